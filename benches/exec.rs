@@ -1,8 +1,8 @@
-//! What starting one command costs: bare, through the library, as the `kennel` command, under bubblewrap where that
-//! is on PATH; and whether the size of the embedding program matters. All in one run, because only ratios mean
-//! anything on a machine that others use too.
+//! Measures the start of one command: bare, through the library, as the `kennel` command, and under
+//! bubblewrap if it is on PATH. Also measures whether the size of the embedding program matters. Everything
+//! runs in turn: on a shared machine only ratios are meaningful.
 //!
-//! Each cost is a criterion benchmark; the table of ratios to a bare spawn comes at the end.
+//! Each cost is a criterion benchmark. A table of ratios to a bare spawn follows at the end.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 #[path = "session/peers.rs"]
@@ -21,7 +21,7 @@ use kennel::{Policy, Profile, Sandbox};
 use peers::{BWRAP, TRUE};
 use tokio::runtime::{Builder, Runtime};
 
-/// What an agent with a large context holds resident.
+/// The resident memory of an agent with a large context.
 const LARGE: usize = 1 << 30;
 const PAGE: usize = 4096;
 
@@ -37,7 +37,7 @@ fn main() {
     criterion.final_summary();
 }
 
-/// What the benchmarks share, and every sample they took.
+/// What the benchmarks share, and every sample that they took.
 struct Bench {
     runtime: Runtime,
     sandbox: Sandbox,
@@ -62,7 +62,7 @@ impl Bench {
         self.measure(&mut group, "library compile", || {
             black_box(Sandbox::new(&self.policy).expect("the same policy as before"));
         });
-        // The command is there only with the feature `cli`.
+        // The command exists only with the feature `cli`.
         if let Some(kennel) = option_env!("CARGO_BIN_EXE_kennel") {
             self.measure(&mut group, "kennel run", || self.bare(kennel, &["run", "--", TRUE]));
         }
@@ -72,7 +72,7 @@ impl Bench {
         group.finish();
     }
 
-    /// The same start from a small and from a large program: nothing of it may be copied.
+    /// The same start from a small and from a large program: nothing may copy the large one's memory.
     fn parents(&self, criterion: &mut Criterion) {
         let mut group = criterion.benchmark_group("parent");
         self.measure(&mut group, "one-shot, small parent", || self.one_shot());
@@ -83,7 +83,7 @@ impl Bench {
         group.finish();
     }
 
-    /// One benchmark, whose samples are kept for the table.
+    /// Runs one benchmark and keeps its samples for the table.
     fn measure(
         &self,
         group: &mut BenchmarkGroup<'_, WallTime>,
@@ -102,12 +102,12 @@ impl Bench {
         });
     }
 
-    /// A process started and waited for by the standard library, in the workspace.
+    /// Starts a process in the workspace with the standard library, and waits for it.
     fn bare(&self, program: &str, arguments: &[&str]) {
         let status = Command::new(program)
             .args(arguments)
             .current_dir(self.workspace.path())
-            // Cargo sets it for its own, and every program that is linked dynamically would search there.
+            // Cargo sets this variable, and every dynamically linked program would search there.
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null())
             .status()
@@ -121,7 +121,7 @@ impl Bench {
         assert!(outcome.status.success(), "{:?}", outcome.status);
     }
 
-    /// Medians over all samples. A filter on the command line leaves rows out.
+    /// Prints medians over all samples. A filter on the command line leaves rows out.
     fn print_ratios(&self) {
         let samples = self.samples.borrow();
         let mut names: Vec<&str> = samples.iter().map(|(name, _)| *name).collect();

@@ -1,7 +1,7 @@
 /*
- * What the namespaces and mounts of `bwrap --unshare-all --ro-bind / / --tmpfs /tmp --proc /proc --dev /dev` cost by
- * themselves, around /bin/true: the same system calls in a row, without options, checks, messages or any other wall.
- * Nothing that makes these calls is faster. scripts/bench-peers measures it beside the others; it is part of nothing.
+ * Measures the namespaces and mounts of `bwrap --unshare-all --ro-bind / / --tmpfs /tmp --proc /proc --dev /dev` alone,
+ * around /bin/true: the same system calls in a row, without options, checks, messages or other protections. Nothing
+ * that makes these calls can be faster. Only scripts/bench-peers uses it.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -64,7 +64,7 @@ static void make_dev(void)
     must(mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666"), "dev/pts");
 }
 
-/* The host's root read-only, with private places of its own, and nothing else. */
+/* The host's root read-only, with private directories, and nothing else. */
 static void make_root(void)
 {
     struct mount_attr read_only = {.attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID};

@@ -1,8 +1,8 @@
-//! What the way through the proxy costs: bulk, connecting, many tunnels at once, and what a session with a proxy costs to
-//! prepare. Each beside the same without a proxy, in turn, because only ratios mean anything on a machine that others use
-//! too. The server and the client are this program itself.
+//! Measures the cost of the proxy: bulk transfer, connecting, many tunnels at once, and preparing a session
+//! with a proxy. Each is measured in turn with the same work without a proxy: on a shared machine only ratios
+//! are meaningful. This program is also the server and the client.
 //!
-//! `cargo bench --bench proxy [ROUNDS]`; `ONLY=…` takes one of bulk, connect, tunnels, prepare.
+//! `cargo bench --bench proxy [ROUNDS]`; `ONLY=…` picks one of bulk, connect, tunnels, prepare.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 #[path = "proxy/client.rs"]
@@ -22,13 +22,13 @@ use kennel::{Network, NetworkMode, Policy, Profile, Session};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
-/// One download.
+/// Bytes of one download.
 const BULK: u64 = 1 << 30;
 
 /// Tunnels open at the same time.
 const TUNNELS: u32 = 2000;
 
-/// Connections of one round.
+/// Connections in one round.
 const CONNECTS: usize = 300;
 
 fn main() {
@@ -57,7 +57,7 @@ fn main() {
     }
 }
 
-/// Each tunnel takes two descriptors of the proxy's process, and one of the server's, which is the same here.
+/// Each tunnel takes two descriptors of the proxy and one of the server; both are in this process.
 fn raise_descriptors() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, hard.min(1 << 16), hard).expect("up to the hard limit");
@@ -66,7 +66,7 @@ fn raise_descriptors() {
 struct Bench {
     runtime: Runtime,
     server: SocketAddr,
-    /// A proxy of the benchmark's own, for the bridge.
+    /// The benchmark's own proxy, for the bridge.
     foreign: PathBuf,
     workspace: tempfile::TempDir,
     _elsewhere: tempfile::TempDir,
@@ -160,7 +160,7 @@ impl Bench {
         println!("  wanted: 2 × direct + 300 µs = {} µs", 2 * direct + 300);
     }
 
-    /// A hundred connections, one after the other: microseconds of each.
+    /// Opens a hundred connections in turn: microseconds of each.
     fn connects(&self, way: &str, session: Option<&Session>) -> Vec<u64> {
         let arguments =
             ["client".to_owned(), format!("{way}-connects"), self.server.to_string(), "100".to_owned()];
@@ -188,7 +188,7 @@ impl Bench {
         let mut stdout = child.stdout.take().expect("a pipe");
         self.runtime.block_on(async {
             use tokio::io::AsyncReadExt;
-            // All are open, and each has had its byte back.
+            // All tunnels are open, and each has received its byte.
             let mut byte = [0];
             while stdout.read(&mut byte).await.expect("a pipe") == 1 && byte[0] != b'\n' {
                 line.push(byte[0]);
@@ -198,7 +198,7 @@ impl Bench {
         let grown = resident().saturating_sub(before);
         println!("{TUNNELS} tunnels at once:");
         println!("  open after {:.2?}, slowest round trip {} µs", begun.elapsed(), slowest[0]);
-        // The server's threads are in this process too, so this is an upper bound.
+        // This process also runs the server's threads, so this is an upper bound.
         println!(
             "  {:.1} KiB each in this process, proxy and server together",
             grown as f64 / f64::from(TUNNELS)
@@ -227,7 +227,7 @@ impl Bench {
                 let begun = Instant::now();
                 self.runtime.block_on(session.command("/bin/true").status()).expect("true");
                 times.push(micros(begun.elapsed()));
-                // Until the next worker is ready.
+                // Wait until the next worker is ready.
                 std::thread::sleep(Duration::from_millis(3));
             }
         }
@@ -236,7 +236,7 @@ impl Bench {
     }
 }
 
-/// Kilobytes that this process has resident.
+/// Resident memory of this process in kilobytes.
 fn resident() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");

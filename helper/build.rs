@@ -1,11 +1,11 @@
-//! Compiles the freestanding programs with rustc alone: the inside, and the client `kennel-exec`. Static, a few kilobytes
-//! each.
+//! Compiles the freestanding programs with rustc alone: the inside and the client `kennel-exec`, each static
+//! and a few kilobytes.
 //!
-//! Cargo's own flags do not apply on purpose: they must come out the same however the outside is built.
+//! Cargo's flags do not apply on purpose: the programs must be the same however the outside is built.
 
 use std::{env, path::PathBuf, process::Command};
 
-/// Name of the image, its source, and what is set while it is compiled.
+/// Name of the image, its source, and the `cfg` set for it.
 const IMAGES: [(&str, &str, &[&str]); 2] = [
     ("inside", "src/inside/main.rs", &["--cfg=kennel_inside"]),
     ("kennel-exec", "src/client/main.rs", &["--cfg=kennel_inside", "--cfg=kennel_client"]),

@@ -1,4 +1,4 @@
-//! The client that runs inside, or bare: connects directly or by CONNECT, and says how long it took, in microseconds.
+//! The client, inside or bare: connects directly or by CONNECT, and prints the times in microseconds.
 
 use std::{
     env,
@@ -38,7 +38,8 @@ fn bulk(by_proxy: bool, at: &str, count: u64) {
     println!("{connected} {}", super::micros(begun.elapsed()));
 }
 
-/// Opens that many tunnels, then has a byte back through each; says how long the slowest took, and holds them.
+/// Opens that many tunnels and reads a byte through each. Prints the slowest time, and keeps the tunnels
+/// open.
 fn tunnels(at: &str, count: usize) {
     let mut open: Vec<TcpStream> = (0..count).map(|_| connect(true, at).0).collect();
     let begun = Instant::now();
@@ -61,7 +62,7 @@ fn byte(mut stream: TcpStream, begun: Instant) -> u64 {
     super::micros(begun.elapsed())
 }
 
-/// A connection, and when it was begun.
+/// Opens a connection. Returns it and its start time.
 fn connect(by_proxy: bool, at: &str) -> (TcpStream, Instant) {
     let begun = Instant::now();
     if !by_proxy {

@@ -1,5 +1,5 @@
-//! The server: sends as many bytes as it is asked for. And a proxy that is not Kennel's, which is that server behind a
-//! Unix socket.
+//! The server, which sends the requested number of bytes, and another program's proxy: the same server behind
+//! a Unix socket.
 
 use std::{
     io::{Read, Write},
@@ -9,10 +9,10 @@ use std::{
     thread,
 };
 
-/// A small stack: thousands of threads wait in a test of many tunnels.
+/// A small stack: many tunnels mean thousands of waiting threads.
 const STACK: usize = 64 << 10;
 
-/// What is sent: the same bytes for everybody.
+/// The bytes to send, the same for every client.
 static CHUNK: [u8; 256 << 10] = [7; 256 << 10];
 
 /// Starts the server on loopback.
@@ -27,7 +27,7 @@ pub(crate) fn start() -> SocketAddr {
     at
 }
 
-/// Starts the other proxy. It answers any CONNECT with yes, and is the server itself.
+/// Starts the other proxy. It accepts every CONNECT and serves the connection itself.
 pub(crate) fn foreign(path: &Path) {
     let listener = UnixListener::bind(path).expect("a socket");
     thread::spawn(move || {
@@ -53,7 +53,7 @@ fn serve(what: impl FnOnce() + Send + 'static) {
     thread::Builder::new().stack_size(STACK).spawn(what).expect("a thread");
 }
 
-/// Answers requests of one connection: eight bytes that say how many bytes to send.
+/// Serves one connection. Each request is eight bytes: the number of bytes to send.
 fn send(mut stream: impl Read + Write) {
     let mut request = [0; 8];
     while stream.read_exact(&mut request).is_ok() {

@@ -1,8 +1,8 @@
-//! What a command costs in a session: beside a bare spawn, beside bubblewrap, alone and all processors busy; what
-//! preparing a session costs; and whether it matters how much else there is. Everything is measured in turn with the
-//! bare spawn that it is compared with, because only ratios mean anything on a machine that others use too.
+//! Measures a command in a session: against a bare spawn and bubblewrap, alone and with all processors busy.
+//! Also measures preparing a session, and whether the amount of other work matters. Everything runs in turn
+//! with the bare spawn that it is compared with: on a shared machine only ratios are meaningful.
 //!
-//! `cargo bench --bench session [PAIRS]`; `ONLY=…` takes one of latency, throughput, memory, scale.
+//! `cargo bench --bench session [PAIRS]`; `ONLY=…` picks one of latency, throughput, memory, scale.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod memory;
@@ -23,13 +23,13 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Long enough for a session to be taken apart.
+/// Long enough to tear a session down.
 const CALM: Duration = Duration::from_millis(5);
 
-/// How long each throughput is measured.
+/// How long to measure each throughput.
 const SATURATED: Duration = Duration::from_secs(3);
 
-/// Commands at once where the machine shall be busy.
+/// Commands at once, if the machine must be busy.
 const AT_ONCE: usize = 8;
 
 fn main() {
@@ -75,7 +75,7 @@ impl Bench {
         println!("| what | median µs | p10 to p90 | bare spawn, median µs | ratio |");
         println!("| --- | ---: | ---: | ---: | ---: |");
         pair(pairs, || self.exec(&self.session)).row("warm exec");
-        // Not while the last one is taken apart on the other processor.
+        // Wait until the other processor has torn the last session down.
         let calm = || thread::sleep(CALM);
         calm_pair(pairs / 3, calm, || self.exec(&self.session)).row("warm exec, after a pause");
         pair(pairs / 3, || self.prepare(2)).row("Session::prepare");
@@ -124,7 +124,7 @@ impl Bench {
     }
 }
 
-/// Samples of something and of the bare spawns in between, sorted.
+/// Samples of something and of the bare spawns between them, sorted.
 struct Pairs {
     ours: Vec<Duration>,
     bare: Vec<Duration>,
@@ -135,7 +135,7 @@ fn pair<T>(pairs: usize, what: impl Fn() -> T) -> Pairs {
     calm_pair(pairs, || {}, what)
 }
 
-/// The same, with something before each sample.
+/// The same, with a step before each sample.
 fn calm_pair<T>(pairs: usize, before: impl Fn(), what: impl Fn() -> T) -> Pairs {
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     (0..pairs / 10 + 1).for_each(|_| drop(what()));
@@ -163,12 +163,12 @@ fn part_of(sorted: &[Duration], part: usize) -> f64 {
     sorted[(sorted.len() - 1) * part / 100].as_secs_f64() * 1e6
 }
 
-/// Workers to keep ready; `READY=…` changes it.
+/// Workers to keep ready; `READY=…` changes the number.
 fn ready() -> usize {
     env::var("READY").ok().and_then(|ready| ready.parse().ok()).unwrap_or(AT_ONCE)
 }
 
-/// How long it takes; not what it takes to drop what comes of it.
+/// Measures how long `what` takes, without dropping its result.
 fn timed<T>(what: impl Fn() -> T) -> Duration {
     let begun = Instant::now();
     let made = what();
@@ -183,7 +183,7 @@ fn spawn() {
 
 fn run(program: &str, arguments: &[&str]) {
     let mut command = Command::new(program);
-    // Cargo sets it for its own, and every program that is linked dynamically would search there.
+    // Cargo sets this variable, and every dynamically linked program would search there.
     command.args(arguments).stdin(Stdio::null()).env_remove("LD_LIBRARY_PATH");
     let status = command.status().expect("a program");
     assert!(status.success(), "{program}: {status}");

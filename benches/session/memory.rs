@@ -1,4 +1,4 @@
-//! What an idle session keeps in memory: the proportional set size of all its processes.
+//! Measures the memory of an idle session: the proportional set size of all its processes.
 
 use std::{fs, process, thread, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::Bench;
 pub(crate) fn print(bench: &Bench) {
     let before = children(process::id());
     let session = bench.prepare(2);
-    // Until the workers have done all that they do before a command comes.
+    // Wait until the workers have prepared for a command.
     while session.stats().ready < 2 {
         thread::sleep(Duration::from_millis(1));
     }
@@ -23,7 +23,7 @@ pub(crate) fn print(bench: &Bench) {
     }
 }
 
-/// A process and everyone below it.
+/// A process and all its descendants.
 fn family(pid: u32) -> Vec<u32> {
     let below = children(pid).into_iter().flat_map(family);
     std::iter::once(pid).chain(below).collect()

@@ -1,8 +1,9 @@
-//! What is measured: the same program bare, confined, and under another sandbox.
+//! The measured variants: the same program bare, confined, and under another sandbox.
 
 pub(crate) const TRUE: &str = "/bin/true";
 
-/// bubblewrap, isolated as a command of ours is: the same namespaces, read-only system, private /tmp.
+/// bubblewrap with the isolation of a Kennel command: the same namespaces, a read-only system, a private
+/// /tmp.
 pub(crate) const BWRAP: &[&str] = &[
     "--unshare-all",
     "--ro-bind",

@@ -1,5 +1,5 @@
-//! Whether it matters how much else there is: live sessions, the program's memory and threads, the host's mounts. Each
-//! is a warm exec, and its time in the time of the small case.
+//! Measures whether the amount of other state matters: live sessions, the program's memory and threads, the
+//! host's mounts. Each result is a warm exec, compared with the small case.
 
 use std::{
     env,
@@ -20,7 +20,7 @@ const MOUNTS: usize = 2000;
 const LARGE: usize = 1 << 30;
 const PAGE: usize = 4096;
 
-/// Set for the run of this program that has many mounts around it.
+/// Set in the run of this program with many mounts around it.
 const INNER: &str = "KENNEL_BENCH_WITH_MOUNTS";
 
 pub(crate) fn print(bench: &Bench, count: usize) {
@@ -35,8 +35,8 @@ pub(crate) fn print(bench: &Bench, count: usize) {
     with_mounts(count, small);
 }
 
-/// The median of warm execs, in microseconds. No bare spawns in between: with thousands of descriptors one of those
-/// takes long, and what it leaves to be done disturbs the next.
+/// The median of warm execs, in microseconds. It runs no bare spawns in between: with thousands of open
+/// descriptors those are slow, and their clean-up disturbs the next sample.
 fn measure(bench: &Bench, count: usize) -> f64 {
     let mut samples: Vec<_> = (0..count).map(|_| timed(|| bench.exec(&bench.session))).collect();
     samples.sort();
@@ -75,7 +75,7 @@ fn with_sessions(bench: &Bench, pairs: usize) -> f64 {
     measured
 }
 
-/// Starts this program again where there are many mounts, which takes a mount namespace and so root.
+/// Starts this program again with many mounts. That takes a mount namespace, and so root.
 fn with_mounts(pairs: usize, small: f64) {
     let script = format!(
         "d=$(mktemp -d); mount -t tmpfs none $d; for n in $(seq {MOUNTS}); do mkdir $d/$n; mount --bind $d/$n $d/$n; done; \

@@ -1,7 +1,7 @@
-//! Messages between a client and a session that listens (`SOCK_SEQPACKET`, one message a packet).
+//! Messages between a client and a listening session (`SOCK_SEQPACKET`, one message a packet).
 //!
-//! A connection is for one matter: a command with its signals and its end, or a question. The client going away ends
-//! the command.
+//! A connection serves one purpose: one command with its signals and its end, or one question. If the client
+//! goes away, the session ends the command.
 
 use core::ffi::CStr;
 
@@ -13,11 +13,11 @@ pub const LONGEST_ASK: usize = 32 << 10;
 /// Longest packet to a client, in bytes.
 pub const LONGEST_ANSWER: usize = 16 << 10;
 
-/// First bytes of a call, so that a client of another build is noticed.
+/// First bytes of a call. They reveal a client of another build.
 const MAGIC: u32 = 0x4b4e_4331;
 
 records! { 'w,
-/// What a client tells the session.
+/// What a client sends to the session.
 enum Ask {
     /// Run a command. The call's bytes follow in the packet; stdin, stdout and stderr come with it.
     1 = Inline { length: u32 },
@@ -25,44 +25,45 @@ enum Ask {
     2 = Memfd { length: u32 },
     /// A signal for the command.
     3 = Signal { number: u32 },
-    /// How is the session doing?
+    /// Ask for the session's numbers.
     4 = Stats {},
-    /// End the session. The connection is closed when it is gone.
+    /// End the session. The session closes the connection once it is gone.
     5 = Stop {},
 }
 }
 
 records! { 'w,
-/// What the session tells a client.
+/// What the session sends to a client.
 enum Answer<'w> {
     /// The master side of the command's terminal comes with this message.
     1 = Terminal {},
     /// The command ended, or could not be started.
     2 = Ended {
-        /// The exit status that a client ends with.
+        /// The exit status of the client.
         code: u32,
-        /// Length of the report, JSON in a memfd that comes with this message; 0 where none was asked for.
+        /// Length of the report, JSON in a memfd that comes with this message; 0 if the client asked for
+        /// none.
         report: u32,
         /// Lines for stderr.
         message: &'w [u8],
     },
-    /// How the session is doing.
+    /// The session's numbers.
     3 = Stats { ready: u32, running: u32, served: u64, refill_us: u64 },
 }
 }
 
-/// What is asked for besides arguments and environment.
+/// How to run a command, besides its arguments and environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner<'w> {
     /// Working directory in the sandbox; empty for the session's own.
     pub cwd: &'w CStr,
-    /// Wall time in milliseconds, 0 for what the session's policy says.
+    /// Wall-clock limit in milliseconds; 0 for that of the session's policy.
     pub timeout_ms: u64,
     /// Nonzero: a new pseudoterminal in place of the standard descriptors.
     pub terminal: u32,
     /// Window size of that terminal, rows in the high and columns in the low 16 bits.
     pub window: u32,
-    /// Nonzero: a report is wanted.
+    /// Nonzero: the client wants a report.
     pub report: u32,
 }
 
@@ -88,14 +89,14 @@ impl<'w> Field<'w> for Manner<'w> {
     }
 }
 
-/// A command, as a client asks for it.
+/// A command that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'w> {
-    /// How it is to be run.
+    /// How to run it.
     pub manner: Manner<'w>,
     /// Program and arguments.
     pub arguments: List<'w>,
-    /// `NAME=value` strings, which are laid over the session's own.
+    /// `NAME=value` strings, which override the session's own.
     pub environment: List<'w>,
 }
 

@@ -1,27 +1,27 @@
 //! Messages on the sockets between outside and inside (`SOCK_SEQPACKET`, one message a packet).
 //!
-//! A session's zygote has one, each worker has one. No command ever holds an end.
+//! A zygote has one socket, and each worker has one. No command ever holds an end.
 
 use core::ffi::CStr;
 
 use crate::wire::{Cursor, Field, Sink, records};
 
-/// Longest message in either direction but a request, in bytes.
+/// Longest message in bytes, except the first message and a request.
 pub const LONGEST: usize = 64;
 
 /// Longest first message, in bytes.
 pub const LONGEST_ROLE: usize = 1 << 10;
 
-/// Longest message that carries a request itself, in bytes; a longer request comes in a memfd.
+/// Longest message that carries a request, in bytes. A longer request comes in a memfd.
 pub const LONGEST_REQUEST: usize = 32 << 10;
 
-/// Scratch that the inside has for a request that comes in a message, in bytes.
+/// Scratch space of the inside for a request in a message, in bytes.
 pub const SCRATCH: usize = 8 << 10;
 
-/// More connections than that no bridge has at a time.
+/// Most connections that a bridge has at a time.
 pub const MOST_CONNECTIONS: u32 = 8192;
 
-/// Where the root of a bridge has the proxy's socket, relative to it.
+/// Path of the proxy's socket, relative to the root of a bridge.
 pub const PROXY: &CStr = c"proxy";
 
 /// Section numbers of [`Report::Failed`] and [`Report::Skipped`].
@@ -42,7 +42,7 @@ pub mod section {
     pub const LIMITS: u32 = 6;
     /// The request: see [`request`](super::request) for the index.
     pub const REQUEST: u32 = 7;
-    /// Outside any step: see [`init`](super::init) for the index.
+    /// Outside of any step: see [`init`](super::init) for the index.
     pub const INIT: u32 = 8;
 }
 
@@ -66,19 +66,19 @@ pub mod request {
     pub const READ: u32 = 3;
 }
 
-/// [`Report::Ended`]'s word for a private file system ([`Step::Room`](crate::plan::Step::Room)) in which nothing was left
-/// when a command failed.
+/// The word of [`Report::Ended`] for a private file system ([`Step::Room`](crate::plan::Step::Room)) that was
+/// full when a command failed.
 pub mod full {
-    /// None of them was full.
+    /// No file system was full.
     pub const NONE: u32 = 0;
 
-    /// The room of that number; it lacked inodes, or bytes.
+    /// The file system with the number `room` was full: it lacked inodes or bytes.
     #[must_use]
     pub fn word(room: u32, lacks_inodes: bool) -> u32 {
         room.wrapping_mul(2).wrapping_add(1).wrapping_add(lacks_inodes as u32)
     }
 
-    /// The number of the room, and whether it lacked inodes.
+    /// The number of the file system, and whether it lacked inodes.
     #[cfg(not(kennel_inside))]
     #[must_use]
     pub fn read(word: u32) -> Option<(usize, bool)> {
@@ -88,62 +88,65 @@ pub mod full {
 }
 
 records! { 'w,
-/// The first message: what PID 1 shall be, and the steps to begin with, which are known before the plan is.
+/// The first message: the role of this process, and the steps that it starts with before the plan arrives.
 enum Role<'w> {
-    /// Its own and only worker: a one-shot. After the plan comes the request.
+    /// A one-shot: PID 1 is its only worker. The request follows the plan.
     1 = OneShot { namespaces: &'w [u8] },
-    /// The zygote of a session: after the plan come orders for workers.
+    /// The zygote of a session. Orders for workers follow the plan.
     2 = Zygote { namespaces: &'w [u8] },
-    /// A bridge to a proxy: after the plan, of which it carries out `setup` and `walls`, comes a [`BridgeOrder`].
+    /// A bridge to a proxy. It carries out `setup` and `walls` of the plan; a [`BridgeOrder`] follows.
     3 = Bridge { namespaces: &'w [u8] },
-    /// Who takes cgroups away when nobody else does. The directory that they lie in comes with this message; `name` is
-    /// that of the group, in it. No plan follows, and no order: the end of the socket is all there is to wait for.
+    /// A reaper, which removes a cgroup if no other process does. This message carries the descriptor of the
+    /// parent directory; `name` is the group in it. No plan and no order follow: the reaper only waits for
+    /// the end of the socket.
     4 = Reaper { namespaces: &'w [u8], name: &'w CStr },
 }
 }
 
 records! { 'w,
-/// The second message. The plan comes with it, as a memfd of that many bytes; where `narrow` is not zero, a second
-/// memfd has that many bytes of steps for a one-shot to carry out before the walls.
+/// The second message. A memfd with that many bytes of plan comes with it. If `narrow` is not zero, a second
+/// memfd has that many bytes of steps that a one-shot carries out before the walls.
 enum Handover {
     1 = Plan { plan: u32, narrow: u32 },
 }
 }
 
 records! { 'w,
-/// What follows for a worker: its command. The standard descriptors come with it.
+/// The next message to a worker: its command. The standard descriptors come with it.
 enum Handed<'w> {
     /// The encoded request itself.
     1 = Inline { request: &'w [u8] },
-    /// A memfd, the fourth descriptor: the encoded request, and behind it zeroed scratch.
+    /// A memfd, the fourth descriptor, with the encoded request and zeroed scratch after it.
     2 = Memfd { request: u32, scratch: u32 },
 }
 }
 
 records! { 'w,
-/// What the outside tells the zygote.
+/// An order of the outside to a zygote.
 enum ZygoteOrder {
-    /// Fork a worker. Its socket comes with this message; where `narrow` is not zero also a memfd with that many
-    /// bytes of steps to carry out before the walls; where `leaf` is not zero, last, the directory of its cgroup.
+    /// Fork a worker. Its socket comes with this message. If `narrow` is not zero, a memfd follows with that
+    /// many bytes of steps to carry out before the walls. If `leaf` is not zero, the directory of its cgroup
+    /// comes last.
     1 = Worker { narrow: u32, leaf: u32 },
 }
 }
 
 records! { 'w,
-/// What the outside tells a bridge: each once, in this order.
+/// An order of the outside to a bridge. The outside sends each once, in this order.
 enum BridgeOrder {
-    /// Connect whoever connects to the listening TCP socket that comes with this message to the proxy, that many at a
-    /// time. Ends with the control socket.
+    /// Accept clients on the listening TCP socket that comes with this message, and connect each to the
+    /// proxy: at most `connections` at a time. Ends with the control socket.
     1 = Serve { connections: u32 },
-    /// No client lives any more: pass on what they have sent, those that wait to be let in among them, and end.
+    /// No client is alive any more. Pass on what clients have sent, including those not yet accepted, and
+    /// end.
     2 = Finish {},
 }
 }
 
 records! { 'w,
-/// What the outside tells init once the command runs.
+/// An order of the outside to init while the command runs.
 enum Order {
-    /// kill(2) the command's process group; stop and continue reach every process.
+    /// kill(2) the command's process group. Stop and continue signals reach every process.
     1 = Signal { number: u32 },
     /// End every process, then report.
     2 = Kill {},
@@ -151,9 +154,9 @@ enum Order {
 }
 
 records! { 'w,
-/// What zygote and init tell the outside.
+/// A report of zygote or init to the outside.
 enum Report {
-    /// A step failed; nothing of the command ran and everything of this sandbox or worker is gone.
+    /// A step failed. Nothing of the command ran, and no process of this sandbox or worker is left.
     1 = Failed { section: u32, index: u32, errno: i32 },
     /// An optional step failed; the sandbox goes on without that protection.
     2 = Skipped { section: u32, index: u32, errno: i32 },
@@ -161,32 +164,32 @@ enum Report {
     3 = Started {},
     /// The master side of the pseudoterminal comes with this message.
     4 = Terminal {},
-    /// The command ended and no process of the sandbox is left but init. `status` is as wait(2) gives it.
+    /// The command ended, and init is the only process left in the sandbox. `status` is as in wait(2).
     5 = Ended {
         status: i32,
         /// User CPU time of all reaped processes, in microseconds.
         user_us: u64,
         /// System CPU time of all reaped processes, in microseconds.
         system_us: u64,
-        /// Largest resident set of any one process, in KiB.
+        /// Largest resident set of a single process, in KiB.
         max_rss_kib: u64,
-        /// Processes that were still alive when the command ended and were killed.
+        /// Processes that outlived the command, and that init killed.
         killed: u32,
         /// See [`full`].
         full: u32,
     },
-    /// A worker's init has begun; its pidfd comes with this message.
+    /// A worker's init has started. Its pidfd comes with this message.
     6 = Born {},
-    /// The zygote takes orders, the worker takes a command, or the bridge takes connections: everything before was done, in
+    /// The zygote takes orders, the worker takes a command, or the bridge takes connections. The setup took
     /// that many microseconds.
     7 = Ready { took_us: u64 },
     /// The socket of a [`Step::Listen`](crate::plan::Step::Listen) comes with this message.
     8 = Listening { kind: u32, port: u32 },
     /// The root of a worker comes with this message.
     9 = Root {},
-    /// The mount namespace of a worker comes with this message: whoever holds it keeps the mounts.
+    /// The mount namespace of a worker comes with this message. Holding it keeps the mounts alive.
     10 = Mounts {},
-    /// The descriptor by which a filter of system calls tells what it refuses comes with this message.
+    /// The listener of a seccomp filter, which reports refused system calls, comes with this message.
     12 = Refusing {},
     /// The directory of a [`Step::HandOutUpper`](crate::plan::Step::HandOutUpper) comes with this message.
     20 = Upper {},

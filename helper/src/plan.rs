@@ -1,72 +1,72 @@
 //! The plan: policy turned into a flat list of steps, each one system call or one short fixed sequence.
 //!
-//! The outside writes it once; the inside carries it out in order. Paths of targets are relative to the
-//! sandbox's root (`usr/bin`, never `/usr/bin`); `.` is the root itself. The source
-//! of a `Bind` is a path of the host that may pass links: the inode beside it says what must be found there. Those of
-//! `BindOwn` and `Cover` lie in the new root.
+//! The outside writes the plan once; the inside carries it out in order. Target paths are relative to the
+//! sandbox's root (`usr/bin`, never `/usr/bin`); `.` is the root itself. The source of a `Bind` is a host
+//! path and may contain links: the step also names the expected inode. The sources of `BindOwn` and `Cover`
+//! are in the new root.
 
 use core::ffi::CStr;
 
 use crate::wire::{Cursor, Field, List, Sink, records};
 
-/// First bytes of a plan, so that a descriptor mixed up with another is noticed.
+/// First bytes of a plan. They reveal a descriptor that was mixed up with another.
 const MAGIC: u32 = 0x4b4e_4c33;
 
-/// More places than that no command goes without ([`Step::Forgo`]).
+/// Most paths that one command can do without ([`Step::Forgo`]).
 pub const MOST_FORGONE: usize = 32;
 
-/// More private file systems than that are not looked at after a command ([`Step::Room`]).
+/// Most private file systems that the inside checks after a command ([`Step::Room`]).
 pub const MOST_ROOMS: usize = 8;
 
 records! { 'w,
 /// One step of a plan.
 enum Step<'w> {
-    /// open(2), write(2): gives an existing kernel file its content (id maps).
+    /// open(2), write(2): writes to an existing kernel file (id maps).
     1 = Write { path: &'w CStr, bytes: &'w [u8] },
     /// unshare(2): a new namespace of each kind in `flags`.
     2 = Unshare { flags: u32 },
-    /// mount(MS_SLAVE | MS_REC): what is mounted from here on is not seen where the mounts were copied from. A copy in a
-    /// new user namespace is like this from its birth.
+    /// mount(MS_SLAVE | MS_REC): later mounts do not propagate to the namespace that the mounts were copied
+    /// from. A copy in a new user namespace is like this from its creation.
     53 = Separate {},
     /// sethostname(2) in the new UTS namespace.
     3 = Hostname { name: &'w [u8] },
     /// rtnetlink(7), RTM_SETLINK: brings the loopback device of the new network namespace up.
     4 = LoopbackUp {},
-    /// mount(2): an empty tmpfs that will become the root; entered.
+    /// mount(2), chdir(2): an empty tmpfs that will become the root.
     5 = NewRoot { options: &'w CStr },
     /// mkdirat(2) in the new root.
     6 = MakeDir { path: &'w CStr, mode: u32 },
     /// symlinkat(2) in the new root.
     7 = Symlink { path: &'w CStr, points_to: &'w CStr },
-    /// openat(2), write(2): a file of the sandbox's own.
+    /// openat(2), write(2): a file that belongs to the sandbox.
     8 = MakeFile { path: &'w CStr, mode: u32, bytes: &'w [u8] },
-    /// open_tree(2), mount_setattr(2), move_mount(2): makes `source` visible at `target`. The source must still
-    /// be the inode that the outside looked at.
+    /// open_tree(2), mount_setattr(2), move_mount(2): makes `source` visible at `target`. The source must
+    /// still be the inode that the outside checked.
     9 = Bind { source: &'w CStr, device: u64, inode: u64, target: &'w CStr, within: Within, attributes: u64 },
-    /// mount(2): a file system of its own, such as a private tmpfs, procfs or devpts.
+    /// mount(2): a separate file system, such as a private tmpfs, procfs or devpts.
     10 = Mount { kind: &'w CStr, target: &'w CStr, within: Within, flags: u64, options: &'w CStr },
-    /// mount(MS_BIND): something of the root's own, with the attributes it has there, at another place; or over
-    /// itself, so that it stays writable when the root does not.
+    /// mount(MS_BIND): binds a path of the new root to another path, with the attributes it has there; or to
+    /// itself, so that it stays writable if the root becomes read-only.
     11 = BindOwn { source: &'w CStr, target: &'w CStr },
-    /// mknodat(2): an empty file in the new root, to mount on.
+    /// mknodat(2): an empty file in the new root as a mount point.
     12 = MakeMountPoint { path: &'w CStr },
-    /// pivot_root(2), umount2(2): the new root becomes `/`, the old one is gone.
+    /// pivot_root(2), umount2(2): the new root becomes `/`, and the old one is gone.
     13 = PivotRoot {},
-    /// mount_setattr(2) on a mount that is already in place; with `recursive` not zero also on all below it.
+    /// mount_setattr(2) on an existing mount; if `recursive` is not zero, also on every mount below it.
     14 = SetAttributes { target: &'w CStr, attributes: u64, recursive: u32 },
     /// landlock_create_ruleset(2).
     15 = LandlockRuleset { fs: u64, net: u64, scoped: u64 },
     /// landlock_add_rule(2): what is allowed beneath `path` in the finished view.
     16 = LandlockRule { path: &'w CStr, access: u64 },
-    /// ioctl(SIOCSIFADDR): one more address of the loopback device.
+    /// ioctl(SIOCSIFADDR): another address of the loopback device.
     33 = LoopbackAddress { address: u32 },
-    /// landlock_add_rule(2): what is allowed with a TCP port. Linux 6.7.
+    /// landlock_add_rule(2): allowed access to a TCP port. Linux 6.7.
     32 = LandlockPort { access: u64, port: u64 },
     /// landlock_restrict_self(2).
     17 = LandlockRestrict {},
     /// prctl(2).
     18 = Prctl { option: u32, argument: u64 },
-    /// capset(2): none is left.
+    /// capset(2): drops every capability.
     19 = DropCapabilities {},
     /// keyctl(KEYCTL_JOIN_SESSION_KEYRING): an empty anonymous session keyring.
     20 = NewKeyring {},
@@ -74,61 +74,63 @@ enum Step<'w> {
     21 = Limit { resource: u32, soft: u64, hard: u64 },
     /// seccomp(SECCOMP_SET_MODE_FILTER).
     22 = Seccomp { program: &'w [u8] },
-    /// setsid(2): no controlling terminal is inherited.
+    /// setsid(2): the command inherits no controlling terminal.
     23 = NewSession {},
-    /// open_tree(2), mount_setattr(2), move_mount(2): something empty of the root's own, read-only, over something
-    /// that must not be seen. Needs no right to it.
+    /// open_tree(2), mount_setattr(2), move_mount(2): covers `target`, which must stay hidden, with an empty
+    /// read-only file or directory of the new root. Needs no access to `target`.
     24 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
-    /// open_tree(2), mount_setattr(2), move_mount(2): puts a mount of `from`, a place of the view, at `target`; who
-    /// renames or removes a mount point outside takes the mount away, or puts another there. A writable one is put
-    /// where no mount is, the others on top. Without `from` it cannot be put there again: then the target must be the
-    /// root of a mount, and where `inode` is not zero of that one, else `ESTALE`.
+    /// open_tree(2), mount_setattr(2), move_mount(2): puts a mount of `from`, a path of the view, at `target`
+    /// again. Renaming or removing the mount point outside takes the mount away or replaces it. A writable
+    /// mount is attached only if `target` has no mount; the others go on top. Without `from` the step cannot
+    /// attach anything: then `target` must be the root of a mount, and that of `inode` if it is not zero,
+    /// else `ESTALE`.
     29 = MountAgain { from: &'w CStr, target: &'w CStr, attributes: u64, device: u64, inode: u64 },
-    /// Leaves out the Landlock rules for a place and all below it.
+    /// Skips the Landlock rules for `path` and everything below it.
     30 = Forgo { path: &'w CStr },
-    /// statfs(2), when a command has failed: whether nothing is left in a private file system, which lies at `path`.
+    /// statfs(2) after a command failed: checks whether the private file system at `path` is full.
     42 = Room { path: &'w CStr },
-    /// prctl(PR_CAPBSET_DROP) for every capability: no program can give one back.
+    /// prctl(PR_CAPBSET_DROP) for every capability: no program can regain one.
     28 = DropBoundingSet {},
-    /// open(2), fchdir(2): the root, as the mount namespace has it that was made last.
+    /// open(2), fchdir(2): enters the root of the newest mount namespace.
     25 = EnterRoot {},
-    /// mount(MS_MOVE) or move_mount(2): a mount, with all below it, from one place of the view to another. `within` is
-    /// about both.
+    /// mount(MS_MOVE) or move_mount(2): moves a mount, with every mount below it, to another path of the
+    /// view. `within` applies to both paths.
     26 = Move { from: &'w CStr, to: &'w CStr, within: Within },
-    /// umount2(MNT_DETACH): takes a mount of the root's own away.
+    /// umount2(MNT_DETACH): removes a mount of the new root.
     27 = Detach { target: &'w CStr },
-    /// socket(2), bind(2), listen(2) in the new network namespace: a socket at an IPv4 address, of the kind that
-    /// `kind` says as socket(2) does, handed to the outside ([`Report::Listening`](crate::control::Report::Listening)).
+    /// socket(2), bind(2), listen(2) in the new network namespace: opens a socket at an IPv4 address and
+    /// hands it to the outside ([`Report::Listening`](crate::control::Report::Listening)). `kind` is as in
+    /// socket(2).
     31 = Listen { kind: u32, address: u32, port: u32 },
-    /// open(2) of the mount namespace: it and the root are handed to the outside
+    /// open(2) of the mount namespace: hands it and the root to the outside
     /// ([`Report::Root`](crate::control::Report::Root), [`Report::Mounts`](crate::control::Report::Mounts)).
     34 = HandOut {},
-    /// open(2) of a directory of the new root, handed to the outside
-    /// ([`Report::Upper`](crate::control::Report::Upper)): where an overlay keeps what is written to it.
+    /// open(2) of a directory of the new root: hands the upper directory of an overlay to the outside
+    /// ([`Report::Upper`](crate::control::Report::Upper)).
     50 = HandOutUpper { path: &'w CStr },
-    /// open_tree(2), mount_setattr(2), move_mount(2): what lies at `target` in the view over itself, with `attributes`.
+    /// open_tree(2), mount_setattr(2), move_mount(2): mounts `target` over itself with `attributes`.
     51 = Pin { target: &'w CStr, attributes: u64 },
-    /// capset(2): one capability less, for good.
+    /// capset(2): drops one capability for good.
     52 = DropCapability { capability: u32 },
-    /// sched_setscheduler(2) to SCHED_OTHER where `policy` is not zero, setpriority(2) to 0 where `nice` is not,
-    /// ioprio_set(2) to none where `io` is not: of the calling process.
+    /// Resets the calling process: sched_setscheduler(2) to SCHED_OTHER if `policy` is not zero,
+    /// setpriority(2) to 0 if `nice` is not, ioprio_set(2) to none if `io` is not.
     54 = Ordinary { policy: u32, nice: u32, io: u32 },
-    /// fchmodat(2): the mode of a place of the root's own, by its absolute path.
+    /// fchmodat(2): sets the mode of a path in the new root, given as an absolute path.
     55 = SetMode { path: &'w CStr, mode: u32 },
-    /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): `program` asks the outside what it refuses, by a descriptor that is
-    /// handed to it ([`Report::Refusing`](crate::control::Report::Refusing)). Where the kernel makes no such
-    /// descriptor, as where another filter has one already, `plain` is installed in its place.
+    /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): installs `program` and hands its listener, which reports
+    /// refused system calls, to the outside ([`Report::Refusing`](crate::control::Report::Refusing)). If the
+    /// kernel creates no listener, for example because another filter has one, installs `plain` instead.
     41 = SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8] },
 }
 }
 
-/// What a mount point lies in, and so how it has to be approached.
+/// The directory of a mount point, which decides how to open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within {
-    /// The new root's own directories, which nobody else can reach.
+    /// A directory of the new root, which no other process can reach.
     Root,
-    /// A directory of the host, where others may exchange parts of the path at any time: every part of it must be
-    /// a directory, never a link.
+    /// A directory of the host. Other processes may replace parts of the path at any time, so every part must
+    /// be a directory and never a link.
     Granted,
 }
 
@@ -146,12 +148,12 @@ impl<'w> Field<'w> for Within {
     }
 }
 
-/// A step and what its failure means.
+/// A step, and whether its failure is fatal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'w> {
-    /// Whether the sandbox may start without it; the failure is then reported as `Skipped`.
+    /// Whether the sandbox may start without this step; a failure is then reported as `Skipped`.
     pub optional: bool,
-    /// What to do.
+    /// The step.
     pub step: Step<'w>,
 }
 
@@ -166,22 +168,22 @@ impl<'w> Field<'w> for Entry<'w> {
     }
 }
 
-/// What one command is: everything that differs between two commands under one policy.
+/// One command: everything that differs between two commands under one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'w> {
-    /// Working directory, absolute in the sandbox.
+    /// Working directory, an absolute path in the sandbox.
     pub cwd: &'w CStr,
-    /// Absolute paths to try in order; the search path was already applied to the name.
+    /// Absolute paths to try in order. The outside has applied the search path already.
     pub programs: List<'w>,
-    /// Arguments, the zeroth included.
+    /// Arguments, including the program's name.
     pub arguments: List<'w>,
     /// `NAME=value` strings.
     pub environment: List<'w>,
-    /// Nonzero: a new pseudoterminal becomes stdio and controlling terminal.
+    /// Nonzero: a new pseudoterminal becomes stdio and the controlling terminal.
     pub terminal: u32,
     /// Window size of that terminal, rows in the high and columns in the low 16 bits.
     pub window: u32,
-    /// Nonzero: processes that the command leaves behind live on, until the outside lets go of the worker.
+    /// Nonzero: processes that the command leaves behind live until the outside closes the worker.
     pub background: u32,
     /// Steps of this command alone, right before execve(2): limits.
     pub limits: &'w [u8],
@@ -222,16 +224,16 @@ impl Request<'_> {
     }
 }
 
-/// A whole plan, ready to be carried out.
+/// A whole plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan<'w> {
-    /// Steps of PID 1: namespaces and view, once for a session.
+    /// Steps of PID 1, once for a session: namespaces and view.
     pub setup: &'w [u8],
-    /// Steps of each worker of a session: what it does not share with others. Empty for a one-shot.
+    /// Steps of each worker of a session, for what it does not share with others. Empty for a one-shot.
     pub worker: &'w [u8],
-    /// Steps of each worker, the last before its payload is born: what it gives up.
+    /// Last steps of each worker before it starts its payload: what it gives up.
     pub walls: &'w [u8],
-    /// Steps of the payload between its birth and its command.
+    /// Steps of the payload before its command.
     pub payload: &'w [u8],
 }
 
@@ -255,7 +257,7 @@ impl<'w> Field<'w> for Plan<'w> {
     }
 }
 
-/// The entries of one section of a plan; ends at the first malformed one, with `None` as its last item.
+/// The entries of one section of a plan. Ends at the first malformed entry, with `None` as its last item.
 pub fn entries(section: &[u8]) -> impl Iterator<Item = Option<Entry<'_>>> {
     let mut cursor = Cursor::new(section);
     let mut broken = false;

@@ -1,4 +1,4 @@
-//! What is written is what is read, and no bytes make a reader panic.
+//! Tests that encoded values decode to the same values, and that no bytes make the decoder panic.
 
 use std::ffi::CString;
 

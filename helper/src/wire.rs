@@ -1,4 +1,4 @@
-//! Bytes to values and back: little-endian integers, NUL-terminated strings, counted lists.
+//! Encodes values and decodes them: little-endian integers, NUL-terminated strings, counted lists.
 //!
 //! Neither direction panics or allocates: decoding borrows from the input, encoding appends to a [`Sink`].
 
@@ -11,29 +11,29 @@ pub struct Cursor<'w> {
 }
 
 impl<'w> Cursor<'w> {
-    /// A cursor at the start of `bytes`.
+    /// Starts at the first of `bytes`.
     #[must_use]
     pub fn new(bytes: &'w [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// Takes the next `count` bytes, or `None` where fewer are left.
+    /// Takes the next `count` bytes. Returns `None` if fewer are left.
     pub fn bytes(&mut self, count: usize) -> Option<&'w [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)
     }
 
-    /// Whether everything was decoded.
+    /// Whether all bytes were decoded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 }
 
-/// A value that can lie in a plan or a control message.
+/// A value in a plan or a control message.
 pub trait Field<'w>: Sized {
-    /// Decodes one value; `None` where the bytes are not one.
+    /// Decodes one value. Returns `None` if the bytes are malformed.
     fn take(cursor: &mut Cursor<'w>) -> Option<Self>;
 
     /// Appends the value's bytes.
@@ -81,7 +81,7 @@ impl<'w> Field<'w> for &'w [u8] {
     }
 }
 
-/// A string that system calls can take as it lies: its NUL is part of the encoding.
+/// A string that system calls can take in place: the encoding includes its NUL.
 impl<'w> Field<'w> for &'w CStr {
     fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
         CStr::from_bytes_with_nul(Field::take(cursor)?).ok()
@@ -99,7 +99,7 @@ pub struct List<'w> {
     strings: &'w [u8],
 }
 
-/// How many: an environment may hold secrets.
+/// Prints only the number of strings: an environment may hold secrets.
 impl fmt::Debug for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_fmt(format_args!("{} strings", self.count))
@@ -107,13 +107,13 @@ impl fmt::Debug for List<'_> {
 }
 
 impl<'w> List<'w> {
-    /// How many strings it has.
+    /// The number of strings.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// The strings in order; ends early where the bytes are malformed.
+    /// The strings in order. Ends early if the bytes are malformed.
     pub fn iter(&self) -> impl Iterator<Item = &'w CStr> + use<'w> {
         let mut cursor = Cursor::new(self.strings);
         (0..self.count).map_while(move |_| Field::take(&mut cursor))
@@ -148,17 +148,17 @@ impl fmt::Debug for ListBuf {
 
 #[cfg(not(kennel_inside))]
 impl ListBuf {
-    /// With room for that many bytes of strings, NULs included, so that pushing them moves nothing.
+    /// Reserves that many bytes for strings, NULs included, so that pushing them does not reallocate.
     #[must_use]
     pub fn with_room(strings: usize, bytes: usize) -> Self {
-        // A string has its length before it.
+        // A length precedes each string.
         Self {
             count: 0,
             strings: Vec::with_capacity(bytes + strings * (size_of::<u32>() + size_of::<u64>())),
         }
     }
 
-    /// The bytes, for who wipes them.
+    /// The bytes, for a caller that wipes them.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.strings
@@ -186,7 +186,7 @@ impl<S: AsRef<CStr>> FromIterator<S> for ListBuf {
     }
 }
 
-/// Lengths are 32 bits on the wire; a longer value gets a length that decoding refuses.
+/// Lengths are 32 bits on the wire. Decoding refuses the length that a longer value gets.
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }

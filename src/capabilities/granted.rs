@@ -47,7 +47,7 @@ impl GrantedPath {
     }
 
     fn of(named: NamedPath<'_>) -> Self {
-        let source = named.led.source;
+        let source = named.resolved.source;
         Self { identity: source.identity, path: source.path }
     }
 
@@ -79,7 +79,7 @@ pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path)
             .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason));
         let led = path.and_then(|path| ResolvedPath::follow(&path));
         let led = led.map_err(refused(what, given, "declare a path that exists"))?;
-        Ok(NamedPath { what, given, led })
+        Ok(NamedPath { what, given, resolved: led })
     };
     let all = |what, given: &'p [PathBuf]| {
         given.iter().map(|path| look(what, path)).collect::<Result<Vec<NamedPath<'p>>, Error>>()
@@ -87,7 +87,8 @@ pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path)
     let write = all("write path", &caps.write_paths)?;
     let read = all("read path", &caps.read_paths)?;
     // An earlier command with the same declaration could lay links there.
-    let writable = write.iter().map(|named| &*named.led.source.path).chain([&*cwd.path]).collect::<Vec<_>>();
+    let writable =
+        write.iter().map(|named| &*named.resolved.source.path).chain([&*cwd.path]).collect::<Vec<_>>();
     write.iter().chain(&read).try_for_each(|named| named.not_by_writers_of(&writable))?;
     let places = |all: Vec<NamedPath<'_>>| all.into_iter().map(GrantedPath::of).collect::<Vec<GrantedPath>>();
     let (write, read) = (places(write), (!read.is_empty()).then(|| places(read)));

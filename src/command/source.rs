@@ -10,7 +10,7 @@ use kennel_helper::control::Report;
 use crate::audit::trail::Trail;
 use crate::launch::inside::Inside;
 use crate::launch::prepared::{OwnSteps, Prepared};
-use crate::network::proxy::{BoxFuture, Serving, Witness};
+use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::plan::Section;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
@@ -26,7 +26,7 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// The workspace or a writable grant that was replaced or is gone, and what is there now cannot be protected.
     fn renewed(&self) -> Result<Arc<Prepared>, Error>;
 
-    /// What it leaves in the audit log.
+    /// The audit trail of one start.
     fn trail(&self) -> Arc<Trail>;
 
     /// The tracing span that its commands belong to.
@@ -35,10 +35,11 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// Whether what a command leaves in the background can live on.
     fn keeps_background(&self) -> bool;
 
-    /// A worker for one command. `narrow` are steps of this worker alone; with `fail_fast` it must be ready now.
+    /// A worker for one command; what its network does goes to `trail`. `narrow` are steps of this worker alone; with `fail_fast` it must be ready now.
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
+        trail: &'s Arc<Trail>,
         narrow: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>>;

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::audit::trail::Trail;
 use crate::command::child::Child;
 use crate::command::explain::Judge;
 use crate::command::running::{CommandSpec, Running};
@@ -44,7 +45,7 @@ impl Command {
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
         let trail = self.source.trail();
         let mut exec = trail.begin(&self.program, &self.arguments, &asked.directory)?;
-        let handed_over = self.hand_over(&prepared, (&asked, &request), theirs).await;
+        let handed_over = self.hand_over(&prepared, (&asked, &request), &trail, theirs).await;
         let HandedOver { taken, membership, born } =
             handed_over.inspect_err(|error| exec.record_failure(error))?;
         tracing::debug!(parent: &span, "handed over");
@@ -128,13 +129,14 @@ impl Command {
         &self,
         prepared: &Prepared,
         (asked, request): (&CommandSpec, &RequestBuf),
+        trail: &Arc<Trail>,
         stdio: [BorrowedFd<'_>; 3],
     ) -> Result<HandedOver, Error> {
         loop {
-            let taken = self.source.worker(prepared, asked.narrow.as_ref(), self.fail_fast).await?;
+            let taken = self.source.worker(prepared, trail, asked.narrow.as_ref(), self.fail_fast).await?;
             tighten(&taken, asked)?;
             let born = Instant::now();
-            match prepared::hand_over(&taken.inside, request, stdio) {
+            match prepared::send_request(&taken.inside, request, stdio) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.source.has_others()? => {}
                 // How the only worker ended is told when the command is waited for.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

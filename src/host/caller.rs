@@ -1,4 +1,4 @@
-//! Who asks: identity, home, environment and directory of the embedding program, read once and only read.
+//! The caller: identity, home, environment and directory of the embedding program, read once. Changes nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,29 +14,30 @@ pub(crate) struct Caller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) user: String,
-    /// Absolute; where HOME is unset or relative, that of the password database, else `/`.
+    /// Absolute. If HOME is unset or relative, the home in the password database, else `/`.
     pub(crate) home: PathBuf,
-    /// Every directory that may hold the caller's secrets: HOME and that of the password database, each also by
-    /// its canonical path.
+    /// Every directory that may hold the caller's secrets: HOME and the home in the password database, each also as its
+    /// canonical path.
     pub(crate) homes: Vec<PathBuf>,
-    /// Empty where it was removed: what is relative to it is not there then.
+    /// The working directory. Empty if it was removed; then no relative path exists.
     pub(crate) directory: PathBuf,
     pub(crate) environment: BTreeMap<OsString, OsString>,
-    /// How many descriptors this process may have open, and how many it may allow itself.
+    /// Soft and hard limit of open descriptors.
     pub(crate) descriptors: [u64; 2],
-    /// What commands would inherit and are to be without.
+    /// Privileges that commands would inherit and must not have.
     pub(crate) ahead: SchedulingPrivileges,
 }
 
-/// What a process is ahead of others by. Limits on processors hold no real-time process, and one on memory finds nobody
-/// to end where `oom_score_adj` is -1000.
+/// Scheduling privileges of a process. A CPU limit does not stop a real-time process, and with an `oom_score_adj` of
+/// -1000 the kernel kills no process at the memory limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SchedulingPrivileges {
-    /// Policy, nice value, I/O.
+    /// Real-time or deadline policy, nice value below 0, real-time I/O.
     pub(crate) scheduling: [bool; 3],
-    /// `oom_score_adj` below 0.
+    /// Whether `oom_score_adj` is below 0.
     pub(crate) oom: bool,
-    /// Whether it may take a real-time policy or a nice value below 0, as audio groups may: RLIMIT_RTPRIO, RLIMIT_NICE.
+    /// Whether the process may take a real-time policy or a nice value below 0 (RLIMIT_RTPRIO, RLIMIT_NICE), as members of
+    /// audio groups may.
     pub(crate) may_be: bool,
 }
 
@@ -52,7 +53,7 @@ impl SchedulingPrivileges {
     }
 }
 
-/// Where the sessions of a user are found when nobody names a directory: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
+/// The default directory for the sockets of a user's sessions: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
 pub(crate) fn runtime_directory(runtime: Option<&OsStr>, uid: u32) -> PathBuf {
     match runtime.map(Path::new).filter(|path| path.is_absolute()) {
         Some(path) => path.join("kennel"),
@@ -61,7 +62,7 @@ pub(crate) fn runtime_directory(runtime: Option<&OsStr>, uid: u32) -> PathBuf {
 }
 
 impl Caller {
-    /// The caller as this process is now.
+    /// Reads the state of this process.
     pub(crate) fn current() -> Self {
         let uid = nix::unistd::geteuid().as_raw();
         let environment: BTreeMap<OsString, OsString> = env::vars_os().collect();
@@ -81,7 +82,7 @@ impl Caller {
         }
     }
 
-    /// The home of [`current`](Self::current), without a copy of the environment, which may hold secrets.
+    /// Like the home of [`current`](Self::current), but without a copy of the environment, which may hold secrets.
     pub(crate) fn current_home() -> PathBuf {
         let account = || Account::of(nix::unistd::geteuid().as_raw()).map(|account| account.home);
         named_home(env::var_os("HOME")).or_else(account).unwrap_or_else(|| "/".into())
@@ -92,7 +93,7 @@ impl Caller {
         self.environment.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    /// Directories of the caller's PATH, absolute ones only.
+    /// The absolute directories of the caller's PATH.
     pub(crate) fn search_path(&self) -> Vec<PathBuf> {
         let path = self.variable("PATH").unwrap_or_default();
         env::split_paths(path)
@@ -106,29 +107,29 @@ impl Caller {
         self.directory.join(path)
     }
 
-    /// Whether `path` is a home of the caller's, or above one.
+    /// Whether `path` is one of the caller's homes, or above one.
     pub(crate) fn holds_home(&self, path: &Path) -> bool {
         self.homes.iter().any(|home| home.starts_with(path))
     }
 
-    /// Whether the caller is root of the host, or of the container it lives in.
+    /// Whether the caller is root, on the host or in its container.
     pub(crate) fn is_root(&self) -> bool {
         self.uid == 0
     }
 }
 
-/// HOME, where it can be one.
+/// The value of HOME, if it is usable as one.
 fn named_home(home: Option<OsString>) -> Option<PathBuf> {
     home.map(PathBuf::from).filter(|home| home.is_absolute()).and_then(|home| spelled_plainly(&home))
 }
 
-/// An absolute path without `//`, `.` and a slash at the end; and without `..`, which is followed while it can be.
+/// An absolute path without `//`, `.` and a slash at the end. A path with `..` is resolved; `None` if that fails.
 fn spelled_plainly(path: &Path) -> Option<PathBuf> {
     let goes_up = path.components().any(|part| part == Component::ParentDir);
     if goes_up { fs::canonicalize(path).ok() } else { Some(path.components().collect()) }
 }
 
-/// Each path, and where it leads if that is elsewhere. `/` is nobody's home.
+/// Each path and its canonical path, without duplicates. `/` is no home.
 fn with_canonical<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> Vec<PathBuf> {
     let both = paths.flat_map(|path| [Some(path.clone()), fs::canonicalize(path).ok()]).flatten();
     let mut homes: Vec<PathBuf> = both.filter(|path| path != Path::new("/")).collect();
@@ -144,12 +145,12 @@ struct Account {
 }
 
 impl Account {
-    /// Looked up in /etc/passwd only: getpwuid(3) would load plugins into the embedding program.
+    /// Reads only /etc/passwd: getpwuid(3) would load plugins into the embedding program.
     fn of(uid: u32) -> Option<Self> {
         Self::find(&fs::read("/etc/passwd").ok()?, uid)
     }
 
-    /// In bytes: names of people are in any encoding.
+    /// Works on bytes, because names in the file may have any encoding.
     fn find(passwd: &[u8], uid: u32) -> Option<Self> {
         passwd.split(|byte| *byte == b'\n').find_map(|line| {
             let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
@@ -166,7 +167,7 @@ impl Account {
 mod tests {
     use super::*;
 
-    /// Names of people are in many encodings, and the file is one for all.
+    /// Names in one file may have several encodings.
     #[test]
     fn an_account_is_found_whatever_bytes_others_have() {
         let passwd = b"root:x:0:0:root:/root:/bin/sh\njoerg:x:7:7:J\xf6rg:/home/joerg:/bin/sh\n\

@@ -1,4 +1,4 @@
-//! Controllers of cgroup v2, by their names. Data only.
+//! Facts about cgroup v2: its controllers, and which cgroups this process may use. Changes nothing.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -10,7 +10,7 @@ use procfs::process::Process;
 
 use crate::host::mounts::mounts;
 
-/// What a cgroup can hold its processes to.
+/// A controller of cgroup v2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Controller {
     Memory,
@@ -23,7 +23,7 @@ pub(crate) enum Controller {
 impl Controller {
     pub(crate) const ALL: [Self; 5] = [Self::Memory, Self::Pids, Self::Cpu, Self::Io, Self::Cpuset];
 
-    /// The name that cgroup v1 has for it.
+    /// Its name in cgroup v1.
     const fn name_of_v1(self) -> &'static str {
         match self {
             Self::Io => "blkio",
@@ -41,7 +41,7 @@ impl Controller {
         }
     }
 
-    /// Those that a list of the kernel's names, separated by white space.
+    /// The controllers in a list of the kernel: names separated by white space.
     pub(crate) fn listed(list: &str) -> Vec<Self> {
         Self::ALL
             .into_iter()
@@ -49,7 +49,7 @@ impl Controller {
             .collect()
     }
 
-    /// Those that are among the names of cgroup v1.
+    /// The controllers among names of cgroup v1.
     pub(crate) fn of_v1(names: &[String]) -> Vec<Self> {
         Self::ALL.into_iter().filter(|known| names.iter().any(|name| name == known.name_of_v1())).collect()
     }
@@ -61,12 +61,12 @@ impl fmt::Display for Controller {
     }
 }
 
-/// One file of a cgroup, and what it is to say.
+/// A file of a cgroup and the value to write to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) file: &'static str,
     pub(crate) value: String,
-    /// Whether a kernel may lack the file: then nothing of the kind is there to be limited.
+    /// Whether the kernel may lack the file. Then it also lacks what the setting limits.
     pub(crate) may_lack: bool,
 }
 
@@ -75,25 +75,25 @@ impl Setting {
         Self { file, value: value.to_string(), may_lack: false }
     }
 
-    /// One that a kernel may lack.
+    /// A setting whose file the kernel may lack.
     pub(crate) fn where_there(file: &'static str, value: impl fmt::Display) -> Self {
         Self { may_lack: true, ..Self::new(file, value) }
     }
 }
 
-// Looks at the cgroup v2 hierarchy as this process may use it: facts, so that hosts that we do not have can be written
-// down in a test. Changes nothing; `compile::cgroup` decides.
+// The hierarchy, as this process may use it. These are plain facts, so a test can describe a host that it does not run
+// on. `plan::cgroup` decides.
 
-/// The hierarchy, and this process's place in it.
+/// The cgroup v2 hierarchy and the position of this process in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cgroups {
-    /// The root of what is mounted.
+    /// The mounted root.
     pub(crate) top: Option<CgroupDirectory>,
     /// The cgroup of this process.
     pub(crate) own: Option<CgroupDirectory>,
-    /// The one above it.
+    /// The parent of that cgroup.
     pub(crate) parent: Option<CgroupDirectory>,
-    /// Controllers that are bound to cgroup v1, where v2 cannot have them.
+    /// Controllers that cgroup v1 uses, so that v2 cannot.
     pub(crate) of_v1: Vec<Controller>,
 }
 
@@ -101,28 +101,29 @@ pub(crate) struct Cgroups {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupDirectory {
     pub(crate) path: PathBuf,
-    /// Controllers that it could give to groups in it.
+    /// Controllers that it could enable for its children: cgroup.controllers.
     pub(crate) offers: Vec<Controller>,
-    /// Those that it gives.
+    /// Controllers that it has enabled for its children: cgroup.subtree_control.
     pub(crate) gives: Vec<Controller>,
-    /// Whether the caller may make groups in it and give them controllers.
+    /// Whether the caller may create children in it and enable controllers for them.
     pub(crate) writable: bool,
-    /// Whether the caller may move processes from its own cgroup to groups in it: cgroups(7), "delegation containment".
+    /// Whether the caller may move processes from its own cgroup to children of this one: cgroups(7), "delegation
+    /// containment".
     pub(crate) reachable: bool,
     /// Whether the service manager marked it as delegated.
     pub(crate) marked: bool,
-    /// Whether it is the root of the hierarchy, which may hold processes and groups alike.
+    /// Whether it is the root of the hierarchy. The root may have both processes and children.
     pub(crate) is_root: bool,
-    /// Whether the caller may not write to the one above: then whoever let him write to this one delegated it.
+    /// Whether the caller may not write to the parent. If it may write to this one, somebody delegated this one to it.
     pub(crate) is_edge: bool,
-    /// Processes in it besides this one.
+    /// Number of processes in it besides this one.
     pub(crate) others: usize,
     /// Whether this process is in it.
     pub(crate) holds_us: bool,
 }
 
 impl Cgroups {
-    /// As things are now. Nothing is known where no hierarchy is mounted or /proc does not say.
+    /// Reads the current state. The result is empty if no hierarchy is mounted or /proc is not readable.
     pub(crate) fn look() -> Self {
         let Ok(myself) = Process::myself() else { return Self::default() };
         let cgroups = myself.cgroups().map(|cgroups| cgroups.0).unwrap_or_default();
@@ -153,10 +154,10 @@ impl Cgroups {
         }
     }
 
-    /// The group that somebody named.
+    /// Reads the cgroup at a path that the policy names.
     ///
     /// # Errors
-    /// A path where no directory of cgroup v2 is.
+    /// If the path is no directory of cgroup v2.
     pub(crate) fn at(&self, path: &Path) -> io::Result<CgroupDirectory> {
         let path = fs::canonicalize(path)?;
         if !path.is_dir() {
@@ -188,7 +189,7 @@ impl CgroupDirectory {
                 .filter(|common| common.starts_with(top))
                 .is_some_and(|common| is_writable(&common.join("cgroup.procs"))),
             marked: ["user.delegate", "trusted.delegate"].iter().any(|name| is_marked(path, name)),
-            // Only it has no type: cgroups(7).
+            // Only the root has no cgroup.type: cgroups(7).
             is_root: !path.join("cgroup.type").exists(),
             is_edge: !path.parent().is_some_and(|above| is_writable(&above.join("cgroup.procs"))),
             others: processes.lines().count() - usize::from(holds_us),
@@ -198,12 +199,12 @@ impl CgroupDirectory {
     }
 }
 
-/// Whether the extended attribute is 1. Those of cgroups came with Linux 5.7.
+/// Whether the extended attribute is 1. Cgroups have such attributes since Linux 5.7.
 fn is_marked(path: &Path, name: &str) -> bool {
     matches!(xattr::get_deref(path, name), Ok(Some(value)) if value == b"1")
 }
 
-/// The lowest directory above both, or one of them.
+/// The lowest directory that is above both or is one of them.
 fn common(one: &Path, other: &Path) -> Option<PathBuf> {
     one.ancestors().find(|above| other.starts_with(above)).map(Path::to_owned)
 }
@@ -212,11 +213,11 @@ fn is_writable(path: &Path) -> bool {
     faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS).is_ok()
 }
 
-/// The group of the embedding program, where it has to leave the one that is delegated to it. It stays: whoever is in
-/// it cannot remove it, and the service manager removes it with the one that it delegated.
+/// Name of the cgroup to which the embedding program moves if it must leave the delegated one. It stays there: a process
+/// cannot remove its own cgroup, and the service manager removes it together with the delegated one.
 pub(crate) const HOST: &str = "kennel-host";
 
-/// The processors that a group is to have.
+/// The file that lists the processors of a cgroup.
 pub(crate) const CPUS: &str = "cpuset.cpus";
 
 #[cfg(test)]
@@ -234,7 +235,7 @@ mod find_tests {
     #[test]
     fn this_machine_can_be_looked_at() {
         let found = Cgroups::look();
-        // Whoever has a place has a root of it.
+        // A cgroup of this process implies a root.
         assert_eq!(found.own.is_some(), found.top.is_some());
         if let (Some(own), Some(top)) = (&found.own, &found.top) {
             assert!(

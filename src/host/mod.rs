@@ -1,4 +1,4 @@
-//! What this machine offers, as facts that are cheap to read; `probe` tries them for real.
+//! Facts about this machine that are cheap to read. `probe` tries them out.
 
 pub(crate) mod caller;
 pub(crate) mod cgroups;
@@ -15,23 +15,22 @@ use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::report::shortage;
 
-/// Facts of the kernel that the compiler decides by. Plain data, so that kernels we do not have can be written
-/// down in a test.
+/// Facts about the kernel on which the plan depends. They are plain data, so a test can describe a kernel that it does
+/// not run on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Host {
     /// Version of the running kernel.
     pub kernel: Version,
-    /// Landlock ABI, 0 where there is none.
+    /// Landlock ABI; 0 without Landlock.
     pub landlock_abi: u32,
-    /// Whether seccomp filters can be installed.
+    /// Whether the kernel accepts seccomp filters.
     pub seccomp: bool,
-    /// Whether a user namespace can be made, which is tried.
+    /// Whether the caller can create a user namespace; detected by creating one.
     pub user_namespaces: bool,
-    /// How many processors there can be (`/sys/devices/system/cpu/possible`): the kernel keeps numbers of processes for
-    /// each. 0 where that was not looked at, as it only matters for a limit of root's.
+    /// How many processors the machine can have (`/sys/devices/system/cpu/possible`): the kernel counts the processes of a
+    /// user per processor. 0 if unknown or not read; only a process limit for root needs it.
     pub possible_cpus: u32,
-    /// Whether cores go to whoever listens on a socket (`@` in kernel.core_pattern, Linux 6.16): no limit keeps them from
-    /// there.
+    /// Whether the kernel sends core dumps to a socket (`@` in kernel.core_pattern, Linux 6.16). No limit prevents that.
     pub core_socket: bool,
 }
 
@@ -45,14 +44,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// The oldest kernel whose mount calls suffice: mount_setattr(2) came with Linux 5.12.
+/// The oldest supported kernel: mount_setattr(2) came with Linux 5.12.
 pub(crate) const OLDEST: Version = Version(5, 12);
 
-/// The first kernel that can send cores to a socket.
+/// The first kernel that can send core dumps to a socket.
 const CORE_SOCKETS: Version = Version(6, 16);
 
 impl Host {
-    /// The facts of the running machine.
+    /// Detects the facts of the running machine.
     ///
     /// ```
     /// let host = kennel::Host::detect();
@@ -63,8 +62,8 @@ impl Host {
         Self { user_namespaces: has_user_namespaces(), possible_cpus: possible_cpus(), ..Self::read() }
     }
 
-    /// The facts that compiling `policy` takes. Trying a user namespace costs some 50 µs, and only matters where the
-    /// sandbox could go without: it is taken for granted elsewhere, and the start says otherwise.
+    /// Detects what the compilation of `policy` needs. Creating a user namespace costs about 50 µs, and only matters if the
+    /// sandbox could do without one. Otherwise this assumes that it works, and the start reports if it does not.
     pub(crate) fn detect_for(policy: &Policy) -> Self {
         let matters = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable
             && root_suffices();
@@ -93,7 +92,7 @@ fn possible_cpus() -> u32 {
     parse_possible(&fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default())
 }
 
-/// `0-63` are 64; of a list the last counts. What cannot be read is 0.
+/// The last number of the list plus one: `0-63` is 64. An unreadable list is 0.
 fn parse_possible(list: &str) -> u32 {
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
     last.map_or(0, |last| last.saturating_add(1))
@@ -105,12 +104,12 @@ fn kernel_version() -> Version {
     if version >= OLDEST {
         return version;
     }
-    // personality(2) can have uname say 2.6, as setarch --uname-2.6 does; this file says what is so.
+    // With personality(2), as `setarch --uname-2.6` sets it, uname(2) reports 2.6. This file has the true version.
     let truth = fs::read_to_string("/proc/sys/kernel/osrelease");
     truth.map_or(version, |release| parse_version(&release))
 }
 
-/// `6.18.44-cloud` is 6.18; what cannot be read is 0.0, which is older than everything.
+/// `6.18.44-cloud` is 6.18. An unreadable release is 0.0, which is older than every kernel.
 fn parse_version(release: &str) -> Version {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or_default());
@@ -122,7 +121,8 @@ fn has_user_namespaces() -> bool {
     !crate::sys::birth::try_namespaces(libc::CLONE_NEWUSER).is_err_and(refused)
 }
 
-/// Whether the caller is root with all that the inside needs, so that its sandboxes could go without a user namespace.
+/// Whether the caller is root with all capabilities that the inside needs. Then its sandboxes can do without a user
+/// namespace.
 pub(crate) fn root_suffices() -> bool {
     let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
     let needed = crate::sys::birth::INSIDE_CAPABILITIES;
@@ -130,7 +130,7 @@ pub(crate) fn root_suffices() -> bool {
     nix::unistd::geteuid().is_root() && needed.iter().all(holds)
 }
 
-/// core(5): whether whoever listens on a socket gets cores.
+/// core(5): whether core dumps go to a socket.
 fn has_core_socket() -> bool {
     fs::read_to_string("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with('@'))
 }

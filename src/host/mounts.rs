@@ -1,4 +1,4 @@
-//! The mounts that this process sees. Reads only.
+//! The mounts that this process sees, and the disk below a directory. Only reads.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,30 +8,30 @@ use std::{fs, io};
 
 use procfs::process::MountInfo;
 
-/// All of them, the lower before those on top of them, with their mount points as they are.
+/// All mounts, in the order of /proc/self/mountinfo: a lower mount before one on top of it. Paths are unescaped.
 ///
 /// # Errors
-/// /proc does not say.
+/// If /proc is not readable.
 pub(crate) fn mounts() -> io::Result<Vec<MountInfo>> {
     mounts_of(|_| true)
 }
 
-/// Those of certain file systems. The others cost little.
+/// The mounts whose file system type `is_one` accepts. The others cost little.
 ///
 /// # Errors
-/// /proc does not say.
+/// If /proc is not readable.
 pub(crate) fn mounts_of(is_one: impl Fn(&[u8]) -> bool) -> io::Result<Vec<MountInfo>> {
     let told = fs::read("/proc/self/mountinfo")?;
     let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.filter(|line| file_system(line).is_none_or(&is_one)).map(mount).collect()
 }
 
-/// What a line calls the file system: what comes after the first hyphen that is a word. Blanks in names are escaped.
+/// The file system type of a line: the word after the first `-`. Blanks in names are escaped.
 fn file_system(line: &[u8]) -> Option<&[u8]> {
     line.split(|byte| *byte == b' ').skip(6).skip_while(|word| *word != b"-").nth(1)
 }
 
-/// One line. Names are bytes: anybody can mount something whose name is no text, and everybody sees it.
+/// Parses one line. Its names are bytes: any user can mount a name that is not UTF-8, and every process sees it.
 fn mount(line: &[u8]) -> io::Result<MountInfo> {
     let mut text = String::with_capacity(line.len());
     for byte in line {
@@ -50,7 +50,7 @@ fn mount(line: &[u8]) -> io::Result<MountInfo> {
     })
 }
 
-/// A path of mountinfo, which has blanks and backslashes as `\040` and the like: proc_pid_mountinfo(5).
+/// Decodes a path of mountinfo, where blanks and backslashes are `\040` and the like: proc_pid_mountinfo(5).
 fn unescaped(path: &Path) -> PathBuf {
     let mut rest = path.as_os_str().as_bytes();
     let mut bytes = Vec::with_capacity(rest.len());
@@ -71,21 +71,21 @@ fn unescaped(path: &Path) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-// Which block device a directory lies on, as io.max counts: the whole disk, not a partition.
+// The block device below a directory, as io.max names it: the whole disk, not a partition.
 
-/// Major and minor number of the disk below `path`; none where its file system has none that it says.
+/// Major and minor number of the disk below `path`; `None` if its file system names no disk.
 pub(crate) fn of(path: &Path) -> Option<(u64, u64)> {
     let device = fs::metadata(path).ok()?.dev();
     let numbers = (u64::from(nix::libc::major(device)), u64::from(nix::libc::minor(device)));
-    // Major 0: no device of its own, as with btrfs, whose mount names one.
+    // Major 0 is an anonymous device, as btrfs has it. Its mount names the disk.
     let numbers = if numbers.0 == 0 { named_by_mount(path)? } else { numbers };
     disk(Path::new("/sys/dev/block"), numbers)
 }
 
-/// The device that the mount says it is of.
+/// The device that the mount of `path` names as its source.
 fn named_by_mount(path: &Path) -> Option<(u64, u64)> {
     let path = fs::canonicalize(path).ok()?;
-    // The longest, and of those the last, which lies on top.
+    // The mount with the longest path. Of several with that path, the last one is on top.
     let mount = mounts().ok()?.into_iter().filter(|mount| path.starts_with(&mount.mount_point));
     let mount = mount.max_by_key(|mount| mount.mount_point.components().count())?;
     let source = PathBuf::from(mount.mount_source?);
@@ -93,7 +93,7 @@ fn named_by_mount(path: &Path) -> Option<(u64, u64)> {
     (device != 0).then(|| (u64::from(nix::libc::major(device)), u64::from(nix::libc::minor(device))))
 }
 
-/// The disk that a device is, or is a partition of. `devices` has a link for each.
+/// The disk that a device is, or of which it is a partition. `devices` has a symbolic link for each device.
 fn disk(devices: &Path, (major, minor): (u64, u64)) -> Option<(u64, u64)> {
     let here = fs::canonicalize(devices.join(format!("{major}:{minor}"))).ok()?;
     if !here.join("partition").exists() {

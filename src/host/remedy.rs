@@ -1,4 +1,4 @@
-//! What a person can do when the kernel refuses a protection: the errno and the host's own settings say which.
+//! What a person can do when the kernel refuses a protection. It depends on the errno and on the settings of the host.
 
 use std::path::Path;
 use std::{fs, io};
@@ -9,7 +9,7 @@ use caps::{CapSet, Capability};
 use crate::report::enforcement::Protection;
 use crate::report::shortage::{Confined, is_shortage, shortage};
 
-/// How to get a cgroup that commands can have groups in.
+/// How to get a cgroup in which Kennel can create cgroups for commands.
 pub(crate) const DELEGATE: &str = "start it with a cgroup of its own: systemd-run --user --scope -p Delegate=yes kennel …; a \
                                    service: Delegate=yes and DelegateSubgroup=; or name one with --cgroup";
 
@@ -17,35 +17,35 @@ pub(crate) const DELEGATE: &str = "start it with a cgroup of its own: systemd-ru
 pub(crate) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line (without systemd: cgroup_no_v1=all), so that \
      cgroup v2 has all controllers; or do without the limit";
 
-/// A sentence that starts with what to do, for `errno` met while putting up `protection`.
+/// The remedy for `errno`, returned when Kennel set up `protection`. The sentence starts with the action.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
     Surroundings::here().remedy(protection, errno)
 }
 
-/// The same for a process that could not even be made: nobody has mapped ids by then.
+/// Like [`remedy`], if clone(2) created no process. At that point, no process has mapped IDs yet.
 pub(crate) fn of_birth(protection: Protection, error: &io::Error) -> Option<String> {
     let errno = error.raw_os_error().unwrap_or_default();
     Surroundings { powerless_root: false, ..Surroundings::here() }.remedy(protection, errno)
 }
 
-/// What root can do besides.
+/// What root can do as an alternative.
 const GO_WITHOUT: &str = "or let root's commands go without one: --on-unavailable degrade, or [require] \
                           user_namespace = \"if_available\" (not with profile ci-only)";
 
-/// What anybody can do besides who has no profile that requires everything.
+/// What every caller can do as an alternative, except with a profile that requires everything.
 pub(crate) fn go_without(protection: Protection) -> String {
     format!("or set [require] {protection} = \"if_available\" (not with profile ci-only)")
 }
 
-/// What the sentence depends on besides the errno.
+/// What the remedy depends on besides the errno.
 struct Surroundings<'s> {
     /// The value of a sysctl, if it exists.
     setting: &'s dyn Fn(&str) -> Option<String>,
     container: bool,
     confined: Confined,
-    /// Whether the caller is root without the capability that mapping root asks for.
+    /// Whether the caller is root without CAP_SETFCAP, which the kernel requires to map uid 0.
     powerless_root: bool,
-    /// Whether the caller is root who could go without a user namespace.
+    /// Whether the caller is root and could do without a user namespace.
     sufficient_root: bool,
 }
 
@@ -127,9 +127,9 @@ impl Surroundings<'_> {
         Some(sentence)
     }
 
-    /// Why user namespaces, or privileges in them, are refused here.
+    /// The remedy if the kernel refuses a user namespace, or privileges in one.
     fn user_namespaces(&self, errno: i32) -> String {
-        // No setting answers so.
+        // Of the causes below, only an AppArmor profile gives EACCES.
         if errno == libc::EACCES && self.confined.profile.is_some() {
             return self.refused();
         }
@@ -141,7 +141,7 @@ impl Surroundings<'_> {
                     run sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
                 .into();
         }
-        // One clone(2) makes the first namespaces, so its errno does not say which limit it was.
+        // One clone(2) creates the first namespaces together, so its errno does not tell which limit was reached.
         let first = ["user.max_user_namespaces", "user.max_pid_namespaces"];
         if let Some(exhausted) = first.into_iter().find(|name| self.is(name, "0")) {
             return self.raise(exhausted);
@@ -164,7 +164,7 @@ impl Surroundings<'_> {
         }
     }
 
-    /// Why mounts are refused inside a user namespace.
+    /// The remedy if the kernel refuses mounts inside a user namespace.
     fn mounts(&self) -> String {
         if self.is("kernel.apparmor_restrict_unprivileged_userns", "1") {
             return self.user_namespaces(libc::EPERM);
@@ -177,7 +177,7 @@ impl Surroundings<'_> {
             .into()
     }
 
-    /// Refused by something that does not say its name.
+    /// The remedy if the cause is not known.
     pub(crate) fn refused(&self) -> String {
         if self.confined.sandboxed {
             return "this runs in a sandbox already, and they do not nest: run the command in that one without \
@@ -195,7 +195,7 @@ impl Surroundings<'_> {
             .into()
     }
 
-    /// A profile that refuses one of these rarely has the others.
+    /// The remedy for an AppArmor profile. A profile that refuses one of these operations rarely allows the others.
     fn profile(&self, name: &str) -> String {
         let filter = match self.confined.filtered {
             true => "; the seccomp filter that this runs under may refuse it too",
@@ -208,7 +208,7 @@ impl Surroundings<'_> {
         )
     }
 
-    /// For a call that the kernel may have, and a filter around this process hide.
+    /// An addition for a system call that a seccomp filter around this process may hide.
     fn filter_too(&self, call: &str) -> String {
         match self.confined.filtered {
             true => format!(", have the seccomp filter that this runs under allow {call}(2)"),
@@ -230,14 +230,14 @@ impl Surroundings<'_> {
     }
 }
 
-/// What to ask of the container engine around this.
+/// Which options of a container engine allow a sandbox.
 pub(crate) fn container() -> String {
     "inside Docker or Kubernetes: run the container with --security-opt seccomp=unconfined --security-opt \
      apparmor=unconfined --security-opt systempaths=unconfined (Kubernetes: procMount: Unmasked)"
         .into()
 }
 
-/// user_namespaces(7): since Linux 5.12 uid 0 is only mapped for who has CAP_SETFCAP.
+/// user_namespaces(7): since Linux 5.12, only a process with CAP_SETFCAP may map uid 0.
 fn root_cannot_map_itself() -> bool {
     let missing = || caps::has_cap(None, CapSet::Effective, Capability::CAP_SETFCAP).is_ok_and(|has| !has);
     nix::unistd::geteuid().is_root() && missing()
@@ -255,7 +255,7 @@ fn sysctl(name: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-/// The limit of namespaces of one kind.
+/// The sysctl that limits the number of namespaces of one kind.
 fn sysctl_of(protection: Protection) -> Option<&'static str> {
     Some(match protection {
         Protection::UserNamespace => "user.max_user_namespaces",
@@ -275,7 +275,7 @@ mod tests {
     use crate::report::error::{Error, TERMINAL};
     use crate::report::shortage::of_call;
 
-    /// The remedy on a host that has exactly these settings.
+    /// The remedy on a host with exactly these settings.
     fn on(settings: &[(&str, &str)], container: bool, protection: Protection, errno: i32) -> String {
         let setting = |name: &str| {
             let found = settings.iter().find(|(other, _)| *other == name);
@@ -304,7 +304,7 @@ mod tests {
             (&[], libc::EUSERS, "nested"),
             (&[], libc::EINVAL, "CONFIG_USER_NS"),
             (&[], libc::EACCES, "security module"),
-            // Settings that permit it are not to blame.
+            // A setting that permits user namespaces is not the cause.
             (&[("kernel.unprivileged_userns_clone", "1")], libc::EPERM, "security module"),
             (&[("kernel.apparmor_restrict_unprivileged_userns", "0")], libc::EPERM, "security module"),
         ] {
@@ -378,7 +378,7 @@ mod tests {
             |sufficient| root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy");
         let flag = "; or let root's commands go without one: --on-unavailable degrade";
         assert!(remedy(true).contains(flag) && !remedy(false).contains(flag));
-        // With a way to go without or not, the pid namespace has none.
+        // The pid namespace has no such alternative.
         let pid = root(true).remedy(Protection::PidNamespace, libc::ENOSPC).expect("a remedy");
         assert!(pid.contains("user.max_pid_namespaces") && !pid.contains(flag), "{pid}");
     }

@@ -1,8 +1,7 @@
-//! The outside's hold on a bridge: a process that connects whoever connects to a TCP socket of the sandbox to a proxy on a
-//! Unix socket of the host. It sees no byte that passes.
+//! The handle on a bridge: a process that connects each client of a TCP socket in the sandbox to a Unix socket
+//! of a proxy on the host. Kennel itself sees no byte of these connections.
 //!
-//! A bridge can be started early, beside the sandbox whose listener it will serve. Dropping it ends it, with every
-//! connection.
+//! A bridge can start early, beside its sandbox. Dropping it ends it with all of its connections.
 
 #[cfg(test)]
 mod tests;
@@ -13,65 +12,62 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kennel_helper::control::{BridgeOrder, Report, section};
-use kennel_helper::plan::{Plan, Step};
+use kennel_helper::plan::Step;
 use kennel_helper::wire::Field;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Linger, TcpNoDelay};
 
 use crate::audit::trail::Trail;
-use crate::launch::inside::{Arrival, Inside, unless_gone};
-use crate::launch::prepared::{Bytes, Prepared, step_failed, step_skipped};
+use crate::launch::control::{Arrival, ignore_epipe};
+use crate::launch::image::Images;
+use crate::launch::inside::Inside;
+use crate::launch::prepared::{Prepared, step_failed, step_skipped};
 use crate::launch::start;
-use crate::launch::start::Images;
-use crate::network::proxy::{BoxFuture, ProxyBridge, Serving};
+use crate::network::serving::{BoxFuture, ProxyBridge, Serving};
 use crate::plan::bridge::BridgePlan;
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
 
-/// A bridge that was started.
+/// A running bridge.
 #[derive(Debug)]
 pub(crate) struct Bridge {
     inside: Inside,
     plan: Arc<BridgePlan>,
-    /// Whether its end was ordered.
+    /// Whether `finish` was called.
     finishing: AtomicBool,
 }
 
 impl Bridge {
-    /// Starts a bridge, which makes its namespaces, its root and its walls without being waited for. Blocks its thread
-    /// for about as long as posix_spawn(3) would.
+    /// Starts a bridge. It makes its namespaces, root and protections on its own. The call blocks its thread
+    /// for about as long as posix_spawn(3).
     ///
     /// # Errors
-    /// Those of any start before a step is carried out.
+    /// Those of any start before the first step.
     pub(crate) fn start(images: &Images, plan: &Arc<BridgePlan>) -> Result<Self, Error> {
-        let inside = start::start_bridge(images, &plan.namespaces)?;
-        let mut bytes = Vec::new();
-        Plan { setup: &plan.setup.bytes, worker: &[], walls: &plan.walls.bytes, payload: &[] }
-            .put(&mut bytes);
-        let bytes = Bytes::new(&bytes).map_err(Error::io("hand over the plan of the bridge"))?;
-        start::hand_over_plan(&inside, &bytes, None)?;
+        let inside = start::start_bridge(images, plan)?;
         Ok(Self { inside, plan: Arc::clone(plan), finishing: AtomicBool::new(false) })
     }
 
-    /// Hands over a listening TCP socket, and waits until whoever connects to it is served. To be called once. Walls of
-    /// the bridge that may be missing and are get entered into `enforcement`.
+    /// Hands over a listening TCP socket and waits until the bridge serves it. Call it once. Optional
+    /// protections that the host lacks are recorded in `enforcement`.
     ///
     /// # Errors
-    /// A step that failed, [`Error::Lost`] where the bridge was killed.
+    /// A step that failed, or [`Error::Lost`] if the bridge was killed.
     pub(crate) async fn serve(&self, listener: OwnedFd, enforcement: &mut Enforcement) -> Result<(), Error> {
         let failed = || Error::io("hand over the listener of the bridge");
-        // Connections inherit both: they do not hold back small packets, and whoever closes one resets it, so that no
-        // client takes what came for all there was. The bridge unsets that where it was all; killed, it cannot.
+        // Connections inherit both options. Small packets are sent at once. close(2) resets the connection, so
+        // that a client does not take an incomplete stream for a complete one; the bridge clears the option
+        // after a complete stream, which it cannot do if it is killed.
         let resets = libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&listener, TcpNoDelay, &true).map_err(|errno| failed()(errno.into()))?;
         setsockopt(&listener, Linger, &resets).map_err(|errno| failed()(errno.into()))?;
-        // The bridge expects that nothing blocks.
+        // The bridge expects nonblocking sockets.
         fcntl(&listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| failed()(errno.into()))?;
         let mut message = Vec::new();
         BridgeOrder::Serve { connections: self.plan.connections }.put(&mut message);
-        unless_gone(self.inside.send(&message, [listener.as_fd()])).map_err(failed())?;
-        // From here on connections end with the bridge.
+        ignore_epipe(self.inside.send(&message, [listener.as_fd()])).map_err(failed())?;
+        // From here on the connections end with the bridge.
         drop(listener);
         loop {
             match self.inside.next().await.map_err(Error::io("read the control socket of the bridge"))? {
@@ -89,26 +85,26 @@ impl Bridge {
         }
     }
 
-    /// Has it end, where it serves, once what clients have sent was passed on. To be called when none of them lives.
+    /// Orders a serving bridge to pass on what clients have sent, and to end. Call it when no client is left.
     pub(crate) fn finish(&self) {
         if self.finishing.swap(true, Relaxed) {
             return;
         }
         let mut message = Vec::new();
         BridgeOrder::Finish {}.put(&mut message);
-        // That nobody is left to receive it is no error: the end is on its way.
-        if let Err(error) = unless_gone(self.inside.send(&message, [])) {
+        // A bridge that is gone is no error.
+        if let Err(error) = ignore_epipe(self.inside.send(&message, [])) {
             tracing::debug!(%error, "order the bridge to finish");
         }
     }
 
-    /// Whether it was told to.
+    /// Whether `finish` was called.
     pub(crate) fn is_finishing(&self) -> bool {
         self.finishing.load(Relaxed)
     }
 
-    /// Waits until the bridge, which serves, is gone; answers why. Only a fault of its own or of the host ends it before
-    /// it is dropped or told to finish.
+    /// Waits until a serving bridge is gone, and returns the reason. Before `finish` or a drop, only an error
+    /// of its own or of the host can end it.
     pub(crate) async fn ended(&self) -> Error {
         match self.inside.next().await {
             Ok(Arrival::Report(Report::Failed { section, index, errno })) => {
@@ -119,7 +115,7 @@ impl Bridge {
         }
     }
 
-    /// Kills it and waits, a second at most, until it is gone.
+    /// Kills the bridge and waits up to a second for its end.
     pub(crate) async fn gone(&self) {
         self.inside.gone().await;
     }
@@ -137,7 +133,7 @@ impl Bridge {
 
 impl ProxyBridge for Bridge {
     fn serve(&self, listener: OwnedFd) -> BoxFuture<'_, Result<(), Error>> {
-        // The report of the sandbox names what the host lacks: both have the same walls.
+        // The report of the sandbox already names what the host lacks; both have the same protections.
         Box::pin(async move { self.serve(listener, &mut Enforcement::default()).await })
     }
 
@@ -158,15 +154,15 @@ impl ProxyBridge for Bridge {
     }
 }
 
-// Takes the sockets of a sandbox that was just started, and begins to serve them: before any command can use them, so
-// that what goes wrong is an error of the start.
+// The sockets of a new sandbox. The proxy serves them before a command can use them, so a failure is an error
+// of the start.
 
 impl Serving {
-    /// Serves the network of a sandbox or session whose steps are being carried out; waits until its sockets have come.
-    /// `None` where the policy has no proxy. What else was said meanwhile is left in `said`.
+    /// Serves the network of a sandbox or session while it carries out its plan; waits for all of its sockets.
+    /// `None` if the policy has no proxy. Other reports that arrive meanwhile go to `said`.
     ///
     /// # Errors
-    /// A step that failed, no room for a descriptor.
+    /// A step that failed, or no free descriptor.
     pub(crate) async fn open(
         prepared: &Prepared,
         inside: &Inside,
@@ -175,7 +171,7 @@ impl Serving {
     ) -> Result<Option<Self>, Error> {
         let Some(gate) = prepared.gate() else { return Ok(None) };
         let bridge = prepared.compiled.bridge.as_ref();
-        // It gets ready beside the sandbox.
+        // The bridge sets itself up beside the sandbox.
         let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
         let serving =
             Self::new(gate, trail, bridge.map(|bridge| -> Arc<dyn ProxyBridge> { Arc::new(bridge) }));
@@ -189,7 +185,7 @@ impl Serving {
                 Arrival::Report(Report::Failed { section, index, errno }) => {
                     return Err(prepared.step_failed(None, (section, index), errno));
                 }
-                // Its descriptor was lost for want of room for one.
+                // No descriptor number was free for the socket.
                 Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
                 Arrival::Report(report) => said.push(report),
                 Arrival::Closed => return Err(Error::Lost),

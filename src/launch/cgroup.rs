@@ -1,63 +1,62 @@
-//! Groups of cgroup v2 for what commands are held to: made, entered, read and removed here; what they are to say is
-//! decided in `compile::cgroup`.
+//! Cgroups (cgroup v2) with the limits of commands: make, enter, read and remove them. `plan::cgroup` decides
+//! about the limits.
 //!
 //! ```text
-//! parent              delegated to us; nothing of ours is written in it but the groups, and what it gives to them
-//! ├─ kennel-host      this program, where it was alone in `parent`: what holds processes can give no controllers
-//! └─ kennel-<random>  one session, or all one-shots of one sandbox; locked by its owner as long as that lives
-//!    ├─ zygote        of a session
-//!    └─ 1, 2, …       each worker, with its command
+//! parent              delegated to this user; Kennel enables controllers in it
+//! ├─ kennel-host      this program, if it was alone in `parent`: a cgroup with processes cannot enable controllers
+//! └─ kennel-<random>  one session, or all one-shots of one sandbox; locked while its owner lives
+//!    ├─ zygote        the zygote of a session
+//!    └─ 1, 2, …       each worker with its command
 //! ```
 //!
-//! No group stays behind. A leaf is removed when its command has ended, and what is still in use then with the next one;
-//! the whole at the end; by the reaper where this program does not come to it; and by whoever makes a group next where
-//! the reaper did not either.
+//! No cgroup stays behind. A leaf is removed after its command; if it is still in use then, together with a
+//! later one. The rest is removed at the end: by this program, by the reaper if this program dies, and by the
+//! next program that makes a cgroup if the reaper dies too.
 
 pub(crate) mod group;
 pub(crate) mod leaf;
+pub(crate) mod reaper;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::io::Interest;
-
 use crate::host::cgroups::{Controller, Setting};
-use crate::launch::cgroup::group::{Locked, Parent};
+use crate::launch::cgroup::group::{LockedGroup, Parent};
 use crate::launch::cgroup::leaf::{Leaf, LimitEvents};
-use crate::launch::inside::PATIENCE;
-use crate::launch::start;
-use crate::launch::start::Images;
+use crate::launch::cgroup::reaper::Reaper;
+use crate::launch::image::Images;
 use crate::plan::cgroup::CgroupTree;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
-use crate::sys;
 use crate::sys::locked;
-use crate::sys::reap::{RuntimeHome, Unreaped};
 
-/// The leaf of a zygote.
+/// The name of the leaf for the zygote.
 const ZYGOTE: &str = "zygote";
 
-/// How often to look whether what was killed is gone.
+/// How long to wait until a killed cgroup is empty.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often to try to remove a killed cgroup.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The groups of one session, or of one sandbox. Dropping it kills what is in them, and removes them.
+/// The cgroups of one session or one sandbox. Dropping them kills their processes and removes them.
 #[derive(Debug)]
 pub(crate) struct Groups {
     plan: Arc<CgroupTree>,
     parent: Parent,
-    group: Locked,
+    group: LockedGroup,
     reaper: Mutex<Option<Reaper>>,
     next: AtomicU64,
-    /// Leaves that could not be removed yet.
+    /// Leaves to remove later, because they were still in use.
     left: Mutex<Vec<String>>,
 }
 
 impl Groups {
-    /// Makes the group, and starts who takes it away if nobody else does. Sweeps up what others could not.
+    /// Makes the cgroup, and starts a reaper for it. Removes cgroups that other programs have left.
     ///
     /// # Errors
     /// What the kernel refuses, with the path.
@@ -69,15 +68,15 @@ impl Groups {
         let parent = Parent::open(&plan.parent).map_err(failed("open the cgroup"))?;
         parent.sweep();
         if plan.leave {
-            parent.make_room().map_err(failed("move to a cgroup of this program's own in"))?;
+            parent.move_self_to_child().map_err(failed("move this program to a child cgroup of"))?;
         }
-        parent.give(&plan.enable).map_err(failed("give controllers to groups in"))?;
+        parent.enable_controllers(&plan.enable).map_err(failed("enable controllers in"))?;
         let (group, reaper) = loop {
-            let name = group::name().map_err(failed("name a cgroup in"))?;
-            // Before there is anything to remove: whatever happens to this program from here on, somebody does.
+            let name = group::random_name().map_err(failed("name a cgroup in"))?;
+            // Start the reaper first: from here on the cgroup is removed whatever happens to this program.
             let reaper = Reaper::start(images, plan, &parent, &name)?;
             match parent.make(&name) {
-                // As good as never.
+                // Practically impossible for random names.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => break (made.map_err(failed("make a cgroup in"))?, reaper),
             }
@@ -91,37 +90,37 @@ impl Groups {
             left: Mutex::default(),
         };
         let set = || {
-            groups.group.give(&plan.controllers)?;
+            groups.group.enable_controllers(&plan.controllers)?;
             plan.shared.iter().try_for_each(|setting| groups.group.set(setting))
         };
         set().map_err(failed("set the limits of a cgroup in"))?;
         Ok(Arc::new(groups))
     }
 
-    /// The leaf of a zygote, which has no limit of its own.
+    /// The leaf of a zygote, without limits of its own.
     ///
     /// # Errors
     /// Those of mkdir(2).
     pub(crate) fn zygote(self: &Arc<Self>) -> Result<Leaf, Error> {
-        self.make_leaf(ZYGOTE.to_owned(), &[]).map_err(self.of_leaf())
+        self.make_leaf(ZYGOTE.to_owned(), &[]).map_err(self.leaf_error())
     }
 
-    /// A leaf for a command, with the limits that each one has.
+    /// A leaf for a command, with the limits for each command.
     ///
     /// # Errors
-    /// Those of mkdir(2) and of its files.
+    /// Those of mkdir(2) and of writing the limits.
     pub(crate) fn leaf(self: &Arc<Self>) -> io::Result<Leaf> {
         self.sweep();
         let name = self.next.fetch_add(1, Relaxed).to_string();
         self.make_leaf(name, &self.plan.leaf)
     }
 
-    /// [`leaf`](Self::leaf), for who has nobody else to tell.
+    /// Like [`leaf`](Self::leaf), with an error for the caller.
     pub(crate) fn only_leaf(self: &Arc<Self>) -> Result<Leaf, Error> {
-        self.leaf().map_err(self.of_leaf())
+        self.leaf().map_err(self.leaf_error())
     }
 
-    fn of_leaf(&self) -> impl FnOnce(io::Error) -> Error {
+    fn leaf_error(&self) -> impl FnOnce(io::Error) -> Error {
         let step = format!("make a cgroup for a command in {}", self.plan.parent.display());
         let protection = self.plan.protection;
         move |source| failed(step, protection, source)
@@ -134,7 +133,7 @@ impl Groups {
         Ok(leaf)
     }
 
-    /// Removes leaves that could not be removed before.
+    /// Removes leaves that were still in use.
     fn sweep(&self) {
         self.left().retain(|name| !self.group.remove_leaf(name));
     }
@@ -143,37 +142,37 @@ impl Groups {
         locked(&self.left)
     }
 
-    /// What the limits of all commands together have refused so far.
-    pub(crate) fn refused(&self) -> LimitEvents {
+    /// How often the limits for all commands together took effect so far.
+    pub(crate) fn limit_events(&self) -> LimitEvents {
         let read = |file: &str| group::read(self.group.as_fd(), file);
         let has = |controller| self.plan.controllers.contains(&controller);
-        let mut refused = LimitEvents::default();
+        let mut events = LimitEvents::default();
         if has(Controller::Memory) {
-            refused.memory = LimitEvents::memory(&read("memory.events.local").unwrap_or_default());
+            events.memory = LimitEvents::memory(&read("memory.events.local").unwrap_or_default());
         }
         if has(Controller::Pids) {
-            // Before Linux 6.11 there is one file, which counts where the process was that wanted another.
-            let events = read("pids.events.local").or_else(|_| read("pids.events"));
-            refused.pids = LimitEvents::pids(&events.unwrap_or_default());
+            // Linux before 6.11 has only this file. It counts events at the cgroup of the forking process.
+            let text = read("pids.events.local").or_else(|_| read("pids.events"));
+            events.pids = LimitEvents::pids(&text.unwrap_or_default());
         }
-        refused
+        events
     }
 
-    /// Kills everything in it.
+    /// Kills everything in the cgroup: cgroup.kill of cgroups(7).
     pub(crate) fn kill(&self) {
-        // Before Linux 5.14 the end of each PID 1 has to do.
+        // Linux before 5.14 has no such file; there the end of each init suffices.
         let _ = group::write(self.group.as_fd(), "cgroup.kill", "1");
     }
 
-    /// Kills everything in it, and has the reaper remove it, whoever still holds on to this.
+    /// Kills everything in the cgroup and lets the reaper remove it, even while others use this value.
     pub(crate) fn end(&self) {
         self.kill();
-        self.hand_over();
+        self.leave_to_reaper();
     }
 
-    /// Leaves the rest to the reaper, which touches nothing that is locked.
-    fn hand_over(&self) {
-        self.group.let_go();
+    /// Leaves the removal to the reaper, which waits for the lock.
+    fn leave_to_reaper(&self) {
+        self.group.unlock();
         drop(self.take_reaper());
     }
 
@@ -181,7 +180,8 @@ impl Groups {
         locked(&self.reaper).take()
     }
 
-    /// Kills everything in it, and waits until it is removed, a second at most; then the reaper goes on.
+    /// Kills everything in the cgroup and waits up to a second until it is removed. After that the reaper
+    /// continues.
     pub(crate) async fn gone(&self) {
         self.kill();
         let removed = async {
@@ -190,9 +190,9 @@ impl Groups {
             }
         };
         if tokio::time::timeout(PATIENCE, removed).await.is_err() {
-            tracing::warn!("a cgroup was killed and is not empty: something in it is stuck in the kernel");
+            tracing::warn!("a killed cgroup is not empty: a process in it is blocked in the kernel");
         }
-        self.group.let_go();
+        self.group.unlock();
         if let Some(reaper) = self.take_reaper() {
             reaper.gone().await;
         }
@@ -203,68 +203,20 @@ impl Drop for Groups {
     fn drop(&mut self) {
         self.kill();
         self.parent.remove(&self.group);
-        // The reaper goes on where something is still in it.
-        self.hand_over();
+        // If it is still in use, the reaper continues.
+        self.leave_to_reaper();
     }
 }
 
-/// The error for a group that could not be had.
+/// The error for a failed operation on a cgroup.
 fn failed(step: String, protection: Protection, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
         None if source.kind() == io::ErrorKind::ResourceBusy => {
-            "let no other program of this user lock cgroups there"
+            "stop other programs of this user from locking cgroups there"
         }
-        Some(libc::EBUSY) => "let no process be in the cgroup itself, only in groups below it",
+        Some(libc::EBUSY) => "move all processes of the cgroup to cgroups below it",
         Some(libc::EAGAIN) => "raise cgroup.max.descendants and cgroup.max.depth of the cgroups above it",
-        _ => "name another cgroup with --cgroup, or do without one: --cgroup off",
+        _ => "name another cgroup with --cgroup, or use none: --cgroup off",
     };
     Error::Step { step, protection, source, remedy: Some(remedy.to_owned()) }
-}
-
-// The outside's hold on a reaper: a process that removes a group once this program is gone, however that ended.
-
-/// How long a call waits that can.
-const REAPING_PATIENCE: Duration = Duration::from_secs(1);
-
-/// A reaper. Dropping it lets it go: it removes what is left, and ends.
-#[derive(Debug)]
-pub(crate) struct Reaper {
-    /// Taken at the end, which the reaper waits for.
-    control: Option<OwnedFd>,
-    left: Option<Unreaped<()>>,
-    home: RuntimeHome,
-}
-
-impl Reaper {
-    pub(crate) fn start(
-        images: &Images,
-        plan: &CgroupTree,
-        parent: &Parent,
-        name: &str,
-    ) -> Result<Self, Error> {
-        let (control, pidfd) = start::start_reaper(images, &plan.reaper, name, parent.as_fd())?;
-        Ok(Self {
-            control: Some(control),
-            left: Some(Unreaped::of(Arc::new(pidfd), ())),
-            home: RuntimeHome::here(),
-        })
-    }
-
-    /// Lets it go, and waits until it has ended, a second at most.
-    pub(crate) async fn gone(mut self) {
-        drop(self.control.take());
-        let Some(left) = self.left.take() else { return };
-        if let Ok(left) = sys::watched(left, Interest::READABLE) {
-            let _ = tokio::time::timeout(REAPING_PATIENCE, left.readable()).await;
-        }
-    }
-}
-
-impl Drop for Reaper {
-    fn drop(&mut self) {
-        drop(self.control.take());
-        if let Some(left) = self.left.take() {
-            left.drop_at_end(self.home);
-        }
-    }
 }

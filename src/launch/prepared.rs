@@ -1,5 +1,5 @@
-//! A policy made ready for this host, once for all commands of a sandbox or session: the compiled plan, as bytes in a
-//! memfd, and the image that carries it out.
+//! A policy made ready for this host, once for all commands of a sandbox or session: the compiled plan, in a
+//! memfd, and the program that carries it out.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -18,8 +18,8 @@ use crate::audit::log::Log;
 use crate::audit::trail::Trail;
 use crate::host::remedy::remedy;
 use crate::launch::cgroup::Groups;
+use crate::launch::image::Images;
 use crate::launch::inside::Inside;
-use crate::launch::start::Images;
 use crate::network::ask::Ask;
 use crate::network::gate::Gate;
 use crate::plan::Section;
@@ -33,69 +33,69 @@ use crate::report::failure;
 use crate::report::shortage::of_call;
 use crate::sys::{locked, without_sigxfsz};
 
-/// What every start of one plan needs.
+/// Everything that a start of the plan needs.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) compiled: Compiled,
     pub(crate) images: Arc<Images>,
-    plan: OnceLock<Bytes>,
-    /// A one-shot that was started ahead, and has its plan, for the first command.
-    begun: Mutex<Option<Inside>>,
-    /// Who decides what passes the proxy, where there is one.
+    plan: OnceLock<Memfd>,
+    /// A one-shot that has been started ahead for the first command. It already has the plan.
+    prestarted: Mutex<Option<Inside>>,
+    /// Decides about connections through the proxy, if the policy has one.
     gate: Option<Arc<Gate>>,
     log: Option<Arc<Log>>,
-    /// Cgroups of one-shots, since one was started.
+    /// The cgroups of one-shots, once the first one has been started.
     groups: Arc<Mutex<Option<Arc<Groups>>>>,
 }
 
 impl Prepared {
     /// # Errors
-    /// An audit log that cannot be opened.
+    /// The audit log cannot be opened, or the socket of a foreign proxy is gone.
     pub(crate) fn new(mut compiled: Compiled, images: Images) -> Result<Self, Error> {
         let gate = compiled.network.take().map(Gate::new).transpose()?;
         let gate = gate.map(Arc::new);
         let groups = Arc::default();
         let log = compiled.audit.take().map(|audit| Log::open(&audit)).transpose()?.map(Arc::new);
-        let (images, begun) = (Arc::new(images), Mutex::default());
-        Ok(Self { compiled, images, plan: OnceLock::new(), begun, gate, log, groups })
+        let (images, prestarted) = (Arc::new(images), Mutex::default());
+        Ok(Self { compiled, images, plan: OnceLock::new(), prestarted, gate, log, groups })
     }
 
-    /// The same policy compiled again, for what is there now: with the same proxy, log and cgroups.
-    pub(crate) fn anew(&self, compiled: Compiled) -> Self {
+    /// The same policy, compiled again for the present state of the host. Proxy, log and cgroups stay the same.
+    pub(crate) fn recompiled(&self, compiled: Compiled) -> Self {
         Self {
             compiled,
             images: Arc::clone(&self.images),
             plan: OnceLock::new(),
-            begun: Mutex::default(),
+            prestarted: Mutex::default(),
             gate: self.gate.clone(),
             log: self.log.clone(),
             groups: Arc::clone(&self.groups),
         }
     }
 
-    /// The trail of one sandbox of this policy.
+    /// The audit trail of one sandbox of this policy.
     pub(crate) fn trail(&self) -> Arc<Trail> {
         Trail::new(self.log.as_ref())
     }
 
-    /// Has somebody decide about what no list of the policy does. The first one stays.
-    pub(crate) fn ask(&self, ask: Ask) {
+    /// Sets the callback for connections that no list decides. Only the first call counts.
+    pub(crate) fn set_ask(&self, ask: Ask) {
         if let Some(gate) = &self.gate {
-            gate.ask(ask);
+            gate.set_ask(ask);
         }
     }
 
-    /// Who decides what passes the proxy, where there is one.
+    /// The gate of the proxy, if the policy has one.
     pub(crate) fn gate(&self) -> Option<&Arc<Gate>> {
         self.gate.as_ref()
     }
 
-    /// One-shots go on with the cgroups that the one that was started ahead lies in.
-    pub(crate) fn grouped(self, groups: Option<Arc<Groups>>) -> Self {
+    /// Uses these cgroups, which contain the one-shot started ahead, for later one-shots too.
+    pub(crate) fn with_groups(self, groups: Option<Arc<Groups>>) -> Self {
         Self { groups: Arc::new(Mutex::new(groups)), ..self }
     }
 
-    /// The cgroups of one-shots, where there shall be some. Made for the first.
+    /// The cgroups of one-shots, if the plan has any. The first call makes them.
     pub(crate) fn groups(&self) -> Result<Option<Arc<Groups>>, Error> {
         let Some(plan) = &self.compiled.groups.plan else { return Ok(None) };
         let mut groups = locked(&self.groups);
@@ -105,7 +105,7 @@ impl Prepared {
         Ok(groups.clone())
     }
 
-    /// Kills what is in the cgroups of one-shots, and waits until these are removed.
+    /// Kills everything in the cgroups of one-shots and waits until they are removed.
     pub(crate) async fn gone(&self) {
         let groups = locked(&self.groups).take();
         if let Some(groups) = groups {
@@ -113,28 +113,29 @@ impl Prepared {
         }
     }
 
-    /// What was started ahead, which has its plan.
-    pub(crate) fn with_begun(self, begun: Inside) -> Self {
-        Self { begun: Mutex::new(Some(begun)), ..self }
+    /// Keeps a one-shot that has been started ahead and has its plan.
+    pub(crate) fn with_prestarted(self, prestarted: Inside) -> Self {
+        Self { prestarted: Mutex::new(Some(prestarted)), ..self }
     }
 
-    /// What has changed below what was started ahead, if nobody has had it, or since the policy was compiled.
-    pub(crate) fn change(&self) -> MountChange {
-        match (&*locked(&self.begun), &self.compiled.ground) {
-            (Some(begun), _) => begun.change(),
+    /// What has changed about the mounts since the one-shot was started ahead, or else since the policy was
+    /// compiled.
+    pub(crate) fn mount_change(&self) -> MountChange {
+        match (&*locked(&self.prestarted), &self.compiled.ground) {
+            (Some(prestarted), _) => prestarted.footing_change(),
             (None, Some(ground)) => ground.change(true),
-            // Nobody has looked.
+            // No snapshot was taken.
             (None, None) => MountChange::Some,
         }
     }
 
-    /// What was started ahead, if nobody has had it.
-    pub(crate) fn take_begun(&self) -> Option<Inside> {
-        locked(&self.begun).take()
+    /// The one-shot that was started ahead, unless it has been taken.
+    pub(crate) fn take_prestarted(&self) -> Option<Inside> {
+        locked(&self.prestarted).take()
     }
 
-    /// The plan in a memfd. Written at the first start, while the inside boots.
-    pub(crate) fn plan(&self) -> io::Result<&Bytes> {
+    /// The plan in a memfd. The first start writes it, while the new process boots.
+    pub(crate) fn plan(&self) -> io::Result<&Memfd> {
         if let Some(plan) = self.plan.get() {
             return Ok(plan);
         }
@@ -142,17 +143,17 @@ impl Prepared {
         let [setup, worker, walls, payload] = [setup, worker, walls, payload].map(|section| &*section.bytes);
         let mut bytes = Vec::with_capacity(setup.len() + worker.len() + walls.len() + payload.len() + 64);
         Plan { setup, worker, walls, payload }.put(&mut bytes);
-        let plan = Bytes::new(&bytes)?;
-        // Another thread may have been faster; its plan is the same.
+        let plan = Memfd::new(&bytes)?;
+        // If another thread was faster, its plan is the same.
         Ok(self.plan.get_or_init(|| plan))
     }
 
-    /// The error for a step that failed inside; `narrow` are the steps of that worker alone.
+    /// The error for a step that failed inside. `narrow` are the additional steps of that worker.
     pub(crate) fn step_failed(&self, narrow: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
         step_failed(self.step(narrow, place), place, errno)
     }
 
-    /// Enters into `enforcement` that a step was skipped which may be.
+    /// Records in `enforcement` that an optional step was skipped.
     pub(crate) fn step_skipped(
         &self,
         narrow: Option<&Section>,
@@ -163,7 +164,7 @@ impl Prepared {
         step_skipped(self.step(narrow, place), errno, enforcement);
     }
 
-    /// The step at `place`, section and index, and the protection that it belongs to.
+    /// The step at `place`, as section and index, and the protection that it serves.
     pub(crate) fn step<'s>(
         &'s self,
         narrow: Option<&'s Section>,
@@ -183,7 +184,7 @@ impl Prepared {
     }
 }
 
-/// The error for a step that failed inside, at that place of its plan.
+/// The error for a step that failed inside, at this place of its plan.
 pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32), errno: i32) -> Error {
     let source = io::Error::from_raw_os_error(errno);
     match step {
@@ -200,10 +201,10 @@ pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32
     }
 }
 
-/// Enters into `enforcement` that a step was skipped which may be.
+/// Records in `enforcement` that an optional step was skipped.
 pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enforcement: &mut Enforcement) {
     if let Some((protection, step)) = step {
-        // What follows a step that was skipped often fails because of that: the first reason is the reason.
+        // A skipped step often makes later ones fail. Keep the first reason.
         if enforcement.get(protection).is_some_and(|entry| entry.state == State::Off) {
             return;
         }
@@ -217,19 +218,19 @@ pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enf
     }
 }
 
-/// Bytes for the inside, in a memfd.
+/// Bytes for a process inside, in a memfd: memfd_create(2).
 #[derive(Debug)]
-pub(crate) struct Bytes {
+pub(crate) struct Memfd {
     memfd: File,
     pub(crate) length: u32,
 }
 
-impl Bytes {
+impl Memfd {
     pub(crate) fn new(bytes: &[u8]) -> io::Result<Self> {
         Self::with_scratch(bytes, 0)
     }
 
-    /// With that much zeroed scratch behind them.
+    /// With `scratch` zero bytes behind them.
     pub(crate) fn with_scratch(bytes: &[u8], scratch: usize) -> io::Result<Self> {
         let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::ArgumentListTooLong)?;
         let mut memfd = File::from(memfd_create(c"kennel-plan", MFdFlags::MFD_CLOEXEC)?);
@@ -245,20 +246,20 @@ impl Bytes {
     }
 }
 
-impl AsFd for Bytes {
+impl AsFd for Memfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memfd.as_fd()
     }
 }
 
-// Steps in words, for the message when one fails: what was being done, with the user's own path.
+// Steps in words, for the message about a failed step. They contain the paths of the user.
 
-/// A step as a person would say it.
+/// A step in words.
 pub(crate) fn describe(step: &Step<'_>) -> String {
     match *step {
         Step::Write { path, .. } => format!("write {}", text(path)),
         Step::Unshare { flags } => format!("new {} namespace", namespace(flags)),
-        Step::Separate {} => "keep mounts from the host".to_owned(),
+        Step::Separate {} => "separate mounts from the host".to_owned(),
         Step::Hostname { .. } => "set the host name".to_owned(),
         Step::LoopbackUp {} => "bring the loopback device up".to_owned(),
         Step::NewRoot { .. } => "mount a tmpfs for the root".to_owned(),
@@ -290,14 +291,14 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::MountAgain { target: at, .. } => {
             format!("mount {} again, which was replaced outside", target(at))
         }
-        Step::Room { path } => format!("look at what is free at {}", target(path)),
+        Step::Room { path } => format!("look for free space at {}", target(path)),
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),
         Step::Listen { port, .. } => format!("listen on port {port} of the sandbox"),
         Step::HandOutUpper { .. } => "hand out the changes".to_owned(),
-        Step::Pin { target: at, .. } => format!("keep {} in its place", target(at)),
-        Step::Ordinary { .. } => "take an ordinary priority".to_owned(),
+        Step::Pin { target: at, .. } => format!("pin {}", target(at)),
+        Step::Ordinary { .. } => "set the ordinary scheduling priority".to_owned(),
         Step::DropCapability { capability } => format!("drop capability {capability}"),
         Step::HandOut {} => "hand out the view".to_owned(),
         Step::NewSession {} => "start a session".to_owned(),
@@ -308,7 +309,7 @@ fn text(path: &CStr) -> impl fmt::Display {
     path.to_string_lossy()
 }
 
-/// Targets lie relative to the root in the plan; people know them as absolute.
+/// Targets are relative to the new root in the plan; messages show them as absolute paths.
 fn target(path: &CStr) -> String {
     match path.to_bytes() {
         b"." => "/".to_owned(),
@@ -339,18 +340,23 @@ fn limit(resource: u32) -> &'static str {
     }
 }
 
-// One command: one message to a worker that waits for it.
+// One command: a message to a waiting worker.
 
-/// Hands a worker its command and standard descriptors. A request that is too long for a message goes in a memfd.
-pub(crate) fn hand_over(worker: &Inside, request: &RequestBuf, stdio: [BorrowedFd<'_>; 3]) -> io::Result<()> {
+/// Sends a command and its standard descriptors to a worker. A request too long for one message goes into a
+/// memfd.
+pub(crate) fn send_request(
+    worker: &Inside,
+    request: &RequestBuf,
+    stdio: [BorrowedFd<'_>; 3],
+) -> io::Result<()> {
     let (request, scratch) = request.encode();
-    // With its number and length; wiped, as the request is.
+    // Room for the message number and the length. Zeroized like the request, which may contain secrets.
     let mut message = Zeroizing::new(Vec::with_capacity(request.len() + 16));
     Handed::Inline { request: &request }.put(&mut *message);
     if message.len() <= LONGEST_REQUEST && scratch <= SCRATCH {
         return worker.send(&message, stdio);
     }
-    let bytes = Bytes::with_scratch(&request, scratch)?;
+    let bytes = Memfd::with_scratch(&request, scratch)?;
     let scratch = u32::try_from(scratch).map_err(|_| io::ErrorKind::ArgumentListTooLong)?;
     message.clear();
     Handed::Memfd { request: bytes.length, scratch }.put(&mut *message);
@@ -358,15 +364,15 @@ pub(crate) fn hand_over(worker: &Inside, request: &RequestBuf, stdio: [BorrowedF
     worker.send(&message, [input, output, error, bytes.as_fd()])
 }
 
-/// Steps of a worker that are not in the plan.
+/// Additional steps of one worker, which are not in the plan.
 #[derive(Debug)]
 pub(crate) struct OwnSteps {
     pub(crate) section: Section,
-    pub(crate) bytes: Bytes,
+    pub(crate) bytes: Memfd,
 }
 
 impl OwnSteps {
-    pub(crate) fn of(section: Section) -> io::Result<Self> {
-        Ok(Self { bytes: Bytes::new(&section.bytes)?, section })
+    pub(crate) fn new(section: Section) -> io::Result<Self> {
+        Ok(Self { bytes: Memfd::new(&section.bytes)?, section })
     }
 }

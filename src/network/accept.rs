@@ -1,4 +1,5 @@
-//! Listeners to connections: as many at once as the limits say, each a task that ends with the listener's.
+//! Listeners of the proxy: accepts connections within the limits, and answers SOCKS5, DNS and transparent
+//! connections.
 
 use std::future::Future;
 use std::io;
@@ -18,17 +19,16 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::network::dns::Answer;
-use crate::network::http::noted;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, dns, http, relay};
 use crate::policy::destination::{Destination, Host, Name};
 
-/// Where the embedding program has no descriptor left: how long to leave it alone.
-const BREATH: Duration = Duration::from_millis(50);
+/// How long to wait after a failed accept(2), for example when the embedding program has no descriptor left.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Accepts on a listener of the sandbox's and has each connection served.
+/// Accepts connections on a listener and runs `serve` for each, as a task that ends with the listener's task.
 pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
     proxy: Arc<Proxy>,
     socket: OwnedFd,
@@ -39,7 +39,9 @@ pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
     let listener = TcpListener::from_std(listener)?;
     Ok(tokio::spawn(async move {
         let mut connections = JoinSet::new();
-        while let Some((stream, slot)) = meanwhile(&mut connections, next(&proxy, &listener), &proxy).await {
+        while let Some((stream, slot)) =
+            next_or_closing(&mut connections, next(&proxy, &listener), &proxy).await
+        {
             let proxy = Arc::clone(&proxy);
             connections.spawn(async move {
                 serve(proxy, stream).await;
@@ -50,8 +52,8 @@ pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
     }))
 }
 
-/// Waits for the next connection, and takes away those that have ended; `None` when there shall be no more.
-async fn meanwhile<T>(
+/// Waits for the next connection and reaps tasks that have ended. `None` once the proxy closes.
+async fn next_or_closing<T>(
     connections: &mut JoinSet<()>,
     next: impl Future<Output = Option<T>>,
     proxy: &Proxy,
@@ -59,7 +61,7 @@ async fn meanwhile<T>(
     let mut next = pin!(next);
     loop {
         tokio::select! {
-            // Who has connected before the end is served.
+            // Accept every connection that was made before the proxy closes.
             biased;
             Some(_) = connections.join_next() => {}
             next = &mut next => return next,
@@ -68,59 +70,59 @@ async fn meanwhile<T>(
     }
 }
 
-/// The next connection, once there is room for one more. A listener that nobody connects to takes no room.
+/// The next connection, once a slot is free. An idle listener takes no slot.
 async fn next(proxy: &Proxy, listener: &TcpListener) -> Option<(TcpStream, OwnedSemaphorePermit)> {
     let stream = loop {
         match listener.accept().await {
             Ok((stream, _)) => break stream,
             Err(error) => {
                 tracing::debug!(%error, "accept");
-                sleep(BREATH).await;
+                sleep(RETRY_DELAY).await;
             }
         }
     };
-    // Requests and answers are small, and somebody waits for each.
+    // Requests and answers are small, and a program waits for each.
     let _ = stream.set_nodelay(true);
     let slot = Arc::clone(&proxy.slots).acquire_owned().await.ok()?;
     Some((stream, slot))
 }
 
-/// Serves one connection of the proxy's own port, in the protocol that its first byte begins.
+/// Serves one connection to the proxy port. Its first byte tells the protocol.
 pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     let mut first = [0];
     let time = proxy.gate.settings().limits.header_time;
     match timeout(time, stream.peek(&mut first)).await {
         Ok(Ok(1)) if first == [5] => serve_socks(proxy, stream).await,
         Ok(Ok(1)) => http::serve(proxy, stream).await,
-        // It said nothing.
+        // The client sent nothing.
         _ => {}
     }
 }
 
-// SOCKS5 of the proxy's port: CONNECT to a name or an address. No UDP, no BIND, no credentials.
+// SOCKS5 (RFC 1928) on the proxy port: CONNECT to a name or an address. No UDP, no BIND, no authentication.
 
-/// What a client is told of the address that its connection has: nothing.
-const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+/// The bound address in a SOCKS5 reply. The proxy does not reveal its own.
+const UNSPECIFIED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-/// Serves one connection to its end.
+/// Serves one SOCKS5 connection to its end.
 pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: TcpStream) {
     let greeting = async {
         let protocol = Socks5ServerProtocol::accept_no_auth(stream).await?;
         protocol.read_command().await
     };
     let time = proxy.gate.settings().limits.header_time;
-    // What is no request was answered already, as far as the protocol has an answer.
+    // The library has already answered a malformed request, as far as the protocol has an answer.
     let Ok(Ok((protocol, command, target))) = timeout(time, greeting).await else { return };
     let reached = match destination(command, &target) {
-        Ok(destination) => dial::reach(&proxy, destination).await,
-        Err(refusal) => Err(noted(&proxy, refusal).await),
+        Ok(destination) => dial::connect(&proxy, destination).await,
+        Err(refusal) => Err(proxy.recorded(refusal).await),
     };
     match reached {
         Ok(dialled) => {
-            let Ok(stream) = protocol.reply_success(NOWHERE).await else { return };
+            let Ok(stream) = protocol.reply_success(UNSPECIFIED).await else { return };
             relay::relay(&proxy, Stream::Tcp(stream), Bytes::new(), dialled).await;
         }
-        // Nobody may be left to hear it.
+        // The client may already be gone.
         Err(refusal) => drop(protocol.reply_error(&reply(&refusal)).await),
     }
 }
@@ -144,7 +146,7 @@ fn destination(command: Socks5Command, target: &TargetAddr) -> Result<Destinatio
     }
 }
 
-/// The nearest of the protocol's few words.
+/// The SOCKS5 reply code that fits a refusal best.
 fn reply(refusal: &ProxyRefusal) -> ReplyError {
     match refusal.reason {
         Reason::NotAllowed
@@ -160,31 +162,31 @@ fn reply(refusal: &ProxyRefusal) -> ReplyError {
     }
 }
 
-// Programs that know no proxies: names are answered with addresses of our own, and whoever connects to such an address
-// gets a connection to the name, after the same checks as everybody.
+// Programs without proxy support. The DNS stub answers names with loopback addresses. A connection to such an
+// address becomes a connection to the name, after the same checks as any other.
 
-/// Larger than any question that a resolver asks.
-const QUESTION: usize = 4096;
+/// Larger than any query of a resolver.
+const MAX_QUERY: usize = 4096;
 
-/// Answers questions about names on a UDP socket of the sandbox's.
+/// Answers DNS queries on a UDP socket of the sandbox.
 pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
     let socket = StdUdpSocket::from(socket);
     socket.set_nonblocking(true)?;
     let socket = UdpSocket::from_std(socket)?;
     Ok(tokio::spawn(async move {
-        let mut question = [0; QUESTION];
+        let mut question = [0; MAX_QUERY];
         loop {
             let received = tokio::select! {
                 received = socket.recv_from(&mut question) => received,
                 () = proxy.closing() => return,
             };
-            // An error is about an answer that nobody waited for.
+            // ICMP errors of earlier answers arrive here; they do not matter.
             let Ok((count, from)) = received else { continue };
             let asked = question.get(..count).unwrap_or_default();
             let mut refusal = None;
-            let answer = dns::answer(asked, |name| look_up(&proxy, name, &mut refusal));
-            // Who asks too often hears nothing, and does not hold up who asks for what is allowed.
-            if refusal.is_some_and(|refusal| !proxy.refuses(&refusal)) {
+            let answer = dns::answer(asked, |name| lookup(&proxy, name, &mut refusal));
+            // A client that asks too often gets no answer, and does not delay queries for allowed names.
+            if refusal.is_some_and(|refusal| !proxy.may_answer_refusal(&refusal)) {
                 continue;
             }
             if let Some(answer) = answer {
@@ -194,24 +196,24 @@ pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<Joi
     }))
 }
 
-fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> Answer {
-    if let Err(why) = proxy.gate.may_name(name) {
+fn lookup(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> Answer {
+    if let Err(why) = proxy.gate.check_name(name) {
         *refusal = Some(why);
         return Answer::NoSuchName;
     }
     proxy.names.address_of(name).map_or(Answer::Busy, Answer::Address)
 }
 
-/// Serves a connection to one of the addresses that names were answered with.
+/// Serves a connection to an address that the DNS stub gave out.
 pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: TcpStream) {
     let asked = stream.local_addr();
-    let asked = asked.map(|at| proxy.named(Destination { host: Host::of(at.ip()), port: at.port() }));
+    let asked = asked.map(|at| proxy.with_name(Destination { host: Host::of(at.ip()), port: at.port() }));
     let stream = Stream::Tcp(stream);
-    // The sandbox's own loopback has no server where no name is.
+    // Any other loopback address has no server: answer like a closed port.
     let Ok(destination @ Destination { host: Host::Name(_), .. }) = asked else {
         return stream.resets(true);
     };
-    match dial::reach(&proxy, destination).await {
+    match dial::connect(&proxy, destination).await {
         Ok(dialled) => relay::relay(&proxy, stream, Bytes::new(), dialled).await,
         Err(_) => stream.resets(true),
     }

@@ -1,4 +1,4 @@
-//! Asking the embedding program about what no list decides.
+//! Asks the embedding program about connections that no list of the policy decides.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,55 +15,57 @@ use tokio::time::timeout;
 use crate::policy::destination::{Destination, Host};
 use crate::sys::locked;
 
-/// More questions than that are neither asked nor remembered; whoever makes up names cannot fill the memory.
-const MOST: usize = 4096;
+/// Remembered and open questions at most. Beyond that the answer is no, so that made-up names cannot fill the
+/// memory.
+const MAX_QUESTIONS: usize = 4096;
 
-/// A connection that a command wants and no list of the policy decides.
+/// A connection that a command wants to make and that no list of the policy decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NetworkRequest {
-    /// The host's name in lower-case ASCII, or its address.
+    /// The host name in lower-case ASCII, or the address.
     pub host: String,
     /// The TCP port.
     pub port: u16,
 }
 
-/// What the embedding program says to a [`NetworkRequest`]. If it panics instead, that is [`Deny`](Self::Deny).
+/// The answer of the embedding program to a [`NetworkRequest`]. A callback that panics means
+/// [`Deny`](Self::Deny).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// This connection may be made, and those to the same host and port that came while the question was open.
+    /// Allows this connection, and those to the same host and port requested while the question was open.
     Allow,
-    /// This one and every other to the same host and port, as long as the session lives.
+    /// Allows this connection and all others to the same host and port for the rest of the session.
     AllowForSession,
-    /// This connection is refused, and those to the same host and port that came while the question was open.
+    /// Refuses this connection, and those to the same host and port requested while the question was open.
     Deny,
-    /// This one and every other to the same host and port, as long as the session lives.
+    /// Refuses this connection and all others to the same host and port for the rest of the session.
     DenyForSession,
 }
 
-/// More questions than that are not open at the same time; the next one is answered with no.
-const AT_ONCE: usize = 16;
+/// Open questions at most. Beyond that the answer is no.
+const MAX_OPEN: usize = 16;
 
 type Answer = Pin<Box<dyn Future<Output = Decision> + Send>>;
 
-/// Whom to ask, and what is remembered of the answers.
+/// The callback, and the answers to remember.
 #[derive(Clone)]
 pub(crate) struct Ask {
     callback: Arc<dyn Fn(NetworkRequest) -> Answer + Send + Sync>,
-    patience: Duration,
+    time_limit: Duration,
     questions: Arc<Mutex<HashMap<Destination, Question>>>,
 }
 
-/// What is known of a destination.
+/// What is known about a destination.
 enum Question {
     Answered(bool),
-    /// Somebody has asked; whoever comes meanwhile gets the same answer.
+    /// The callback is running. Later requests wait for the same answer.
     Open(watch::Receiver<Option<bool>>),
 }
 
-/// What somebody who wants to know has to do.
-enum Turn {
-    Take(bool),
+/// How a request gets its answer.
+enum Next {
+    Answer(bool),
     Wait(watch::Receiver<Option<bool>>),
     Ask(watch::Sender<Option<bool>>),
 }
@@ -75,32 +77,32 @@ impl fmt::Debug for Ask {
 }
 
 impl Ask {
-    /// An answer that takes longer than `patience` is no.
-    pub(crate) fn new<F, A>(patience: Duration, callback: F) -> Self
+    /// If the callback takes longer than `time_limit`, the answer is no.
+    pub(crate) fn new<F, A>(time_limit: Duration, callback: F) -> Self
     where
         F: Fn(NetworkRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Decision> + Send + 'static,
     {
         Self {
             callback: Arc::new(move |request| Box::pin(callback(request))),
-            patience,
+            time_limit,
             questions: Arc::default(),
         }
     }
 
-    /// The same callback with nothing remembered: for another session.
-    pub(crate) fn anew(&self) -> Self {
+    /// The same callback without any remembered answers, for another session.
+    pub(crate) fn for_new_session(&self) -> Self {
         Self { questions: Arc::default(), ..self.clone() }
     }
 
-    /// Whether the connection may be made.
+    /// Whether the connection is allowed.
     pub(crate) async fn allows(&self, destination: &Destination) -> bool {
         loop {
-            match self.turn(destination) {
-                Turn::Take(answer) => return answer,
-                Turn::Ask(sender) => return self.ask(destination, &sender).await,
-                Turn::Wait(mut answer) => {
-                    // Without an answer whoever asked has given up: then it is our turn.
+            match self.next(destination) {
+                Next::Answer(answer) => return answer,
+                Next::Ask(sender) => return self.ask(destination, &sender).await,
+                Next::Wait(mut answer) => {
+                    // The asking task was cancelled without an answer: ask again.
                     if let Ok(answer) = answer.wait_for(Option::is_some).await.map(|answer| *answer) {
                         return answer == Some(true);
                     }
@@ -109,23 +111,23 @@ impl Ask {
         }
     }
 
-    fn turn(&self, destination: &Destination) -> Turn {
+    fn next(&self, destination: &Destination) -> Next {
         let mut questions = self.lock();
         match questions.get(destination) {
-            Some(Question::Answered(answer)) => return Turn::Take(*answer),
+            Some(Question::Answered(answer)) => return Next::Answer(*answer),
             Some(Question::Open(answer)) if answer.has_changed().is_ok() => {
-                return Turn::Wait(answer.clone());
+                return Next::Wait(answer.clone());
             }
             _ => {}
         }
         let open = questions.values().filter(|question| matches!(question, Question::Open(_))).count();
-        // Nobody is asked on behalf of a crowd.
-        if questions.len() >= MOST || open >= AT_ONCE {
-            return Turn::Take(false);
+        // Do not flood the user with questions.
+        if questions.len() >= MAX_QUESTIONS || open >= MAX_OPEN {
+            return Next::Answer(false);
         }
         let (sender, receiver) = watch::channel(None);
         questions.insert(destination.clone(), Question::Open(receiver));
-        Turn::Ask(sender)
+        Next::Ask(sender)
     }
 
     async fn ask(&self, destination: &Destination, sender: &watch::Sender<Option<bool>>) -> bool {
@@ -134,7 +136,7 @@ impl Ask {
             Host::Address(address) => address.to_string(),
         };
         let request = NetworkRequest { host, port: destination.port };
-        let decision = timeout(self.patience, self.said(request)).await;
+        let decision = timeout(self.time_limit, self.run_callback(request)).await;
         let (allowed, keep) = match decision {
             Ok(Some(Decision::Allow)) => (true, false),
             Ok(Some(Decision::AllowForSession)) => (true, true),
@@ -151,8 +153,8 @@ impl Ask {
         allowed
     }
 
-    /// What the callback says; nothing where it panics, of which the program's panic hook has told.
-    async fn said(&self, request: NetworkRequest) -> Option<Decision> {
+    /// Runs the callback. `None` if it panics; the program's panic hook has reported the panic.
+    async fn run_callback(&self, request: NetworkRequest) -> Option<Decision> {
         let mut answer = catch_unwind(AssertUnwindSafe(|| (self.callback)(request))).ok()?;
         poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
             Ok(polled) => polled.map(Some),
@@ -177,7 +179,7 @@ mod tests {
         Destination::parse(text).expect(text)
     }
 
-    /// Someone who always says the same, and how often he was asked.
+    /// A callback that always gives the same answer, and the number of its calls.
     fn always(decision: Decision) -> (Ask, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);
@@ -203,7 +205,7 @@ mod tests {
             assert_eq!(asked.load(Relaxed), times, "{decision:?}");
             ask.allows(&destination("a.example:2")).await;
             assert_eq!(asked.load(Relaxed), times + 1, "another port is another question");
-            ask.anew().allows(&destination("a.example:1")).await;
+            ask.for_new_session().allows(&destination("a.example:1")).await;
             assert_eq!(asked.load(Relaxed), times + 2, "another session knows nothing");
         }
     }

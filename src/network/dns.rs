@@ -1,5 +1,5 @@
-//! The DNS server that is inside: for a name that may be reached it has an address of the proxy's, for any other there
-//! is no such name. Pure: bytes in, bytes out; asks nobody but who is given, and so says nothing to the world outside.
+//! The DNS stub in the sandbox. An allowed name gets a loopback address of the proxy; any other name does not
+//! exist. It parses and writes messages, and sends no query to other servers.
 
 #[cfg(test)]
 mod tests;
@@ -12,25 +12,25 @@ use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 
 use crate::policy::destination::Name;
 
-/// Seconds. Addresses stay as they are, but a name may be allowed in the next session and not in this.
+/// Seconds. Addresses do not change, but another session may not allow the name.
 const TTL: u32 = 60;
 
-/// What there is for a name.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Address(Ipv4Addr),
     NoSuchName,
-    /// There is no address left to give.
+    /// The table of addresses is full.
     Busy,
 }
 
-/// The answer to a query, never longer than what every resolver takes (512 bytes). `lookup` is asked for any type of
-/// record, so that a name that is not there is not there for all of them.
+/// The answer to a query, at most 512 bytes, which every resolver accepts. It calls `lookup` for every record
+/// type, so that a missing name is missing for all of them.
 ///
-/// `None`: it is no query, and gets no answer.
+/// `None` if the bytes are no query.
 pub(crate) fn answer(query: &[u8], lookup: impl FnOnce(&Name) -> Answer) -> Option<Vec<u8>> {
     let query = Message::from_vec(query).ok()?;
-    // An answer to an answer could go on for ever.
+    // Two servers could answer each other's answers for ever.
     if query.metadata.message_type != MessageType::Query {
         return None;
     }
@@ -38,7 +38,7 @@ pub(crate) fn answer(query: &[u8], lookup: impl FnOnce(&Name) -> Answer) -> Opti
     reply.metadata = Metadata::response_from_request(&query.metadata);
     reply.metadata.recursion_available = true;
     reply.edns = query.edns.as_ref().map(|_| Edns::new());
-    // Several are not repeated: nobody needs them, and their names could be longer than the answer may be.
+    // Several questions are not repeated: their names could exceed the size of the answer.
     if let [question] = &*query.queries {
         reply.queries.push(question.clone());
     }
@@ -49,7 +49,7 @@ pub(crate) fn answer(query: &[u8], lookup: impl FnOnce(&Name) -> Answer) -> Opti
     reply.to_vec().ok()
 }
 
-/// The one question, if it is one that is for us.
+/// The only question of a query, if the stub supports it.
 fn question(query: &Message) -> Result<&Query, ResponseCode> {
     if query.metadata.op_code != OpCode::Query {
         return Err(ResponseCode::NotImp);
@@ -76,11 +76,11 @@ fn fill(reply: &mut Message, question: &Query, lookup: impl FnOnce(&Name) -> Ans
     if matches!(question.query_type(), RecordType::A | RecordType::ANY) {
         reply.answers.push(Record::from_rdata(question.name().clone(), TTL, RData::A(A(address))));
     }
-    // For other types: the name is there, and has no such record.
+    // The name exists, and has no record of another type.
     ResponseCode::NoError
 }
 
-/// RFC 6761, 6.3: these names are loopback, and not a matter of the network.
+/// RFC 6761, 6.3: `localhost` names always mean loopback.
 fn resolve(name: &Name, lookup: impl FnOnce(&Name) -> Answer) -> Answer {
     if name.as_str() == "localhost" || name.as_str().ends_with(".localhost") {
         return Answer::Address(Ipv4Addr::LOCALHOST);
@@ -88,8 +88,8 @@ fn resolve(name: &Name, lookup: impl FnOnce(&Name) -> Answer) -> Answer {
     lookup(name)
 }
 
-/// The name asked for. Labels are any bytes in DNS: one with a dot in it, or with what IDNA makes a dot of, would be
-/// two labels as text, and so another name.
+/// The name in a question. DNS labels may contain any byte: a dot, or a character that IDNA maps to a dot,
+/// would make two labels of one, and so another name.
 fn name_of(question: &Query) -> Option<Name> {
     let labels: Vec<&str> =
         question.name().iter().map(|label| str::from_utf8(label).ok()).collect::<Option<_>>()?;

@@ -1,11 +1,13 @@
-//! Requests in absolute form, passed on to their origin. Each message is taken apart and written anew, so what an origin
-//! reads is what was decided about.
+//! Forwards HTTP requests in absolute form. It parses each message and writes a new one, so the origin reads
+//! exactly the request that was checked.
 
 use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::client::conn::http1::SendRequest;
@@ -16,19 +18,22 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
 use crate::network::dial;
-use crate::network::gate::Route;
-use crate::network::http::{Body, noted, shown};
-use crate::network::metered::{Metered, Passage};
+use crate::network::gate::{Permit, Route};
+use crate::network::metered::Metered;
 use crate::network::proxy::Proxy;
+use crate::network::record::ConnectionRecord;
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::stream::{Allowance, Bounded};
+use crate::network::stream::{Limited, ReadLimit};
 use crate::policy::destination::Destination;
 use crate::report::failure;
 
-/// Headers of one hop, which are not passed on (RFC 9110, 7.6.1), besides those that `Connection` names.
-const OF_ONE_HOP: [HeaderName; 9] = [
+/// The body of an answer: text of the proxy, or bytes of an origin.
+pub(crate) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// Hop-by-hop headers, which are not forwarded (RFC 9110, 7.6.1), besides those that `Connection` names.
+const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
-    // With it OPTIONS is answered by a proxy on the way, maybe with what only that proxy is told.
+    // A proxy on the way may answer OPTIONS because of it, with information meant only for the proxy.
     header::MAX_FORWARDS,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
@@ -39,7 +44,7 @@ const OF_ONE_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// The connection to an origin that a client's connection keeps for its next request.
+/// The connection to an origin that a client connection keeps for its next request.
 #[derive(Default)]
 pub(crate) struct KeptConnection {
     origin: Option<Origin>,
@@ -48,16 +53,30 @@ pub(crate) struct KeptConnection {
 struct Origin {
     destination: Destination,
     sender: SendRequest<Incoming>,
-    /// Where it leads to another proxy: the value of its credentials.
-    through: Option<Option<HeaderValue>>,
-    /// What it may say until the head of its answer is there.
-    allowance: Allowance,
-    /// Ends with this.
+    next_hop: NextHop,
+    /// Limits how much the origin may send before the head of its answer is complete.
+    limit: ReadLimit,
+    /// The connection task; it ends with this value.
     _driver: JoinSet<()>,
 }
 
+/// The server at the end of the connection.
+enum NextHop {
+    Origin,
+    /// The upstream proxy, with the credentials for it.
+    Proxy {
+        authorization: Option<HeaderValue>,
+    },
+}
+
+impl NextHop {
+    fn is_proxy(&self) -> bool {
+        matches!(self, Self::Proxy { .. })
+    }
+}
+
 impl KeptConnection {
-    /// Passes a request on.
+    /// Forwards one request.
     pub(crate) async fn forward(
         &mut self,
         proxy: &Arc<Proxy>,
@@ -65,9 +84,9 @@ impl KeptConnection {
     ) -> Result<Response<Body>, ProxyRefusal> {
         let destination = match destination(&request) {
             Ok(destination) => destination,
-            Err(refusal) => return Err(noted(proxy, refusal).await),
+            Err(refusal) => return Err(proxy.recorded(refusal).await),
         };
-        // Decided for each request: a deny that was remembered meanwhile counts.
+        // Each request is decided anew: the embedding program may have denied the destination meanwhile.
         let permit = dial::permit(proxy, destination).await?;
         let destination = &permit.destination;
         let mut is_new = false;
@@ -79,37 +98,37 @@ impl KeptConnection {
                     Origin::connect(proxy, &permit).await?
                 }
             };
-            rewrite(&mut request, destination, origin.through.as_ref());
+            rewrite(&mut request, destination, &origin.next_hop);
             let limits = &proxy.gate.settings().limits;
-            origin.allowance.grant(limits.header_size * 4);
+            origin.limit.set(limits.header_size * 4);
             let answer = origin.sender.try_send_request(request).await;
-            origin.allowance.lift();
+            origin.limit.remove();
             match answer {
                 Ok(mut response) => {
-                    if let Some(reason) = not_for_the_client(&response, origin.through.is_some()) {
-                        return Err(noted(proxy, ProxyRefusal::of(destination, reason)).await);
+                    if let Some(reason) = reason_not_to_forward(&response, &origin.next_hop) {
+                        return Err(proxy.recorded(ProxyRefusal::of(destination, reason)).await);
                     }
                     self.origin = Some(origin);
-                    strip(response.headers_mut());
+                    strip_hop_by_hop(response.headers_mut());
                     return Ok(response.map(BodyExt::boxed_unsync));
                 }
                 Err(mut error) => match error.take_message() {
-                    // It was closed just now, and nothing of the request was sent.
+                    // The origin has closed the kept connection, and nothing of the request was sent.
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
                         let error = error.into_error();
                         let reason = match error.is_user() {
-                            true => Reason::Malformed("the body of the request is malformed or breaks off"),
+                            true => Reason::Malformed("the body of the request is malformed or incomplete"),
                             false => unanswered(&error),
                         };
-                        return Err(noted(proxy, ProxyRefusal::of(destination, reason)).await);
+                        return Err(proxy.recorded(ProxyRefusal::of(destination, reason)).await);
                     }
                 },
             }
         }
     }
 
-    /// The connection that is kept, if it leads to the same origin and is still open.
+    /// The kept connection, if it leads to the same origin and is still open.
     async fn reusable(&mut self, destination: &Destination) -> Option<Origin> {
         let mut origin = self.origin.take().filter(|origin| origin.destination == *destination)?;
         origin.sender.ready().await.is_ok().then_some(origin)
@@ -117,24 +136,21 @@ impl KeptConnection {
 }
 
 impl Origin {
-    async fn connect(
-        proxy: &Arc<Proxy>,
-        permit: &crate::network::gate::Permit,
-    ) -> Result<Self, ProxyRefusal> {
+    async fn connect(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Self, ProxyRefusal> {
         let (stream, address) = dial::first_hop(proxy, permit).await?;
         let destination = permit.destination.clone();
-        let passage = Passage::new(proxy, &destination, address, permit.by.word());
-        let metered = Metered::new(stream, Arc::clone(proxy), passage);
+        let record = ConnectionRecord::new(proxy, &destination, address, permit.by.word());
+        let metered = Metered::new(stream, Arc::clone(proxy), record);
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
-        let allowance = Allowance::default();
-        let stream = TokioIo::new(Bounded::new(metered, allowance.clone()));
+        let limit = ReadLimit::default();
+        let stream = TokioIo::new(Limited::new(metered, limit.clone()));
         let handshake = builder.max_buf_size(limits.header_size).handshake(stream).await;
         let (sender, connection) = match handshake {
             Ok(both) => both,
             Err(error) => {
                 let reason = Reason::Unreachable(failure::words(&error));
-                return Err(noted(proxy, ProxyRefusal::of(&destination, reason)).await);
+                return Err(proxy.recorded(ProxyRefusal::of(&destination, reason)).await);
             }
         };
         let mut driver = JoinSet::new();
@@ -143,18 +159,18 @@ impl Origin {
                 tracing::debug!(%error, "connection to an origin");
             }
         });
-        let through = match &permit.route {
+        let next_hop = match &permit.route {
             Route::Upstream(upstream) => {
                 let value = upstream.authorization.as_deref();
-                Some(value.and_then(|value| HeaderValue::from_str(value).ok()))
+                NextHop::Proxy { authorization: value.and_then(|value| HeaderValue::from_str(value).ok()) }
             }
-            _ => None,
+            _ => NextHop::Origin,
         };
-        Ok(Self { destination, sender, through, allowance, _driver: driver })
+        Ok(Self { destination, sender, next_hop, limit, _driver: driver })
     }
 }
 
-/// Why there is no answer. However long a body is on its way up, only silence takes too long: `Metered` ends that.
+/// Why there is no answer. `Metered` ends a silent connection; a long upload is no timeout.
 fn unanswered(error: &hyper::Error) -> Reason {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     match cause.map(io::Error::kind) {
@@ -163,22 +179,22 @@ fn unanswered(error: &hyper::Error) -> Reason {
     }
 }
 
-/// Why an answer is not passed on.
-fn not_for_the_client(response: &Response<Incoming>, through: bool) -> Option<Reason> {
+/// Why an answer must not be forwarded.
+fn reason_not_to_forward(response: &Response<Incoming>, next_hop: &NextHop) -> Option<Reason> {
     match response.status() {
-        // The other proxy wants to know who we are. A client that is asked would tell us who it is.
-        StatusCode::PROXY_AUTHENTICATION_REQUIRED if through => {
-            Some(Reason::Unreachable(format!("the proxy before it answered {}", response.status())))
+        // The upstream proxy asks for credentials. If the client saw this, it would send its own.
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED if next_hop.is_proxy() => {
+            Some(Reason::Unreachable(format!("the upstream proxy answered {}", response.status())))
         }
-        // What asks for it is of one hop, so nobody did.
+        // The request had no `Upgrade` header, because that is hop-by-hop.
         StatusCode::SWITCHING_PROTOCOLS => {
-            Some(Reason::Unreachable("it switched protocols unasked".to_owned()))
+            Some(Reason::Unreachable("it switched protocols without a request to".to_owned()))
         }
         _ => None,
     }
 }
 
-/// Where a request shall go; the Host header says nothing (RFC 9112, 3.2.2).
+/// The destination of a request. Its Host header is ignored (RFC 9112, 3.2.2).
 fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal> {
     let uri = request.uri();
     let refuse = |reason| Err(ProxyRefusal::request(shown(uri), reason));
@@ -192,20 +208,26 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal>
     }
     if uri.scheme() != Some(&Scheme::HTTP) {
         return refuse(Reason::Malformed(
-            "only http:// is passed on in absolute form; use CONNECT for others",
+            "only http:// is forwarded in absolute form; use CONNECT for other schemes",
         ));
     }
-    if !is_framed_plainly(request.headers()) {
-        return refuse(Reason::Malformed("the only transfer encoding that is passed on is chunked, once"));
+    if !has_one_framing(request.headers()) {
+        return refuse(Reason::Malformed("the only supported transfer encoding is chunked, once"));
     }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let with_port = if has_port(authority) { authority.to_owned() } else { format!("{authority}:80") };
     Destination::parse(&with_port).map_err(|malformed| ProxyRefusal::malformed(shown(uri), &malformed))
 }
 
-/// Whether everybody on the way finds the same end of the body. Of several encodings the outer one was taken off here, and
-/// who looks at another of them would take the rest for a request of its own.
-fn is_framed_plainly(headers: &HeaderMap) -> bool {
+/// The host and port of a target, for messages. Credentials, path and query stay out.
+pub(crate) fn shown(uri: &Uri) -> &str {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
+/// Whether every hop finds the same end of the body. hyper removes only the outer encoding; a server that looks
+/// at another one would read the rest as a second request (request smuggling).
+fn has_one_framing(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (encodings.next(), encodings.next()) {
         (None, _) => true,
@@ -214,18 +236,14 @@ fn is_framed_plainly(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether something follows the host, which may be an address in brackets.
+/// Whether a port follows the host, which may be an IPv6 address in brackets.
 fn has_port(authority: &str) -> bool {
     authority.rsplit_once(']').map_or(authority, |(_, rest)| rest).contains(':')
 }
 
-/// Makes the request the origin's: its own target and host, and nothing that was meant for us.
-fn rewrite(
-    request: &mut Request<Incoming>,
-    destination: &Destination,
-    through: Option<&Option<HeaderValue>>,
-) {
-    strip(request.headers_mut());
+/// Rewrites a request for its origin: sets target and Host, and removes headers meant for the proxy.
+fn rewrite(request: &mut Request<Incoming>, destination: &Destination, next_hop: &NextHop) {
+    strip_hop_by_hop(request.headers_mut());
     let authority = match destination.port {
         80 => destination.host.to_string(),
         _ => destination.to_string(),
@@ -234,35 +252,35 @@ fn rewrite(
         request.headers_mut().insert(header::HOST, host);
     }
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    // Behind a host with a fragment there is one that is empty, and would be written as it is.
+    // If a fragment follows the host directly, the path is empty and would be written as such.
     let path = parts.path_and_query.take().and_then(|path| PathAndQuery::try_from(path.as_str()).ok());
     let path = path.unwrap_or(PathAndQuery::from_static("/"));
     parts.path_and_query = Some(path);
-    (parts.scheme, parts.authority) = match through {
-        Some(_) => (Some(Scheme::HTTP), Authority::try_from(authority).ok()),
-        None => (None, None),
+    (parts.scheme, parts.authority) = match next_hop {
+        NextHop::Proxy { .. } => (Some(Scheme::HTTP), Authority::try_from(authority).ok()),
+        NextHop::Origin => (None, None),
     };
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
     *request.version_mut() = Version::HTTP_11;
-    if let Some(Some(value)) = through {
+    if let NextHop::Proxy { authorization: Some(value) } = next_hop {
         request.headers_mut().insert(header::PROXY_AUTHORIZATION, value.clone());
     }
 }
 
-/// Takes away what is of one hop.
-fn strip(headers: &mut HeaderMap) {
+/// Removes hop-by-hop headers.
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        // What frames the message is hyper's affair.
+        // hyper needs these to frame the message.
         .filter(|name| {
             *name != header::CONTENT_LENGTH && *name != header::TRANSFER_ENCODING && *name != header::HOST
         })
         .collect();
-    for name in named.iter().chain(&OF_ONE_HOP) {
+    for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }

@@ -1,4 +1,4 @@
-//! The decision: what may be reached, and at which addresses. Everything that is dialled passed here.
+//! The decision about a connection: whether it is allowed, and which addresses the proxy may connect to.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,39 +20,39 @@ use crate::policy::upstream::Upstream;
 use crate::report::error::Error;
 use crate::sys::inode::Identity;
 
-/// Who decides for the sandboxes of one policy.
+/// Decides for all sandboxes of one policy.
 #[derive(Debug)]
 pub(crate) struct Gate {
     settings: Settings,
     ask: OnceLock<Ask>,
     resolver: Resolver,
     interfaces: Interfaces,
-    /// The socket of a proxy that is not ours, as it was when the policy was compiled.
+    /// The socket of a foreign proxy, checked to be the one that the policy was compiled with.
     foreign: Option<Arc<OwnedFd>>,
 }
 
-/// Leave to connect: checked, and to nothing else.
+/// Permission for one connection: everything in it has been checked.
 #[derive(Debug)]
 pub(crate) struct Permit {
     pub(crate) destination: Destination,
     pub(crate) route: Route,
-    /// What let it pass.
-    pub(crate) by: By,
+    /// The reason why it is allowed.
+    pub(crate) by: AllowedBy,
 }
 
-/// What lets a connection pass.
+/// Why a connection is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    /// The list of what is allowed.
+pub(crate) enum AllowedBy {
+    /// The allow list has it.
     List,
-    /// Whoever was asked.
+    /// The embedding program answered yes.
     Answer,
-    /// A proxy that is not ours, which has yet to decide.
+    /// A foreign proxy decides.
     Foreign,
 }
 
-impl By {
-    /// Its word in the audit log.
+impl AllowedBy {
+    /// The word for the audit log.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::List => "allowed",
@@ -62,7 +62,7 @@ impl By {
     }
 }
 
-/// How it is reached.
+/// How to reach a destination.
 #[derive(Debug)]
 pub(crate) enum Route {
     Direct(Vec<SocketAddr>),
@@ -72,10 +72,10 @@ pub(crate) enum Route {
 
 impl Gate {
     /// # Errors
-    /// A proxy socket that is gone.
+    /// The socket of a foreign proxy is gone or is another one.
     pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
         let foreign = match &settings.way {
-            Reach::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
+            Reach::Foreign { path, identity } => Some(Arc::new(open_socket(path, *identity)?)),
             _ => None,
         };
         Ok(Self {
@@ -87,8 +87,8 @@ impl Gate {
         })
     }
 
-    /// Whom to ask about what the lists do not decide. The first one stays.
-    pub(crate) fn ask(&self, ask: Ask) {
+    /// Sets the callback for what no list decides. Only the first call counts.
+    pub(crate) fn set_ask(&self, ask: Ask) {
         let _ = self.ask.set(ask);
     }
 
@@ -96,17 +96,18 @@ impl Gate {
         &self.settings
     }
 
-    /// Every address of a name, unchecked: for what the policy itself names.
+    /// Every address of a name, unchecked. Only for names in the policy itself.
     pub(crate) async fn resolve(&self, name: &Name) -> io::Result<Vec<IpAddr>> {
         self.resolver.resolve(name).await
     }
 
-    /// Whether a program that knows no proxy may learn that the name exists. What it may connect to is decided when it
-    /// does. A name that is allowed only where nothing serves it has no address: another command could serve it there.
+    /// Whether the DNS stub may answer for a name. A program without proxy support connects afterwards, and
+    /// that connection is checked again. A name that is allowed only at ports without a transparent listener
+    /// gets no address: otherwise another command could listen at that address and port.
     ///
     /// # Errors
-    /// Why not.
-    pub(crate) fn may_name(&self, name: &Name) -> Result<(), ProxyRefusal> {
+    /// The refusal.
+    pub(crate) fn check_name(&self, name: &Name) -> Result<(), ProxyRefusal> {
         let host = Host::Name(name.clone());
         let Settings { allow, ports, .. } = &self.settings;
         if self.ask.get().is_some() || self.foreign.is_some() || allow.may_match_at(&host, ports) {
@@ -116,13 +117,14 @@ impl Gate {
         Err(ProxyRefusal { subject: name.to_string(), destination: None, reason })
     }
 
-    /// Decides. Names are resolved once, here; only what was checked is dialled.
+    /// Decides about a connection. It resolves the name once, here; the proxy connects only to the checked
+    /// addresses.
     pub(crate) async fn permit(&self, destination: Destination) -> Result<Permit, ProxyRefusal> {
         if let Some(foreign) = &self.foreign {
             let route = Route::Foreign(Arc::clone(foreign));
-            return Ok(Permit { destination, route, by: By::Foreign });
+            return Ok(Permit { destination, route, by: AllowedBy::Foreign });
         }
-        let by = self.listed(&destination).await?;
+        let by = self.decide(&destination).await?;
         let route = match &self.settings.way {
             Reach::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
                 if let Host::Address(address) = destination.host {
@@ -135,27 +137,31 @@ impl Gate {
         Ok(Permit { destination, route, by })
     }
 
-    /// What the lists say, or whoever is asked.
-    async fn listed(&self, destination: &Destination) -> Result<By, ProxyRefusal> {
+    /// Asks the lists, then the embedding program.
+    async fn decide(&self, destination: &Destination) -> Result<AllowedBy, ProxyRefusal> {
         if let Some(rule) = self.settings.deny.find(destination) {
             return Err(ProxyRefusal::of(destination, Reason::Denied(rule.to_string())));
         }
         if self.settings.allow.find(destination).is_some() {
-            return Ok(By::List);
+            return Ok(AllowedBy::List);
         }
         match self.ask.get() {
-            Some(ask) if ask.allows(destination).await => Ok(By::Answer),
+            Some(ask) if ask.allows(destination).await => Ok(AllowedBy::Answer),
             _ => Err(ProxyRefusal::of(destination, Reason::NotAllowed)),
         }
     }
 
-    /// The addresses of a destination that may be dialled.
-    async fn addresses(&self, destination: &Destination, by: By) -> Result<Vec<SocketAddr>, ProxyRefusal> {
+    /// The addresses of a destination that the proxy may connect to.
+    async fn addresses(
+        &self,
+        destination: &Destination,
+        by: AllowedBy,
+    ) -> Result<Vec<SocketAddr>, ProxyRefusal> {
         let found = match &destination.host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => self.resolver.resolve(name).await.map_err(|error| match error.kind() {
                 io::ErrorKind::TimedOut => {
-                    ProxyRefusal::of(destination, Reason::Timeout("looking its name up"))
+                    ProxyRefusal::of(destination, Reason::Timeout("resolving its name"))
                 }
                 _ => ProxyRefusal::of(destination, Reason::Unreachable(error.to_string())),
             })?,
@@ -177,24 +183,29 @@ impl Gate {
         }
     }
 
-    /// One address, as it will be dialled.
-    fn check(&self, address: IpAddr, destination: &Destination, by: By) -> Result<IpAddr, ProxyRefusal> {
-        // What is written as IPv6 and means IPv4 is judged, and dialled, as that.
+    /// Checks one address, and returns it in the form that the proxy connects to.
+    fn check(
+        &self,
+        address: IpAddr,
+        destination: &Destination,
+        by: AllowedBy,
+    ) -> Result<IpAddr, ProxyRefusal> {
+        // An IPv4-mapped IPv6 address is checked, and used, as IPv4.
         let address = address.to_canonical();
-        for here in [address, reached(address)] {
+        for here in [address, effective_address(address)] {
             if let Some(rule) = self.settings.deny.find_address(here, destination.port) {
                 return Err(ProxyRefusal::of(destination, Reason::Denied(rule.to_string())));
             }
         }
-        // Whoever was asked about this very address has seen it.
-        let was_named = by == By::Answer && matches!(destination.host, Host::Address(_));
+        // The question contained this very address.
+        let was_named = by == AllowedBy::Answer && matches!(destination.host, Host::Address(_));
         let is_open = was_named
             || self.settings.addresses.iter().any(|network| network.contains(&address))
             || self.settings.allow.lists(address, destination.port);
         if is_open {
             return Ok(address);
         }
-        let own = || self.interfaces.have(address).then_some("an address of this host");
+        let own = || self.interfaces.contains(address).then_some("an address of this host");
         match address::special(address).or_else(own) {
             Some(range) => Err(ProxyRefusal::of(destination, Reason::AddressBlocked(address, range))),
             None => Ok(address),
@@ -202,8 +213,8 @@ impl Gate {
     }
 }
 
-/// Where connect(2) to an address leads: to the unspecified one, to this host itself.
-fn reached(address: IpAddr) -> IpAddr {
+/// Where connect(2) leads: the unspecified address means this host.
+fn effective_address(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
@@ -211,8 +222,9 @@ fn reached(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A hold on a socket that is not its path: whoever may write to the directory could put another there.
-fn pin(path: &Path, identity: Identity) -> Result<OwnedFd, Error> {
+/// Opens the socket of a foreign proxy by descriptor, because a program that may write to its directory can
+/// replace the path.
+fn open_socket(path: &Path, identity: Identity) -> Result<OwnedFd, Error> {
     let open = || {
         let socket = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
         if Identity::of_held(&socket)? == identity { Ok(socket) } else { Err(Errno::ESTALE) }
@@ -264,7 +276,7 @@ mod tests {
             ("9.9.9.9:443", "denied"),
             ("1.1.1.1:80", "not-allowed"),
             ("a.example:80", "not-allowed"),
-            // Who writes `*` means the internet, and not his own network.
+            // `*` means the internet, not the local network.
             ("10.0.0.1:443", "address-blocked"),
             ("127.0.0.1:443", "address-blocked"),
             ("169.254.169.254:443", "address-blocked"),
@@ -314,7 +326,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_asked_decides_what_no_list_does() {
         let gate = gate(&["8.8.8.8:53"], &["9.9.9.9:*"], &[]);
-        gate.ask(Ask::new(Duration::from_secs(5), |request| async move {
+        gate.set_ask(Ask::new(Duration::from_secs(5), |request| async move {
             if request.port == 443 { Decision::Allow } else { Decision::Deny }
         }));
         for (destination, expected) in [
@@ -322,7 +334,7 @@ mod tests {
             ("1.1.1.1:443", "asked"),
             ("1.1.1.1:80", "not-allowed"),
             ("9.9.9.9:443", "denied"),
-            // The address itself was in the question.
+            // The question contained this address.
             ("10.0.0.1:443", "asked"),
         ] {
             assert_eq!(word(&gate, destination).await, expected, "{destination}");

@@ -1,11 +1,10 @@
-//! HTTP/1.1 of the proxy's port: CONNECT, and requests in absolute form. Decides nothing; what is refused is answered in
-//! words.
+//! HTTP/1.1 on the proxy port: CONNECT, and requests in absolute form. It answers a refusal with an explanation
+//! in plain text.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::ext::ReasonPhrase;
@@ -18,8 +17,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use crate::network::dial::Dialled;
-use crate::network::forward::KeptConnection;
-use crate::network::metered::{StreamMeter, Watched};
+use crate::network::forward::{Body, KeptConnection, shown};
+use crate::network::metered::{ClientTraffic, Watched};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
@@ -27,13 +26,10 @@ use crate::network::{dial, relay};
 use crate::policy::destination::Destination;
 use crate::sys::locked;
 
-/// What is answered: a text of ours, or what an origin sends.
-pub(crate) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
-
-/// A CONNECT that was answered with yes: what to relay once the answer is out.
+/// An accepted CONNECT: what to relay once the answer has been sent.
 type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
 
-/// Serves one connection to its end.
+/// Serves one HTTP connection to its end.
 pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     let limits = &proxy.gate.settings().limits;
     let mut builder = http1::Builder::new();
@@ -48,10 +44,10 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
         let (proxy, tunnel, kept) = (Arc::clone(&proxy), Arc::clone(&tunnel), Arc::clone(&kept));
         async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
     });
-    let watch = Arc::new(StreamMeter::new());
+    let watch = Arc::new(ClientTraffic::new());
     let stream = Watched::new(stream, Arc::clone(&watch));
     let over = watch.is_over(stream.as_raw_fd(), limits.idle_time);
-    // On the heap, so that a tunnel does not carry the state of an HTTP connection along.
+    // Boxed, so that a tunnel does not carry the state of an HTTP connection.
     let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
     let served = tokio::select! {
         served = served => served,
@@ -67,7 +63,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     }
 }
 
-/// Relays what follows a CONNECT.
+/// Relays the bytes after a CONNECT.
 async fn begin(proxy: &Proxy, upgrade: OnUpgrade, dialled: Dialled) {
     let Ok(upgraded) = upgrade.await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<Watched>>() else { return };
@@ -103,16 +99,16 @@ async fn answer(
 async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dialled, ProxyRefusal> {
     let destination = match request.body().is_end_stream() {
         true => destination(request.uri()),
-        // As much of the tunnel would be taken for it (RFC 9110, 9.3.6).
-        false => Err(malformed(request.uri(), "a CONNECT has no content")),
+        // Content would be taken for bytes of the tunnel (RFC 9110, 9.3.6).
+        false => Err(malformed(request.uri(), "a CONNECT request must not have content")),
     };
     match destination {
-        Ok(destination) => dial::reach(proxy, destination).await,
-        Err(refusal) => Err(noted(proxy, refusal).await),
+        Ok(destination) => dial::connect(proxy, destination).await,
+        Err(refusal) => Err(proxy.recorded(refusal).await),
     }
 }
 
-/// The target of a CONNECT, which is a host and a port and nothing else (RFC 9112, 3.2.3).
+/// The target of a CONNECT: a host and a port, nothing else (RFC 9112, 3.2.3).
 fn destination(uri: &Uri) -> Result<Destination, ProxyRefusal> {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     if uri.scheme().is_some() || uri.path_and_query().is_some() {
@@ -125,25 +121,13 @@ fn malformed(target: &Uri, what: &'static str) -> ProxyRefusal {
     ProxyRefusal::request(shown(target), Reason::Malformed(what))
 }
 
-/// What may be repeated of a target: whom it names, without credentials, path and query.
-pub(crate) fn shown(uri: &Uri) -> &str {
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
-}
-
-/// A refusal that nobody has noted yet.
-pub(crate) async fn noted(proxy: &Proxy, refusal: ProxyRefusal) -> ProxyRefusal {
-    proxy.refused(&refusal).await;
-    refusal
-}
-
-/// A refusal as an answer: what was asked, why not, and what would allow it.
+/// An HTTP answer for a refusal: the destination, the reason, and the flag that would allow it.
 pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
     let mut words = format!("kennel: {}: {refusal}\n", refusal.subject);
     if matches!(refusal.reason, Reason::NotAllowed) {
         let allow = &proxy.gate.settings().allow;
         let listed = if allow.is_empty() { "nothing".to_owned() } else { allow.to_string() };
-        words.push_str(&format!("kennel: allowed is: {listed}\n"));
+        words.push_str(&format!("kennel: the allow list is: {listed}\n"));
     }
     if let Some(flag) = refusal.flag() {
         words.push_str(&format!("kennel: to allow it, run the sandbox with: {flag}\n"));

@@ -1,4 +1,4 @@
-//! How much passes: counted for each connection, bounded for the sandbox.
+//! Traffic counters: one for each connection, and one with limits for the sandbox.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -9,20 +9,20 @@ use tokio::time::Instant;
 
 use crate::sys::locked;
 
-/// What all connections of a sandbox may pass together.
+/// What all connections of a sandbox may transfer together.
 pub(crate) struct Meter {
     bytes: Option<u64>,
     passed: AtomicU64,
     rate: Option<Rate>,
 }
 
-/// Bytes per second: when the next byte is due.
+/// A limit in bytes per second, kept as the time at which the next byte is due.
 struct Rate {
     per_second: u64,
     due: Mutex<Instant>,
 }
 
-/// How far ahead of its time a stream may be, so that it need not sleep after each packet.
+/// How far a stream may be ahead of its rate, so that it need not sleep after each packet.
 const SLACK: Duration = Duration::from_millis(50);
 
 impl Meter {
@@ -31,7 +31,7 @@ impl Meter {
         Self { bytes, passed: AtomicU64::new(0), rate }
     }
 
-    /// Counts bytes that pass; answers until when to wait before the next may. `None`: there will be no next.
+    /// Counts bytes. Returns when the next bytes may pass, if that is later. `None` if the limit is exceeded.
     pub(crate) fn count(&self, bytes: usize) -> Option<Option<Instant>> {
         let bytes = bytes as u64;
         let passed = self.passed.fetch_add(bytes, Relaxed) + bytes;
@@ -41,13 +41,13 @@ impl Meter {
         Some(self.rate.as_ref().and_then(|rate| rate.delay(bytes)))
     }
 
-    /// How many bytes may pass yet.
+    /// How many bytes may still pass.
     pub(crate) fn room(&self) -> usize {
         let left = |most: u64| most.saturating_sub(self.passed.load(Relaxed));
         self.bytes.map_or(usize::MAX, |most| usize::try_from(left(most)).unwrap_or(usize::MAX))
     }
 
-    /// Whether anything may pass at all.
+    /// Whether the byte limit is used up.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.bytes.is_some_and(|most| self.passed.load(Relaxed) >= most)
     }
@@ -63,23 +63,27 @@ impl Rate {
     }
 }
 
-/// What one connection passed, and when it did last.
-pub(crate) struct Tally {
+/// How long a connection may be silent after the client has closed its sending side. A killed command looks the
+/// same, and must not occupy a connection slot.
+pub(crate) const HALF_OPEN: Duration = Duration::from_secs(60);
+
+/// The traffic of one connection, and the time of its last byte.
+pub(crate) struct Traffic {
     pub(crate) up: AtomicU64,
     pub(crate) down: AtomicU64,
     begun: Instant,
-    /// Milliseconds from `begun`.
+    /// Milliseconds since `begun`.
     last: AtomicU64,
 }
 
-/// Which way bytes go.
+/// The direction of a transfer, seen from the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heading {
+pub(crate) enum Direction {
     Up,
     Down,
 }
 
-impl Tally {
+impl Traffic {
     pub(crate) fn new() -> Self {
         Self {
             up: AtomicU64::new(0),
@@ -89,8 +93,8 @@ impl Tally {
         }
     }
 
-    pub(crate) fn add(&self, heading: Heading, bytes: usize) {
-        let counter = if heading == Heading::Up { &self.up } else { &self.down };
+    pub(crate) fn add(&self, direction: Direction, bytes: usize) {
+        let counter = if direction == Direction::Up { &self.up } else { &self.down };
         counter.fetch_add(bytes as u64, Relaxed);
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(now, Relaxed);
@@ -100,7 +104,7 @@ impl Tally {
         self.begun.elapsed()
     }
 
-    /// Returns once nothing has passed for so long.
+    /// Returns once nothing has passed for `time`.
     pub(crate) async fn idle(&self, time: Duration) {
         loop {
             let last = self.begun + Duration::from_millis(self.last.load(Relaxed));
@@ -112,7 +116,7 @@ impl Tally {
         }
     }
 
-    /// Returns once nothing has passed for so long, where `nothing_will` says that this is for ever.
+    /// Returns once nothing has passed for `time` and `nothing_will` says that nothing will pass again.
     pub(crate) async fn silent(&self, time: Duration, nothing_will: impl Fn() -> bool) {
         loop {
             self.idle(time).await;
@@ -154,11 +158,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn idle_is_from_the_last_byte_on() {
-        let tally = Tally::new();
+        let traffic = Traffic::new();
         let begun = Instant::now();
-        tokio::join!(tally.idle(Duration::from_secs(10)), async {
+        tokio::join!(traffic.idle(Duration::from_secs(10)), async {
             tokio::time::sleep(Duration::from_secs(7)).await;
-            tally.add(Heading::Up, 1);
+            traffic.add(Direction::Up, 1);
         });
         let took = begun.elapsed();
         assert!((Duration::from_secs(17)..Duration::from_secs(18)).contains(&took), "{took:?}");

@@ -1,4 +1,4 @@
-//! Why something did not pass, in words that a person or a model can act on. Pure.
+//! Refusals: why the proxy does not connect, in words that a person or a model can act on.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,32 +15,32 @@ use crate::report::failure::Class;
 use crate::report::outcome::{Basis, Denial};
 use crate::sys::locked;
 
-/// Why.
+/// Why a connection is refused or has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The list does not have it.
+    /// The allow list does not have it.
     NotAllowed,
-    /// A name that was looked up is allowed, but only at ports where programs that know no proxy are not served.
+    /// The DNS stub does not answer: the name is allowed, but only at ports without a transparent listener.
     NotServed,
-    /// The deny list has it: that rule.
+    /// This rule of the deny list has it.
     Denied(String),
-    /// It leads only to addresses that are not of the public internet: one of them, and the name of its range.
+    /// All of its addresses are outside the public internet: one of them, and the name of its range.
     AddressBlocked(IpAddr, &'static str),
-    /// It is no destination, or no request.
+    /// The destination or the request is malformed.
     Malformed(&'static str),
-    /// It is not served.
+    /// The proxy does not support the method.
     Method(&'static str),
-    /// The bytes of the sandbox are used up.
+    /// The byte limit of the sandbox is used up.
     Limit,
-    /// It cannot be written down, and must be.
+    /// The policy requires an audit record, and the log cannot be written.
     Unrecorded,
-    /// It could not be reached.
+    /// The destination cannot be reached.
     Unreachable(String),
-    /// It took too long.
+    /// The destination took too long.
     Timeout(&'static str),
 }
 
-/// Something that did not pass.
+/// A connection, query or request that the proxy does not serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProxyRefusal {
     pub(crate) subject: String,
@@ -57,7 +57,7 @@ impl ProxyRefusal {
         Self::request(subject, Reason::Malformed(malformed.0))
     }
 
-    /// What has no destination.
+    /// For a request without a valid destination.
     pub(crate) fn request(subject: &str, reason: Reason) -> Self {
         let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
         let subject: String = subject.chars().map(plain).take(300).collect();
@@ -65,7 +65,7 @@ impl ProxyRefusal {
         Self { subject, destination: None, reason }
     }
 
-    /// One word for programs: the value of `x-kennel-deny`, `reason` in the audit log.
+    /// The word for programs: the value of `x-kennel-deny`, and `reason` in the audit log.
     pub(crate) fn word(&self) -> &'static str {
         match self.reason {
             Reason::NotAllowed => "not-allowed",
@@ -81,7 +81,7 @@ impl ProxyRefusal {
         }
     }
 
-    /// The status of HTTP for it.
+    /// The HTTP status code.
     pub(crate) fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Malformed(_) => StatusCode::BAD_REQUEST,
@@ -96,7 +96,7 @@ impl ProxyRefusal {
         }
     }
 
-    /// What it is for machines.
+    /// The failure class in reports.
     pub(crate) fn class(&self) -> Class {
         match self.reason {
             Reason::NotAllowed
@@ -112,12 +112,12 @@ impl ProxyRefusal {
         }
     }
 
-    /// Whether the policy refused it, and not the network.
+    /// Whether the policy refused it. `false` for errors of the network.
     pub(crate) fn is_denial(&self) -> bool {
         !matches!(self.reason, Reason::Unreachable(_) | Reason::Timeout(_))
     }
 
-    /// The flag that would let it pass, where one would.
+    /// The flag that would allow it, if one would.
     pub(crate) fn flag(&self) -> Option<String> {
         match (&self.reason, &self.destination) {
             (Reason::NotAllowed, Some(_)) => Some(format!("--allow {}", self.subject)),
@@ -130,7 +130,7 @@ impl ProxyRefusal {
         }
     }
 
-    /// Why, and what would let it pass: for a denial, beside its subject.
+    /// The reason and the remedy, for a [`Denial`].
     pub(crate) fn advice(&self) -> String {
         match (&self.reason, self.flag()) {
             (Reason::Denied(rule), _) => format!("{self}; remove --deny {rule} to allow it"),
@@ -153,26 +153,27 @@ impl fmt::Display for ProxyRefusal {
             }
             Reason::Malformed(why) | Reason::Method(why) => f.write_str(why),
             Reason::Limit => {
-                f.write_str("the bytes that the sandbox may pass are used up (network.limits.bytes)")
+                f.write_str("the byte limit of the sandbox is used up (network.limits.bytes)")
             }
-            Reason::Unrecorded => f.write_str("the audit log cannot be written, and the policy says that it must be"),
+            Reason::Unrecorded => f.write_str("the audit log cannot be written, and the policy requires it"),
             Reason::Unreachable(why) => write!(f, "it cannot be reached: {why}"),
             Reason::Timeout(what) => write!(f, "{what} took too long"),
         }
     }
 }
 
-// What was refused lately, for the outcomes of commands. Bounded: whoever asks for a million names learns of the last.
+// Recent denials for the outcomes of commands. Their number is bounded: a command that causes a million sees
+// only the last ones.
 
-/// How many different ones are remembered.
-const MOST: usize = 100;
+/// How many different denials are kept.
+const MAX_KEPT: usize = 100;
 
-/// How much time each takes, and how many may come at once.
-const EACH: Duration = Duration::from_millis(20);
-const AT_ONCE: u32 = 250;
+/// The rate limit of refusals: one each 20 ms on average, and 250 at once.
+const INTERVAL: Duration = Duration::from_millis(20);
+const BURST: u32 = 250;
 
-/// How far the last of them may be due ahead.
-const LONGEST: Duration = Duration::from_secs(60);
+/// How long a flood of refusals has an effect.
+const MAX_BACKLOG: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Denials {
@@ -181,30 +182,30 @@ pub(crate) struct Denials {
 
 #[derive(Default)]
 struct Log {
-    /// How many there were.
+    /// The number of all denials so far.
     count: u64,
-    /// Different ones, with the number of the last of its kind.
+    /// Different denials, each with the number of its last occurrence.
     recent: VecDeque<(u64, Denial)>,
-    /// When the next is due.
+    /// When the next refusal is due.
     due: Option<Instant>,
 }
 
 impl Log {
-    fn wait(&mut self) -> Option<Instant> {
+    fn delay(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        let due = self.due.unwrap_or(now).max(now) + EACH;
-        // Who floods it is not to be waited for longer than that.
-        self.due = Some(due.min(now + LONGEST));
-        // Many at once are let pass, such as a build that asks a dozen mirrors.
-        (due > now + EACH * AT_ONCE).then(|| due - EACH * AT_ONCE)
+        let due = self.due.unwrap_or(now).max(now) + INTERVAL;
+        // The effect of a flood is bounded.
+        self.due = Some(due.min(now + MAX_BACKLOG));
+        // A burst passes without delay: a build may ask a dozen mirrors.
+        (due > now + INTERVAL * BURST).then(|| due - INTERVAL * BURST)
     }
 }
 
 impl Denials {
-    /// Remembers one; answers until when to wait with the answer.
+    /// Keeps a denial. Returns when the client may get its answer, if that is later.
     pub(crate) fn add(&self, refusal: &ProxyRefusal) -> Option<Instant> {
         if !refusal.is_denial() {
-            return self.lock().wait();
+            return self.lock().delay();
         }
         let reason = refusal.advice();
         tracing::info!(subject = refusal.subject, reason, "denied");
@@ -218,29 +219,29 @@ impl Denials {
         let mut log = self.lock();
         log.count += 1;
         log.recent.retain(|(_, other)| *other != denial);
-        if log.recent.len() == MOST {
+        if log.recent.len() == MAX_KEPT {
             log.recent.pop_front();
         }
         let count = log.count;
         log.recent.push_back((count, denial));
-        log.wait()
+        log.delay()
     }
 
-    /// Whether the next would have to wait.
-    pub(crate) fn is_too_much(&self) -> bool {
+    /// Whether the next refusal would be delayed.
+    pub(crate) fn is_flooded(&self) -> bool {
         let now = Instant::now();
-        self.lock().due.is_some_and(|due| due + EACH > now + EACH * AT_ONCE)
+        self.lock().due.is_some_and(|due| due + INTERVAL > now + INTERVAL * BURST)
     }
 
-    /// A point in time.
-    pub(crate) fn now(&self) -> u64 {
+    /// The current position, for `since`.
+    pub(crate) fn position(&self) -> u64 {
         self.lock().count
     }
 
-    /// What was refused after that point.
-    pub(crate) fn since(&self, point: u64) -> Vec<Denial> {
+    /// The denials after that position.
+    pub(crate) fn since(&self, position: u64) -> Vec<Denial> {
         let log = self.lock();
-        log.recent.iter().filter(|(count, _)| *count > point).map(|(_, denial)| denial.clone()).collect()
+        log.recent.iter().filter(|(count, _)| *count > position).map(|(_, denial)| denial.clone()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
@@ -260,29 +261,29 @@ mod tests {
     #[tokio::test]
     async fn each_point_in_time_sees_what_came_after_it_once() {
         let denials = Denials::default();
-        let first = denials.now();
+        let first = denials.position();
         denials.add(&refusal("a.example"));
-        let second = denials.now();
+        let second = denials.position();
         denials.add(&refusal("b.example"));
         denials.add(&refusal("b.example"));
         let subjects =
-            |point| denials.since(point).into_iter().map(|denial| denial.subject).collect::<Vec<_>>();
+            |position| denials.since(position).into_iter().map(|denial| denial.subject).collect::<Vec<_>>();
         assert_eq!(subjects(first), ["a.example", "b.example"]);
         assert_eq!(subjects(second), ["b.example"]);
         denials.add(&refusal("a.example"));
         assert_eq!(subjects(second), ["b.example", "a.example"], "again is also after");
-        assert!(subjects(denials.now()).is_empty());
+        assert!(subjects(denials.position()).is_empty());
     }
 
     #[tokio::test]
     async fn who_is_refused_a_thousand_times_waits_and_is_forgotten() {
         let denials = Denials::default();
         let waits: Vec<_> = (0..1000).map(|n| denials.add(&refusal(&format!("n{n}.example")))).collect();
-        assert!(waits[..usize::try_from(AT_ONCE).expect("small")].iter().all(Option::is_none));
+        assert!(waits[..usize::try_from(BURST).expect("small")].iter().all(Option::is_none));
         let last = waits.last().copied().flatten().expect("a wait");
-        assert!(last > Instant::now() + EACH * 700, "each takes its time");
+        assert!(last > Instant::now() + INTERVAL * 700, "each takes its time");
         let kept = denials.since(0);
-        assert_eq!((kept.len(), &*kept[MOST - 1].subject), (MOST, "n999.example"));
+        assert_eq!((kept.len(), &*kept[MAX_KEPT - 1].subject), (MAX_KEPT, "n999.example"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -291,9 +292,9 @@ mod tests {
         for _ in 0..100_000 {
             denials.add(&refusal("a.example"));
         }
-        assert!(denials.is_too_much());
-        tokio::time::advance(LONGEST).await;
-        assert!(!denials.is_too_much());
+        assert!(denials.is_flooded());
+        tokio::time::advance(MAX_BACKLOG).await;
+        assert!(!denials.is_flooded());
     }
 
     #[tokio::test]

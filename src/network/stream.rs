@@ -1,4 +1,5 @@
-//! A byte stream to or from the proxy, TCP or Unix, as relays use it: by shared reference, in both directions at once.
+//! Byte streams of the proxy, TCP or Unix: for relays (both directions by shared reference), with counted or
+//! limited bytes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -13,7 +14,7 @@ use nix::sys::socket::{Shutdown, setsockopt, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-/// One end of what is relayed.
+/// One end of a relay.
 pub(crate) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -45,7 +46,7 @@ impl Stream {
         either!(self, stream => stream.try_write(bytes))
     }
 
-    /// Runs a system call that may say that the stream is not ready.
+    /// Runs a system call that may return `EAGAIN`.
     pub(crate) fn try_io<T>(
         &self,
         interest: tokio::io::Interest,
@@ -54,12 +55,12 @@ impl Stream {
         either!(self, stream => stream.try_io(interest, call))
     }
 
-    /// shutdown(2) of the direction that is written to. A stream that is gone has no end to tell.
+    /// shutdown(2) of the sending direction. It fails only if the connection is already gone.
     pub(crate) fn end(&self) {
         let _ = shutdown(self.as_fd().as_raw_fd(), Shutdown::Write);
     }
 
-    /// Whether the other side sees a reset when this is closed, where there is such a thing: SO_LINGER of socket(7).
+    /// Whether close(2) resets a TCP connection: SO_LINGER of socket(7). Unix sockets have no reset.
     pub(crate) fn resets(&self, resets: bool) {
         if let Self::Tcp(stream) = self {
             let _ = setsockopt(stream, Linger, &libc::linger { l_onoff: resets.into(), l_linger: 0 });
@@ -73,28 +74,28 @@ impl AsFd for Stream {
     }
 }
 
-// A stream whose bytes somebody counts.
+// A stream that reports its bytes to a counter.
 
-/// Who counts.
-pub(crate) trait Count {
+/// Observes the bytes of a stream.
+pub(crate) trait ByteObserver {
     /// # Errors
-    /// They were too many: reading ends.
+    /// Too many bytes. Reading ends.
     fn read(&self, bytes: usize) -> io::Result<()>;
 
     fn written(&self, _bytes: usize) {}
 
-    /// What was to be written found no room.
+    /// A write found the socket buffer full.
     fn full(&self) {}
 }
 
-pub(crate) struct Counted<T, C> {
+pub(crate) struct Observed<T, C> {
     inner: T,
-    count: C,
+    observer: C,
 }
 
-impl<T, C> Counted<T, C> {
-    pub(crate) fn new(inner: T, count: C) -> Self {
-        Self { inner, count }
+impl<T, C> Observed<T, C> {
+    pub(crate) fn new(inner: T, observer: C) -> Self {
+        Self { inner, observer }
     }
 
     pub(crate) fn into_inner(self) -> T {
@@ -102,13 +103,13 @@ impl<T, C> Counted<T, C> {
     }
 }
 
-impl<T: AsRawFd, C> AsRawFd for Counted<T, C> {
+impl<T: AsRawFd, C> AsRawFd for Observed<T, C> {
     fn as_raw_fd(&self) -> RawFd {
         self.inner.as_raw_fd()
     }
 }
 
-impl<T: AsyncRead + Unpin, C: Count + Unpin> AsyncRead for Counted<T, C> {
+impl<T: AsyncRead + Unpin, C: ByteObserver + Unpin> AsyncRead for Observed<T, C> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -116,11 +117,11 @@ impl<T: AsyncRead + Unpin, C: Count + Unpin> AsyncRead for Counted<T, C> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
-        Poll::Ready(self.count.read(buffer.filled().len() - before))
+        Poll::Ready(self.observer.read(buffer.filled().len() - before))
     }
 }
 
-impl<T: AsyncWrite + Unpin, C: Count + Unpin> AsyncWrite for Counted<T, C> {
+impl<T: AsyncWrite + Unpin, C: ByteObserver + Unpin> AsyncWrite for Observed<T, C> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -128,9 +129,9 @@ impl<T: AsyncWrite + Unpin, C: Count + Unpin> AsyncWrite for Counted<T, C> {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
         match &polled {
-            Poll::Ready(Ok(written)) => self.count.written(*written),
+            Poll::Ready(Ok(written)) => self.observer.written(*written),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.count.full(),
+            Poll::Pending => self.observer.full(),
         }
         polled
     }
@@ -144,26 +145,26 @@ impl<T: AsyncWrite + Unpin, C: Count + Unpin> AsyncWrite for Counted<T, C> {
     }
 }
 
-// A stream of which only so much may be read, for as long as somebody waits for the head of an answer: an endless one
-// would keep us busy without end.
+// A stream with a limit on what may be read while the proxy waits for the head of an answer: an endless head
+// would keep it busy for ever.
 
-/// What is left to read.
+/// How many bytes may still be read.
 #[derive(Clone, Default)]
-pub(crate) struct Allowance(Arc<AtomicUsize>);
+pub(crate) struct ReadLimit(Arc<AtomicUsize>);
 
-impl Allowance {
-    /// So many bytes from now on.
-    pub(crate) fn grant(&self, bytes: usize) {
+impl ReadLimit {
+    /// Allows this many bytes from now on.
+    pub(crate) fn set(&self, bytes: usize) {
         self.0.store(bytes, Relaxed);
     }
 
-    /// As many as there are from now on.
-    pub(crate) fn lift(&self) {
-        self.grant(usize::MAX);
+    /// Removes the limit.
+    pub(crate) fn remove(&self) {
+        self.set(usize::MAX);
     }
 }
 
-impl Count for Allowance {
+impl ByteObserver for ReadLimit {
     fn read(&self, bytes: usize) -> io::Result<()> {
         let left = self.0.load(Relaxed);
         if left == usize::MAX {
@@ -171,11 +172,11 @@ impl Count for Allowance {
         }
         let rest = left.checked_sub(bytes);
         let rest = rest
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the head of its answer has no end"));
-        self.grant(rest?);
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the head of its answer is too long"));
+        self.set(rest?);
         Ok(())
     }
 }
 
-/// A stream of which no more may be read than is left.
-pub(crate) type Bounded<T> = Counted<T, Allowance>;
+/// A stream of which only a limited number of bytes may be read.
+pub(crate) type Limited<T> = Observed<T, ReadLimit>;

@@ -1,5 +1,8 @@
-//! The plan of a bridge: a process that sees one socket of the host's and nothing else, and can do nothing but pass
-//! bytes. Reads the host to look at the socket; starts nothing and connects to nothing.
+//! The plan of a bridge. A bridge is a process that sees one Unix socket of the host and passes bytes to it; it
+//! can do nothing
+//! else.
+//!
+//! Compiling reads the host to look at the socket. It starts nothing and connects to nothing.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -26,33 +29,34 @@ use crate::view::inputs::{Inputs, SandboxKind, Subject};
 use crate::view::source::BindSource;
 use crate::view::tmpfs_size::TmpfsSize;
 
-/// The root has one file of no bytes in it.
+/// The root holds one empty file.
 const ROOT_SIZE: u64 = 64 << 10;
 
-/// Nothing in it is to be written, executed or opened as a device.
+/// The bridge writes, executes and opens as a device nothing in its root.
 const ATTRIBUTES: u64 =
     libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
 
-/// Descriptors of one connection: two sockets, and for each direction a pipe while it holds bytes.
+/// Descriptors of one connection: two sockets, and a pipe of two descriptors for each direction while it holds
+/// bytes.
 const FILES_OF_ONE: u64 = 6;
 
-/// Descriptors besides: control socket, listener, epoll, a client that waits, pipes that are kept.
+/// All other descriptors: control socket, listener, epoll, a client that waits, spare pipes.
 const FILES_BESIDES: u64 = 64;
 
-/// What a bridge is started with, any number of times.
+/// The plan of a bridge. It can start any number of bridges.
 #[derive(Clone, Debug)]
 pub(crate) struct BridgePlan {
     pub(crate) namespaces: Section,
     pub(crate) setup: Section,
     pub(crate) walls: Section,
-    /// Connections at a time, for which its descriptors suffice.
+    /// How many connections at a time its descriptors suffice for.
     pub(crate) connections: u32,
 }
 
-/// Compiles the plan of a bridge to the Unix socket at `path`, which is as the policy names it.
+/// Compiles the plan of a bridge to the Unix socket at `path`. `path` is as the policy names it.
 ///
 /// # Errors
-/// A path where no socket is, or one that the caller may not write to, which connecting needs.
+/// No socket is at the path, or the caller may not write to it. connect(2) needs that.
 pub(crate) fn compile(
     policy: &Policy,
     host: &Host,
@@ -74,7 +78,7 @@ pub(crate) fn compile(
     })
 }
 
-/// Looks at the socket.
+/// Resolves the path of the socket and checks that the caller may connect. An error comes with its remedy.
 fn socket(caller: &Caller, path: &Path) -> Result<BindSource, (io::Error, &'static str)> {
     let there = fs::canonicalize(caller.absolute(path)).and_then(|path| Ok((fs::metadata(&path)?, path)));
     let (metadata, path) = there
@@ -93,7 +97,7 @@ fn socket(caller: &Caller, path: &Path) -> Result<BindSource, (io::Error, &'stat
     Ok(BindSource::of(path, &metadata))
 }
 
-/// Whether connect(2) will be allowed. The bridge has no capability: for root its own bits count, as they do for others.
+/// Whether connect(2) will succeed. The bridge has no capability, so the permission bits count for root too.
 fn may_connect(caller: &Caller, path: &Path, metadata: &Metadata) -> bool {
     if !caller.is_root() {
         return faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS).is_ok();
@@ -112,7 +116,7 @@ fn may_connect(caller: &Caller, path: &Path, metadata: &Metadata) -> bool {
     metadata.mode() & bit != 0
 }
 
-/// How many descriptors it may have, and how many connections those suffice for.
+/// The limit of descriptors, and how many connections it suffices for.
 fn capacity() -> (u64, u32) {
     let wanted = u64::from(MOST_CONNECTIONS) * FILES_OF_ONE + FILES_BESIDES;
     let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(wanted, |(_, hard)| hard.min(wanted));
@@ -124,7 +128,8 @@ fn connections(files: u64) -> u32 {
     u32::try_from(fit).unwrap_or(MOST_CONNECTIONS).clamp(1, MOST_CONNECTIONS)
 }
 
-/// Its own of everything; of the network not even a loopback device. Its listener brings the sandbox's with it.
+/// New namespaces of every kind. The network namespace has not even a loopback device: the listener comes from
+/// the sandbox.
 fn namespaces(inputs: &Inputs<'_>) -> Section {
     let mut namespaces = Section::default();
     namespaces::id_maps(inputs, &mut namespaces);
@@ -140,7 +145,7 @@ fn namespaces(inputs: &Inputs<'_>) -> Section {
     namespaces
 }
 
-/// A root that shows the socket.
+/// A root that shows the socket and nothing else.
 fn setup(socket: &BindSource) -> Section {
     let mut setup = Section::default();
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
@@ -160,10 +165,10 @@ fn setup(socket: &BindSource) -> Section {
     setup
 }
 
-/// As a payload's, and narrower where it knows what it needs.
+/// The walls of a payload, and a stricter Landlock domain and filter, because the needs of a bridge are known.
 fn walls(inputs: &Inputs<'_>, files: u64) -> Section {
     let mut walls = Section::default();
-    // What is in force is told of the sandbox; of the bridge, what could not be put up.
+    // This report is dropped: the sandbox's report says what is in force.
     let mut told = Enforcement::default();
     namespaces::keyring(inputs, &mut walls, &mut told);
     namespaces::privileges(inputs, &mut walls, &mut told);
@@ -272,7 +277,7 @@ mod tests {
         ));
         let last = entries(&walls.bytes).last().flatten().expect("a step");
         assert!(matches!(last.step, Step::Seccomp { .. }) && !last.optional);
-        // What such a host lacks is told of the sandbox, where it is an error or reported.
+        // The sandbox itself refuses or reports what such a host lacks.
         let walls = plan(0, false);
         assert!(!has(&walls, |step| matches!(step, Step::Seccomp { .. } | Step::LandlockRestrict {})));
     }

@@ -1,5 +1,6 @@
-//! Limits → files of cgroups, and where the cgroups are made. Decides by facts (`Cgroups`), so that hosts that we do not
-//! have can be written down; makes nothing.
+//! Limits of the policy → files of cgroups, and where the cgroups are made.
+//!
+//! It decides by facts ([`Cgroups`]), so that tests can describe any host. It makes no cgroup.
 
 pub(crate) mod place;
 #[cfg(test)]
@@ -23,46 +24,46 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::inputs::SandboxKind;
 
-/// The group of one command counts its init too.
+/// The cgroup of a command counts its init too.
 const INIT: u64 = 1;
 
-/// The groups of a session, or of the one-shots of a sandbox.
+/// The cgroups of a session, or of the one-shots of a sandbox.
 #[derive(Clone, Debug)]
 pub(crate) struct CgroupTree {
-    /// Where they are made.
+    /// The cgroup in which they are made.
     pub(crate) parent: PathBuf,
-    /// Controllers that it does not give to groups in it yet.
+    /// Controllers that `parent` does not yet enable for its children.
     pub(crate) enable: Vec<Controller>,
-    /// Controllers that they have.
+    /// Controllers of the children.
     pub(crate) controllers: Vec<Controller>,
-    /// Whether the embedding program, alone in it, has to leave it first.
+    /// Whether the embedding program is alone in `parent` and has to move out of it first.
     pub(crate) leave: bool,
     /// Limits of all commands together.
     pub(crate) shared: Vec<Setting>,
-    /// Limits of each.
+    /// Limits of each command.
     pub(crate) leaf: Vec<Setting>,
-    /// What to call it when the kernel refuses any of it.
+    /// The protection that an error of the kernel is reported under.
     pub(crate) protection: Protection,
     /// Steps of the reaper.
     pub(crate) reaper: Section,
 }
 
-/// Whether there are groups, or why not.
+/// The plan of the cgroups, or why there are none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CgroupPlan {
     pub(crate) plan: Option<Arc<CgroupTree>>,
     lack: Option<MissingCgroup>,
-    /// Disks that what commands write and read lies on.
+    /// Device numbers of the disks that commands read and write.
     disks: Vec<(u64, u64)>,
 }
 
 impl CgroupPlan {
-    /// The controllers that the groups have; `None` where there are no groups.
+    /// The controllers of the cgroups; `None` if there are no cgroups.
     pub(crate) fn controllers(&self) -> Option<&[Controller]> {
         self.plan.as_ref().map(|plan| &plan.controllers[..])
     }
 
-    /// Whether groups hold what `controller` can.
+    /// Whether the cgroups can enforce the limits of `controller`.
     pub(crate) fn hold(&self, controller: Controller) -> bool {
         self.means().hold(controller)
     }
@@ -72,7 +73,7 @@ impl CgroupPlan {
         Means { controllers, disks: &self.disks }
     }
 
-    /// Why they do not, where somebody wanted them.
+    /// Why they cannot. `None` if the policy wants no cgroup.
     pub(crate) fn lack(&self, controller: Controller) -> Option<MissingCgroup> {
         match (&self.plan, &self.lack) {
             (Some(plan), _) if plan.controllers.contains(&controller) => Some(MissingCgroup::new(
@@ -84,19 +85,19 @@ impl CgroupPlan {
         }
     }
 
-    /// Why there are none, and what can be done.
+    /// Why there are no cgroups, and what the caller can do.
     pub(crate) fn why(&self) -> Option<(String, String)> {
         self.lack.clone().map(|MissingCgroup { reason, remedy }| (reason, remedy))
     }
 
-    /// The limits of one command alone: those of `wanted` that a group holds.
+    /// The files for the limits of one command: those of `wanted` that a cgroup enforces.
     pub(crate) fn of_command(&self, session: &Limits, wanted: &Limits) -> Vec<Setting> {
         let Limits { memory, pids, cpus, .. } = *wanted;
         settings(&Limits { memory, swap: session.swap, pids, cpus, ..Limits::default() }, self.means(), INIT)
     }
 }
 
-/// What groups hold processes with.
+/// What cgroups enforce limits with.
 #[derive(Clone, Copy)]
 struct Means<'m> {
     controllers: &'m [Controller],
@@ -109,7 +110,7 @@ impl Means<'_> {
     }
 }
 
-/// Controllers that the limits of a policy ask for.
+/// The controllers that the limits of a policy need.
 fn asked(limits: &Limits) -> Vec<(Controller, Protection)> {
     let asked = [
         (limits.memory.is_some(), Controller::Memory, Protection::Memory),
@@ -125,10 +126,10 @@ fn asked(limits: &Limits) -> Vec<(Controller, Protection)> {
         .collect()
 }
 
-/// Whether there shall be groups, and where.
+/// Decides whether there are cgroups, and where.
 ///
 /// # Errors
-/// A path of the policy's where no cgroup is.
+/// The policy names a path that is no cgroup.
 pub(crate) fn groups(
     policy: &Policy,
     host: &Host,
@@ -164,8 +165,9 @@ pub(crate) fn groups(
     Ok(plan(policy, host, place, shape, disks))
 }
 
-/// The disks below the workspace, and below the directory that an overlay writes to instead. None where one of the two
-/// has a disk that nobody knows: the limit would not hold there.
+/// The disks of the workspace and of the overlay's directory. Empty if one of the two has an unknown disk,
+/// because the limit
+/// would not hold there.
 fn disks(policy: &Policy, caller: &Caller) -> Vec<(u64, u64)> {
     let upper = policy.overlay.as_ref().and_then(|overlay| overlay.upper.as_deref());
     let mut disks = Vec::new();
@@ -189,7 +191,7 @@ fn plan(
     disks: Vec<(u64, u64)>,
 ) -> CgroupPlan {
     let limits = &policy.limits;
-    // Where nobody asks for it, it would only be in the way of whatever moves tasks between processors.
+    // Without a limit of its own, a cpuset would only hinder programs that move tasks between processors.
     let is_asked = |controller: &Controller| *controller != Controller::Cpuset || limits.cpuset.is_some();
     let CgroupPlace { path: parent, mut enable, mut controllers, leave } = place;
     enable.retain(is_asked);
@@ -198,7 +200,8 @@ fn plan(
     let means = Means { controllers: &controllers, disks: &disks };
     let mut leaf = Vec::new();
     if means.hold(Controller::Memory) {
-        // Half of a command is of no use to anybody, and init goes with it, so that the end is told by the kernel.
+        // A killed process makes the rest of its command useless. Init is killed too, so the kernel reports the
+        // end.
         leaf.push(Setting::new("memory.oom.group", 1));
     }
     let (shared, leaf) = match shape {
@@ -207,7 +210,8 @@ fn plan(
             (Vec::new(), leaf)
         }
         SandboxKind::Session { ready } => {
-            // Whoever hits it first shall be the one who made them.
+            // Each command has the limit of the session too. A command that starts too many processes then
+            // meets its own limit first.
             let of_each = Limits { pids: limits.pids, ..Limits::default() };
             leaf.extend(settings(&of_each, means, INIT));
             (settings(limits, means, limits::own_processes(ready)), leaf)
@@ -218,8 +222,9 @@ fn plan(
     CgroupPlan { plan: Some(Arc::new(plan)), lack: None, disks }
 }
 
-/// A reaper lies beside the embedding program, in no namespace of its own, and makes few calls. What is sent to the
-/// program's process group does not reach it.
+/// Steps of the reaper: a process beside the embedding program, in no namespace of its own, that makes few
+/// system calls. A
+/// signal to the program's process group does not reach it.
 fn reaper(host: &Host) -> Section {
     let mut steps = Section::default();
     steps.push(Protection::PidNamespace, &Step::NewSession {});
@@ -231,18 +236,18 @@ fn reaper(host: &Host) -> Section {
     steps
 }
 
-// Limits → what files of a group are to say. Pure.
+// The contents of a cgroup's files.
 
-/// cpu.max counts in periods of that many microseconds, and in quotas of this at least.
+/// Period and smallest quota of cpu.max, in microseconds.
 const PERIOD: u64 = 100_000;
 const LONGEST_PERIOD: u64 = 1_000_000;
 pub(crate) const SHORTEST_QUOTA: u64 = 1_000;
 
-/// The files that hold processes to `limits`, of those that there are `means` for. `own` are processes of ours.
+/// The files that enforce `limits` with these `means`. `own` is the number of Kennel's processes in the cgroup.
 fn settings(limits: &Limits, means: Means<'_>, own: u64) -> Vec<Setting> {
     let mut settings = Vec::new();
     if let Some(memory) = limits.memory.filter(|_| means.hold(Controller::Memory)) {
-        // First, or the limit could be met by swapping.
+        // First, because the command could otherwise swap its way past memory.max.
         let swap = limits.swap.map_or(0, |size| size.bytes());
         settings.push(Setting::where_there("memory.swap.max", swap));
         settings.push(Setting::new("memory.max", memory.bytes()));

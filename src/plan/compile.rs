@@ -1,7 +1,7 @@
-//! The only place where policy becomes mechanism: a policy and the facts of a host go in, a plan comes out.
+//! Policy and facts of the host in, plan out: the only place that turns the one into the other.
 //!
-//! Reads the host's files to check what is granted; changes nothing and starts nothing. Every condition on the
-//! policy is in this room, so that the inside has none.
+//! It reads files of the host to check the grants. It changes nothing and starts nothing. It decides every condition on
+//! the policy, so that the inside decides none.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -27,27 +27,58 @@ use crate::policy::audit::Audit;
 use crate::policy::limits::Limits;
 use crate::policy::profile::TmpLife;
 use crate::protect::paths::Protected;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
 use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{View, grants, inputs, pin, secrets, source, symlink_check, system, toolchains};
+use crate::view::{
+    MountOnHost, View, grants, inputs, pin, secrets, source, symlink_check, system, toolchains,
+};
 
-/// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
+/// The part of a plan that needs no look at the granted paths. PID 1 can start with it while [`finish`] runs.
 pub(crate) struct Begun {
     pub(crate) namespaces: Section,
-    /// Cgroups that PID 1 is to be born in one of.
+    /// The cgroups. PID 1 is born in one of them.
     pub(crate) groups: cgroup::CgroupPlan,
     enforcement: Enforcement,
 }
 
-/// The first part of [`compile`].
+/// Compiles `policy` for `host` and `caller` into a plan for a sandbox of this kind.
 ///
 /// # Errors
-/// A policy that contradicts itself, or asks for what this host or this version does not have.
+/// Everything that is known before a process exists: a policy that contradicts itself, a missing path, a protection that
+/// this host lacks.
+pub(crate) fn compile(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: SandboxKind,
+) -> Result<Compiled, Error> {
+    finish(begin(policy, host, caller, shape)?, policy, host, caller, shape)
+}
+
+/// Like [`compile`], for a program that the spawn broker checked.
+///
+/// # Errors
+/// Those of [`compile`].
+pub(crate) fn compile_program(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    program: Option<&OwnProgram>,
+) -> Result<Compiled, Error> {
+    let shape = SandboxKind::Once;
+    let begun = begin(policy, host, caller, shape)?;
+    finish_for(begun, policy, host, caller, shape, Subject::Program(program))
+}
+
+/// The first part of [`compile`]: checks the policy and writes the first steps of PID 1.
+///
+/// # Errors
+/// A policy that contradicts itself, or one that needs something that this host or this version lacks.
 pub(crate) fn begin(
     policy: &Policy,
     host: &Host,
@@ -55,16 +86,9 @@ pub(crate) fn begin(
     shape: SandboxKind,
 ) -> Result<Begun, Error> {
     policy.validate()?;
-    if host.kernel < OLDEST {
-        return Err(Error::Unavailable {
-            protection: Protection::Root,
-            reason: format!("Linux {} cannot make mounts read-only as a tree", host.kernel),
-            remedy: Some(format!("use Linux {OLDEST} or later (mount_setattr)")),
-        });
-    }
-    let subject = Subject::Workspace;
+    check_kernel(host)?;
     let groups = cgroup::groups(policy, host, caller, shape)?;
-    let names = &inputs::HomeNames::default();
+    let (names, subject) = (&inputs::HomeNames::default(), Subject::Workspace);
     let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     namespaces::namespaces(&inputs, &mut namespaces, &mut enforcement);
@@ -75,23 +99,11 @@ pub(crate) fn begin(
     Ok(Begun { namespaces, groups, enforcement })
 }
 
-/// Compiles `policy` for `host`, asked by `caller`, into a plan of that shape.
+/// The second part of [`compile`], for the same policy, host, caller and kind: looks at the granted paths and writes the
+/// rest of the plan.
 ///
 /// # Errors
-/// Everything that can be known before a process exists: contradictions, missing paths, walls this host lacks.
-pub(crate) fn compile(
-    policy: &Policy,
-    host: &Host,
-    caller: &Caller,
-    shape: SandboxKind,
-) -> Result<Compiled, Error> {
-    finish(begin(policy, host, caller, shape)?, policy, host, caller, shape)
-}
-
-/// The rest of [`compile`], for the same policy, host, caller and shape.
-///
-/// # Errors
-/// Missing paths, walls this host lacks.
+/// A missing path, a protection that this host lacks.
 pub(crate) fn finish(
     begun: Begun,
     policy: &Policy,
@@ -99,56 +111,43 @@ pub(crate) fn finish(
     caller: &Caller,
     shape: SandboxKind,
 ) -> Result<Compiled, Error> {
-    finish_for(Subject::Workspace, begun, (policy, host, caller, shape))
-}
-
-/// [`compile`] for a program that the spawn broker checked.
-///
-/// # Errors
-/// Those of [`compile`].
-pub(crate) fn compile_program(
-    policy: &Policy,
-    host: &Host,
-    caller: &Caller,
-    program: Option<&OwnProgram>,
-) -> Result<Compiled, Error> {
-    let begun = begin(policy, host, caller, SandboxKind::Once)?;
-    finish_for(Subject::Program(program), begun, (policy, host, caller, SandboxKind::Once))
+    finish_for(begun, policy, host, caller, shape, Subject::Workspace)
 }
 
 fn finish_for(
-    subject: Subject<'_>,
     begun: Begun,
-    (policy, host, caller, shape): (&Policy, &Host, &Caller, SandboxKind),
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: SandboxKind,
+    subject: Subject<'_>,
 ) -> Result<Compiled, Error> {
     let Begun { namespaces, groups, mut enforcement } = begun;
-    let names = inputs::HomeNames::read(&caller.homes);
-    let inputs =
-        Inputs { policy, host, caller, names: &names, shape, subject, controllers: groups.controllers() };
-    let workspace = match subject {
-        Subject::Workspace => Some(grants::workspace(&inputs)?),
-        Subject::Program(_) => None,
-    };
+    let names = &inputs::HomeNames::read(&caller.homes);
+    let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
+
+    // What the command sees, and which of it is protected.
+    let workspace = workspace(&inputs)?;
     let (view, mut protected) = view_of(&inputs, workspace.as_ref())?;
     let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
     symlink_check::check(&view, &inputs)?;
+
+    // The steps of the inside, in the order in which it carries them out; and what they come to, for the report.
     let (setup, on_host) = sections::setup_steps(&inputs, &view, &mut enforcement)?;
-    let ground = (shape != SandboxKind::Once)
-        .then(|| MountSnapshot::of(&view, &on_host, &protected, secrets::absent(&view, &inputs)));
-    let (footing, again) = match shape {
-        // No mount of it is ever put up again.
-        SandboxKind::Once | SandboxKind::OneShot => {
-            (MountSnapshot::of_one_shot(&view, &on_host, shape == SandboxKind::Once), Section::default())
-        }
-        SandboxKind::Session { .. } => (MountSnapshot::default(), mount_state::again(&view, &on_host)),
-    };
+    // At once: a change on the host before this look goes unnoticed.
+    let mounts = HostMounts::of(&inputs, &view, &on_host, &protected);
     let modes = worker_mounts::modes(&inputs, &view);
     let worker = modes.followed_by(&sections::worker_steps(&inputs, &view, &mut enforcement));
-    let files = sections::file_steps(&inputs, &view);
     let (walls, rooms) = sections::wall_steps(&inputs, &view, &mut enforcement)?;
     protected.report(&inputs, &mut enforcement)?;
     case_fold::report(&inputs, &view, &on_host, &mut enforcement)?;
     let payload = sections::payload_steps(&inputs, &groups, &mut enforcement)?;
+    let files = sections::file_steps(&inputs, &view);
+
+    // What the outside needs while commands run.
+    let directory = start_directory(&inputs, workspace);
+    let network = network::settings(&inputs)?;
+    let bridge = network::bridge(&inputs)?.map(Arc::new);
     let view = Arc::new(view);
     Ok(Compiled {
         namespaces,
@@ -157,22 +156,22 @@ fn finish_for(
         worker,
         walls,
         payload,
-        ground,
-        footing,
-        again,
         files,
+        ground: mounts.snapshot,
+        footing: mounts.one_shot,
+        again: mounts.repair,
         grants: RestrictableGrants::of(&view),
         overlay,
         environment: PlannedVariables(request::environment(&inputs, &view)),
         client_variables: request::client_variables(policy),
-        directory: directory(&inputs, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
+        directory,
         watches: protected.watches.into(),
         rooms,
         limits: policy.limits.clone(),
         descriptors: limits::descriptors(&inputs),
-        audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
-        network: network::settings(&inputs)?,
-        bridge: network::bridge(&inputs)?.map(Arc::new),
+        audit: audit(&inputs),
+        network,
+        bridge,
         terms: policy.explain.then(|| Arc::new(Terms::new(&inputs, Arc::clone(&view)))),
         groups,
         enforcement,
@@ -180,50 +179,130 @@ fn finish_for(
     })
 }
 
-/// Everything visible. Of what the profile offers the first wins; what the policy grants replaces it; walls go over
-/// all that the policy does not name.
+/// Refuses kernels that are older than [`OLDEST`].
+fn check_kernel(host: &Host) -> Result<(), Error> {
+    if host.kernel >= OLDEST {
+        return Ok(());
+    }
+    Err(Error::Unavailable {
+        protection: Protection::Root,
+        reason: format!("Linux {} cannot make mounts read-only as a tree", host.kernel),
+        remedy: Some(format!("use Linux {OLDEST} or later (mount_setattr)")),
+    })
+}
+
+/// The workspace of the policy. A program of the spawn broker has none.
+fn workspace(inputs: &Inputs<'_>) -> Result<Option<source::BindSource>, Error> {
+    match inputs.subject {
+        Subject::Workspace => grants::workspace(inputs).map(Some),
+        Subject::Program(_) => Ok(None),
+    }
+}
+
+/// Everything visible, and what is protected in it.
+///
+/// If the profile offers a path twice, the first offer wins. A grant of the policy replaces an offer. A wall covers
+/// everything that the policy does not name.
 fn view_of(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> Result<(View, Protected), Error> {
     let mut view = View::default();
-    system::show(&mut view, inputs)?;
-    if let Some(workspace) = workspace {
-        grants::show_workspace(&mut view, inputs, workspace)?;
-    }
-    let named = grants::show_mounts(&mut view, inputs)?;
-    if let Some(workspace) = workspace {
-        git::show_repository(&mut view, inputs, workspace);
-    }
-    // Now that everything is there that is granted writable.
-    symlink_check::not_led(&view, &named)?;
-    if let Subject::Program(Some(program)) = inputs.subject {
-        let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
-        view.grant("program", program.at.clone(), node)?;
-    }
-    if let Some(workspace) = workspace {
-        view.overlay = overlay::overlaid(inputs, &view, workspace)?;
-    }
-    grants::show_home(&mut view, inputs);
-    grants::show_identity(&mut view, inputs);
-    toolchains::show(&mut view, inputs);
-    network::show_resolver(&mut view, inputs);
-    grants::show_masks(&mut view, inputs)?;
-    let ways = secrets::mask(&mut view, inputs)?;
-    system::mask(&mut view, inputs)?;
-    system::show_certificates(&mut view, inputs);
-    let protected = paths::protect(&mut view, inputs, workspace, &ways)?;
+    show_grants(&mut view, inputs, workspace)?;
+    show_offers(&mut view, inputs);
+    let protected = put_walls(&mut view, inputs, workspace)?;
     if inputs.shape.is_session() && inputs.policy.tmp == TmpLife::Session {
         pin::in_shared_places(&mut view);
     }
     Ok((view, protected))
 }
 
-/// Where commands start: as the policy says, resolved like a path in a shell; else the workspace.
-fn directory(inputs: &Inputs<'_>, workspace: PathBuf) -> PathBuf {
-    inputs.policy.cwd.as_deref().map_or(workspace, |cwd| inputs.caller.absolute(cwd))
+/// Shows the system, the workspace with its repository, the mounts of the policy, and the program of the spawn broker.
+fn show_grants(
+    view: &mut View,
+    inputs: &Inputs<'_>,
+    workspace: Option<&source::BindSource>,
+) -> Result<(), Error> {
+    system::show(view, inputs)?;
+    if let Some(workspace) = workspace {
+        grants::show_workspace(view, inputs, workspace)?;
+    }
+    let named = grants::show_mounts(view, inputs)?;
+    if let Some(workspace) = workspace {
+        git::show_repository(view, inputs, workspace);
+    }
+    // Only now does the view hold every writable grant.
+    symlink_check::not_led(view, &named)?;
+    if let Subject::Program(Some(program)) = inputs.subject {
+        let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
+        view.grant("program", program.at.clone(), node)?;
+    }
+    if let Some(workspace) = workspace {
+        view.overlay = overlay::overlaid(inputs, view, workspace)?;
+    }
+    Ok(())
 }
 
-// What compiling a policy comes to.
+/// Shows what the profile offers: files of the home, of the user and of toolchains, and the name server.
+fn show_offers(view: &mut View, inputs: &Inputs<'_>) {
+    grants::show_home(view, inputs);
+    grants::show_identity(view, inputs);
+    toolchains::show(view, inputs);
+    network::show_resolver(view, inputs);
+}
 
-/// Variables of an environment. Values may be secrets: only names are ever printed.
+/// Covers secrets and makes protected paths read-only.
+fn put_walls(
+    view: &mut View,
+    inputs: &Inputs<'_>,
+    workspace: Option<&source::BindSource>,
+) -> Result<Protected, Error> {
+    grants::show_masks(view, inputs)?;
+    let ways = secrets::mask(view, inputs)?;
+    system::mask(view, inputs)?;
+    system::show_certificates(view, inputs);
+    paths::protect(view, inputs, workspace, &ways)
+}
+
+/// The directory in which commands start: the policy's, resolved as a shell resolves a path; otherwise the workspace.
+fn start_directory(inputs: &Inputs<'_>, workspace: Option<source::BindSource>) -> PathBuf {
+    match &inputs.policy.cwd {
+        Some(cwd) => inputs.caller.absolute(cwd),
+        None => workspace.map_or_else(|| "/".into(), |workspace| workspace.path),
+    }
+}
+
+/// The audit log of the policy, with an absolute path.
+fn audit(inputs: &Inputs<'_>) -> Option<Audit> {
+    let audit = inputs.policy.audit.clone()?;
+    Some(Audit { path: inputs.caller.absolute(&audit.path), ..audit })
+}
+
+/// What the outside remembers of the mounts that lie in directories of the host.
+struct HostMounts {
+    snapshot: Option<MountSnapshot>,
+    one_shot: MountSnapshot,
+    repair: Section,
+}
+
+impl HostMounts {
+    fn of(inputs: &Inputs<'_>, view: &View, on_host: &[MountOnHost], protected: &Protected) -> Self {
+        let is_once = inputs.shape == SandboxKind::Once;
+        let is_session = inputs.shape.is_session();
+        let taken = || MountSnapshot::of(view, on_host, protected, secrets::absent(view, inputs));
+        Self {
+            // A sandbox for one command has no later one to compare for.
+            snapshot: (!is_once).then(taken),
+            one_shot: match is_session {
+                true => MountSnapshot::default(),
+                false => MountSnapshot::of_one_shot(view, on_host, is_once),
+            },
+            repair: match is_session {
+                true => mount_state::again(view, on_host),
+                false => Section::default(),
+            },
+        }
+    }
+}
+
+/// The variables of an environment. Values may be secrets, so `Debug` prints names only.
 #[derive(Clone, Default)]
 pub(crate) struct PlannedVariables(pub(crate) Vec<(OsString, OsString)>);
 
@@ -233,60 +312,60 @@ impl fmt::Debug for PlannedVariables {
     }
 }
 
-/// A policy that was checked against a host and turned into steps.
+/// The plan: a policy that was checked against a host and turned into steps, and what the outside has to know.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Compiled {
-    /// The first steps of PID 1, which need not wait for the others.
+    /// The first steps of PID 1. They do not wait for the other sections.
     pub(crate) namespaces: Section,
-    /// Steps of PID 1, shared by all commands.
+    /// Steps of PID 1 that hold for all commands.
     pub(crate) setup: Section,
-    /// Steps of each worker and command of a session, for places that commands share.
+    /// Steps of each worker and of each command of a session: the modes of directories that commands share.
     pub(crate) modes: Section,
-    /// Steps of each worker of a session.
+    /// Steps of each worker of a session. They begin with `modes`.
     pub(crate) worker: Section,
     /// Steps of each worker that end its privileges.
     pub(crate) walls: Section,
     /// Steps of the payload.
     pub(crate) payload: Section,
-    /// What will be in force if every step succeeds.
+    /// Steps of a worker that runs no command: it hands out its view for file calls of the session.
+    pub(crate) files: Section,
+    /// What is in force if every step succeeds.
     pub(crate) enforcement: Enforcement,
     /// Environment of commands that do not change it.
     pub(crate) environment: PlannedVariables,
     /// Which variables a client of the session may set.
     pub(crate) client_variables: ClientVariables,
-    /// Where commands start that do not say.
+    /// The directory of commands that name none.
     pub(crate) directory: PathBuf,
-    /// What all of it stands on in directories of the host's: where that is not what it was, later commands need other
-    /// walls. Where there are none, nobody has looked.
+    /// The host's files below the mounts, as they are now. If they change, later commands need a new plan. `None` for
+    /// [`SandboxKind::Once`].
     pub(crate) ground: Option<MountSnapshot>,
-    /// What the walls of a one-shot stand on there, which is looked at once more after the command.
+    /// The paths of a one-shot that the outside compares again after the command.
     pub(crate) footing: MountSnapshot,
-    /// Steps of a worker of a session that puts up again what its zygote has lost of them.
+    /// Steps of a worker of a session that repeat mounts which its zygote has lost.
     pub(crate) again: Section,
     /// Everything visible.
     pub(crate) view: Arc<View>,
-    /// Steps of a worker of a session that shows its view to calls for files.
-    pub(crate) files: Section,
-    /// What a command can go without.
+    /// The grants that a command can do without.
     pub(crate) grants: RestrictableGrants,
-    /// The workspace, where changes are kept apart from it.
+    /// The overlay of the workspace, if the policy asks for one.
     pub(crate) overlay: Option<overlay::Merged>,
-    /// Paths to look at after a command.
+    /// Paths that Kennel looks at after a command.
     pub(crate) watches: Arc<[Watch]>,
-    /// Private file systems that are looked at after a command that failed, in the order of their steps.
+    /// The sizes of the private file systems that Kennel looks at after a failed command, in the order of their steps.
     pub(crate) rooms: Vec<TmpfsSize>,
-    /// Limits that the outside keeps: wall time and output.
+    /// The limits of the policy. The outside keeps those of time and output.
     pub(crate) limits: Limits,
-    /// Soft and hard limit of a command's descriptors, where none is asked for.
+    /// Soft and hard limit of open descriptors, for commands without a limit of their own.
     pub(crate) descriptors: [u64; 2],
-    /// Cgroups of the commands, where there are some.
+    /// The cgroups of the commands, or why there are none.
     pub(crate) groups: cgroup::CgroupPlan,
-    /// Where what happens is written down; its path is absolute.
+    /// The audit log. Its path is absolute.
     pub(crate) audit: Option<Audit>,
-    /// What a proxy has to know, where there shall be one.
+    /// The settings of the proxy, if the policy asks for one.
     pub(crate) network: Option<Settings>,
-    /// What leads to a proxy that is not ours.
+    /// The plan of the bridge to another program's proxy.
     pub(crate) bridge: Option<Arc<BridgePlan>>,
-    /// What errors are explained by, where they shall be.
+    /// What refusals are explained with, if the policy asks for that.
     pub(crate) terms: Option<Arc<Terms>>,
 }

@@ -1,5 +1,6 @@
-//! From the view to mount steps, in the order the kernel needs them. Reads the host only to see whether a mount
-//! point is there: none is ever made on it.
+//! The view → mount steps, in the order that the kernel needs.
+//!
+//! It reads the host only to see whether a mount point exists. It never creates one on the host.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -30,18 +31,19 @@ const PROC_FLAGS: u64 = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | lib
 const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
 pub(crate) const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
 
-/// The sandbox's own empty directory, which covers are made from; the second where the policy puts something of
-/// its own at /run.
+/// The sandbox's own empty directory. Covers are binds of it. The second path is for a policy that mounts
+/// something at /run.
 const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];
 
-/// The sandbox's own /dev/null, as steps name it: on a read-only mount already.
+/// The sandbox's own /dev/null, as a path for steps. Its mount is already read-only.
 pub(crate) const NULL: &CStr = c"dev/null";
 
-/// Room in a cover for the mount points of what is granted in it.
+/// Size of a cover that holds mount points of grants, in bytes.
 const COVER_SIZE: u64 = 64 << 10;
 
-/// Appends the steps that make the view, pivot into it, and close what must not be writable. What workers mount
-/// themselves gets a mount point only. Answers what it mounts on the host's directories.
+/// Appends the steps that make the view, pivot into it and make it read-only. A mount that each worker makes
+/// gets only a
+/// mount point. Returns the mounts that lie in directories of the host.
 pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Result<Vec<MountOnHost>, Error> {
     let options = &tmpfs_size::of_root(inputs, view).options(0o755);
     setup.push(Protection::Root, &Step::NewRoot { options });
@@ -50,12 +52,12 @@ pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Res
         |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(inputs, view, target, node);
     let (made, on_host) = (BTreeSet::new(), Vec::new());
     let mut emitter = Emitter { view, setup, made, empty, by_worker: &by_worker, on_host };
-    // Before everything else, because covers may lie anywhere.
+    // First, because a cover can lie anywhere.
     let above: Vec<&Path> = empty.ancestors().collect();
     for path in above.into_iter().rev().skip(1) {
         emitter.make_dir(path, 0o755);
     }
-    // They are made from the sandbox's own /dev/null and files, which have to be there first.
+    // These are binds of the sandbox's own files, so the files come first.
     let is_late = |place: &ViewEntry| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
     let (covers, rest): (Vec<_>, Vec<_>) = view.iter().partition(|(_, place)| is_late(place));
     for (target, place) in rest.into_iter().chain(covers) {
@@ -70,8 +72,8 @@ pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Res
     Ok(on_host)
 }
 
-/// Appends the steps that put a procfs and a devpts of its own over those that a worker was born with, and walls into
-/// them.
+/// Appends the steps that mount a fresh procfs and devpts over those that the worker inherited, and the walls
+/// in them.
 pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Section) {
     let empty = empty_directory(view);
     let mut emitter = Emitter {
@@ -91,8 +93,9 @@ pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Sectio
     }
 }
 
-/// Whether the way to `target` leads through something that others can change: something of the host's, or a private
-/// place that commands share.
+/// Whether the path to `target` leads through something that others can change: a directory of the host, or a
+/// private
+/// directory that commands share.
 pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
     let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
         Some(Node::Bind { .. }) => true,
@@ -102,32 +105,33 @@ pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
     if lexical::ancestors(target).skip(1).any(changes) { Within::Granted } else { Within::Root }
 }
 
-/// The sandbox's own empty directory.
+/// The path of the sandbox's own empty directory.
 pub(crate) fn empty_directory(view: &View) -> &'static Path {
     let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
     Path::new(EMPTY[usize::from(!own_run)])
 }
 
-/// Makes a mount read-only, or also all below it.
+/// A step that makes a mount read-only; with `recursive` also all mounts below it.
 pub(crate) fn read_only(target: &CStr, recursive: bool) -> Step<'_> {
     Step::SetAttributes { target, attributes: RDONLY, recursive: recursive.into() }
 }
 
-/// A path of the sandbox as steps want it: relative to the root.
+/// A path of the sandbox for a step: relative to the root.
 pub(crate) fn relative(path: &Path) -> CString {
     let below = lexical::below(path, Path::new("/")).unwrap_or(path).as_os_str();
     let bytes = if below.is_empty() { b"." } else { below.as_bytes() };
-    // A NUL cannot come from the host, and the policy refuses it; cutting there names another path, which fails.
+    // The policy refuses NUL bytes, and paths of the host have none. A path cut at a NUL names another path, and its
+    // step fails.
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     CString::new(&bytes[..end]).unwrap_or_default()
 }
 
-/// A host path for a step.
+/// A path of the host for a step.
 pub(crate) fn absolute(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Whether something is put into this cover, so that it stays writable until then.
+/// Whether this cover holds mount points. Then it stays writable until they are made.
 fn is_filled(view: &View, target: &Path, place: &ViewEntry) -> bool {
     place.node == Node::Cover && view.has_children(target)
 }
@@ -136,14 +140,14 @@ pub(crate) fn attributes(access: Access) -> u64 {
     match access {
         Access::Read => RDONLY | NOSUID | NODEV,
         Access::Write => NOSUID | NODEV,
-        // Read-only is about the node's own mode, owner and times: what it stands for is written all the same.
+        // The read-only flag protects the mode, owner and times of the node. Writes to the device still work.
         Access::Device => RDONLY | NOSUID,
     }
 }
 
-// One place of the view after the other, as steps.
+// The steps of one view entry after the other.
 
-/// The steps so far.
+/// The steps so far, and what they depend on.
 pub(crate) struct Emitter<'e> {
     pub(crate) view: &'e View,
     pub(crate) setup: &'e mut Section,
@@ -154,10 +158,10 @@ pub(crate) struct Emitter<'e> {
 }
 
 impl Emitter<'_> {
-    /// Puts up what belongs at `target`, below all that is there already.
+    /// Appends the steps that put `place` at `target`. The entries above it are in place already.
     ///
     /// # Errors
-    /// It cannot lie there.
+    /// The entry cannot be placed there.
     pub(crate) fn place(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
         match self.view.mount_above(target) {
             Some((_, ViewEntry { node: Node::Bind { .. }, .. })) => self.in_host_directory(target, place),
@@ -177,7 +181,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The target lies in something of the host's: the mount point must be there already.
+    /// The target lies in a directory of the host: the mount point must exist.
     fn in_host_directory(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
         let mounts = place.node.is_mount() && !matches!(place.node, Node::Private { .. });
         let there = self.view.host_path_of_mount_point(target).map(|path| (BindSource::resolve(&path), path));
@@ -185,14 +189,15 @@ impl Emitter<'_> {
         match there {
             Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
                 self.mount(target, place, Within::Granted);
-                // What each worker mounts by itself is there anyway.
-                // What lies in an overlay nobody outside can replace.
+                // Not these: each worker mounts its own /proc and /dev/pts anyway, and nobody outside can
+                // replace a mount point in an
+                // overlay.
                 if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.lies_in_overlay(target) {
                     self.on_host.push(MountOnHost { target: target.to_owned(), path });
                 }
                 Ok(())
             }
-            // What the profile would put there gives way to what the policy shows.
+            // An offer of the profile gives way to a grant of the policy.
             _ if place.origin == Origin::Profile => Ok(()),
             _ if !mounts => Err(refuse(
                 target,
@@ -229,7 +234,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Directories between the mount that the target lies in and the target itself.
+    /// Creates the directories between the enclosing mount and the target.
     fn parents(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
         let mount = self.view.mount_above(target).map_or(Path::new("/"), |(path, _)| path);
         let between: Vec<&Path> =
@@ -280,7 +285,7 @@ impl Emitter<'_> {
             Node::Tmpfs { mode, room } => {
                 mount(c"tmpfs", TMPFS_FLAGS, &room.with_own(self.view, target).options(*mode));
             }
-            // Something is granted in what is covered: its mount point has to be made there first.
+            // The cover holds a grant, whose mount point has to be created in it first.
             Node::Cover if is_filled(self.view, target, place) => {
                 mount(c"tmpfs", TMPFS_FLAGS, &TmpfsSize::of_size(COVER_SIZE).options(0o755));
             }
@@ -307,7 +312,7 @@ impl Emitter<'_> {
                     overlay::mount(overlaid, source, (self.empty, within), self.setup);
                 }
             }
-            // From the merged tree: the host's own would be written past the overlay.
+            // A bind of the merged tree. A bind of the host's directory would let writes bypass the overlay.
             Node::Bind { source, access }
                 if source.path.as_os_str() == target && self.view.lies_in_overlay(target) =>
             {

@@ -1,7 +1,9 @@
-//! What the view makes of a path that a command could not use: which wall it is, and which flag would allow it.
+//! Why a command could not use a path: which wall is in the way, and which flag would allow it.
 //!
-//! Reads nothing of the host but what the sandbox shows: whether a path that it hides is there is never looked at, so
-//! that no command learns it by what its caller is told. What is not certain under the policy is said to be possible.
+//! Of the host it reads only what the sandbox shows. It never looks whether a hidden path exists, so no command
+//! learns that
+//! from the text that its caller gets. If the policy does not make a reason certain, the text says that it is
+//! possible.
 
 #[cfg(test)]
 mod tests;
@@ -29,21 +31,22 @@ use crate::view::source::exists;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, View, ViewEntry};
 
-/// What errors are explained by: what is where inside, and what is not there at all.
+/// What explanations are made from: the view and the settings of the policy.
 #[derive(Debug)]
 pub(crate) struct Terms {
     view: Arc<View>,
     read_only_workspace: bool,
-    /// What the private places hold together.
+    /// The size of all private directories together.
     pub(crate) private: TmpfsSize,
     pub(crate) network: NetworkMode,
-    /// The flags before the host that would give it a proxy, where the profile goes together with one.
+    /// The flags before a host's name that would allow it through the proxy. `None` if the profile excludes a
+    /// proxy.
     pub(crate) proxy_flags: Option<&'static str>,
-    /// The only ports that TCP connects to on the host's network, where Landlock narrows it.
+    /// The only TCP ports that the command may connect to on the host's network, if Landlock restricts them.
     pub(crate) ports: Option<Vec<u16>>,
 }
 
-/// A finding about a path, not yet with a subject.
+/// A reason, before it is attached to a path.
 struct Finding {
     protection: Protection,
     reason: String,
@@ -63,8 +66,9 @@ impl Terms {
         }
     }
 
-    /// Why `path`, as the sandbox has it, answers `errno`, where that is the sandbox's doing. `narrowed` is what the
-    /// command goes without.
+    /// Explains why `path` in the sandbox gives `errno`. `None` if the sandbox is not the reason. `narrowed`
+    /// lists the
+    /// restrictions of the command.
     pub(crate) fn explain(&self, path: &Path, errno: Errno, narrowed: &[Restriction]) -> Option<Denial> {
         let itself = resolve(&self.view, path, Last::Kept)?;
         let target = resolve(&self.view, path, Last::Followed)?;
@@ -88,12 +92,12 @@ impl Terms {
         Some(Denial { protection, subject: crate::report::subject::shown(&subject), reason, basis, remedy })
     }
 
-    /// The place that `path` is or lies in.
+    /// The entry of the view that holds `path`, and its path.
     fn place(&self, path: &Path) -> Option<(PathBuf, &ViewEntry)> {
         path.ancestors().find_map(|above| Some((above.to_owned(), self.view.get(above)?)))
     }
 
-    /// EROFS: nothing can be written there.
+    /// EROFS: the path is read-only.
     fn read_only(&self, path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
         if let Some(finding) = went_without(path, narrowed) {
             return Some(finding);
@@ -118,7 +122,7 @@ impl Terms {
         }
     }
 
-    /// Something of the host that the sandbox shows read-only.
+    /// A read-only bind of the host.
     fn read_only_bind(&self, path: &Path, at: &Path, place: &ViewEntry) -> Finding {
         let Node::Bind { source, .. } = &place.node else {
             return certain(Protection::Root, "it is read-only", None);
@@ -129,7 +133,8 @@ impl Terms {
         match place.origin {
             Origin::Wall => {
                 let at = crate::report::subject::shown(at);
-                // It is kept for the outside: no flag is recommended that would let the command in.
+                // Programs outside obey this path, so the text recommends no flag that lets the command write
+                // it.
                 let reason =
                     format!("it is read-only: {} {at}; change it outside of the sandbox", place.what);
                 certain(place.protection, reason, None)
@@ -153,7 +158,7 @@ impl Terms {
         }
     }
 
-    /// ENOENT: the sandbox does not show it. Whether it is there outside is not looked at.
+    /// ENOENT: the sandbox does not show the path. Kennel does not look whether it exists outside.
     fn absent(&self, path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
         if narrowed.iter().any(|narrowing| narrowing.hides(path)) {
             return Some(possible("the command was started without it", None));
@@ -184,7 +189,7 @@ impl Terms {
         Some(certain(place.protection, reason, None))
     }
 
-    /// ENOSPC: a private place is full.
+    /// ENOSPC: a private file system is full.
     fn full(&self, path: &Path) -> Option<Finding> {
         let (at, place) = self.place(path)?;
         match &place.node {
@@ -205,12 +210,12 @@ impl Terms {
     }
 }
 
-/// A size that is more, and can be typed.
+/// A larger size for a flag.
 fn twice(size: Size) -> Size {
     Size::from_bytes(size.bytes().saturating_mul(2))
 }
 
-/// A rule makes the proxy the way out by itself, unless the policy says that there is none.
+/// With a rule, a policy uses the proxy by itself, unless it sets another network mode.
 fn proxy_flags(inputs: &Inputs<'_>) -> Option<&'static str> {
     match (inputs.policy.profile.meaning().reach, inputs.policy.network.mode) {
         (Reach::Nowhere, _) => None,
@@ -227,7 +232,7 @@ fn possible(reason: &str, remedy: Option<String>) -> Finding {
     Finding { protection: Protection::Root, reason: reason.to_owned(), basis: Basis::Possible, remedy }
 }
 
-/// What the command's own narrowings make read-only.
+/// Whether a restriction of the command makes the path read-only.
 fn went_without(path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
     let takes = |narrowing: &Restriction| match narrowing {
         Restriction::ReadOnly(grant) | Restriction::Hide(grant) => path.starts_with(grant),
@@ -237,15 +242,16 @@ fn went_without(path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
     narrowed.iter().any(takes).then(|| certain(Protection::Root, reason, None))
 }
 
-/// Whether nothing but the sandbox keeps the caller from writing to what lies at `path`, or would lie there in `source`:
-/// only then does a grant help.
+/// Whether only the sandbox keeps the caller from writing to `path`. Only then does a grant help. If `path`
+/// does not exist,
+/// its nearest existing directory within `source` counts.
 fn is_writable_outside(path: &Path, source: &Path) -> bool {
     let there = path.ancestors().find(|path| exists(path) || *path == source).unwrap_or(source);
     let read_only = statvfs(there).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_RDONLY));
     !read_only && access(there, AccessFlags::W_OK).is_ok()
 }
 
-/// `--ro` or `--rw` for `source` at `target`, where a flag can spell it.
+/// The flag `--ro` or `--rw` for `source` at `target`, if it can be typed.
 fn bind_flag(flag: &str, source: &Path, target: &Path) -> Option<String> {
     if !is_plain(source) || !is_plain(target) {
         return None;
@@ -254,27 +260,31 @@ fn bind_flag(flag: &str, source: &Path, target: &Path) -> Option<String> {
     Some(if same { format!("{flag} {source}") } else { format!("{flag} {source}:{target}") })
 }
 
-/// Whether a path means the same to flags, shells and eyes.
+/// Whether a path reads the same to flag parsers, shells and people.
 fn is_plain(path: &Path) -> bool {
     let plain = |c: char| c.is_alphanumeric() || "/._-+@%,=".contains(c);
     path.to_str().is_some_and(|text| !text.is_empty() && text.chars().all(plain))
 }
 
-// Where a path leads inside, through the links that the sandbox shows. Follows no link on the host by itself: each is
-// read by a descriptor that no link led to, so that nobody learns where a hidden one points.
+// Resolving a path inside the sandbox through the links that the sandbox shows. It never lets the kernel follow
+// a link on
+// the host: it reads each link through a descriptor that was opened without following any. So nobody learns
+// where a hidden
+// link points.
 
-/// More parts than that no path of the kernel's has.
+/// More components than any path of the kernel has (PATH_MAX is 4096 bytes).
 const MOST_PARTS: usize = 4096;
 
-/// What to do with a link at the very end.
+/// What to do with a link in the last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     Followed,
     Kept,
 }
 
-/// The absolute path without links, `.` and `..`; `None` where it is relative or leads in circles. What lies in private
-/// places is gone, links too: there it is taken as it is written.
+/// The absolute path without links, `.` and `..`. `None` if the path is relative or its links form a loop.
+/// Files of private
+/// file systems are gone after the command, and their links too, so paths there stay as they are written.
 pub(crate) fn resolve(view: &View, path: &Path, last: Last) -> Option<PathBuf> {
     let mut todo: VecDeque<OsString> = VecDeque::new();
     prepend(&mut todo, path);
@@ -306,7 +316,7 @@ pub(crate) fn resolve(view: &View, path: &Path, last: Last) -> Option<PathBuf> {
     Some(at)
 }
 
-/// The parts of `path`, in front of those that are left.
+/// Puts the components of `path` in front of `todo`.
 fn prepend(todo: &mut VecDeque<OsString>, path: &Path) {
     for part in path.components().rev() {
         match part {
@@ -317,7 +327,7 @@ fn prepend(todo: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Where the link at a place leads, if there is one.
+/// The target of a link at `place`, if a link is there.
 fn link(view: &View, place: &Path) -> Option<PathBuf> {
     match view.get(place).map(|place| &place.node) {
         Some(Node::Symlink { points_to }) => Some(points_to.clone()),

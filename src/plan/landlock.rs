@@ -1,8 +1,10 @@
-//! Landlock as second wall: the view's grants once more, by inode. Even a path that leads out of the view would
+//! Landlock as the second wall: it allows the grants of the view once more, by inode. A path that leads out of
+//! the view would
 //! end here.
 //!
-//! No second wall where a read-only place lies below a writable one (protected paths, grants below /tmp or HOME):
-//! rights only add up, and there the mount's own flag is the wall.
+//! It is no second wall for a read-only path below a writable one (protected paths, grants below /tmp or HOME):
+//! Landlock
+//! rights only add up. There the read-only mount is the wall.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -20,18 +22,19 @@ use crate::report::error::Error;
 use crate::view::inputs::Inputs;
 use crate::view::{Access, Node, Origin, View, ViewEntry};
 
-/// First ABI with rules for TCP ports. Linux 6.7.
+/// First ABI with rules for TCP ports: Linux 6.7.
 const ABI_WITH_PORTS: u32 = 4;
 
-/// First ABI with scopes for signals and abstract sockets. Linux 6.12.
+/// First ABI with scopes for signals and abstract sockets: Linux 6.12.
 const ABI_WITH_SCOPES: u32 = 6;
 
-/// What Landlock's rules for TCP ports do not look at (Linux 6.18), and a filter of system calls refuses.
+/// Ways around Landlock's rules for TCP ports (Linux 6.18). The seccomp filter refuses them.
 pub(crate) const WITHOUT_FILTER: &str =
     "without a seccomp filter Multipath TCP and TCP Fast Open connect to any port";
 
-/// Appends the ruleset: everything the ABI knows is handled; reading is allowed below the root, which shows only
-/// what is granted, and writing where the view is writable.
+/// Appends the ruleset. It handles every right that the ABI knows. It allows reading below the root, which
+/// shows only grants,
+/// and writing where the view is writable.
 pub(crate) fn ruleset(
     inputs: &Inputs<'_>,
     view: &View,
@@ -76,7 +79,7 @@ pub(crate) fn ruleset(
     Ok(())
 }
 
-/// Says whether TCP is narrowed, where the policy asks for it.
+/// Reports whether TCP ports are restricted, if the policy asks for it.
 fn report_ports(inputs: &Inputs<'_>, number: u32, enforcement: &mut Enforcement) -> Result<(), Error> {
     let Some(ports) = network::ports_of_host(inputs) else { return Ok(()) };
     if number < ABI_WITH_PORTS {
@@ -89,13 +92,13 @@ fn report_ports(inputs: &Inputs<'_>, number: u32, enforcement: &mut Enforcement)
     Ok(())
 }
 
-/// Whether the filter of system calls must stand because ports that must be narrowed are not without.
+/// Whether the seccomp filter is required: required port rules can be bypassed without it.
 pub(crate) fn rests_on_filter(inputs: &Inputs<'_>) -> bool {
     network::ports_of_host(inputs).is_some()
         && inputs.policy.effective_requirement(Protection::LandlockNetwork) == Requirement::Required
 }
 
-/// Says that ports are narrowed in part only: there is no filter of system calls.
+/// Reports that port rules can be bypassed, because there is no seccomp filter.
 pub(crate) fn without_filter(inputs: &Inputs<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
     if rests_on_filter(inputs) {
         return Err(Error::Unavailable {
@@ -111,15 +114,16 @@ pub(crate) fn without_filter(inputs: &Inputs<'_>, enforcement: &mut Enforcement)
     Ok(())
 }
 
-/// Appends the restriction itself, for the payload.
+/// Appends the step with which the payload enters the domain.
 pub(crate) fn restrict(inputs: &Inputs<'_>, payload: &mut Section) {
     if inputs.host.landlock_abi > 0 {
         payload.push_by(inputs.policy, Protection::Landlock, &Step::LandlockRestrict {});
     }
 }
 
-/// Appends a domain in which nothing is allowed but to connect to one socket, which needs a right from ABI 9 on: no file,
-/// no port, no signal or abstract socket to anybody outside of it.
+/// Appends a domain that allows only to connect to one socket: no file, no port, no signal and no abstract
+/// socket outside of
+/// the domain. From ABI 9 on, connecting to a path needs a right.
 pub(crate) fn socket_alone(inputs: &Inputs<'_>, socket: &CStr, walls: &mut Section) {
     let number = inputs.host.landlock_abi;
     if number == 0 {
@@ -137,7 +141,7 @@ pub(crate) fn socket_alone(inputs: &Inputs<'_>, socket: &CStr, walls: &mut Secti
     restrict(inputs, walls);
 }
 
-/// What a place allows beyond reading, if anything.
+/// What an entry allows beyond reading, if anything.
 fn allowed(place: &ViewEntry, abi: ABI) -> Option<BitFlags<AccessFs>> {
     let directory =
         AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
@@ -170,7 +174,8 @@ fn detail(number: u32) -> String {
     format!("ABI {number}, all of its file access rights")
 }
 
-/// The crate's newest ABI stands for everything newer: rights that it does not know are not handled.
+/// The crate's newest ABI stands for every newer one. Kennel does not handle rights that the crate does not
+/// know.
 fn abi(number: u32) -> ABI {
     ABI::from(i32::try_from(number).unwrap_or(i32::MAX))
 }

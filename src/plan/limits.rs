@@ -1,5 +1,5 @@
-//! Resource limits by prlimit(2): what every kernel has. Where a limit is weaker than a cgroup's would be, the
-//! report says how.
+//! Resource limits by prlimit(2), which every kernel has. If such a limit is weaker than a cgroup's, the report
+//! says how.
 
 pub(crate) mod command;
 #[cfg(test)]
@@ -18,22 +18,29 @@ use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::view::inputs::{Inputs, SandboxKind};
 
-/// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
-/// (fs/coredump.c), and too small for a file. The filter of system calls keeps it so.
+/// RLIMIT_CORE is 1. With 0, the kernel would still start a core handler behind a pipe; 1 tells it not to
+/// (fs/coredump.c),
+/// and is too small for a core file. The seccomp filter keeps the limit at 1.
 pub(crate) const NO_CORE: u64 = 1;
 
-/// Soft and hard limit of the descriptors of commands whose policy has none.
+/// Soft and hard limit of open descriptors, for commands whose policy sets none.
 ///
-/// Descriptors on their way in messages are counted by user, and nobody may send any while there are more than his own limit:
-/// unix(7), `ETOOMANYREFS`. So commands have fewer than Kennel, which could start no other command of their user else.
+/// The kernel counts descriptors in flight by user, and a process cannot send more of them while the count is
+/// above its own
+/// limit (unix(7), `ETOOMANYREFS`). Commands therefore get a lower limit than Kennel. With an equal one, a
+/// command could keep
+/// Kennel from starting further commands of the same user.
 pub(crate) fn descriptors(inputs: &Inputs<'_>) -> [u64; 2] {
     let [few, most] = inputs.caller.descriptors;
     let most = most - most / 4;
     [few.min(most), most]
 }
 
-/// Appends to the first steps of PID 1, whose children inherit it, what takes from commands what their caller is ahead of
-/// others by, which for most callers is nothing; and what lets a zygote send descriptors whatever commands do.
+/// Appends first steps of PID 1, which its children inherit. They take away the scheduling privileges that the
+/// caller has and
+/// other processes lack; most callers have none. They also raise the descriptor limit of PID 1, so that a
+/// zygote can send
+/// descriptors whatever commands do.
 pub(crate) fn ordinary(inputs: &Inputs<'_>, namespaces: &mut Section) {
     let crate::host::caller::SchedulingPrivileges { scheduling: [policy, nice, io], oom, may_be } =
         inputs.caller.ahead;
@@ -57,16 +64,17 @@ pub(crate) fn ordinary(inputs: &Inputs<'_>, namespaces: &mut Section) {
     }
 }
 
-/// Appends to the first steps of PID 1, whose children inherit it, that there are no cores: by its filter no worker could set
-/// that limit any more.
+/// Appends a first step of PID 1, which its children inherit: no core files. Workers could not set this limit
+/// later, because
+/// their filter forbids it.
 pub(crate) fn no_core(inputs: &Inputs<'_>, namespaces: &mut Section) {
     namespaces.push_by(inputs.policy, Protection::CoreDumps, &rlimit(libc::RLIMIT_CORE, NO_CORE));
 }
 
-/// Appends the limits that the policy asks for, and those it always has.
+/// Appends the limits that the policy asks for, and those that always hold.
 ///
 /// # Errors
-/// A limit that is required and cannot be kept in full here.
+/// A limit that is required and cannot be enforced in full on this host.
 pub(crate) fn limits(
     inputs: &Inputs<'_>,
     groups: &CgroupPlan,
@@ -81,14 +89,15 @@ pub(crate) fn limits(
     limit.of_each_process()
 }
 
-/// What is not counted was tried: shared mappings, memfd_create(2), System V shared memory, tmpfs. RLIMIT_AS would count
-/// those that are mapped, but ends programs that reserve more than they use, such as node.
+/// Tests showed what RLIMIT_DATA does not count: shared mappings, memfd_create(2), System V shared memory,
+/// tmpfs. RLIMIT_AS
+/// would count the mapped ones, but it breaks programs that reserve more than they use, such as node.
 const MEMORY_BY_RLIMIT: &str = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and \
                                 files in private places are not counted";
 const SWAP_BY_NOTHING: &str = "; what is swapped out of it is not limited";
 
 pub(crate) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
-    // SIGXCPU comes at the soft limit; the hard limit a second later is SIGKILL.
+    // SIGXCPU comes at the soft limit, SIGKILL one second later at the hard limit.
     let hard = if resource == libc::RLIMIT_CPU { soft.saturating_add(1) } else { soft };
     Step::Limit { resource, soft, hard }
 }
@@ -101,7 +110,7 @@ struct Limiter<'l> {
 }
 
 impl Limiter<'_> {
-    /// The limit is among the [first steps](no_core).
+    /// Reports on core files. The limit itself is set by [`no_core`].
     fn cores(&mut self) -> Result<(), Error> {
         if self.inputs.host.core_socket {
             let detail = "no core file; kernel.core_pattern names a socket, whose handler gets cores whatever the limit is: sysctl \
@@ -174,7 +183,7 @@ impl Limiter<'_> {
             self.say(Protection::CpuTime, State::Degraded, detail)?;
         }
         if wanted.open_files.is_some() {
-            // Set with the limits of the command, when all its descriptors have come.
+            // The payload sets it with the command's own limits, once it has received all descriptors.
             self.say(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
         }
         if let Some(size) = wanted.file_size {
@@ -184,7 +193,7 @@ impl Limiter<'_> {
         Ok(())
     }
 
-    /// What a group of the sandbox holds.
+    /// What shares the cgroup's limit.
     fn whose(&self) -> &'static str {
         match self.inputs.shape {
             SandboxKind::Once | SandboxKind::OneShot => "with all that the command starts",
@@ -196,12 +205,12 @@ impl Limiter<'_> {
         self.payload.push_by(self.inputs.policy, protection, &rlimit(resource, value));
     }
 
-    /// A cgroup holds it.
+    /// Reports a limit that a cgroup enforces.
     fn hold(&mut self, protection: Protection, detail: &str) {
         self.enforcement.set(protection, State::Enforced, detail);
     }
 
-    /// No cgroup holds it; `lack` says why.
+    /// Reports a limit that no cgroup enforces. `lack` says why.
     fn fall_back(
         &mut self,
         protection: Protection,
@@ -218,7 +227,7 @@ impl Limiter<'_> {
         Ok(())
     }
 
-    /// What can be done where no cgroup is to blame.
+    /// What the caller can do if a missing cgroup is not the reason.
     fn instead(&self, protection: Protection) -> String {
         let policy = self.inputs.policy;
         let by_cgroup = "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or ";
@@ -228,7 +237,7 @@ impl Limiter<'_> {
         );
         let by_cgroup = if could_be_held && policy.limits.cgroup == Cgroup::Off { by_cgroup } else { "" };
         match (protection, policy.profile.meaning().is_strict) {
-            // Its sentence says what else helps.
+            // The detail names the other remedy.
             (Protection::CoreDumps, true) => {
                 "run sysctl -w kernel.core_pattern=core, or choose another profile".to_owned()
             }
@@ -255,27 +264,30 @@ impl Limiter<'_> {
     }
 }
 
-// How many processes there may be, where no cgroup counts them: by RLIMIT_NPROC, or `kernel.pid_max` of the sandbox's pid
-// namespace for real root, whom the kernel holds to no RLIMIT_NPROC.
+// How many processes there may be, without a cgroup: by RLIMIT_NPROC, or by `kernel.pid_max` of the sandbox's
+// pid
+// namespace for real root, because the kernel does not apply RLIMIT_NPROC to it.
 
-/// From here on RLIMIT_NPROC counts the processes of a user namespace.
+/// First kernel whose RLIMIT_NPROC counts the processes of a user namespace.
 const COUNTS_BY_NAMESPACE: Version = Version(5, 14);
 
-/// From here on each pid namespace has a `kernel.pid_max` of its own. Before, there is one for the whole host, which
-/// real root could write from inside.
+/// First kernel with a `kernel.pid_max` for each pid namespace. Older kernels have one for the whole host, and
+/// real root
+/// could write it from inside.
 const PID_MAX_BY_NAMESPACE: Version = Version(6, 14);
 
-/// Numbers that the kernel does not give out again (RESERVED_PIDS of kernel/pid.c): a namespace that has once used them up
+/// Numbers that the kernel keeps back (RESERVED_PIDS of kernel/pid.c). After its numbers have wrapped around
+/// once, a namespace
 /// has so many fewer.
 const RESERVED_PIDS: u64 = 300;
 
-/// The kernel takes no lower `kernel.pid_max` than so many for each processor that there can be (PIDS_PER_CPU_MIN).
+/// The lowest `kernel.pid_max` that the kernel takes, for each possible processor (PIDS_PER_CPU_MIN).
 const PIDS_PER_CPU: u64 = 8;
 
-/// The most that `kernel.pid_max` can be.
+/// The highest `kernel.pid_max`.
 const PID_MAX_LIMIT: u64 = 1 << 22;
 
-/// Appends to the first steps of PID 1 what limits the processes of a sandbox where rlimits do not.
+/// Appends the step that limits the processes of a sandbox where rlimits do not: `kernel.pid_max`.
 pub(crate) fn pid_max(inputs: &Inputs<'_>, namespaces: &mut Section) {
     if let Some(Pids { by: By::PidMax(most), .. }) = kept(inputs) {
         let (path, bytes) = (c"/proc/sys/kernel/pid_max", &*format!("{most}\n").into_bytes());
@@ -283,7 +295,7 @@ pub(crate) fn pid_max(inputs: &Inputs<'_>, namespaces: &mut Section) {
     }
 }
 
-/// How the number of processes is kept, without a cgroup.
+/// How the number of processes is limited without a cgroup.
 pub(crate) struct Pids {
     pub(crate) by: By,
     pub(crate) state: State,
@@ -291,14 +303,15 @@ pub(crate) struct Pids {
 }
 
 pub(crate) enum By {
-    /// That many for the user in the namespace, ours among them.
+    /// RLIMIT_NPROC: that many processes of the user in the namespace, Kennel's included.
     Rlimit(u64),
-    /// That many numbers in the pid namespace of PID 1.
+    /// `kernel.pid_max`: that many numbers in the pid namespace of PID 1.
     PidMax(u64),
     Nothing,
 }
 
-/// How well the number of processes can be kept; `None` where nobody asks for it, or a cgroup holds it.
+/// How well the number of processes can be limited. `None` if the policy sets no limit, or a cgroup enforces
+/// it.
 pub(crate) fn kept(inputs: &Inputs<'_>) -> Option<Pids> {
     let pids = inputs
         .policy
@@ -330,7 +343,7 @@ pub(crate) fn kept(inputs: &Inputs<'_>) -> Option<Pids> {
     Some(Pids { by, state, how })
 }
 
-/// For real root, to whom the kernel never applies RLIMIT_NPROC.
+/// For real root: the kernel never applies RLIMIT_NPROC to it.
 pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> (By, State, String) {
     const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
     if host.kernel < PID_MAX_BY_NAMESPACE {
@@ -348,8 +361,9 @@ pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> (By, State, Str
     (By::PidMax(numbers), State::Degraded, how)
 }
 
-/// Processes of a session besides those of its commands: the zygote, init and payload of each worker that waits or is
-/// just being made, and the command's own init.
+/// Kennel's processes in a session: the zygote, init and payload of each worker that waits or is being made,
+/// and the init of
+/// a command.
 pub(crate) fn own_processes(ready: usize) -> u64 {
     2 * (ready as u64 + 1) + 2
 }

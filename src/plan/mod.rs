@@ -1,4 +1,4 @@
-//! Policy and facts of the host become steps: data that the inside carries out.
+//! The plan: policy, view and facts of the host become steps that the inside carries out.
 
 pub(crate) mod bridge;
 pub(crate) mod cgroup;
@@ -24,7 +24,7 @@ use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 
-/// Steps in order, as bytes, with the protection of each.
+/// A list of encoded steps, and the protection that each belongs to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Section {
     pub(crate) bytes: Vec<u8>,
@@ -32,12 +32,12 @@ pub(crate) struct Section {
 }
 
 impl Section {
-    /// Appends a step that the sandbox cannot do without.
+    /// Appends a step. If it fails, the sandbox does not start.
     pub(crate) fn push(&mut self, protection: Protection, step: &Step<'_>) {
         self.put(protection, step, false);
     }
 
-    /// Appends a step that may fail where the policy says `if_available`.
+    /// Appends a step that may fail if the policy says `if_available` for `protection`.
     pub(crate) fn push_by(&mut self, policy: &Policy, protection: Protection, step: &Step<'_>) {
         let optional = policy.effective_requirement(protection) == Requirement::IfAvailable;
         self.put(protection, step, optional);
@@ -48,7 +48,7 @@ impl Section {
         self.protections.push(protection);
     }
 
-    /// Both in order.
+    /// The steps of `self`, then those of `other`.
     pub(crate) fn followed_by(&self, other: &Self) -> Self {
         Self {
             bytes: [&*self.bytes, &other.bytes].concat(),
@@ -56,7 +56,7 @@ impl Section {
         }
     }
 
-    /// The step at `index` and the protection it belongs to.
+    /// The step at `index`, and its protection.
     pub(crate) fn step(&self, index: u32) -> Option<(Protection, Step<'_>)> {
         let index = usize::try_from(index).ok()?;
         let entry = kennel_helper::plan::entries(&self.bytes).nth(index)??;

@@ -1,6 +1,8 @@
-//! What the walls in directories of the host's stand on. Whoever renames or removes a mount point outside takes the
-//! mount away, in every namespace; and what was not there when a session was prepared may be there later. Reads, never
-//! writes.
+//! What the mounts in directories of the host depend on. A program outside that renames or removes a mount
+//! point takes the
+//! mount away in every namespace. Files that were missing when a session was prepared can appear later.
+//!
+//! This file reads the host and never writes.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -13,8 +15,8 @@ use kennel_helper::plan::Step;
 use crate::plan::emit::relative;
 use crate::plan::{Section, emit};
 use crate::protect::paths::Protected;
+use crate::protect::place::Done;
 use crate::protect::recheck;
-use crate::protect::recheck::Done;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
@@ -22,7 +24,7 @@ use crate::report::outcome::Denial;
 use crate::sys::inode::Identity;
 use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 
-/// Paths of the host, and what was there.
+/// Paths of the host, and what was there at the time of the snapshot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MountSnapshot {
     seen: Vec<Seen>,
@@ -35,35 +37,38 @@ struct Seen {
     thing: Option<Thing>,
 }
 
-/// What stands on it.
+/// What depends on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// The workspace or a writable grant, and everything in it: what the policy calls it.
+    /// The workspace or a writable grant, and everything in it; with the policy's word for it.
     Grant(&'static str),
     /// A mount that shows what commands write. No command can move its mount point.
     Mount,
-    /// A mount that keeps commands from writing, likewise.
+    /// A mount that keeps commands from writing. No command can move its mount point.
     Wall,
-    /// A watch, or a secret that was not there. A command can have put something there, or exchanged the link.
+    /// A watched path, or a secret that did not exist. A command can have created something there, or replaced
+    /// a link.
     Watch,
-    /// A directory in which what is added is to be protected too. A command can have added something.
+    /// A directory whose new entries are to be protected too. A command can have added some.
     Listed,
 }
 
-/// What tells one thing from another that took its place.
+/// What distinguishes a file from another one that took its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Thing {
     identity: Identity,
-    /// When it was made, where the file system knows: numbers are used again.
+    /// When it was created, if the file system knows: inode numbers are reused.
     born: Option<SystemTime>,
-    /// When a file that no command writes was changed, in seconds and nanoseconds: who gives it a second name and takes
-    /// the first has taken the mount away, and can give the first back. Of a directory that is listed, when its entries
-    /// were.
+    /// When its inode was changed, in seconds and nanoseconds. Recorded for files that no command writes: a
+    /// program outside can
+    /// give the file a second name, remove the first, which takes the mount away, and then restore the first.
+    /// Recorded also for
+    /// listed directories: it changes with their entries.
     changed: Option<(i64, i64)>,
 }
 
 impl What {
-    /// The mounts of a view that lie in the host's directories.
+    /// What depends on the mount point of this mount.
     fn of(view: &View, mount: &MountOnHost) -> Self {
         match view.get(&mount.target).map(|place| &place.node) {
             Some(Node::Bind { access: Access::Write, .. }) => Self::Mount,
@@ -72,12 +77,12 @@ impl What {
     }
 }
 
-/// What has changed since.
+/// The difference between a snapshot and the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MountChange {
     None,
     Some,
-    /// A grant is not what it was; what the policy calls it.
+    /// A grant is not what it was: the policy's word for it, and its path.
     Grant(&'static str, PathBuf),
 }
 
@@ -92,7 +97,7 @@ impl MountSnapshot {
         let grants = view
             .writable_directories()
             .map(|(target, source)| (source.path.clone(), What::Grant(called(target))));
-        // Commands would find an empty directory, or one that nobody else sees.
+        // If it was replaced, commands would find an empty directory, or one that nobody else sees.
         let read_only = view.iter().filter_map(|(_, place)| match &place.node {
             Node::Bind { source, access: Access::Read } if place.what == "workspace" => {
                 Some((source.path.clone(), What::Grant(place.what)))
@@ -105,15 +110,19 @@ impl MountSnapshot {
         let secrets = secrets.into_iter().map(|path| (path, What::Watch));
         let of_view = grants.chain(read_only).chain(mounts);
         let mut paths: Vec<(PathBuf, What)> = of_view.chain(watches).chain(listed).chain(secrets).collect();
-        // Several watches wait for the same part of their ways, one after the other.
+        // Several watches can depend on the same path, one after the other.
         paths.dedup();
         let seen = |(path, what): (PathBuf, What)| Seen { thing: look(&path, what), path, what };
         Self { seen: paths.into_iter().map(seen).collect() }
     }
 
-    /// Of a one-shot what protects the protected paths; where it has its mounts `ahead` of its command, its grants and its other
-    /// mounts too. Nobody has looked yet: a sandbox has many commands, and what is replaced between them may have the same
-    /// inode.
+    /// The paths to compare after a one-shot: the mount points over protected paths. If its mounts are made
+    /// `ahead` of its
+    /// command, also its grants and other mounts.
+    ///
+    /// Nothing is recorded about them yet: [`now`](Self::now) does that for each command. A sandbox runs many
+    /// commands, and what
+    /// is replaced between two of them may have the same inode number.
     pub(crate) fn of_one_shot(view: &View, mounts: &[MountOnHost], ahead: bool) -> Self {
         let protects = |mount: &MountOnHost| {
             view.get(&mount.target).is_some_and(|place| place.protection == Protection::ProtectedPaths)
@@ -140,8 +149,10 @@ impl MountSnapshot {
         Self { seen: self.seen.iter().map(seen).collect() }
     }
 
-    /// Tells of walls that were taken away since, with what they stood on: the command could write there from then on.
-    /// Nothing is undone, because it may be the user's: git outside replaces its config by renaming.
+    /// Reports the walls whose mount point was replaced, changed or removed: from then on the command could
+    /// write there. Kennel
+    /// undoes nothing, because the change may be the user's. For example, git outside replaces its config by
+    /// renaming.
     pub(crate) fn denials(&self) -> Vec<Denial> {
         let tell = |seen: &Seen| {
             let what = match fs::symlink_metadata(&seen.path) {
@@ -161,7 +172,8 @@ impl MountSnapshot {
         self.seen.iter().filter(|seen| seen.what == What::Wall).filter_map(tell).collect()
     }
 
-    /// Looks again. What commands can change counts only where none can have: `is_idle`.
+    /// Compares with the host. Paths that commands may modify are compared only if no command is running
+    /// (`is_idle`).
     pub(crate) fn change(&self, is_idle: bool) -> MountChange {
         let counts = |seen: &&Seen| is_idle || !matches!(seen.what, What::Watch | What::Listed);
         let mut changed =
@@ -174,7 +186,7 @@ impl MountSnapshot {
         [first].into_iter().chain(changed).find_map(grant).unwrap_or(MountChange::Some)
     }
 
-    /// Takes what lies at mount points now for what was there.
+    /// Records the mount points anew.
     pub(crate) fn settle_mounts(&mut self) {
         for seen in self.seen.iter_mut().filter(|seen| matches!(seen.what, What::Mount | What::Wall)) {
             seen.thing = look(&seen.path, seen.what);
@@ -182,7 +194,7 @@ impl MountSnapshot {
     }
 }
 
-/// The error for a writable grant that is not the directory that was granted, or is not there any more.
+/// The error for a grant whose directory was replaced or removed.
 pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: &str) -> Error {
     let (source, remedy) = match fs::symlink_metadata(&path) {
         Ok(_) => {
@@ -196,8 +208,9 @@ pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: &str) -> Error
     Error::Grant { what, path, source, remedy: Some(remedy) }
 }
 
-/// What is at a path; `None` where nothing is. Change times are those of a clock that ticks every 1 to 10 ms before Linux
-/// 6.13: a change in the tick of the last one goes unseen.
+/// What is at a path; `None` if nothing is. Before Linux 6.13, the clock of change times ticks every 1 to 10
+/// ms: a change in
+/// the same tick as the recorded one goes unnoticed.
 fn look(path: &Path, what: What) -> Option<Thing> {
     fs::symlink_metadata(path).ok().map(|metadata| thing(&metadata, what))
 }
@@ -212,7 +225,7 @@ fn thing(metadata: &fs::Metadata, what: What) -> Thing {
     Thing { identity: Identity::of_metadata(metadata), born: metadata.created().ok(), changed }
 }
 
-/// The steps of a worker whose zygote may have lost mounts: each that is gone is put up again.
+/// Steps of a worker whose zygote may have lost mounts. Each step repeats a mount if it is gone.
 pub(crate) fn again(view: &View, mounts: &[MountOnHost]) -> Section {
     let mut worker = Section::default();
     let empty = &*relative(emit::empty_directory(view));
@@ -230,7 +243,7 @@ pub(crate) fn again(view: &View, mounts: &[MountOnHost]) -> Section {
                 own = relative(source);
                 (&*own, emit::RDONLY, Identity::NOTHING)
             }
-            // What it showed is out of a worker's reach.
+            // The worker cannot reach what the mount showed.
             Node::Bind { source, .. } => (c"", 0, source.identity),
             _ => (c"", 0, Identity::NOTHING),
         };

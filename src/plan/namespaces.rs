@@ -1,4 +1,5 @@
-//! Who the command is inside: namespaces, id maps, privileges, keyring. Decides which steps, runs none.
+//! The identity of the command inside: namespaces, id maps, privileges, keyring. This file writes the steps and
+//! runs none.
 
 use std::ffi::CStr;
 
@@ -11,17 +12,19 @@ use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::sys::birth::Users;
 use crate::view::inputs::Inputs;
 
-/// Securebits that take real root's privileges from uid 0, locked: SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP,
-/// SECBIT_NO_CAP_AMBIENT_RAISE and their locks, of capabilities(7).
+/// Securebits that take real root's privileges from uid 0, and lock that: SECBIT_NOROOT,
+/// SECBIT_NO_SETUID_FIXUP,
+/// SECBIT_NO_CAP_AMBIENT_RAISE and their locks (capabilities(7)).
 const SECUREBITS: u64 = 0b1100_1111;
 
-/// What is said where there is no user namespace.
+/// The report if there is no user namespace.
 const WITHOUT_USERS: &str = "refused by this host: commands run as the host's root, without capabilities";
-/// What a command sees of its own place among the cgroups.
+/// The report on a command's view of its cgroup.
 const CGROUP: &str = "its own cgroup appears as the root";
 
-/// The user and pid namespaces are there when PID 1 starts; the others are made one by one, so that a refusal
-/// names the one that is refused.
+/// Appends the namespaces of PID 1. The user and pid namespaces exist when it starts. It makes the others one
+/// by one, so that
+/// a failure names the namespace that the kernel refuses.
 pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     users(inputs, setup, enforcement);
     enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
@@ -34,8 +37,9 @@ pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: 
         unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
     }
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
-    // A zygote stays where the groups of its workers are in sight: from within a namespace of its own it could have none
-    // of them born elsewhere (mount option nsdelegate).
+    // A zygote stays outside of a cgroup namespace. From within one, it could not have its workers born in
+    // their cgroups (mount
+    // option nsdelegate, cgroups(7)).
     if inputs.controllers.is_none() || !inputs.shape.is_session() {
         unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, CGROUP);
     }
@@ -48,7 +52,7 @@ pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: 
     setup.push_by(inputs.policy, UtsNamespace, &Step::Hostname { name: inputs.policy.hostname.as_bytes() });
 }
 
-/// What each worker has for itself. Its pid namespace is there when it starts.
+/// Appends the namespaces of each worker. Its pid namespace exists when it starts.
 pub(crate) fn worker_namespaces(inputs: &Inputs<'_>, worker: &mut Section, enforcement: &mut Enforcement) {
     worker.push(MountNamespace, &Step::Unshare { flags: libc::CLONE_NEWNS.cast_unsigned() });
     worker.push(MountNamespace, &Step::EnterRoot {});
@@ -60,8 +64,9 @@ pub(crate) fn worker_namespaces(inputs: &Inputs<'_>, worker: &mut Section, enfor
     }
 }
 
-/// A network namespace. Nothing replaces it where a proxy is to be the only way out: without it the proxy would be open
-/// to the whole host, and the host's network to the command.
+/// Appends the network namespace. With a proxy it is not optional: without a network namespace the whole host
+/// could use the
+/// proxy, and the command could use the host's network.
 fn own_network(inputs: &Inputs<'_>, setup: &mut Section) {
     if inputs.policy.effective_network() == NetworkMode::Proxy {
         return new_network(setup);
@@ -70,8 +75,12 @@ fn own_network(inputs: &Inputs<'_>, setup: &mut Section) {
     setup.push_by(inputs.policy, Protection::NetworkNamespace, &Step::LoopbackUp {});
 }
 
-/// A new namespace of one kind. Where the capabilities of the inside are those of the host's root, none may be missing:
-/// what comes next would be done to the host. Nor may mounts be seen there, which takes a step of its own then.
+/// Appends a new namespace of one kind.
+///
+/// Without a user namespace it is not optional: the inside then has capabilities of the host's root, so the
+/// next steps would
+/// act on the host. A new mount namespace then needs one more step, so that its mounts do not propagate to the
+/// host.
 pub(crate) fn unshare(inputs: &Inputs<'_>, section: &mut Section, protection: Protection, flag: libc::c_int) {
     let step = Step::Unshare { flags: flag.cast_unsigned() };
     if inputs.users() == Users::Own {
@@ -83,14 +92,14 @@ pub(crate) fn unshare(inputs: &Inputs<'_>, section: &mut Section, protection: Pr
     }
 }
 
-/// A network namespace that nothing goes without, such as that of one worker of a session.
+/// Appends a network namespace that is not optional, such as that of one worker of a session.
 pub(crate) fn new_network(steps: &mut Section) {
     let flags = libc::CLONE_NEWNET.cast_unsigned();
     steps.push(Protection::NetworkNamespace, &Step::Unshare { flags });
     steps.push(Protection::NetworkNamespace, &Step::LoopbackUp {});
 }
 
-/// Who there is inside. The user namespace is there when PID 1 starts, if there is one.
+/// The user and group ids inside. If there is a user namespace, it exists when PID 1 starts.
 fn users(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     id_maps(inputs, setup);
     match inputs.users() {
@@ -102,7 +111,8 @@ fn users(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement
     }
 }
 
-/// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.
+/// Appends the id maps. A process may map its own ids, one each, once it has denied setgroups(2)
+/// (user_namespaces(7)).
 pub(crate) fn id_maps(inputs: &Inputs<'_>, setup: &mut Section) {
     if inputs.users() == Users::Callers {
         return;
@@ -117,13 +127,14 @@ pub(crate) fn id_maps(inputs: &Inputs<'_>, setup: &mut Section) {
     write(c"/proc/self/gid_map", gids.as_bytes());
 }
 
-/// An empty session keyring: keys of the caller's session are out of reach.
+/// Appends an empty session keyring: the keys of the caller's session are then out of reach.
 pub(crate) fn keyring(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     setup.push_by(inputs.policy, Protection::Keyring, &Step::NewKeyring {});
     enforcement.set(Protection::Keyring, State::Enforced, "new session keyring");
 }
 
-/// Takes every privilege away, for good. Init gives its own up too: it needs none to wait and to signal.
+/// Appends the steps that give up every privilege for good. Init gives its own up too: it waits and signals
+/// without any.
 pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) {
     if !inputs.shape.is_session() {
         without_comeback(walls);
@@ -133,9 +144,12 @@ pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: 
     enforcement.set(Protection::NoNewPrivs, State::Enforced, "set-user-id programs gain nothing");
 }
 
-/// Nobody may trace this process or look into it, and no program can give capabilities back. Earlier, its id maps could
-/// not be written, which belong to root once it is not dumpable. Workers inherit all of it from their zygote, which
-/// keeps its own capabilities for them and runs no program.
+/// Appends the steps after which nobody may trace this process, and execve(2) gives no capability back.
+///
+/// They cannot come earlier: a process that is not dumpable cannot write its id maps, because they belong to
+/// root. Workers
+/// inherit all of it from their zygote. The zygote keeps its own capabilities for their set-up, and runs no
+/// program.
 pub(crate) fn without_comeback(section: &mut Section) {
     section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     section.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
@@ -143,7 +157,7 @@ pub(crate) fn without_comeback(section: &mut Section) {
     section.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
 }
 
-/// Nobody may trace this process or look into it, and it gets no privilege by execve(2).
+/// Appends the steps after which nobody may trace this process, and execve(2) gives it no privilege.
 pub(crate) fn untouchable(section: &mut Section) {
     section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     section.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));

@@ -1,5 +1,6 @@
-//! The network of the policy: sockets of the sandbox that are handed out, what the proxy has to know, and how the tools
-//! inside are told. Decides which steps, runs none.
+//! The network of a policy: the sockets of the sandbox that PID 1 hands out, the settings of the proxy, and the
+//! variables by
+//! which tools inside find it. This file writes steps and runs none.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,16 +24,16 @@ use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
 use crate::view::{Node, View, system};
 
-/// Ports of [`Network::transparent`] that programs without a proxy are served on, whatever is allowed.
+/// Ports on which [`Network::transparent`] always serves programs that know no proxy.
 const USUAL: [u16; 2] = [80, 443];
 
-/// More ports than that are not listened on: their steps must fit into the first message.
+/// The most such ports: their steps must fit into the first message.
 const MOST_PORTS: usize = 12;
 
-/// An address of loopback that names are not answered with.
+/// A second loopback address. Names do not resolve to it.
 const BESIDES: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Variables that lead programs to the proxy.
+/// Variables by which programs find the proxy.
 const PROXY: &[&str] = &[
     "ALL_PROXY",
     "CARGO_HTTP_PROXY",
@@ -54,15 +55,16 @@ const PROXY: &[&str] = &[
     "npm_config_proxy",
 ];
 
-/// Variables that say what is reached without it.
+/// Variables that list what programs reach without the proxy.
 const NO_PROXY: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
 
-/// The sandbox's own loopback, as rules, `no_proxy` and Java name it.
+/// The sandbox's own loopback: as rules, as `no_proxy` and as Java spell it.
 const LOOPBACK: [[&str; 3]; 3] =
     [["localhost", "localhost", "localhost"], ["127.0.0.1", "127.0.0.1", "127.*"], ["[::1]", "::1", "[::1]"]];
 
-/// A proxy of a Kennel sandbox, as programs know it. HTTP, not SOCKS: some libraries refuse to start with a SOCKS proxy
-/// in `ALL_PROXY` that they have no support for.
+/// The URL of the proxy, for programs. HTTP, not SOCKS: some libraries lack support for SOCKS and refuse to
+/// start with a SOCKS
+/// proxy in `ALL_PROXY`.
 fn url() -> String {
     format!("http://127.0.0.1:{PORT}")
 }
@@ -75,14 +77,15 @@ fn is_transparent(inputs: &Inputs<'_>) -> bool {
     asks_for_proxy(inputs) && inputs.policy.network.is_transparent()
 }
 
-/// The sockets that are handed out. They are made by the inside while it may: ports below 1024 take a privilege that no
-/// command has, so none can be taken by one.
+/// Appends the steps that make the proxy's sockets and hand them out. The inside makes them while it is allowed
+/// to: ports below
+/// 1024 need a privilege that no command has, so no command can take them.
 pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
     if !asks_for_proxy(inputs) {
         return;
     }
     if is_transparent(inputs) {
-        // With 127.0.0.1 alone the C library takes IPv4 for not configured, and asks for no address of it.
+        // With 127.0.0.1 alone, the C library thinks that IPv4 is not configured, and asks for no IPv4 address.
         let address = BESIDES.to_bits();
         namespaces.push(Protection::Proxy, &Step::LoopbackAddress { address });
     }
@@ -93,7 +96,7 @@ pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement:
     enforcement.set(Protection::Proxy, State::Enforced, detail(&inputs.policy.network));
 }
 
-/// Each socket that is handed out: its kind as socket(2) has it, and where it is bound.
+/// The sockets of the proxy.
 fn sockets(inputs: &Inputs<'_>) -> Vec<(libc::c_int, Ipv4Addr, u16)> {
     let mut sockets = vec![(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
     if is_transparent(inputs) {
@@ -104,7 +107,7 @@ fn sockets(inputs: &Inputs<'_>) -> Vec<(libc::c_int, Ipv4Addr, u16)> {
     sockets
 }
 
-/// Where programs without a proxy are served.
+/// The ports on which programs that know no proxy are served.
 fn ports(network: &Network) -> Vec<u16> {
     let mut ports = USUAL.to_vec();
     for port in rules(&network.allow).low_ports() {
@@ -116,7 +119,7 @@ fn ports(network: &Network) -> Vec<u16> {
     ports
 }
 
-/// Rules of a policy that was validated.
+/// Parses rules of a policy that was validated.
 fn rules(texts: &[String]) -> Rules {
     Rules::parse(texts.iter().map(String::as_str)).unwrap_or_default()
 }
@@ -133,17 +136,17 @@ fn detail(network: &Network) -> String {
     }
 }
 
-/// The ports that TCP connections may be made to on the host's network, where the policy narrows it.
+/// The ports that TCP may connect to on the host's network, if the policy restricts them.
 pub(crate) fn ports_of_host(inputs: &Inputs<'_>) -> Option<Vec<u16>> {
     let allow = &inputs.policy.network.allow;
     let is_narrowed = inputs.policy.effective_network() == NetworkMode::Host && !allow.is_empty();
     if is_narrowed { rules(allow).ports_of_any_host() } else { None }
 }
 
-/// What the proxy has to know.
+/// The settings of the proxy; `None` if the policy asks for none.
 ///
 /// # Errors
-/// A proxy of the environment that is none.
+/// The environment names an upstream proxy that is invalid.
 pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
     if !asks_for_proxy(inputs) {
         return Ok(None);
@@ -173,10 +176,10 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
     }))
 }
 
-/// What leads to a proxy that is not ours.
+/// The plan of the bridge to another program's proxy; `None` if the policy names none.
 ///
 /// # Errors
-/// A path where no socket is.
+/// No socket is at the path.
 pub(crate) fn bridge(inputs: &Inputs<'_>) -> Result<Option<BridgePlan>, Error> {
     match &inputs.policy.network.proxy {
         Some(proxy) if asks_for_proxy(inputs) => {
@@ -191,7 +194,7 @@ pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsSt
     if !asks_for_proxy(inputs) {
         return Vec::new();
     }
-    // Who has a rule for it means the host's, which only the proxy reaches.
+    // A rule for loopback means the host's loopback, which only the proxy reaches.
     let rules = rules(&inputs.policy.network.allow);
     let direct = LOOPBACK.iter().filter(|[host, ..]| !rules.name(host));
     let (by, by_java): (Vec<&str>, Vec<&str>) = direct.map(|[_, by, by_java]| (*by, *by_java)).unzip();
@@ -213,13 +216,13 @@ pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsSt
         .collect()
 }
 
-/// Whether a variable is one by which tools find a proxy.
+/// Whether tools find a proxy by this variable.
 pub(crate) fn leads_to_proxy(name: &OsStr) -> bool {
     PROXY.iter().chain(NO_PROXY).any(|other| name == *other)
 }
 
-/// The sandbox's own name server, where it has one, in the place of what the profile shows. To be called when the view is
-/// there.
+/// Shows the sandbox's own name server, if it has one, instead of the profile's. The rest of the view must be
+/// there already.
 pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
     if !is_transparent(inputs) {
         return;
@@ -230,7 +233,7 @@ pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
     if !inputs.policy.profile.meaning().shows_host {
         return show(usual, system::file(contents));
     }
-    // Where the whole tree is shown, it is the host's file, and may be a link.
+    // The profile shows the host's tree, so this is the host's file. It may be a link.
     match usual.canonicalize() {
         Ok(leads_to) if view.host_path(&leads_to).is_some() => {
             let own = Path::new("/run/kennel/resolv.conf");
@@ -239,44 +242,44 @@ pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
             view.wall("name server", &leads_to, Node::OwnFile { source }, Protection::Proxy);
         }
         Ok(leads_to) => view.wall("name server", &leads_to, system::file(contents), Protection::Proxy),
-        // Programs ask 127.0.0.1 then.
+        // Without the file, programs ask 127.0.0.1.
         Err(_) => {}
     }
 }
 
-// What the proxy has to know, made of a policy by `compile`. Plain data.
+// The settings of the proxy: plain data that `compile` makes from a policy.
 
-/// Where the proxy listens inside, on 127.0.0.1. The namespace is new, so nothing else can be there.
+/// The port of the proxy on 127.0.0.1 in the sandbox. The namespace is new, so no other program has it.
 pub(crate) const PORT: u16 = 3128;
 
-/// What the policy says of the network, in the forms that decisions need.
+/// The network part of a policy, in the forms that decisions need.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) allow: Rules,
     pub(crate) deny: Rules,
-    /// Special ranges that names may resolve to.
+    /// Special address ranges that names may resolve to.
     pub(crate) addresses: Vec<IpNet>,
     pub(crate) way: Reach,
-    /// Name servers to ask instead of the system's.
+    /// Name servers that the proxy asks instead of the system's.
     pub(crate) name_servers: Vec<SocketAddr>,
     pub(crate) limits: ProxyLimits,
     /// Ports on which programs that know no proxy are served.
     pub(crate) ports: Vec<u16>,
-    /// How many sockets come out of each sandbox.
+    /// How many sockets each sandbox hands out.
     pub(crate) sockets: usize,
 }
 
-/// How what passes is reached.
+/// How the proxy connects to allowed destinations.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Reach {
     #[default]
     Direct,
     /// Through an HTTP proxy.
     Upstream(Upstream),
-    /// Through somebody else's proxy on a Unix socket, which decides by itself.
+    /// Through another program's proxy on a Unix socket. That proxy decides what passes.
     Foreign {
         path: PathBuf,
-        /// That of the socket that was looked at.
+        /// The identity of the socket when the policy was compiled.
         identity: Identity,
     },
 }
@@ -299,10 +302,10 @@ impl Default for ProxyLimits {
 }
 
 impl ProxyLimits {
-    /// `descriptors` is how many the embedding program may have open.
+    /// `descriptors` is the limit of open descriptors of the embedding program.
     pub(crate) fn of(limits: &NetworkLimits, descriptors: u64) -> Self {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        // Each connection takes two, and the program has other needs.
+        // Each connection takes two descriptors, and the program needs others.
         let most = size(descriptors / 4).clamp(16, 4096);
         Self {
             connections: limits.connections.map_or(most, |count| size(count.into())),

@@ -1,8 +1,12 @@
-//! The workspace as an overlay: what the view and the outside know of it, and the steps that mount it. Reads the host,
-//! changes nothing: what an overlay directory must hold is made by whoever prepares the session.
+//! The workspace as an overlay: its entry in the view, what the outside knows of it, and the steps that mount
+//! it.
 //!
-//! Everything below the workspace comes from the merged tree: a bind of the host's own directory would let writes go
-//! past the overlay.
+//! This file reads the host and changes nothing. The code that prepares the session creates the overlay
+//! directory's contents.
+//!
+//! Everything below the workspace comes from the merged tree. A bind of the host's directory would let writes
+//! bypass the
+//! overlay.
 
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
@@ -20,7 +24,7 @@ use crate::plan::{Section, emit};
 use crate::policy::overlay::Overlay;
 use crate::protect::case_fold::ignores_case;
 use crate::protect::never::NeverCommitted;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
@@ -32,30 +36,32 @@ use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
 
-/// Below the directory of changes: what is written to the overlay, and what overlayfs needs beside it.
+/// The subdirectories of the directory of changes: overlayfs' upperdir and workdir.
 pub(crate) const UPPER: &str = "upper";
 pub(crate) const WORK: &str = "work";
 
-/// Bits of a mode that let others than the owner in: who reads changes may see secrets, who writes them forges them.
+/// Permission bits of anyone but the owner. Another user who reads changes may see secrets, and one who writes
+/// them forges
+/// them.
 pub(crate) const OTHERS: u32 = 0o077;
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
 const DAC_OVERRIDE: u32 = 1;
 
-/// What the outside has to know to list and to commit changes.
+/// What the outside needs to list and to commit changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Merged {
     pub(crate) workspace: BindSource,
-    /// The directory of the host that changes are kept in; `None` is memory.
+    /// The host's directory that holds the changes; `None` if memory does.
     pub(crate) upper: Option<PathBuf>,
-    /// What is never committed.
+    /// Paths that are never committed.
     pub(crate) never: Vec<NeverCommitted>,
 }
 
-/// The overlay that the policy asks for, checked against the view without walls.
+/// The overlay that the policy asks for. `view` has all grants and no walls yet.
 ///
 /// # Errors
-/// A kernel, file system or grant that it cannot be had with.
+/// A kernel, file system or grant that rules an overlay out.
 pub(crate) fn overlaid(
     inputs: &Inputs<'_>,
     view: &View,
@@ -79,10 +85,12 @@ pub(crate) fn overlaid(
     }))
 }
 
-/// Takes the watches of the workspace for what is never committed: the host's files do not change meanwhile.
+/// What the outside needs to commit changes. Turns the watches below the workspace into paths that are never
+/// committed: the
+/// host's files there do not change while a command runs.
 pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watch>) -> Option<Merged> {
     let Overlaid { target, upper, .. } = view.overlay.as_ref()?;
-    // Git outside writes where a link in a repository leads.
+    // Git outside writes to the target of a link in a repository.
     let mut never = vec![NeverCommitted::links(Path::new(".git"))];
     watches.retain(|watch| match watch.never(target) {
         Some(path) => {
@@ -105,8 +113,9 @@ pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watc
     Some(Merged { workspace: workspace.clone(), upper, never })
 }
 
-/// Appends the steps that mount the overlay of `workspace` at its place. All of it is put together in the sandbox's own
-/// empty directory, which is empty again afterwards.
+/// Appends the steps that mount the overlay of `workspace`. They build it in the sandbox's own empty directory
+/// and empty that
+/// directory again.
 pub(crate) fn mount(
     overlaid: &Overlaid,
     workspace: &BindSource,
@@ -152,8 +161,10 @@ fn bind<'s>(of: &BindSource, source: &'s CString, target: &'s CString, access: A
     Step::Bind { source, device, inode, target, within: Within::Root, attributes }
 }
 
-/// Options of overlayfs. Its own marks are user attributes, which it hides from commands; redirects and metadata-only
-/// copies are off then. Nothing is synced: changes are worth nothing until they are committed.
+/// Mount options of overlayfs. `userxattr`: its marks are user attributes, which it hides from commands;
+/// redirects and
+/// metadata-only copies are then off. `volatile`: nothing is synced, because changes have no value before a
+/// commit.
 fn options(lower: &Path, changes: &Path) -> CString {
     let path = |path: &Path| relative(path).to_string_lossy().into_owned();
     let [lower, upper, work] = [path(lower), path(&changes.join(UPPER)), path(&changes.join(WORK))];
@@ -161,13 +172,16 @@ fn options(lower: &Path, changes: &Path) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-// What a workspace can be overlaid with, and where its changes can be kept.
+// What can be overlaid, and where changes can be kept.
 
-/// First kernel with user extended attributes on tmpfs, without which a directory cannot take the place of another.
+/// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory by
+/// another.
 const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
-/// File systems whose times are another machine's, or nobody's: whether a file was changed meanwhile could not be known.
-/// NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2; of linux/magic.h. And Lustre, GFS2, OrangeFS.
+/// File systems whose time stamps another machine or another program sets, so that Kennel could not notice
+/// changes by others.
+/// Numbers of linux/magic.h: NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2. Then Lustre, GFS2,
+/// OrangeFS.
 const REMOTE: [i64; 14] = [
     0x6969,
     0x517b,
@@ -185,7 +199,7 @@ const REMOTE: [i64; 14] = [
     0x2003_0528,
 ];
 
-/// Whether this kernel has such an overlay. Every one that we run on mounts overlays in user namespaces.
+/// Checks that the kernel can keep the changes. Every supported kernel mounts overlays in user namespaces.
 pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), Error> {
     let kernel = inputs.host.kernel;
     if wanted.upper.is_some() || kernel >= OLDEST_IN_MEMORY {
@@ -201,7 +215,9 @@ pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), 
     })
 }
 
-/// The directory that changes are kept in. Who could write there could forge them, who could read there could know them.
+/// Checks the directory that keeps the changes. Another user who could write there could forge them, and one
+/// who could read
+/// there could learn them.
 pub(crate) fn check_upper(
     inputs: &Inputs<'_>,
     view: &View,
@@ -216,9 +232,9 @@ pub(crate) fn check_upper(
         let remedy = of_path(&error, REMEDY, REMEDY);
         not_usable(WHAT, given, error, remedy)
     };
-    let named = NamedPath { what: WHAT, given, led: ResolvedPath::follow(&path).map_err(refused)? };
+    let named = NamedPath { what: WHAT, given, resolved: ResolvedPath::follow(&path).map_err(refused)? };
     symlink_check::not_led(view, slice::from_ref(&named))?;
-    let ResolvedPath { source, metadata, .. } = named.led;
+    let ResolvedPath { source, metadata, .. } = named.resolved;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into()));
     }
@@ -239,7 +255,7 @@ pub(crate) fn check_upper(
     if kind == statfs::OVERLAYFS_SUPER_MAGIC {
         return Err(invalid("lies on an overlay itself"));
     }
-    // Whose it is and who can reach it would be what another machine says, or another user's program.
+    // Another machine or another user's program would answer whose it is and who may enter it.
     if is_remote(kind) {
         return Err(invalid("lies on a network or FUSE file system"));
     }
@@ -251,7 +267,7 @@ pub(crate) fn check_upper(
     Ok(source)
 }
 
-/// Whether an overlay shows all of a workspace, and it can be known what others change in it.
+/// Checks that an overlay shows all of the workspace, and that Kennel can notice what others change in it.
 pub(crate) fn check_workspace(workspace: &BindSource) -> Result<(), Error> {
     const REMEDY: &str = "copy it to a file system of this machine, or go without --overlay";
     let path = &workspace.path;
@@ -262,7 +278,8 @@ pub(crate) fn check_workspace(workspace: &BindSource) -> Result<(), Error> {
             "lies on a network or FUSE file system: what others change there meanwhile could not be noticed";
         return Err(invalid(reason, REMEDY));
     }
-    // XFS made so is overlaid all the same. What is protected and what was changed would have names that nobody compares.
+    // XFS with `ascii-ci` can be overlaid. But protected and changed paths would have spellings that nothing
+    // compares.
     if ignores_case(path).map_err(|error| refused(error, REMEDY))? {
         return Err(invalid("lies on a file system that ignores the case of names", REMEDY));
     }
@@ -280,7 +297,7 @@ fn mounted_below(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(points.find(|point| point != path && point.starts_with(path)))
 }
 
-/// Whether no writable grant shows the workspace too: what is written by another name would not be kept apart.
+/// Checks that no writable grant shows the workspace too: the overlay would not keep writes through it apart.
 pub(crate) fn check_grants(view: &View, workspace: &BindSource) -> Result<(), Error> {
     let shows = |(target, source): &(&Path, &BindSource)| {
         let is_workspace = *target == workspace.path && source.path == workspace.path;

@@ -1,4 +1,6 @@
-//! From a command to a request: the search path applied, strings checked, directory made absolute. Pure.
+//! A command becomes a request: the search path is applied, strings are checked, the directory is made
+//! absolute. Also the
+//! environment that commands get. This file reads nothing of the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -18,7 +20,8 @@ use crate::sys::secret::Secret;
 use crate::view::inputs::Inputs;
 use crate::view::{View, toolchains};
 
-/// A command, checked and owned; [`RequestBuf::encode`] borrows it. What it has of the environment is wiped when it goes.
+/// A command, checked and owned. [`encode`](Self::encode) borrows it. Dropping it wipes its copy of the
+/// environment.
 #[derive(Debug)]
 pub(crate) struct RequestBuf {
     cwd: CString,
@@ -30,28 +33,28 @@ pub(crate) struct RequestBuf {
     limits: Vec<u8>,
 }
 
-/// What a command is made from.
+/// The parts of a command.
 pub(crate) struct RequestFields<'w> {
     pub(crate) program: &'w OsStr,
-    /// What the program is told it is called; `None`: `program`.
+    /// The program's `argv[0]`; `None` means `program`.
     pub(crate) called: Option<&'w OsStr>,
     pub(crate) arguments: &'w [OsString],
     pub(crate) environment: &'w [(OsString, OsString)],
-    /// Variables besides, of which no copy may stay.
+    /// Variables with secret values. No copy of them may stay in memory.
     pub(crate) secrets: &'w [(OsString, Secret)],
-    /// Absolute.
+    /// An absolute path.
     pub(crate) directory: &'w Path,
-    /// Rows and columns, when a terminal is wanted.
+    /// Rows and columns of its terminal, if it gets one.
     pub(crate) terminal: Option<(u16, u16)>,
-    /// Whether what it leaves behind lives on.
+    /// Whether its children may outlive it.
     pub(crate) background: bool,
-    /// Encoded steps right before the program.
+    /// Encoded steps that the payload carries out right before execve(2).
     pub(crate) limits: &'w [u8],
 }
 
 impl RequestBuf {
     /// # Errors
-    /// An empty program name, a NUL anywhere, a variable without a name.
+    /// An empty program name, a NUL byte anywhere, a variable without a name.
     pub(crate) fn new(wanted: &RequestFields<'_>) -> Result<Self, Error> {
         if wanted.program.is_empty() {
             return Err(refused("program", wanted.program, "is empty"));
@@ -67,7 +70,7 @@ impl RequestBuf {
             arguments.push(&c_string("argument", argument)?);
         }
         let mut environment = environment_with_room(wanted);
-        // Of two variables of one name, getenv(3) takes the first.
+        // If a name is there twice, getenv(3) returns the first.
         let is_secret = |name: &OsString| wanted.secrets.iter().any(|(secret, _)| secret == name);
         for (name, value) in wanted.environment.iter().filter(|(name, _)| !is_secret(name)) {
             environment.push(&variable(name, value)?);
@@ -90,7 +93,7 @@ impl RequestBuf {
         })
     }
 
-    /// The request's bytes, and how much scratch the inside needs to carry it out.
+    /// The encoded request, and how many bytes of scratch the inside needs to carry it out.
     pub(crate) fn encode(&self) -> (Zeroizing<Vec<u8>>, usize) {
         let (rows, columns) = self.window.unwrap_or_default();
         let request = Request {
@@ -103,7 +106,7 @@ impl RequestBuf {
             background: self.background.into(),
             limits: &self.limits,
         };
-        // Measured first, so that no half of it is left where it was before it grew.
+        // Measure first: a buffer that grows would leave a copy of secrets behind.
         let mut length = Length(0);
         request.put(&mut length);
         let mut bytes = Zeroizing::new(Vec::with_capacity(length.0));
@@ -118,7 +121,7 @@ impl Drop for RequestBuf {
     }
 }
 
-/// Counts what would be written.
+/// A sink that counts bytes.
 struct Length(usize);
 
 impl Sink for Length {
@@ -127,14 +130,14 @@ impl Sink for Length {
     }
 }
 
-/// A list that does not move while the environment is put into it.
+/// An empty list with room for the whole environment, so that it never moves while it is filled.
 fn environment_with_room(wanted: &RequestFields<'_>) -> ListBuf {
     let plain = wanted.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
     let secret = wanted.secrets.iter().map(|(name, secret)| name.len() + secret.expose().len() + 2);
     ListBuf::with_room(wanted.environment.len() + wanted.secrets.len(), plain.chain(secret).sum())
 }
 
-/// `NAME=VALUE` with its NUL, in one piece that is wiped.
+/// `NAME=VALUE` and NUL in one buffer that is wiped.
 fn secret_variable(name: &OsStr, secret: &Secret) -> Result<Zeroizing<Vec<u8>>, Error> {
     if name.is_empty() || name.as_bytes().contains(&b'=') {
         return Err(refused("environment variable", name, "is not a name"));
@@ -145,8 +148,10 @@ fn secret_variable(name: &OsStr, secret: &Secret) -> Result<Zeroizing<Vec<u8>>, 
     Ok(bytes)
 }
 
-/// Where the program could be: itself if its name has a slash, else in every directory of `path`, which is the command's
-/// own PATH. Without one in those of the system, as execvp(3) does; not in the working directory.
+/// The paths at which the program is looked for: itself, if its name has a slash; otherwise one in each
+/// directory of `path`,
+/// the command's own PATH. Without a PATH the system's directories count, as in execvp(3), but not the working
+/// directory.
 pub(crate) fn places(program: &OsStr, path: Option<&OsStr>, directory: &Path) -> Vec<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return vec![directory.join(program)];
@@ -165,7 +170,7 @@ pub(crate) fn variable(name: &OsStr, value: &OsStr) -> Result<CString, Error> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.push(b'=');
     bytes.extend_from_slice(value.as_bytes());
-    // The value may be a secret: only the name appears in the message.
+    // The value may be a secret, so the message has the name only.
     CString::new(bytes).map_err(|_| refused("environment variable", name, "contains a NUL byte"))
 }
 
@@ -183,18 +188,18 @@ fn refused(what: &'static str, value: &OsStr, reason: &str) -> Error {
     Error::Command { what, value, reason: reason.to_owned() }
 }
 
-// The environment that commands get. Reads the caller's, changes nobody's.
+// The environment of commands: from the caller's, without changing it.
 
-/// Variables that the scrubbed environment keeps; `LC_*` besides.
+/// Variables that the scrubbed environment keeps, beside `LC_*`.
 const KEPT: &[&str] = &["COLORTERM", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
 
-/// Where programs are looked for when the caller has no PATH, or must not matter.
+/// The search path if the caller has no PATH, or its PATH must not count.
 pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Variables that name a temporary directory of the host's.
+/// Variables that name a temporary directory of the host.
 pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
-/// Builds the environment: base, toolchains, the way to the proxy, what the policy passes, what it sets.
+/// Builds the environment. Later parts override earlier ones: base, toolchains, proxy, `env.pass`, `env.set`.
 pub(crate) fn environment(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
     let mut variables = base(inputs);
     let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
@@ -213,18 +218,18 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, Os
     variables.into_iter().collect()
 }
 
-/// Which variables a client may lay over the environment of its session.
+/// Which variables a client may set in the environment of its session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientVariables {
-    /// The environment is fixed but for these.
+    /// If set, the client may set these variables only.
     only: Option<Vec<OsString>>,
-    /// Whether the way to the proxy is the session's, and not the client's own.
+    /// Whether the session's variables for the proxy stay as they are.
     keeps_proxy: bool,
 }
 
 impl ClientVariables {
     pub(crate) fn allows(&self, name: &OsStr) -> bool {
-        // They name places of the host's, and a way out that is not there.
+        // They name paths of the host, or a proxy that is not there.
         let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
         if is_of_host || self.keeps_proxy && network::leads_to_proxy(name) {
             return false;

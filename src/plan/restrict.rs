@@ -1,5 +1,6 @@
-//! A command that may do less than its policy lets it: the steps of its worker alone. It can never do more, because
-//! these steps only take away.
+//! Restrictions of one command: steps for its worker that take away a part of what the policy grants. They can
+//! never grant
+//! more, because they only take away.
 
 use std::path::{Path, PathBuf};
 
@@ -11,25 +12,25 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::{Node, Origin, View};
 
-/// Something that a command goes without.
+/// A part of the policy that a command does without.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Restriction {
-    /// Writing below a grant.
+    /// Make a grant read-only.
     ReadOnly(PathBuf),
-    /// A grant.
+    /// Hide a grant.
     Hide(PathBuf),
-    /// The network.
+    /// Take away the network.
     NoNetwork,
 }
 
 impl Restriction {
-    /// Whether nothing is left of what is at `path`.
+    /// Whether this hides `path`.
     pub(crate) fn hides(&self, path: &Path) -> bool {
         matches!(self, Self::Hide(grant) if path.starts_with(grant))
     }
 }
 
-/// The grants of a view, as far as a command can go without them.
+/// The grants of a view that a command can do without.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RestrictableGrants {
     places: Vec<(PathBuf, bool)>,
@@ -60,10 +61,10 @@ fn is_grant(node: &Node) -> bool {
     matches!(node, Node::Bind { .. } | Node::Tmpfs { .. })
 }
 
-/// The steps for all `narrowings`; none where there are none.
+/// The steps for all restrictions; `None` if there are none.
 ///
 /// # Errors
-/// A path that is no grant.
+/// A path that is no grant, or too many restrictions.
 pub(crate) fn steps(
     grants: &RestrictableGrants,
     narrowings: &[Restriction],
@@ -84,7 +85,7 @@ pub(crate) fn steps(
     let mut section = Section::default();
     for narrowing in narrowings {
         match narrowing {
-            // There is nothing left of it.
+            // Another restriction hides it already.
             Restriction::ReadOnly(grant) | Restriction::Hide(grant) if is_hidden_above(grant) => {
                 grants.is_dir(grant)?;
             }
@@ -92,13 +93,14 @@ pub(crate) fn steps(
                 grants.is_dir(grant)?;
                 let grant = &relative(grant);
                 section.push(Protection::Root, &emit::read_only(grant, true));
-                // Nor by a descriptor of it that comes from another command.
+                // Also through a descriptor that another command passes on.
                 section.push(Protection::Landlock, &Step::Forgo { path: grant });
             }
             Restriction::Hide(grant) => {
                 let empty = if grants.is_dir(grant)? { &*relative(&grants.empty) } else { emit::NULL };
                 let (target, within) = (&*relative(grant), Within::Granted);
-                // Where it still is what is granted, and not something put in its place.
+                // First read-only, then covered: the step applies to what is mounted there, not to something
+                // that was put in its place.
                 section.push(Protection::Root, &emit::read_only(target, true));
                 section.push(Protection::Root, &Step::Cover { empty, target, within });
                 section.push(Protection::Landlock, &Step::Forgo { path: target });

@@ -1,20 +1,28 @@
-//! The seccomp filter, from lists of system calls to the instructions the kernel runs. Pure: the same program
-//! for every policy; it touches no descriptor and installs nothing, the inside does that.
+//! The seccomp filter: from lists of system calls to the instructions that the kernel runs.
 //!
-//! Words used here, from the text to the kernel:
-//! - **verdict**: what becomes of one call: allowed, refused with an errno, only seemingly made, or the process is killed;
+//! The program is the same for every policy. This folder installs nothing; the inside does that.
+//!
+//! Terms, from the text to the kernel:
+//! - **verdict**: the result of one call: allowed, refused with an errno, pretended, or the process is killed;
 //! - **rule**: a short decision list over the arguments of a call, ending in a verdict ([`rule`], [`rules`]);
 //! - **decision**: what a system call number leads to, a verdict or a rule ([`table`]);
 //! - **range**: neighbouring numbers with the same decision; ranges cover every `u32`;
 //! - **stretch**: ranges of one decision, with single numbers between them that have another ([`tree`]);
 //! - **tree**: a balanced binary search over the stretches ([`tree`]).
 //!
-//! A tree of ranges, not a chain of compares: at install the kernel runs the filter once for every number to
-//! learn which calls are always allowed, and those never reach the filter again. A chain made that
-//! 18 µs + 2 µs per compare. The program has 312 instructions and takes 75 µs (Linux 6.18; median of 1,000), of which 29 are
-//! spent on any filter, 8 on that run, and most of the rest on compiling instructions: with 384, before verdicts were
-//! repeated within reach and single numbers told from what surrounds them, it took 83. In a session the zygote installs
-//! most of it once, and workers inherit that.
+//! The program is a tree of ranges and not a chain of comparisons. On install, the kernel runs the filter once
+//! for every
+//! number, to learn which calls are always allowed; the filter never sees those again. With a chain that took
+//! 18 µs + 2 µs per
+//! comparison.
+//!
+//! The program has 312 instructions, and installing it takes 75 µs (Linux 6.18, median of 1,000). Any filter
+//! takes 29 µs of
+//! that, the run over all numbers 8 µs, and compiling the instructions most of the rest. With 384 instructions
+//! it took 83 µs;
+//! repeating verdicts within reach and testing single numbers apart saved the others. In a session the zygote
+//! installs most of
+//! the filter once, and workers inherit it.
 
 pub(crate) mod rule;
 pub(crate) mod rules;
@@ -33,33 +41,36 @@ use libc::sock_filter;
 use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::table::Part;
 
-/// The filter every command runs under. Built on first use, which takes 10 µs.
+/// The filter that every command runs under. Building it on first use takes 10 µs.
 pub(crate) fn whole() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Whole));
     &PROGRAM
 }
 
-/// The greater part of it, for a zygote: all but the calls that make workers. Workers inherit it.
+/// The part for a zygote: everything except the calls that make workers. Workers inherit it.
 pub(crate) fn of_zygote() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::AllButMaking));
     &PROGRAM
 }
 
-/// The rest, for a worker: with the zygote's it comes to the same as the whole.
+/// The part for a worker. With the zygote's part it equals the whole filter.
 pub(crate) fn of_worker() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Making));
     &PROGRAM
 }
 
-/// The whole filter for who wants to know what it refuses: where it would refuse, the kernel asks whoever holds its
-/// listener, who gives [`judge`](crate::plan::seccomp::table::judge)'s answer. What programs take for the sign of an older kernel (ENOSYS) it answers as it
-/// is: they all try such calls and do without, and some at each start of a thread. So it does what is no refusal.
+/// The whole filter for `explain`. Where it would refuse, the kernel asks the listener, which answers with
+/// [`judge`](crate::plan::seccomp::table::judge).
+///
+/// It answers ENOSYS by itself. Programs take it as the sign of an older kernel: they all try such calls and do
+/// without, some
+/// at each start of a thread. It also pretends by itself, because that is no refusal.
 pub(crate) fn asking() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| whole().iter().map(asked).collect());
     &PROGRAM
 }
 
-/// An instruction that asks in the place of one that refuses; any other as it is.
+/// Replaces an instruction that refuses by one that asks the listener.
 fn asked(step: &sock_filter) -> sock_filter {
     let mut step = *step;
     let refuses = step.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
@@ -70,12 +81,12 @@ fn asked(step: &sock_filter) -> sock_filter {
     step
 }
 
-/// The filter of a bridge, which knows the calls it makes: any other ends it.
+/// The filter of a bridge. Any call that it does not list ends the bridge.
 pub(crate) fn of_bridge() -> Vec<sock_filter> {
     tree::compile(&table::only(syscalls::BRIDGING, rules::BRIDGING), rules::BRIDGING)
 }
 
-/// The filter of a reaper, likewise.
+/// The filter of a reaper. Any call that it does not list ends the reaper.
 pub(crate) fn of_reaper() -> Vec<sock_filter> {
     tree::compile(&table::only(syscalls::REAPING, &[]), &[])
 }
@@ -84,8 +95,9 @@ fn part(part: Part) -> Vec<sock_filter> {
     tree::compile(&table::ranges(part), rules::RULES)
 }
 
-/// The program as `seccomp(2)` reads it: `struct sock_filter { code: u16, jt: u8, jf: u8, k: u32 }`, native
-/// byte order, eight bytes each.
+/// The program as `seccomp(2)` reads it: `struct sock_filter { code: u16, jt: u8, jf: u8, k: u32 }`, eight
+/// bytes each, in
+/// native byte order.
 pub(crate) fn bytes(program: &[sock_filter]) -> Vec<u8> {
     program
         .iter()

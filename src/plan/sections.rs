@@ -1,5 +1,6 @@
-//! The sections of a plan, each in the order in which the inside carries it out: what comes later needs what came before,
-//! or has no right to it any more. ARCHITECTURE says why it is this order.
+//! The sections of a plan. Each is in the order in which the inside carries it out: a step needs the steps
+//! before it, or
+//! would no longer be allowed after them. ARCHITECTURE.md gives the reasons.
 
 use std::path::Path;
 
@@ -16,10 +17,12 @@ use crate::view::inputs::{Inputs, SandboxKind};
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{MountOnHost, Node, View};
 
-/// From here on a call that was asked about waits for the answer, whatever signal comes but one that kills.
+/// First kernel with SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV: only a signal that kills interrupts a call that
+/// waits for the
+/// answer of the listener.
 const WAITS_FOR_ANSWERS: Version = Version(5, 19);
 
-/// Steps of PID 1 once its namespaces are made: the view.
+/// Steps of PID 1 after its namespaces: the view. Also returns the mounts that lie in directories of the host.
 pub(crate) fn setup_steps(
     inputs: &Inputs<'_>,
     view: &View,
@@ -30,7 +33,9 @@ pub(crate) fn setup_steps(
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     if inputs.shape.is_session() {
         namespaces::without_comeback(&mut setup);
-        // One that refuses would be faster than one that asks: workers get all of it themselves then.
+        // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
+        // the call from the
+        // listener, because a refusal takes precedence over a notification (seccomp(2)).
         if inputs.host.seccomp && !inputs.policy.explain {
             push_filter(
                 inputs,
@@ -42,7 +47,7 @@ pub(crate) fn setup_steps(
     Ok((setup, on_host))
 }
 
-/// Steps of each worker of a session: what its command shares with no other.
+/// Steps of each worker of a session: the namespaces and mounts that its command shares with no other.
 pub(crate) fn worker_steps(inputs: &Inputs<'_>, view: &View, enforcement: &mut Enforcement) -> Section {
     let mut worker = Section::default();
     if inputs.shape.is_session() {
@@ -52,8 +57,9 @@ pub(crate) fn worker_steps(inputs: &Inputs<'_>, view: &View, enforcement: &mut E
     worker
 }
 
-/// Steps of a worker of a session that runs no command: calls for files see its view from outside. Places that each
-/// command has for itself are closed there: what somebody wrote in them would reach no command.
+/// Steps of a worker of a session that runs no command. It hands out its view, and calls for files use it.
+/// Directories that
+/// each command has for itself are read-only there: no command would see a file that is written to them.
 pub(crate) fn file_steps(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut files = Section::default();
     if inputs.shape.is_session() {
@@ -63,8 +69,9 @@ pub(crate) fn file_steps(inputs: &Inputs<'_>, view: &View) -> Section {
     files
 }
 
-/// Steps of each worker on the finished view: walls from the outermost in, until no privilege is left. Before them, what
-/// is looked at when its command has failed.
+/// Steps of each worker after its view is complete: they give up privileges one after the other. The first
+/// steps report the
+/// private file systems that Kennel looks at if the command fails.
 pub(crate) fn wall_steps(
     inputs: &Inputs<'_>,
     view: &View,
@@ -92,7 +99,7 @@ pub(crate) fn payload_steps(
     Ok(payload)
 }
 
-/// The seccomp filter: installed by init for itself and, by inheritance, for the command.
+/// The seccomp filter. Init installs it for itself, and the command inherits it.
 fn filter(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
     if !inputs.host.seccomp {
         if inputs.users() == Users::Callers {
@@ -116,8 +123,11 @@ fn filter(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcemen
     Ok(())
 }
 
-/// A part of the filter, which may be missing where nothing that must hold rests on it. Without a user namespace it keeps
-/// commands from keys of the host's root, and from making namespaces.
+/// Appends a filter. It may be missing if the policy allows that, with two exceptions. Port rules that are
+/// required need the
+/// filter. Without a user namespace the filter is what keeps commands away from keys of the host's root and
+/// from making
+/// namespaces.
 pub(crate) fn push_filter(inputs: &Inputs<'_>, section: &mut Section, step: &Step<'_>) {
     match landlock::rests_on_filter(inputs) || inputs.users() == Users::Callers {
         true => section.push(Protection::Seccomp, step),
@@ -125,14 +135,15 @@ pub(crate) fn push_filter(inputs: &Inputs<'_>, section: &mut Section, step: &Ste
     }
 }
 
-/// A listener; and, once somebody has looked at a call, signals that do not kill wait for the answer, as they would for
-/// a call that takes its time. Without that a handler would see it interrupted where it is otherwise refused.
+/// Flags of a filter with a listener. Once the listener has read a call, only a signal that kills interrupts
+/// it. Without
+/// that flag a signal handler would see EINTR from a call that is otherwise refused.
 fn listener_flags(kernel: Version) -> u64 {
     let patient = if kernel < WAITS_FOR_ANSWERS { 0 } else { libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV };
     libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | patient
 }
 
-/// Neither a user namespace nor a filter: too little is left.
+/// The error of a host with neither a user namespace nor a filter: too little is left.
 fn without_users() -> Error {
     Error::Unavailable {
         protection: Protection::Seccomp,
@@ -143,7 +154,8 @@ fn without_users() -> Error {
     }
 }
 
-/// A protection that the host lacks altogether: an error where it is required, an entry where it is not.
+/// Handles a protection that the host lacks: an error if the policy requires it, otherwise an entry `off` in
+/// the report.
 pub(crate) fn lacking(
     inputs: &Inputs<'_>,
     protection: Protection,
@@ -161,7 +173,8 @@ pub(crate) fn lacking(
     Ok(())
 }
 
-/// Those that a command finds, by where it finds them. Of places that share one file system the first.
+/// The private file systems that a command writes to, each by its first path. Several private directories can
+/// share one.
 pub(crate) fn of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(&'v Path, TmpfsSize)> {
     let is_private = |node: &Node| matches!(node, Node::Private { .. });
     let first = |renewed: bool| {
@@ -180,7 +193,7 @@ pub(crate) fn of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(&'v Pa
     shared.chain(of_policy).take(MOST_ROOMS).collect()
 }
 
-/// Appends the steps that have them looked at; answers what they hold, in the same order.
+/// Appends the steps that report these file systems. Returns their sizes in the same order.
 pub(crate) fn look(inputs: &Inputs<'_>, view: &View, walls: &mut Section) -> Vec<TmpfsSize> {
     let rooms = of_command(inputs, view);
     for (path, _) in &rooms {

@@ -1,7 +1,11 @@
-//! What each worker of a session finds new: private places, /dev/shm, /dev/pts, /proc. Pure: view in, steps out.
+//! The mounts that each worker of a session makes for itself: private directories, /dev/shm, /dev/pts, /proc.
+//! View in, steps
+//! out.
 //!
-//! The session's own mounts are there already, copied with its mount namespace. A private place is built anew beside
-//! them, on a tmpfs of the worker's; what lies mounted in the old one is moved over; then the new one goes on top.
+//! The worker's mount namespace is a copy, so it has the session's mounts already. A private directory is built
+//! beside them, on
+//! a tmpfs of the worker. What is mounted in the old directory is moved into the new one, which then goes on
+//! top.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,8 +21,10 @@ use crate::view::pin::SHARED_MEMORY;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Node, View, ViewEntry, tmpfs_size};
 
-/// Steps that give the places that commands share the mode they had at first: a command that takes it away would keep later
-/// ones from what lies in them. For a worker, which goes there; and for each command, before which another may have run.
+/// Steps that give directories that commands share their first mode again. A command could take permissions
+/// away and lock
+/// later commands out. They run in each worker, and before each command, because another command may have run
+/// since.
 pub(crate) fn modes(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut modes = Section::default();
     let is_shared = |(target, place): &(&Path, &ViewEntry)| {
@@ -32,7 +38,7 @@ pub(crate) fn modes(inputs: &Inputs<'_>, view: &View) -> Section {
     modes
 }
 
-/// Appends the steps of a worker that give its command places of its own.
+/// Appends the steps of a worker that make directories of its own for its command.
 pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
     let stage = empty_directory(view);
     let places: BTreeMap<&Path, PathBuf> = view
@@ -46,7 +52,7 @@ pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
     if !places.is_empty() {
         renewal.mount_tmpfs(stage, 0o755, tmpfs_size::of_worker(inputs, view, places.keys().copied()));
         renewal.build();
-        // Parents come first, so that what lies in another private place goes into the new one.
+        // Parents first, so that a private directory in another one goes into the new one.
         for (target, at) in &places {
             renewal.put_in_place(target, at);
         }
@@ -55,7 +61,7 @@ pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
     emit::kernel_file_systems(view, inputs.policy.tmp, worker);
 }
 
-/// Appends the steps that make the places read-only which a worker has for itself.
+/// Appends the steps that make a worker's own directories read-only.
 pub(crate) fn close(inputs: &Inputs<'_>, view: &View, files: &mut Section) {
     for (target, _) in view.iter().filter(|(target, place)| is_renewed(inputs, target, &place.node)) {
         files.push(Protection::Root, &emit::read_only(&relative(target), false));
@@ -67,9 +73,13 @@ pub(crate) fn is_renewed(inputs: &Inputs<'_>, target: &Path, node: &Node) -> boo
     private && (inputs.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
 }
 
-/// Whether a session leaves a mount to its workers, so that it is neither made for the zygote nor copied for each worker:
-/// what they renew and what lies in their /proc. The zygote has a procfs because the kernel lets nobody mount one who
-/// sees none, and tmpfs of the policy because they may lie in a directory of the host's.
+/// Whether a session leaves this mount to its workers, so that the zygote does not make it and no worker copies
+/// it: the
+/// directories of their own, and mounts in their /proc.
+///
+/// Two mounts are made all the same. The zygote has a procfs, because the kernel lets a process mount one only
+/// if it sees one
+/// already. A tmpfs of the policy may lie in a directory of the host.
 pub(crate) fn is_mounted_by_worker(inputs: &Inputs<'_>, view: &View, target: &Path, node: &Node) -> bool {
     let in_proc = || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Proc, .. })));
     inputs.shape.is_session()
@@ -83,7 +93,7 @@ pub(crate) fn is_mounted_by_worker(inputs: &Inputs<'_>, view: &View, target: &Pa
 struct Renewal<'r> {
     view: &'r View,
     tmp: TmpLife,
-    /// What is renewed, and where it is built.
+    /// The directories to renew, and where the new ones are built.
     places: &'r BTreeMap<&'r Path, PathBuf>,
     worker: &'r mut Section,
     made: BTreeSet<PathBuf>,
@@ -100,7 +110,7 @@ impl Renewal<'_> {
         self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
     }
 
-    /// Every renewed place, with all that belongs in it but other renewed places.
+    /// Builds every renewed directory with what belongs in it, except other renewed directories.
     fn build(&mut self) {
         for (target, at) in self.places {
             match self.view.get(target).map(|place| &place.node) {
@@ -117,7 +127,7 @@ impl Renewal<'_> {
                 _ => {}
             }
         }
-        // What lies deeper first, while its old way is there: what it is reached by may lie in another renewed place.
+        // Deepest first, while the old path still leads there: it may lead through another renewed directory.
         let all: Vec<_> = self.view.iter().collect();
         for (target, place) in all.into_iter().rev() {
             let around =
@@ -128,7 +138,8 @@ impl Renewal<'_> {
         }
     }
 
-    /// Whether a place is moved as a mount, with what is mounted in it. An empty one is bound where it belongs at once.
+    /// Whether a new directory is moved as a mount, with the mounts in it. An empty one is bound to its place
+    /// instead.
     fn moves(&self, target: &Path) -> bool {
         let is_tmpfs = matches!(self.view.get(target), Some(ViewEntry { node: Node::Tmpfs { .. }, .. }));
         is_tmpfs
@@ -146,7 +157,7 @@ impl Renewal<'_> {
         }
     }
 
-    /// Puts what lies at `target` to `at`, in a place that is being built at `base`.
+    /// Puts the entry of `target` to `at`, in a directory that is being built at `base`.
     fn fill(&mut self, target: &Path, node: &Node, at: &Path, base: &Path) {
         let above: Vec<&Path> = at.ancestors().skip(1).take_while(|above| *above != base).collect();
         for path in above.into_iter().rev() {
@@ -176,7 +187,7 @@ impl Renewal<'_> {
     }
 }
 
-/// The path below `at` that `target` has below `above`.
+/// The path of `target`, with `above` replaced by `at`.
 fn moved(target: &Path, above: &Path, at: &Path) -> PathBuf {
     at.join(target.strip_prefix(above).unwrap_or(target))
 }

@@ -1,9 +1,8 @@
-//! File systems on which a mount does not hold for every spelling of its name. One that takes `CONFIG` for `config` may have an
-//! entry of its own in the kernel's cache for each. A mount lies on one of them, and the others lead past it. Looks; changes
-//! nothing.
+//! Finds file systems on which a mount does not hold for every spelling of its name.
 //!
-//! The kind of file system decides, and of a kind that may have such entries (FUSE, virtiofs, 9P, SMB: shares of macOS and
-//! Windows hosts) one name in the directory.
+//! If a file system takes `CONFIG` for `config`, the kernel may cache an entry for each spelling. A mount is on one entry only,
+//! and the other spellings bypass it. The kind of file system decides. FUSE, virtiofs, 9P and SMB (shares of macOS and Windows
+//! hosts) may have such entries: there, one name in the directory shows whether case counts. This only reads.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -27,9 +26,9 @@ use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 
 const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
 
-/// File systems of which the kernel has one entry for all spellings of a name, also where they fold case, so that a mount holds
-/// for all. FS_CASEFOLD_FL of a directory of theirs changes nothing about that.
-const HOLDING: [FsType; 7] = [
+/// File systems for which the kernel has one entry for all spellings of a name, so that a mount holds for all. That is so
+/// even in directories that fold case (FS_CASEFOLD_FL).
+const ONE_ENTRY_PER_NAME: [FsType; 7] = [
     BTRFS_SUPER_MAGIC,
     EXFAT_SUPER_MAGIC,
     EXT4_SUPER_MAGIC,
@@ -39,29 +38,30 @@ const HOLDING: [FsType; 7] = [
     XFS_SUPER_MAGIC,
 ];
 
-/// Followed by what is bypassed.
+/// Messages end it with what may be bypassed.
 const REASON: &str =
     "lies on a file system that ignores the case of names, or may: other spellings of its name may bypass";
 
 /// Names that are tried in one directory.
 const MOST_NAMES: usize = 1000;
 
-/// Says which protections do not hold for other spellings, once for each.
+/// Reports each protection that other spellings may bypass as degraded.
 ///
 /// # Errors
-/// A mask of a file: it would be believed to hide something. With profile `ci-only` every mount. A shortage.
+/// A mask of a file may be bypassed: the user would believe that it hides something. With profile `ci-only`, any mount may
+/// be bypassed. A shortage of descriptors or memory.
 pub(crate) fn report(
     inputs: &Inputs<'_>,
     view: &View,
     mounts: &[MountOnHost],
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    report_where(&leads_past, inputs, view, mounts, enforcement)
+    report_with(&may_bypass, inputs, view, mounts, enforcement)
 }
 
-/// The same, with what says whether other spellings lead past a mount in a directory.
-fn report_where(
-    leads_past: &dyn Fn(&Path) -> io::Result<bool>,
+/// [`report`] with a function that says whether other spellings bypass a mount in a directory.
+fn report_with(
+    may_bypass: &dyn Fn(&Path) -> io::Result<bool>,
     inputs: &Inputs<'_>,
     view: &View,
     mounts: &[MountOnHost],
@@ -69,19 +69,19 @@ fn report_where(
 ) -> Result<(), Error> {
     let mut known = BTreeMap::new();
     for MountOnHost { target, path } in mounts {
-        let Some(place) = view.get(target).filter(|place| takes_away(place)) else { continue };
+        let Some(place) = view.get(target).filter(|place| restricts(place)) else { continue };
         let Some(directory) = path.parent() else { continue };
-        let leads = match known.get(directory) {
-            Some(leads) => *leads,
-            None => match leads_past(directory) {
+        let bypassed = match known.get(directory) {
+            Some(bypassed) => *bypassed,
+            None => match may_bypass(directory) {
                 Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
-                    return Err(Error::io("look how a file system takes names")(error));
+                    return Err(Error::io("find out whether a file system ignores case")(error));
                 }
-                // What cannot be told is not kept.
-                leads => *known.entry(directory).or_insert(leads.unwrap_or(true)),
+                // If it cannot be found out, the protection is not promised.
+                bypassed => *known.entry(directory).or_insert(bypassed.unwrap_or(true)),
             },
         };
-        if !leads {
+        if !bypassed {
             continue;
         }
         if place.origin == Origin::Policy && matches!(place.node, Node::CoverFile) {
@@ -89,13 +89,11 @@ fn report_where(
                 what: "mask",
                 path: target.clone(),
                 reason: format!("it {REASON} it"),
-                remedy: Some(
-                    "mask the directory that it lies in, or keep it outside of what is granted".to_owned(),
-                ),
+                remedy: Some("mask its directory, or keep it outside of all grants".to_owned()),
             });
         }
         let reason = format!("{} {REASON} the mount ({})", shown(path), place.what);
-        let remedy = "keep it on a file system that tells the case of names apart";
+        let remedy = "keep it on a file system that distinguishes upper and lower case";
         if inputs.policy.profile.meaning().is_strict {
             return Err(Error::Unavailable {
                 protection: place.protection,
@@ -108,44 +106,44 @@ fn report_where(
     Ok(())
 }
 
-/// Whether what lies under it would allow more than it does. A writable grant takes nothing away; a pin does.
-fn takes_away(place: &ViewEntry) -> bool {
+/// Whether the mount allows less than what is under it. A writable grant does not. A pin does.
+fn restricts(place: &ViewEntry) -> bool {
     place.origin == Origin::Wall || !matches!(place.node, Node::Bind { access: Access::Write, .. })
 }
 
-/// Whether names in a directory are taken for others in another case.
+/// Whether the file system ignores the case of names in a directory.
 ///
 /// # Errors
-/// Where it cannot be listed.
+/// The directory cannot be listed.
 pub(crate) fn ignores_case(directory: &Path) -> io::Result<bool> {
-    let told = is_told_apart(directory)?.or_else(|| is_told_apart_by(directory));
-    Ok(told == Some(false))
+    let counts = case_counts(directory)?.or_else(|| case_counts_for(directory));
+    Ok(counts == Some(false))
 }
 
-/// Whether another spelling of a name in a directory may lead past a mount: the kernel has entries of their own for spellings,
-/// and no name shows that case tells them apart.
-fn leads_past(directory: &Path) -> io::Result<bool> {
-    Ok(!HOLDING.contains(&statfs(directory)?.filesystem_type()) && may_ignore_case(directory)?)
+/// Whether another spelling of a name in a directory may bypass a mount: the kernel may cache several entries, and no name
+/// shows that case counts.
+fn may_bypass(directory: &Path) -> io::Result<bool> {
+    Ok(!ONE_ENTRY_PER_NAME.contains(&statfs(directory)?.filesystem_type()) && may_ignore_case(directory)?)
 }
 
 fn may_ignore_case(directory: &Path) -> io::Result<bool> {
-    Ok(is_told_apart(directory)? != Some(true))
+    Ok(case_counts(directory)? != Some(true))
 }
 
-/// Whether case tells names in a directory apart, by the first thing in it that shows it.
-fn is_told_apart(directory: &Path) -> io::Result<Option<bool>> {
+/// Whether case counts in a directory: the first name that shows it decides. `None` if no name does.
+fn case_counts(directory: &Path) -> io::Result<Option<bool>> {
     for entry in fs::read_dir(directory)?.take(MOST_NAMES) {
-        let told = is_told_apart_by(&entry?.path());
-        if told.is_some() {
-            return Ok(told);
+        let counts = case_counts_for(&entry?.path());
+        if counts.is_some() {
+            return Ok(counts);
         }
     }
     Ok(None)
 }
 
-/// `None` where `path` does not tell: it has no letters, has other names, or something else has its other spelling. Some file
-/// systems number what lies at a name by that name, so there it may be the same.
-fn is_told_apart_by(path: &Path) -> Option<bool> {
+/// Whether case counts, as far as one name shows. `None` if it shows nothing: the name has no letters, or the other spelling
+/// exists and may be another file. Some file systems compute inode numbers from names, so equal files can look different.
+fn case_counts_for(path: &Path) -> Option<bool> {
     let other = path.with_file_name(in_other_case(path.file_name()?)?);
     let there = fs::symlink_metadata(other);
     let here = fs::symlink_metadata(path).ok()?;
@@ -155,18 +153,16 @@ fn is_told_apart_by(path: &Path) -> Option<bool> {
             let is_same = Identity::of_metadata(&there) == Identity::of_metadata(&here);
             (has_one_name && is_same).then_some(false)
         }
-        Err(error) => is_no_name(&error).then_some(true),
+        Err(error) => is_missing_name(&error).then_some(true),
     }
 }
 
-/// Whether nothing has a name, be it that none can have it: the other case of a letter may take more bytes, and a file
-/// system may know no such letter.
-fn is_no_name(error: &io::Error) -> bool {
+/// Whether a name does not exist, or cannot: the other case of a letter may be longer, or unknown to the file system.
+fn is_missing_name(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ))
 }
 
-/// The name with its letters in the other case, if it has any. Those of ASCII alone: every file system that ignores case knows
-/// these.
+/// The name with ASCII letters in the other case; `None` if it has none. Every file system that ignores case does so for ASCII.
 fn in_other_case(name: &OsStr) -> Option<OsString> {
     let flip = |&byte: &u8| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { byte };
     let flipped: Vec<u8> = name.as_bytes().iter().map(flip).collect();
@@ -195,7 +191,7 @@ mod tests {
         let other =
             |name: &str| in_other_case(OsStr::new(name)).map(|name| name.into_string().expect("text"));
         assert_eq!(other("config.Worktree"), Some("CONFIG.wORKTREE".into()));
-        assert_eq!(other("größe"), Some("GRößE".into()), "those that every file system knows");
+        assert_eq!(other("größe"), Some("GRößE".into()), "only ASCII letters change");
         assert_eq!((other("123.4"), other("ключ")), (None, None));
         assert_eq!(in_other_case(OsStr::from_bytes(b"a\xff")), Some(OsString::from_vec(b"A\xff".to_vec())));
     }
@@ -211,7 +207,7 @@ mod tests {
         assert!(!ignores_case(dir.path()).expect("with a directory"));
     }
 
-    /// A command may have laid what is there.
+    /// A command may have made these names.
     #[test]
     fn only_a_name_without_another_spelling_shows_that_case_counts() {
         for (there, may) in [
@@ -229,20 +225,20 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_has_one_entry_is_not_asked() {
+    fn a_listed_kind_of_file_system_needs_no_look() {
         let dir = names(&["a", "A"]);
         let kind = statfs(dir.path()).expect("a file system").filesystem_type();
-        assert_eq!(leads_past(dir.path()).expect("listed"), !HOLDING.contains(&kind), "{kind:?}");
+        assert_eq!(may_bypass(dir.path()).expect("listed"), !ONE_ENTRY_PER_NAME.contains(&kind), "{kind:?}");
         assert!(
-            leads_past(Path::new("/proc/self/task")).expect("listed"),
-            "procfs is none, and numbers tell nothing"
+            may_bypass(Path::new("/proc/self/task")).expect("listed"),
+            "procfs is not in the list, and numbers show nothing"
         );
     }
 
-    /// What is reported where `leads` is the answer for every directory, with these things on mounts in a grant.
+    /// The report if `bypassed` is the answer for every directory, with these mounts in a grant.
     fn reported(
         profile: Profile,
-        leads: io::Result<bool>,
+        bypassed: io::Result<bool>,
         things: &[(&str, Node)],
     ) -> Result<Enforcement, Error> {
         let dir = names(&["config", "key", "secret"]);
@@ -281,11 +277,11 @@ mod tests {
         for protection in [Protection::Root, Protection::ProtectedPaths] {
             enforcement.set(protection, State::Enforced, "");
         }
-        let answer = |_: &Path| match &leads {
-            Ok(leads) => Ok(*leads),
+        let answer = |_: &Path| match &bypassed {
+            Ok(bypassed) => Ok(*bypassed),
             Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().expect("an errno"))),
         };
-        report_where(&answer, &inputs, &view, &mounts, &mut enforcement)?;
+        report_with(&answer, &inputs, &view, &mounts, &mut enforcement)?;
         Ok(enforcement)
     }
 
@@ -294,22 +290,22 @@ mod tests {
     }
 
     #[test]
-    fn what_other_spellings_lead_past_is_degraded_and_told_once() {
+    fn a_mount_that_other_spellings_bypass_is_degraded_and_reported_once() {
         let file = || {
             let source = BindSource::resolve(Path::new("/proc/self/comm")).expect("a file");
             Node::Bind { source, access: Access::Read }
         };
         let two = [("config", file()), ("secret", file())];
-        let found = reported(Profile::RepoWrite, Ok(true), &two).expect("told");
+        let found = reported(Profile::RepoWrite, Ok(true), &two).expect("reported");
         assert_eq!(states(&found), [State::Enforced, State::Degraded]);
         let detail = &found.get(Protection::ProtectedPaths).expect("set").detail;
         assert!(detail.contains("config lies on a file system that ignores the case"), "{detail}");
-        assert!(detail.contains("keep it on a file system that tells"), "{detail}");
-        let found = reported(Profile::RepoWrite, Ok(false), &two).expect("nothing to tell");
+        assert!(detail.contains("keep it on a file system that distinguishes"), "{detail}");
+        let found = reported(Profile::RepoWrite, Ok(false), &two).expect("nothing to report");
         assert_eq!(states(&found), [State::Enforced; 2]);
         let unknown = || Err(io::Error::from_raw_os_error(libc::EACCES));
-        let found = reported(Profile::RepoWrite, unknown(), &two).expect("told");
-        assert_eq!(states(&found), [State::Enforced, State::Degraded], "what cannot be told is not kept");
+        let found = reported(Profile::RepoWrite, unknown(), &two).expect("reported");
+        assert_eq!(states(&found), [State::Enforced, State::Degraded], "what is unknown is not promised");
         let short = Err(io::Error::from_raw_os_error(libc::EMFILE));
         assert!(matches!(reported(Profile::RepoWrite, short, &two), Err(Error::Io { .. })));
         let strict = reported(Profile::CiOnly, Ok(true), &two);
@@ -317,15 +313,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_of_a_file_that_other_spellings_lead_past_is_refused() {
+    fn a_mask_of_a_file_that_other_spellings_bypass_is_refused() {
         let refused =
             reported(Profile::RepoWrite, Ok(true), &[("key", Node::CoverFile)]).expect_err("refused");
         let Error::View { what: "mask", reason, remedy, .. } = refused else { panic!("{refused:?}") };
         assert!(reason.contains("ignores the case of names"), "{reason}");
-        assert!(remedy.is_some_and(|remedy| remedy.contains("mask the directory")));
+        assert!(remedy.is_some_and(|remedy| remedy.contains("mask its directory")));
         reported(Profile::RepoWrite, Ok(false), &[("key", Node::CoverFile)]).expect("it holds");
-        // A directory has one entry, whatever it is called.
-        let told = reported(Profile::RepoWrite, Ok(true), &[("key", Node::Cover)]).expect("told");
-        assert_eq!(states(&told)[0], State::Degraded);
+        // A directory has one entry, whatever its spelling.
+        let found = reported(Profile::RepoWrite, Ok(true), &[("key", Node::Cover)]).expect("reported");
+        assert_eq!(states(&found)[0], State::Degraded);
     }
 }

@@ -1,5 +1,7 @@
-//! Whether a call of the outside would make or change something at a watched path. What commands put there is undone
-//! after them; what the outside itself made would be taken for the user's, so it must not be made.
+//! Checks calls that Kennel makes outside for a session (`files`): they must not create or change anything at a watched path.
+//!
+//! What commands put at a watched path is undone after they end. What Kennel itself put there could come later and stay, and
+//! look like the user's own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,28 +12,28 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use crate::protect::recheck::{Expected, Watch, parts_from};
+use crate::protect::watch::{Expected, Watch, parts_from};
 use crate::sys::dirfd;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::Identity;
 
-/// What is about to be done at a name.
+/// What the caller is about to do at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Creation {
-    /// Something that is no directory is put there.
+    /// Create something that is no directory.
     File,
-    /// A directory is made there, or what is there is taken away. On the way to a watched path that is allowed.
+    /// Create a directory, or remove what is there. On the way to a watched path that is allowed.
     DirectoryOrNothing,
 }
 
-/// Deeper directories than that are not looked at from below.
+/// From deeper directories the walk up to the root is not made; they count as forbidden.
 const DEEPEST: usize = 4096;
 
-/// Whether `name` in `parent` is a watched path, or lies in one, or would lead the way to one elsewhere.
+/// Whether `name` in `parent` is a watched path, is inside one, or would lead the way to one elsewhere.
 ///
-/// What is compared are directories, not paths: under whatever name one is reached, it is the same. So it is with what
-/// is there: where a file system ignores the case of names, a watched path is made under another spelling too, which is
-/// seen when it was made. Where somebody moves directories meanwhile, the answer is about now.
+/// Directories and files are compared by identity, not by path, so other names of the same file count too. If a file system
+/// ignores case and nothing exists yet, a watched path can be created under another spelling; the look after the command
+/// finds it. If another process moves directories meanwhile, the answer is about the present.
 pub(crate) fn forbids(
     watches: &[Watch],
     parent: BorrowedFd<'_>,
@@ -39,7 +41,7 @@ pub(crate) fn forbids(
     making: Creation,
 ) -> io::Result<bool> {
     let place = Name { parent, here: Identity::of_held(parent)?, name, there: there(parent, name) };
-    if watches.iter().any(|watch| watch.is_met(&place, making)) {
+    if watches.iter().any(|watch| watch.matches(&place, making)) {
         return Ok(true);
     }
     let inside: Vec<Identity> = watches.iter().filter_map(Watch::directory_there).collect();
@@ -49,16 +51,16 @@ pub(crate) fn forbids(
 /// A name in a directory.
 struct Name<'n> {
     parent: BorrowedFd<'n>,
-    /// Which directory that is.
+    /// Identity of `parent`.
     here: Identity,
     name: &'n OsStr,
-    /// What has the name, if anything.
+    /// Identity of what has the name, if anything.
     there: Option<Identity>,
 }
 
 impl Name<'_> {
-    /// Whether it is `watched`, or leads to what lies there. Some file systems number what they have by its name: for
-    /// these a name of the same letters is enough, where both are there.
+    /// Whether it is `watched`, or another name of the same file. Some file systems compute inode numbers from names: if
+    /// both names exist there, equal letters are enough.
     fn is(&self, watched: &OsStr) -> bool {
         let leads_there = || {
             let found = there(self.parent, watched);
@@ -68,13 +70,13 @@ impl Name<'_> {
     }
 }
 
-/// What has a name in a directory.
+/// Identity of what has a name in a directory.
 fn there(parent: BorrowedFd<'_>, name: &OsStr) -> Option<Identity> {
     Some(Identity::of(&dirfd::stat(parent, name).ok()??))
 }
 
 impl Watch {
-    fn is_met(&self, place: &Name<'_>, making: Creation) -> bool {
+    fn matches(&self, place: &Name<'_>, making: Creation) -> bool {
         let is_here = |part: &&Path| {
             let above = self.base.join(part.parent().unwrap_or(Path::new("")));
             let is_it = part.file_name().is_some_and(|name| place.is(name));
@@ -89,7 +91,7 @@ impl Watch {
         met.any(|part| part == self.path && !may_be_directory || making == Creation::File)
     }
 
-    /// The directory that lies at a path where nothing should be.
+    /// The directory that exists at a path where nothing should be.
     fn directory_there(&self) -> Option<Identity> {
         match self.expected {
             Expected::Link(_) | Expected::NoFile => None,
@@ -98,24 +100,24 @@ impl Watch {
     }
 }
 
-/// The directory at a path of the host without a link in it.
+/// The directory at a path of the host without links.
 fn directory(path: &Path) -> Option<Identity> {
     open_without_links(path, OFlag::O_DIRECTORY).ok().and_then(|held| Identity::of_held(held).ok())
 }
 
-/// Whether `directory` is one of `those`, or lies in one.
-fn lies_in(directory: BorrowedFd<'_>, those: &[Identity]) -> io::Result<bool> {
-    if those.is_empty() {
+/// Whether `directory` is one of `others`, or inside one.
+fn lies_in(directory: BorrowedFd<'_>, others: &[Identity]) -> io::Result<bool> {
+    if others.is_empty() {
         return Ok(false);
     }
     let mut at = up(directory, ".")?;
     for _ in 0..DEEPEST {
         let here = Identity::of_held(&at)?;
-        if those.contains(&here) {
+        if others.contains(&here) {
             return Ok(true);
         }
         let above = match up(at.as_fd(), "..") {
-            // Nobody may go there, so nobody can say what it is.
+            // A directory above cannot be entered, so the answer is unknown.
             Err(Errno::EACCES) => return Ok(true),
             above => above?,
         };
@@ -137,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// As on a file system that has more names for a file than it lists, which is had here by a second link.
+    /// Stands for a file system that has more names for a file than it lists: a hard link gives a file a second name.
     #[test]
     fn another_name_of_what_lies_at_a_watched_path_is_met() {
         let dir = tempfile::tempdir().expect("a directory");

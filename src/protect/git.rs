@@ -1,8 +1,7 @@
-//! What is particular to git: what it obeys in a repository, and linked worktrees.
+//! Git: the repository of a linked worktree, and what git obeys in a repository.
 //!
-//! A workspace whose repository lies elsewhere needs that repository to commit. The workspace says where it lies,
-//! and the workspace may have been written by a command of an earlier sandbox. So the repository has to say so
-//! too: only it can have written the link back.
+//! A linked worktree needs its repository to commit. The worktree names it, but a command of an earlier sandbox may have written
+//! that name. So the repository must name the worktree too: a command without access to the repository cannot write that.
 
 pub(crate) mod modules;
 pub(crate) mod obeyed;
@@ -20,10 +19,10 @@ use crate::view::path_walk::{UnresolvedPath, WalkAim};
 use crate::view::source::BindSource;
 use crate::view::{Access, Node, View, secrets};
 
-/// So much is read of a link file, or of a config.
+/// Bytes that are read of a link file or of a config.
 const MOST_READ: usize = 1 << 20;
 
-/// Shows the repository that the workspace is a linked worktree of, if it is one.
+/// Shows the repository of the workspace, if the workspace is a linked worktree.
 pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &BindSource) {
     let Some(source) = repository_of(&workspace.path) else { return };
     if !view.is_free(&source.path)
@@ -32,14 +31,14 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
     {
         return;
     }
-    // Beside an overlay it is read-only: what is committed to it would not be kept apart.
+    // Beside an overlay it is read-only, because the overlay would not hold back commits to it.
     let is_read_only = !inputs.policy.profile.meaning().writes || inputs.policy.overlay.is_some();
     let access = if is_read_only { Access::Read } else { Access::Write };
     view.offer("repository", source.path.clone(), Node::Bind { source, access });
 }
 
-/// The ways to what git obeys in every repository of a user, from wherever that is kept: git-config(1), "FILES".
-pub(crate) fn of_user(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
+/// The paths of what git obeys for a user, whatever the repository: git-config(1), "FILES".
+pub(crate) fn user_config(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
     let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), WalkAim::Git));
     let directories = caller.homes.iter().map(|home| home.join(".config"));
     let named = caller.variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -47,59 +46,59 @@ pub(crate) fn of_user(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, 
     of_homes.chain(of_directories).map(|(path, aim)| (UnresolvedPath::new(Path::new("/"), path), aim))
 }
 
-/// Whether git could take `path` for a repository (`.git`, or a bare one), or for the directory of a linked worktree, so that
-/// its hooks lie directly in it or where its `commondir` leads.
+/// Whether git could take `path` for a repository (`.git` or a bare one) or for the directory of a linked worktree. Then its
+/// hooks are directly in it, or where its `commondir` leads.
 fn is_repository(path: &Path) -> bool {
     let has_head = fs::symlink_metadata(path.join("HEAD")).is_ok_and(|head| !head.is_dir());
-    has_head && (has_own(path) || path.join("commondir").is_file())
+    has_head && (has_objects_and_refs(path) || path.join("commondir").is_file())
 }
 
-/// Whether there is what commits and branches are kept in.
-fn has_own(repository: &Path) -> bool {
+/// Whether it has the directories for commits and branches.
+fn has_objects_and_refs(repository: &Path) -> bool {
     repository.join("objects").is_dir() && repository.join("refs").is_dir()
 }
 
-/// The repository's common directory, if both sides say that `workspace` belongs to it.
+/// The repository of a linked worktree, if both name each other.
 ///
-/// gitrepository-layout(5): `.git` holds `gitdir: REPOSITORY/worktrees/NAME`; in that directory, commondir holds
-/// `../..` and gitdir leads back to `.git`. The repository is opened once, without following a link, and everything
-/// is asked of what was opened: somebody may be exchanging it for another directory meanwhile.
+/// gitrepository-layout(5): `.git` of the worktree holds `gitdir: REPOSITORY/worktrees/NAME`. In that directory, `commondir`
+/// holds `../..`, and `gitdir` leads back to `.git`. Kennel opens the repository once, without following a link, and reads
+/// everything through that descriptor, because another process may replace the path meanwhile.
 fn repository_of(workspace: &Path) -> Option<BindSource> {
     let link = workspace.join(".git");
-    let own = follow(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
+    let own = canonical_target(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
     let (name, worktrees) = (own.file_name()?, own.parent()?);
     let common = worktrees.ends_with("worktrees").then(|| worktrees.parent())??;
     let (held, source) = BindSource::open_exact(common).ok()?;
     let anchor = own_path(&held);
     let own_held = anchor.join("worktrees").join(name);
     let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."
-        && follow(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
+        && canonical_target(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
     (agreed && is_repository(&anchor)).then_some(source)
 }
 
-/// The line in a small regular file.
+/// The text of a small regular file.
 fn read_link_file(path: &Path) -> Option<String> {
     String::from_utf8(read_small(path).ok()??).ok()
 }
 
-/// What a regular file begins with; `None` where there is none.
+/// The beginning of a regular file; `None` if there is none.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// It cannot be read.
 fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let opened = unless_absent(fs::File::options().read(true).custom_flags(flags).open(path))?;
+    let opened = none_if_missing(fs::File::options().read(true).custom_flags(flags).open(path))?;
     let Some(file) = opened.filter(|file| file.metadata().is_ok_and(|it| it.is_file())) else {
         return Ok(None);
     };
     contents(file).map(Some)
 }
 
-/// The same of what a link leads to, too. A command may have laid the link, to what its caller alone may open: what is no
-/// regular file, or is the kernel's, is not opened.
+/// As [`read_small`], and follows a link. A command may have made the link, to a file that only the caller may open. So
+/// Kennel does not open what is no regular file or is on a kernel file system.
 ///
 /// # Errors
-/// There is nothing, or it cannot be looked at.
+/// It does not exist, or it cannot be read.
 fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let there = fs::symlink_metadata(path)?;
     if !there.is_symlink() {
@@ -113,28 +112,34 @@ fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
     contents(fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(again)?).map(Some)
 }
 
-/// What a file begins with: a byte more than the longest has, where it is longer.
+/// The beginning of a file: at most one byte more than [`MOST_READ`], so that the caller notices a longer file.
 fn contents(file: fs::File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MOST_READ as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// `None` where there is nothing of that kind.
-fn unless_absent<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
-    match looked {
+/// `None` if the error says that there is no such file.
+fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
         Err(error) => match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG) => Ok(None),
             _ => Err(error),
         },
-        looked => looked.map(Some),
+        result => result.map(Some),
     }
 }
 
-/// Where the text in a link file leads, from the directory it is meant from.
-fn follow(from: &Path, text: &str) -> Option<PathBuf> {
+/// Where the text of a link file leads; relative text starts at `from`.
+fn canonical_target(from: &Path, text: &str) -> Option<PathBuf> {
     fs::canonicalize(from.join(text.trim())).ok()
 }
+
+/// What git obeys in a repository.
+pub(crate) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
+
+/// Directories in a repository with a file for each remote: its address, and what is fetched and pushed.
+pub(crate) const LISTS: &[&str] = &["remotes", "branches"];
 
 #[cfg(test)]
 mod tests {

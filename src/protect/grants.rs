@@ -1,11 +1,10 @@
-//! The writable grants, in which paths are protected.
+//! The writable grants: in these, paths are protected.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::protect::git::obeyed;
-use crate::protect::place;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::report::shortage::{EXCHANGED, of_call};
 use crate::sys::inode::Identity;
@@ -14,23 +13,24 @@ use crate::view::View;
 use crate::view::path_walk::Bases;
 use crate::view::source::BindSource;
 
-/// A writable grant: its place in the sandbox, and the directory of the host.
+/// A writable grant: its path in the sandbox, and the directory of the host.
 struct Grant {
     target: PathBuf,
     base: PathBuf,
-    /// Device and inode.
+    /// Of the directory.
     identity: Identity,
 }
 
-/// The writable grants. One directory may have several places.
+/// All writable grants. One directory may be granted at several paths.
 pub(crate) struct WritableGrants {
     grants: Vec<Grant>,
     pub(crate) bases: Bases,
-    /// What is covered in the sandbox.
+    /// Covered paths in the sandbox.
     covers: Bases,
-    /// What shows something of the host, without the walls that are yet to be put up.
+    /// The binds of the view, without walls that come later.
     binds: View,
-    /// Whether a command reaches all of them. Real root without a user namespace mounts what lies in others' closed homes.
+    /// Whether a command can reach all of them. Real root without a user namespace can grant directories inside closed homes of
+    /// other users.
     are_reached: bool,
 }
 
@@ -50,42 +50,44 @@ impl WritableGrants {
         Self { bases, covers: Bases::new(covers), binds: view.binds(), are_reached, grants }
     }
 
-    /// The nearest grant around the host's `path`, and the part of the path that lies below it.
+    /// The nearest grant above the host's `path`, and the rest of the path below it.
     pub(crate) fn split<'p>(&self, path: &'p Path) -> Option<(&'p Path, &'p Path)> {
-        let base = self.bases.around(path)?;
+        let base = self.bases.base_above(path)?;
         Some((base, lexical::below(path, base)?))
     }
 
-    /// Whether there is a cover wherever the sandbox would see the host's `path`.
-    pub(crate) fn cover(&self, view: &View, path: &Path) -> bool {
+    /// Whether the host's `path` is covered wherever the sandbox would show it.
+    pub(crate) fn is_covered(&self, view: &View, path: &Path) -> bool {
         let Some((base, below)) = self.split(path) else { return false };
         let mut targets = self.grants.iter().filter(|grant| grant.base == base).map(|grant| &grant.target);
-        // Most are seen there; elsewhere takes longer to find out.
-        targets.all(|target| self.covers.hold(&target.join(below))) && self.seen_at(view, path).is_empty()
+        // Most paths are shown in one place. `shown_at` finds the others, but takes longer.
+        targets.all(|target| self.covers.contains(&target.join(below)))
+            && self.shown_at(view, path).is_empty()
     }
 
-    /// Every place where the sandbox sees the host's `path`, and nothing that lies nearer instead.
-    pub(crate) fn seen_at(&self, view: &View, path: &Path) -> Vec<PathBuf> {
+    /// Every place where the sandbox really shows the host's `path`, so that no other mount hides it there.
+    pub(crate) fn shown_at(&self, view: &View, path: &Path) -> Vec<PathBuf> {
         let mut places = self.binds.shown_at(path);
         places.retain(|place| view.host_path(place).is_some_and(|seen| seen == path));
         places
     }
 
-    /// Holds what the watches begin at.
+    /// Opens and keeps the directories where looking at the watches starts.
     pub(crate) fn hold(&self, watches: &mut [Watch]) -> Result<(), Error> {
         for Grant { base, identity, .. } in &self.grants {
-            let of_grant = watches.iter_mut().filter(|watch| watch.is_in(base));
-            place::hold(of_grant, base, *identity).map_err(|error| not_held(base, error))?;
+            let of_grant = watches.iter_mut().filter(|watch| watch.is_in_grant(base));
+            crate::protect::watch::hold(of_grant, base, *identity)
+                .map_err(|error| cannot_hold(base, error))?;
         }
         Ok(())
     }
 
-    /// Does `look` without the rights that root has over what is closed: what sets up the mounts has none of these, and what
-    /// only root can look at may be opened by who closed it.
+    /// Runs `look` without root's right to read closed directories, as a command would. The process that sets up the mounts
+    /// lacks that right too. And a command that owns a closed directory could open it later.
     pub(crate) fn as_a_command<T>(&self, look: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         match self.grants.first() {
             Some(Grant { base, .. }) if self.are_reached => {
-                dirfd::of_a_command(|| Ok(look())).unwrap_or_else(|error| Err(not_held(base, error)))
+                dirfd::of_a_command(|| Ok(look())).unwrap_or_else(|error| Err(cannot_hold(base, error)))
             }
             _ => look(),
         }
@@ -94,17 +96,17 @@ impl WritableGrants {
     /// What git obeys in all of them.
     ///
     /// # Errors
-    /// A shortage, by which it cannot be known.
+    /// A shortage of descriptors or memory: the answer is unknown.
     pub(crate) fn obeyed(&self) -> Result<obeyed::Obeyed, Error> {
         let mut obeyed = obeyed::Obeyed::default();
         for Grant { base, .. } in &self.grants {
-            obeyed.take(base, &self.bases).map_err(|error| not_held(base, error))?;
+            obeyed.add(base, &self.bases).map_err(|error| cannot_hold(base, error))?;
         }
         Ok(obeyed)
     }
 }
 
-fn not_held(base: &Path, source: io::Error) -> Error {
+fn cannot_hold(base: &Path, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
         Some(libc::ESTALE) => Some(EXCHANGED),
         _ => of_call(&source),

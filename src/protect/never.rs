@@ -1,89 +1,89 @@
-//! What is never committed, however a command came to change it: protected paths and covers. Pure.
+//! Changes of an overlay that are never committed: those to protected paths and covers. Pure.
 
 use std::path::{Path, PathBuf};
 
-/// A path below the workspace that stays as it is.
+/// A path below the workspace that must not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NeverCommitted {
     path: PathBuf,
-    unless: Unless,
+    exception: Exception,
 }
 
-/// What may be at the path all the same.
+/// The exception: what may be at the path nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unless {
+enum Exception {
     Nothing,
-    /// What a repository around it has that was not there: a configuration and samples of hooks.
+    /// What `git init` makes, if the repository is new: a configuration and samples of hooks.
     New,
-    /// A directory, and what is in it.
+    /// A directory with any entries.
     Directory,
-    /// A directory with nothing in it.
+    /// An empty directory.
     Empty,
-    /// What is no symbolic link, and in it none.
+    /// Anything but symbolic links, at the path and below it.
     NoLink,
 }
 
-/// What shall be at a path.
+/// What a change makes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewKind {
     Directory,
     File,
     Link,
-    /// Nothing any more.
+    /// The path is removed.
     Nothing,
 }
 
 impl NeverCommitted {
     pub(crate) fn always(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::Nothing }
+        Self { path: path.to_owned(), exception: Exception::Nothing }
     }
 
     pub(crate) fn unless_new(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::New }
+        Self { path: path.to_owned(), exception: Exception::New }
     }
 
     pub(crate) fn unless_directory(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::Directory }
+        Self { path: path.to_owned(), exception: Exception::Directory }
     }
 
     pub(crate) fn unless_empty(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::Empty }
+        Self { path: path.to_owned(), exception: Exception::Empty }
     }
 
     pub(crate) fn links(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::NoLink }
+        Self { path: path.to_owned(), exception: Exception::NoLink }
     }
 
-    /// Whether `path` must not become that. `is_new` says whether the repository is.
+    /// Whether `path` must not become `becomes`. `is_new` says whether the repository is new.
     pub(crate) fn forbids(&self, path: &Path, becomes: NewKind, is_new: bool) -> bool {
         if let Ok(below) = path.strip_prefix(&self.path) {
             let is_itself = below.as_os_str().is_empty();
-            return match self.unless {
-                Unless::Nothing => true,
-                Unless::New => !(is_new && self.is_harmless(below, becomes)),
-                Unless::Directory => is_itself && becomes != NewKind::Directory,
-                Unless::Empty => !is_itself || becomes != NewKind::Directory,
-                Unless::NoLink => becomes == NewKind::Link,
+            return match self.exception {
+                Exception::Nothing => true,
+                Exception::New => !(is_new && self.is_made_by_init(below, becomes)),
+                Exception::Directory => is_itself && becomes != NewKind::Directory,
+                Exception::Empty => !is_itself || becomes != NewKind::Directory,
+                Exception::NoLink => becomes == NewKind::Link,
             };
         }
-        if self.unless == Unless::NoLink {
+        if self.exception == Exception::NoLink {
             return false;
         }
-        // What is no directory would lead the way to the path elsewhere.
+        // On the way to the path, anything but a directory would lead elsewhere.
         self.path.starts_with(path) && becomes != NewKind::Directory
     }
 
-    /// Whether `path` came with a new repository and is obeyed all the same.
+    /// Whether `path` is the configuration of a new repository: it may be committed, but git obeys it.
     pub(crate) fn lets_pass(&self, path: &Path, is_new: bool) -> bool {
-        self.unless == Unless::New && is_new && path == self.path && self.is_configuration()
+        self.exception == Exception::New && is_new && path == self.path && self.is_configuration()
     }
 
     fn is_configuration(&self) -> bool {
         self.path.ends_with("config") || self.path.ends_with("config.worktree")
     }
 
-    /// Whether it is what `git init` makes.
-    fn is_harmless(&self, below: &Path, becomes: NewKind) -> bool {
+    /// Whether `git init` makes this.
+    fn is_made_by_init(&self, below: &Path, becomes: NewKind) -> bool {
         let is_itself = below.as_os_str().is_empty();
         if self.is_configuration() {
             return is_itself && becomes == NewKind::File;

@@ -1,7 +1,7 @@
-//! Paths inside a writable grant that stay read-only: what programs outside the sandbox trust and execute.
+//! Protected paths: what programs outside trust or execute stays read-only inside a writable grant.
 //!
-//! A path that is there is bound read-only over itself, and every directory on the way to it is bound over itself
-//! so that it cannot be renamed away. A path that is not there cannot be bound: `watch` looks after it.
+//! An existing path is bound read-only over itself. Every directory on the way to it is bound over itself too, so that commands
+//! cannot rename it. A missing path or a link cannot be bound: `recheck` looks at it after the command.
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,7 @@ use std::{fs, io};
 use crate::protect::git;
 use crate::protect::git::{modules, obeyed};
 use crate::protect::grants::WritableGrants;
-use crate::protect::recheck::{Expected, Watch};
+use crate::protect::watch::{Expected, Watch};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
@@ -24,32 +24,32 @@ use crate::view::path_walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
 use crate::view::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry, pin};
 
-/// What came of protecting.
+/// The result of [`protect`].
 #[derive(Debug, Default)]
 pub(crate) struct Protected {
-    /// To be looked at after the command, because it cannot be bound.
+    /// Paths that cannot be bound, to look at after the command.
     pub(crate) watches: Vec<Watch>,
-    /// Directories of the host, there or not: what is put into them is to be protected too.
+    /// Directories of the host, existing or not. What git adds to them must be protected too.
     pub(crate) listed: Vec<PathBuf>,
-    /// What is not protected in full.
+    /// What is not fully protected.
     gaps: Vec<Gap>,
-    /// What may be looked at yet.
-    left: Left,
+    /// How much may still be looked at.
+    budget: LinkBudget,
 }
 
 impl Protected {
-    /// Says what protects the paths, or that not all of them are protected in full.
+    /// Enters into the report how the paths are protected, or what is not fully protected.
     ///
     /// # Errors
-    /// With profile `ci-only`, where they are not.
+    /// With profile `ci-only`, if something is not fully protected.
     pub(crate) fn report(&self, inputs: &Inputs<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
-        if let Some(Gap { path, why }) = self.gaps.first() {
-            let reason = format!("{} {}", failure::shown(path), why.reason());
+        if let Some(Gap { path, reason: gap }) = self.gaps.first() {
+            let reason = format!("{} {}", failure::shown(path), gap.text());
             if inputs.policy.profile.meaning().is_strict {
-                let remedy = Some(why.remedy().to_owned());
+                let remedy = Some(gap.remedy().to_owned());
                 return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
             }
-            let detail = format!("{reason}; {}", why.remedy());
+            let detail = format!("{reason}; {}", gap.remedy());
             enforcement.set(Protection::ProtectedPaths, State::Degraded, detail);
             return Ok(());
         }
@@ -66,11 +66,11 @@ impl Protected {
     }
 }
 
-/// Protects the policy's paths in the workspace, the files that it was read from, what git obeys in every writable grant, and
-/// the links that lead programs to `secrets`: what they lead to is known by them.
+/// Protects paths in all writable grants: the policy's paths in the workspace, the policy's own files, what git obeys, and the
+/// links to `secrets`, because Kennel finds these secrets through the links.
 ///
 /// # Errors
-/// Where a path is being exchanged meanwhile, or where it is not allowed to look.
+/// Another process replaces parts of a path, or the caller may not look at one.
 pub(crate) fn protect(
     view: &mut View,
     inputs: &Inputs<'_>,
@@ -79,57 +79,57 @@ pub(crate) fn protect(
 ) -> Result<Protected, Error> {
     let grants = WritableGrants::of(view);
     let obeyed = grants.as_a_command(|| grants.obeyed())?;
-    let unseen = obeyed.unseen.into_iter().map(|(path, why)| {
-        let why = match why {
-            obeyed::Unseen::Beyond => Why::Beyond,
-            obeyed::Unseen::Cause(cause) => Why::Unseen(cause),
-        };
-        Gap { path, why }
-    });
-    let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
-    let of_file = |file: &PathBuf| UnresolvedPath::new(Path::new("/"), inputs.caller.absolute(file));
-    let of_policy = workspace
-        .into_iter()
-        .flat_map(|workspace| {
-            inputs.policy.protect.iter().map(|path| UnresolvedPath::new(&workspace.path, path))
-        })
-        .chain(inputs.policy.files.iter().map(of_file))
-        .map(|way| (way, WalkAim::Path));
+    let gaps = obeyed.incomplete.into_iter().map(|(path, cause)| Gap { path, reason: cause.into() });
+    let mut protected = Protected { listed: obeyed.listed, gaps: gaps.collect(), ..Protected::default() };
     for way in secrets {
-        protect_way(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
+        protect_walk(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
     }
-    // What is found in repositories may be a command's, and take all that is left.
-    let ways = of_policy.chain(git::of_user(inputs.caller)).chain(obeyed.paths);
+    // Last, because commands may have made what is in repositories, and it may use up the budget.
+    let ways = policy_paths(inputs, workspace).chain(git::user_config(inputs.caller)).chain(obeyed.paths);
     let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
-    Watch::once(&mut protected.watches);
+    Watch::dedup(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);
     Ok(protected)
 }
 
-/// Protects what each walk leads to, and then what the links in it lead to, and so on.
+/// The paths of the policy: `protect`, which starts at the workspace, and the files that the policy was read from.
+fn policy_paths(
+    inputs: &Inputs<'_>,
+    workspace: Option<&BindSource>,
+) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
+    let in_workspace = |workspace: &BindSource| -> Vec<UnresolvedPath> {
+        inputs.policy.protect.iter().map(|path| UnresolvedPath::new(&workspace.path, path)).collect()
+    };
+    let files = inputs.policy.files.iter();
+    let files = files.map(|file| UnresolvedPath::new(Path::new("/"), inputs.caller.absolute(file)));
+    let protect = workspace.map(in_workspace).unwrap_or_default();
+    protect.into_iter().chain(files).map(|path| (path, WalkAim::Path))
+}
+
+/// Protects the end of each walk, then the targets of links in it, and so on.
 fn protect_all<'g>(
     view: &mut View,
     grants: &'g WritableGrants,
     mut walks: VecDeque<PathWalk<'g>>,
     protected: &mut Protected,
 ) -> Result<(), Error> {
-    // Links may lead in circles. Who comes back to a directory goes on only if he has more links left than before.
+    // Links may form circles. A directory is looked at again only if fewer links led to it than before.
     let mut fewest: HashMap<PathBuf, u32> = HashMap::new();
     while let Some(mut walk) = walks.pop_front() {
-        if walk.links() > 0 && protected.left.is_over() {
-            protected.gaps.push(Gap { path: walk.here().to_owned(), why: Why::TooMany });
+        if walk.links() > 0 && protected.budget.is_spent() {
+            protected.gaps.push(Gap { path: walk.here().to_owned(), reason: GapReason::TooMany });
             continue;
         }
-        let Some((at, metadata)) = protect_way(view, grants, &mut walk, protected)? else { continue };
-        if walk.aim() == WalkAim::GitSign && metadata.is_dir() {
+        let Some((at, metadata)) = protect_walk(view, grants, &mut walk, protected)? else { continue };
+        if walk.aim() == WalkAim::GitRepositoryFile && metadata.is_dir() {
             continue;
         }
         let before = fewest.get(&at).copied();
         if before.is_none() {
-            let linked = other_names(&at, &metadata, &mut protected.left);
-            protected.gaps.extend(linked.map(|(path, why)| Gap { path, why }));
+            let linked = other_names(&at, &metadata, &mut protected.budget);
+            protected.gaps.extend(linked);
             bind_everywhere(view, grants, &at)?;
         }
         if before.is_none_or(|links| walk.links() < links) {
@@ -140,52 +140,52 @@ fn protect_all<'g>(
     Ok(())
 }
 
-/// The walks along the links in what is protected.
+/// Walks along the links in a protected directory.
 fn protect_links<'g>(walk: &PathWalk<'g>, thing: &Path, protected: &mut Protected) -> Vec<PathWalk<'g>> {
-    let gap = |why| Gap { path: thing.to_owned(), why };
-    let mut walks = links_in(walk, thing, &mut protected.left).unwrap_or_else(|error| {
-        protected.gaps.push(gap(Why::Unseen(failure::words(&error))));
+    let gap = |reason| Gap { path: thing.to_owned(), reason };
+    let mut walks = links_in(walk, thing, &mut protected.budget).unwrap_or_else(|error| {
+        protected.gaps.push(gap(GapReason::Unseen(failure::words(&error))));
         Vec::new()
     });
-    let most = MOST_FOLLOWED.min(protected.left.links);
+    let most = MOST_FOLLOWED.min(protected.budget.links);
     if walks.len() > most {
-        protected.gaps.push(gap(Why::TooMany));
+        protected.gaps.push(gap(GapReason::TooMany));
         walks.truncate(most);
     }
-    protected.left.links -= walks.len();
+    protected.budget.links -= walks.len();
     walks
 }
 
-/// Walks to the end, so that the way leads nowhere else after the command than before. Says what is there.
-fn protect_way(
+/// Walks to the end, and makes sure that the path leads to the same place after the command. Returns what is there.
+fn protect_walk(
     view: &mut View,
     grants: &WritableGrants,
     walk: &mut PathWalk<'_>,
     protected: &mut Protected,
 ) -> Result<Option<(PathBuf, fs::Metadata)>, Error> {
-    while let Some(met) = protected.left.go_on(walk, |path| grants.cover(view, path))? {
-        match met {
+    while let Some(step) = protected.budget.next_step(walk, |path| grants.is_covered(view, path))? {
+        match step {
             WalkStep::Link { at, to } => {
                 let watch =
                     grants.split(&at).map(|(base, below)| Watch::new(base, below, below, Expected::Link(to)));
-                protected.watches.extend(watch.map(|watch| watch.of_git(walk.aim() != WalkAim::Path)));
+                protected.watches.extend(watch.map(|watch| watch.with_git(walk.aim() != WalkAim::Path)));
                 pin_everywhere(view, grants, &at)?;
-                if protected.left.is_over() {
-                    protected.gaps.push(Gap { path: at, why: Why::TooMany });
+                if protected.budget.is_spent() {
+                    protected.gaps.push(Gap { path: at, reason: GapReason::TooMany });
                     return Ok(None);
                 }
             }
             WalkStep::Up { at } => pin_everywhere(view, grants, &at)?,
-            WalkStep::Nothing { first, path } => {
+            WalkStep::Missing { first, path } => {
                 protected.watches.extend(watch_absent(grants, &path, &first, walk));
                 pin_everywhere(view, grants, &first)?;
                 return Ok(None);
             }
-            WalkStep::Thing { at, metadata } => return Ok(Some((at, metadata))),
-            // All that is in it is kept as it is. Where the way leads to is not known.
-            WalkStep::Far { at, is_told } => {
-                let metadata = fs::symlink_metadata(&at).ok().filter(|_| is_told);
-                protected.gaps.push(Gap { path: at.clone(), why: Why::Far });
+            WalkStep::Found { at, metadata } => return Ok(Some((at, metadata))),
+            // The directory where the walk stops becomes read-only. What the rest leads to is unknown.
+            WalkStep::TooLong { at, is_reported } => {
+                let metadata = fs::symlink_metadata(&at).ok().filter(|_| is_reported);
+                protected.gaps.push(Gap { path: at.clone(), reason: GapReason::TooLong });
                 return Ok(metadata.map(|metadata| (at, metadata)));
             }
         }
@@ -193,26 +193,26 @@ fn protect_way(
     Ok(None)
 }
 
-/// The whole path is what must not appear, not only its first missing part.
+/// The whole path must not appear, not only its first missing part.
 fn watch_absent(grants: &WritableGrants, path: &Path, first: &Path, walk: &PathWalk<'_>) -> Option<Watch> {
     let (base, first) = grants.split(first)?;
     let path = lexical::below(path, base)?;
     let expected = match walk.aim() {
         _ if is_new_repository(path, first) => Expected::NoRepository,
-        WalkAim::GitSign => Expected::NoFile,
+        WalkAim::GitRepositoryFile => Expected::NoFile,
         WalkAim::GitList => Expected::NoEntry,
         WalkAim::Git | WalkAim::Path => Expected::Absent,
     };
-    let watch = Watch::new(base, path, first, expected).of_git(walk.aim() != WalkAim::Path);
-    Some(watch.led_by(walk.link()))
+    let watch = Watch::new(base, path, first, expected).with_git(walk.aim() != WalkAim::Path);
+    Some(watch.with_link(walk.link()))
 }
 
-/// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too. At
-/// most one more than are followed.
+/// Walks along links directly in a protected directory, such as hooks kept elsewhere, because their targets are obeyed too.
+/// Returns at most one more than [`MOST_FOLLOWED`].
 ///
 /// # Errors
-/// It cannot be looked at, or there is too much.
-fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, left: &mut Left) -> io::Result<Vec<PathWalk<'g>>> {
+/// The directory cannot be read, or it has too many entries.
+fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, budget: &mut LinkBudget) -> io::Result<Vec<PathWalk<'g>>> {
     let mut walks = Vec::new();
     let entries = match fs::read_dir(thing) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(walks),
@@ -220,31 +220,31 @@ fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, left: &mut Left) -> io::Resul
     };
     for entry in entries {
         let entry = entry?;
-        left.entry()?;
+        budget.entry()?;
         if entry.file_type()?.is_symlink() && walks.len() <= MOST_FOLLOWED {
-            walks.push(walk.along(&entry.path(), &fs::read_link(entry.path())?));
+            walks.push(walk.walk_along(&entry.path(), &fs::read_link(entry.path())?));
         }
     }
     Ok(walks)
 }
 
-/// Pins the way to the host's `path` in every place where it is seen.
+/// Pins the way to the host's `path` in every place where the sandbox shows it.
 fn pin_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
-    grants.seen_at(view, path).iter().try_for_each(|place| pin::way_to(view, place))
+    grants.shown_at(view, path).iter().try_for_each(|place| pin::parents_of(view, place))
 }
 
-/// Binds the host's `path` over itself, read-only, in every place where it is seen.
+/// Binds the host's `path` read-only over itself in every place where the sandbox shows it.
 fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
-    let source = pin::exact(path)?;
-    for place in grants.seen_at(view, path) {
-        pin::way_to(view, &place)?;
+    let source = pin::exact_source(path)?;
+    for place in grants.shown_at(view, path) {
+        pin::parents_of(view, &place)?;
         let node = Node::Bind { source: source.clone(), access: Access::Read };
         view.wall("protected path", &place, node, Protection::ProtectedPaths);
     }
     Ok(())
 }
 
-/// A pin that was there before the directory around it became read-only would be a writable place in it.
+/// Makes pins read-only if they are inside a directory that became read-only later. Else they would stay writable.
 fn close_pins(view: &mut View) {
     let pin = |(at, place): (&Path, &ViewEntry)| match &place.node {
         Node::Bind { source, access: Access::Write } if place.origin == Origin::Wall => {
@@ -252,7 +252,7 @@ fn close_pins(view: &mut View) {
         }
         _ => None,
     };
-    // Parents come first: a pin that is closed closes those in it.
+    // Parents come first, so a pin that becomes read-only does the same for pins inside it.
     let pins: Vec<(PathBuf, BindSource)> = view.iter().filter_map(pin).collect();
     for (at, source) in pins {
         let around = view.mount_above(&at).map(|(_, place)| &place.node);
@@ -263,59 +263,60 @@ fn close_pins(view: &mut View) {
     }
 }
 
-/// The file, or one directly in the directory, that has another name, by which it can be written; or that there are too many
-/// to find out.
-fn other_names(path: &Path, metadata: &fs::Metadata, left: &mut Left) -> Option<(PathBuf, Why)> {
+/// A file that has other hard links, by which commands can write it: the path itself, or a file directly in the directory.
+/// Or that the directory has too many entries to find out.
+fn other_names(path: &Path, metadata: &fs::Metadata, budget: &mut LinkBudget) -> Option<Gap> {
+    let linked = |path| Gap { path, reason: GapReason::Linked };
     if !metadata.is_dir() {
-        return (metadata.is_file() && metadata.nlink() > 1).then(|| (path.to_owned(), Why::Linked));
+        return (metadata.is_file() && metadata.nlink() > 1).then(|| linked(path.to_owned()));
     }
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if let Err(error) = left.entry() {
-            return Some((path.to_owned(), Why::Unseen(failure::words(&error))));
+        if let Err(error) = budget.entry() {
+            return Some(Gap { path: path.to_owned(), reason: GapReason::Unseen(failure::words(&error)) });
         }
         let is_sample = entry.path().extension().is_some_and(|extension| extension == "sample");
         if entry.metadata().is_ok_and(|it| it.is_file() && it.nlink() > 1) && !is_sample {
-            return Some((entry.path(), Why::Linked));
+            return Some(linked(entry.path()));
         }
     }
     None
 }
 
-/// Whether making `path` is legitimate because all of its repository is yet to be made (`git init`).
+/// Whether creating `path` is legitimate, because its whole repository does not exist yet (`git init`).
 fn is_new_repository(path: &Path, missing: &Path) -> bool {
     missing == Path::new(".git") && path != missing
 }
 
-// What is not protected in full, and why.
+// Limits, and what is not fully protected.
 
-/// Links that are followed of those that lie in one directory: each is a mount of every command.
+/// Links that are followed in one directory. Each needs a mount for every command.
 pub(crate) const MOST_FOLLOWED: usize = 256;
 
-/// Of those that lie in all protected directories.
+/// Links that are followed in all protected directories together.
 pub(crate) const MOST_FOLLOWED_IN_ALL: usize = 2048;
 
 /// Entries of protected directories that are looked at.
 const MOST_ENTRIES: u32 = 50_000;
 
-/// Steps behind links, in all.
+/// Steps of all walks after their first link.
 const MOST_STEPS: u32 = 1 << 14;
 
-/// How much of what links lead to may be looked at yet: commands lay as many as they like, and each start has to look.
+/// What may still be looked at behind links. Commands can make any number of links, and every later start looks at them.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct LinkBudget {
     pub(crate) links: usize,
     entries: u32,
     steps: u32,
 }
 
-impl Default for Left {
+impl Default for LinkBudget {
     fn default() -> Self {
         Self { links: MOST_FOLLOWED_IN_ALL, entries: MOST_ENTRIES, steps: MOST_STEPS }
     }
 }
 
-impl Left {
-    /// Counts one of the entries.
+impl LinkBudget {
+    /// Counts one entry.
     ///
     /// # Errors
     /// There were too many.
@@ -324,68 +325,77 @@ impl Left {
         Ok(())
     }
 
-    /// [`PathWalk::go_on`], counted. What there is no link on the way to is always gone to.
-    pub(crate) fn go_on(
+    /// [`PathWalk::next_step`], counted. Steps before the first link do not count.
+    pub(crate) fn next_step(
         &mut self,
         walk: &mut PathWalk<'_>,
         is_covered: impl Fn(&Path) -> bool,
     ) -> Result<Option<WalkStep>, Error> {
         let before = walk.steps();
-        let met = walk.go_on(is_covered)?;
+        let step = walk.next_step(is_covered)?;
         if walk.links() > 0 {
             self.steps = self.steps.saturating_sub(walk.steps() - before);
         }
-        Ok(met)
+        Ok(step)
     }
 
     /// Whether no more links are followed.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.steps == 0
     }
 }
 
-/// Something that commands can write all the same, or that leads to it.
+/// Something that commands can still write, or a link to it.
 #[derive(Debug)]
 pub(crate) struct Gap {
     pub(crate) path: PathBuf,
-    pub(crate) why: Why,
+    pub(crate) reason: GapReason,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// A file has other names, by which it can be written.
+pub(crate) enum GapReason {
+    /// A file has other hard links, by which commands can write it.
     Linked,
-    /// There are more links in a directory than are followed.
+    /// There are more links than Kennel follows.
     TooMany,
-    /// Not all that is in a protected directory was looked at: what it was that was in the way.
+    /// A protected directory could not be read completely, with the cause.
     Unseen(String),
-    /// A repository has more submodules and linked worktrees than are looked at.
+    /// A repository has more submodules and linked worktrees than Kennel looks at.
     Beyond,
-    /// A way that leads on from there is too long.
-    Far,
+    /// A path that goes on from here is too long.
+    TooLong,
 }
 
-impl Why {
-    pub(crate) fn reason(&self) -> String {
+impl From<obeyed::Incomplete> for GapReason {
+    fn from(incomplete: obeyed::Incomplete) -> Self {
+        match incomplete {
+            obeyed::Incomplete::Beyond => Self::Beyond,
+            obeyed::Incomplete::Cause(cause) => Self::Unseen(cause),
+        }
+    }
+}
+
+impl GapReason {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Linked => "has other hard links, by which it can be written".to_owned(),
             Self::TooMany => format!(
-                "has more than {MOST_FOLLOWED} symbolic links in it, or there are more than {MOST_FOLLOWED_IN_ALL} in all, or they lead \
-                 over too many others: what the rest leads to is not protected"
+                "has more than {MOST_FOLLOWED} symbolic links in it, or there are more than {MOST_FOLLOWED_IN_ALL} in all, or their \
+                 targets lead over too many others: what the rest leads to is not protected"
             ),
             Self::Unseen(cause) => format!(
                 "is read-only, but could not be read completely ({cause}): targets of links in it are not protected"
             ),
             Self::Beyond => format!(
-                "has more submodules and linked worktrees than are looked at ({} in {} entries of all repositories, {} directories \
+                "has more submodules and linked worktrees than Kennel looks at ({} in {} entries of all repositories, {} directories \
                  or {} bytes deep): its modules and worktrees are read-only as a whole, and targets of links in them are not protected",
                 modules::MOST,
                 modules::MOST_ENTRIES,
                 modules::DEEPEST,
                 modules::LONGEST
             ),
-            Self::Far => {
-                "is where a way gets too long to be followed: what it leads to is not protected".to_owned()
+            Self::TooLong => {
+                "is where a path gets too long to follow: what it leads to is not protected".to_owned()
             }
         }
     }
@@ -393,13 +403,13 @@ impl Why {
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Linked => "remove the other links",
-            Self::TooMany => "have fewer links there, and protect what they lead to by its name",
+            Self::TooMany => "have fewer links there, and protect their targets by name",
             Self::Beyond => {
                 "remove submodules and worktrees that are not needed (`git worktree prune`), or grant fewer repositories"
             }
-            Self::Far => "remove the links, or the directories, that make the way so long",
+            Self::TooLong => "remove the links, or the directories, that make the path so long",
             Self::Unseen(_) => {
-                "give yourself access to all that is in it, and remove what does not belong to git"
+                "give yourself access to all entries in it, and remove what does not belong to git"
             }
         }
     }

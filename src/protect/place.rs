@@ -1,121 +1,35 @@
-//! The directories that looking begins at, held from before the command began. Whoever moves one, mounts something over
-//! it or gives its path to another leads nothing astray: what is undone lies where the command was.
+//! A name in a directory that is held open, and how Kennel takes away what is there.
+//!
+//! It removes what holds no data, and renames the rest. If a directory cannot be renamed, Kennel clears it and takes all
+//! access rights from it.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::{fs, io};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, readlinkat};
-use nix::sys::stat::{FileStat, Mode};
+use nix::fcntl::readlinkat;
+use nix::sys::stat::FileStat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::protect::recheck::{Done, Expected, Watch};
 use crate::protect::remove;
+use crate::protect::watch::{Expected, HeldDirectory, Watch};
 use crate::report::escape::harmless;
-use crate::report::failure::shown;
+use crate::report::outcome::Basis;
 use crate::sys;
-use crate::sys::dirfd::own_path;
 use crate::sys::entries::rename_without_replacing;
-use crate::sys::inode::{FileKind, Identity, kind};
+use crate::sys::inode::{FileKind, kind};
 use crate::sys::{dirfd, entries};
 
-/// A directory: a writable grant, or what was mounted in one before the command began.
-#[derive(Clone, Debug)]
-pub(crate) struct Held {
-    directory: Arc<OwnedFd>,
-    /// Its way from the grant.
-    way: PathBuf,
-}
-
-impl Held {
-    /// # Errors
-    /// `ESTALE` where something else has its path by now.
-    fn base(path: &Path, identity: Identity) -> io::Result<Self> {
-        // What it is counts, and not what leads to it: openat2(2) may not be had.
-        let directory = open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-        if Identity::of_held(&directory)? != identity {
-            return Err(Errno::ESTALE.into());
-        }
-        Ok(Self { directory: Arc::new(directory), way: PathBuf::new() })
-    }
-
-    /// The last directory on the way below it that something is mounted on, or itself. Later mounts are not entered.
-    fn last_mount(&self, way: &Path) -> io::Result<Self> {
-        // What cannot be seen now is found on the way after the command, and told then.
-        if way.as_os_str().is_empty()
-            || remove::step(self.directory.as_fd(), way.as_os_str(), OFlag::O_PATH).err()
-                != Some(Errno::EXDEV)
-        {
-            return Ok(self.clone());
-        }
-        let (mut last, mut at, mut way_there) = (self.clone(), self.directory(), PathBuf::new());
-        for part in way {
-            way_there.push(part);
-            match remove::step(at.as_fd(), part, OFlag::O_PATH) {
-                Err(Errno::EXDEV) => {
-                    at = Arc::new(remove::step_over(at.as_fd(), part)?);
-                    last = Self { directory: Arc::clone(&at), way: way_there.clone() };
-                }
-                next => at = Arc::new(next?),
-            }
-        }
-        Ok(last)
-    }
-
-    pub(crate) fn directory(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.directory)
-    }
-
-    /// The rest of the way to a path below the grant.
-    pub(crate) fn below<'p>(&self, path: &'p Path) -> io::Result<&'p Path> {
-        path.strip_prefix(&self.way).map_err(|_| io::ErrorKind::InvalidInput.into())
-    }
-
-    /// What is to be said of it where it is no more where it was in the grant at `base`.
-    pub(crate) fn moved(&self, base: &Path) -> Option<String> {
-        let now = fs::read_link(own_path(&self.directory)).ok()?;
-        let was: PathBuf = base.join(&self.way).components().collect();
-        let [from, to] = [&was, &now].map(|path| shown(path));
-        (now != was).then(|| format!("; {from} was moved to {to} meanwhile"))
-    }
-}
-
-/// Holds what looking at each begins at; all are below the grant `base`.
-///
-/// # Errors
-/// `ESTALE` where that is not the grant any more; no room for a descriptor.
-pub(crate) fn hold<'w>(
-    watches: impl Iterator<Item = &'w mut Watch>,
-    base: &Path,
-    identity: Identity,
-) -> io::Result<()> {
-    // One descriptor each, however many watches.
-    let grant = Held::base(base, identity)?;
-    let mut known = vec![grant.clone()];
-    for watch in watches {
-        let found = grant.last_mount(watch.first.parent().unwrap_or(Path::new("")))?;
-        let same = known.iter().find(|known| known.way == found.way).cloned();
-        watch.held = Some(same.unwrap_or_else(|| {
-            known.push(found.clone());
-            found
-        }));
-    }
-    Ok(())
-}
-
-// A name in a directory, and how what is there is taken away from it: removed where it holds no data, else renamed, or at
-// least closed.
-
-/// How many names are tried of each kind; all but the first are random.
+/// How many new names are tried, of each form. All but the first are random.
 const MOST_NAMES: u32 = 16;
 
-/// So many entries of a directory are looked at.
+/// Entries of a directory that are looked at.
 const MOST_ENTRIES: usize = 1024;
 
-/// Bytes of names in a directory that cannot be renamed: some 8000 entries are taken away one by one.
+/// Bytes of names in a directory that cannot be renamed: about 8000 entries are taken away one by one.
 const ROOM: usize = 256 << 10;
 
 const REMOVED: &str = "it was removed";
@@ -128,12 +42,12 @@ pub(crate) struct ProtectedPlace {
 }
 
 impl ProtectedPlace {
-    /// The directory that `path` lies in, on the way to what is watched, reached from what is held without following
-    /// any link; `None` where there is no such directory.
+    /// The last part of `path`, in its directory. Kennel gets there from `held` without following a link. `None` if the
+    /// directory does not exist.
     ///
     /// # Errors
-    /// Something was mounted on the way meanwhile: what is there is nobody's command's.
-    pub(crate) fn of(held: &Held, path: &Path) -> io::Result<Option<Self>> {
+    /// A file system was mounted on the way meanwhile. No command can have done that, so it is left alone.
+    pub(crate) fn open(held: &HeldDirectory, path: &Path) -> io::Result<Option<Self>> {
         let below = held.below(path)?;
         let (Some(way), Some(name)) = (below.parent(), below.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -149,7 +63,7 @@ impl ProtectedPlace {
         Ok(Some(Self { parent, name: name.to_owned() }))
     }
 
-    /// What is there; `None` where nothing is.
+    /// What is there; `None` if nothing is.
     pub(crate) fn stat(&self) -> io::Result<Option<FileStat>> {
         Ok(self.stat_of(&self.name)?)
     }
@@ -158,27 +72,27 @@ impl ProtectedPlace {
         self.with_rights(|| dirfd::stat(&self.parent, name))
     }
 
-    /// A command may have taken the right to change anything there from its user.
+    /// Tries `action`. If a command took away the user's access rights to the directory, restores them and tries again.
     fn with_rights<T>(&self, action: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
         remove::with_rights(self.parent.as_fd(), action)
     }
 
-    /// Takes away what must not be there, and says what was done.
-    pub(crate) fn judge(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<Done>> {
+    /// Takes away what must not be there. Returns what was done, or `None` if it may stay.
+    pub(crate) fn check(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<Done>> {
         let is_directory = kind == FileKind::Directory;
         let may_stay = match (&watch.expected, watch.path.file_name().and_then(OsStr::to_str)) {
             // The samples that `git init` puts there do nothing.
             (Expected::NoRepository, Some("hooks")) if is_directory => {
-                self.holds_only(|name| name.as_encoded_bytes().ends_with(b".sample"))
+                self.contains_only(|name| name.as_encoded_bytes().ends_with(b".sample"))
             }
-            // Older versions of git make these directories, and leave them empty.
+            // Older versions of git create these directories and leave them empty.
             (Expected::NoRepository, Some("branches" | "remotes")) | (Expected::NoEntry, _)
                 if is_directory =>
             {
-                self.holds_only(|_| false)
+                self.contains_only(|_| false)
             }
             (Expected::NoFile, _) if is_directory => true,
-            // A repository made inside needs its config; git outside reads it, so its making is told.
+            // A repository made inside needs its config. Git outside reads it, so it is kept and reported.
             (Expected::NoRepository, Some("config" | "config.worktree")) if kind == FileKind::File => {
                 return Ok(Some(Done::Kept));
             }
@@ -187,8 +101,8 @@ impl ProtectedPlace {
         if may_stay { Ok(None) } else { self.clear().map(|what| Some(Done::Told(what))) }
     }
 
-    /// Whether a directory holds nothing but what is `allowed`. One that cannot be listed, or has too many entries, does not.
-    fn holds_only(&self, allowed: impl Fn(&OsStr) -> bool) -> bool {
+    /// Whether all entries of a directory are `allowed`. False if it cannot be listed or has too many.
+    fn contains_only(&self, allowed: impl Fn(&OsStr) -> bool) -> bool {
         let directory = remove::open_directory(self.parent.as_fd(), &self.name);
         let Ok(mut listing) = directory.and_then(|directory| entries::listing(&directory)) else {
             return false;
@@ -204,11 +118,11 @@ impl ProtectedPlace {
         now.is_ok_and(|now| now == to.as_os_str())
     }
 
-    /// Takes away what is there in the place of a link, and says so.
+    /// Takes away what replaced a link, and says so.
     ///
-    /// The link itself is not made anew. It may have been made by a command of another sandbox, which took it away again
-    /// when that command ended.
-    pub(crate) fn clear_of(&self, link: &Path) -> io::Result<String> {
+    /// Kennel does not make the link again. A command of another sandbox may have made it, and that sandbox may have taken it
+    /// away when the command ended.
+    pub(crate) fn clear_replaced_link(&self, link: &Path) -> io::Result<String> {
         let what = match self.stat()? {
             Some(_) => self.clear()?,
             None => GONE.to_owned(),
@@ -216,11 +130,11 @@ impl ProtectedPlace {
         Ok(format!("{what}; the link that was there led to {}", harmless(&link.to_string_lossy())))
     }
 
-    /// Takes away what is there, whoever made it, and says how. What holds no data is removed; all else gets a name that
-    /// nothing obeys.
+    /// Takes away what is there, whoever made it, and says how: what holds no data is removed, all else gets a name that nothing
+    /// obeys.
     pub(crate) fn clear(&self) -> io::Result<String> {
         match self.take_away() {
-            // Another sandbox that ends takes away the same.
+            // Another sandbox that ends may take away the same.
             Err(_) if matches!(self.stat_of(&self.name), Ok(None)) => Ok(GONE.to_owned()),
             done => done,
         }
@@ -234,7 +148,7 @@ impl ProtectedPlace {
         }
         match self.move_aside() {
             Ok(how) => Ok(how),
-            Err(error) if kind == FileKind::Directory => self.disarm(error),
+            Err(error) if kind == FileKind::Directory => self.clear_and_close(error),
             Err(error) if is_no_room(error) && self.unlink(UnlinkatFlags::NoRemoveDir).is_ok() => {
                 Ok("it was removed, because there was no room for another name".to_owned())
             }
@@ -255,7 +169,7 @@ impl ProtectedPlace {
         self.unlink(flag).is_ok().then_some(how)
     }
 
-    /// Where the link leads.
+    /// The text of the link.
     fn target(&self) -> Option<String> {
         let to = self.with_rights(|| readlinkat(&self.parent, self.name.as_os_str())).ok()?;
         Some(harmless(&to.to_string_lossy()).to_string())
@@ -278,7 +192,7 @@ impl ProtectedPlace {
         name.push(".refused-by-kennel.");
         match number {
             0 => name.push("0"),
-            // Who took the first takes the second too.
+            // A command that took the first name could foresee the second. Random names it cannot foresee.
             _ => name.push(format!("{:016x}", sys::random()?)),
         }
         Ok(name)
@@ -298,21 +212,21 @@ impl ProtectedPlace {
         Err(Errno::EEXIST)
     }
 
-    /// Clears a directory that cannot be renamed, because of `error`, and closes it.
-    fn disarm(&self, error: Errno) -> io::Result<String> {
+    /// Clears a directory that cannot be renamed because of `error`, and takes all access rights from it.
+    fn clear_and_close(&self, error: Errno) -> io::Result<String> {
         let directory = remove::open_directory(self.parent.as_fd(), &self.name).map_err(|_| error)?;
         let directory = Arc::new(directory);
         for name in entries::some(&directory, ROOM)? {
             let entry = Self { parent: Arc::clone(&directory), name };
             let Ok(Some(stat)) = entry.stat() else { continue };
             if entry.remove_without_data(&stat).is_none() && entry.move_aside().is_err() {
-                // What has no room for another name goes.
+                // If there is no room for another name, it is removed even if it holds data.
                 let _ = entry.unlink(UnlinkatFlags::NoRemoveDir);
             }
         }
-        // That may have made room.
+        // Clearing it may have made room.
         self.move_aside().or_else(|error| {
-            remove::shut(directory.as_fd())?;
+            remove::close_access(directory.as_fd())?;
             Err(io::Error::other(format!("{}; its mode is 0 now", io::Error::from(error))))
         })
     }
@@ -323,23 +237,32 @@ fn is_no_room(error: Errno) -> bool {
     matches!(error, Errno::ENAMETOOLONG | Errno::ENOSPC | Errno::EDQUOT)
 }
 
-/// As long as a name of five bytes is to most file systems, so that it fits where such a one was.
+/// A random name that most file systems store in the space of a name of five bytes.
 fn short_name() -> nix::Result<OsString> {
     Ok(format!(".k{:06x}", sys::random()? & 0xff_ffff).into())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protect::recheck::Expected;
+/// What was done about a change.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// It was undone, or could not be. The text ends a sentence.
+    Told(String),
+    /// The configuration of a new repository was kept.
+    Kept,
+}
 
-    #[test]
-    fn another_directory_is_not_held() {
-        let (grant, other) = (tempfile::tempdir().expect("a grant"), tempfile::tempdir().expect("another"));
-        let mut watch = Watch::new(grant.path(), Path::new("x"), Path::new("x"), Expected::Absent);
-        let identity = Identity::of_metadata(&fs::metadata(other.path()).expect("a directory"));
-        let error = hold([&mut watch].into_iter(), grant.path(), identity).expect_err("it is another");
-        assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
-        assert!(watch.held.is_none());
+impl Done {
+    pub(crate) fn words(&self) -> &str {
+        match self {
+            Self::Told(what) => what,
+            Self::Kept => "it was kept, because its directory is new: look at it before you trust it",
+        }
+    }
+
+    pub(crate) fn basis(&self) -> Basis {
+        match self {
+            Self::Told(_) => Basis::Observed,
+            Self::Kept => Basis::Kept,
+        }
     }
 }

@@ -1,134 +1,26 @@
-//! Protected paths that could not be bound read-only because they were not there, or are links: what is in their place
-//! after a command is moved aside, whoever made it, and told. What holds no data is removed.
+//! The look at protected paths after a command, for paths that could not be bound because they are missing or links.
 //!
-//! Others may be writing to the same directories meanwhile. So nothing here is ever looked up twice by path: every
-//! step starts from a descriptor, follows no link, and what is checked is what is changed. What is changed is changed
-//! with the rights of a command.
+//! What appeared there is moved aside and reported, whoever made it. What holds no data is removed. Other processes may write
+//! to the same directories meanwhile. So nothing is looked up twice by path: every step starts from a descriptor, follows no
+//! link, and changes exactly what it checked. Changes are made with the rights of a command.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::protect::never::NeverCommitted;
-use crate::protect::place::{Held, ProtectedPlace};
+use crate::protect::place::{Done, ProtectedPlace};
 use crate::protect::remove;
 use crate::protect::remove::Check;
+use crate::protect::watch::{Expected, Watch, parts_from};
+use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::shown;
 use crate::report::outcome::{Basis, Denial};
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
 
-/// A path to look at after the command, in a granted directory of the host.
-#[derive(Clone, Debug)]
-pub(crate) struct Watch {
-    pub(crate) base: PathBuf,
-    pub(crate) path: PathBuf,
-    /// The first part of the path that was not there, or the path itself.
-    pub(crate) first: PathBuf,
-    pub(crate) expected: Expected,
-    /// Whether it is git that obeys it.
-    of_git: bool,
-    /// The link that leads there, if one does.
-    link: Option<PathBuf>,
-    /// What looking begins at.
-    pub(crate) held: Option<Held>,
-}
-
-/// What was there when the sandbox was prepared.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Expected {
-    /// Nothing.
-    Absent,
-    /// Nothing, and no repository that it would lie in: one may be made.
-    NoRepository,
-    /// Nothing; a directory may appear.
-    NoFile,
-    /// Nothing; an empty directory may appear.
-    NoEntry,
-    /// A symbolic link, leading there.
-    Link(PathBuf),
-}
-
-impl Watch {
-    /// `path` below the host's directory `base`, of which `first` is the part that is missing from now on. To be held,
-    /// see [`hold`](crate::protect::place::hold).
-    pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
-        let (path, first) = (path.to_owned(), first.to_owned());
-        Self { base: base.to_owned(), path, first, expected, of_git: false, link: None, held: None }
-    }
-
-    /// Says whether it is git that obeys it.
-    pub(crate) fn of_git(self, of_git: bool) -> Self {
-        Self { of_git, ..self }
-    }
-
-    /// Says which link leads there.
-    pub(crate) fn led_by(self, link: Option<&Path>) -> Self {
-        Self { link: link.map(Path::to_owned), ..self }
-    }
-
-    /// Leaves one of those that are about the same: several ways may lead over one link.
-    pub(crate) fn once(watches: &mut Vec<Self>) {
-        let mut seen = HashSet::new();
-        watches.retain(|watch| {
-            let Self { base, path, first, expected, .. } = watch.clone();
-            seen.insert((base, path, first, expected))
-        });
-    }
-
-    /// The path on the host whose state it is about: the link, or the first part that is missing.
-    pub(crate) fn stands_on(&self) -> PathBuf {
-        match self.expected {
-            Expected::Link(_) => self.on_host(),
-            _ => self.base.join(&self.first),
-        }
-    }
-
-    /// Whether it looks in the host's directory `base`, and not in one that lies there.
-    pub(crate) fn is_in(&self, base: &Path) -> bool {
-        self.base == base
-    }
-
-    /// What it says of the paths below `base`, if it is about those.
-    pub(crate) fn never(&self, base: &Path) -> Option<NeverCommitted> {
-        self.is_in(base).then(|| match self.expected {
-            Expected::Absent | Expected::Link(_) => NeverCommitted::always(&self.path),
-            Expected::NoRepository => NeverCommitted::unless_new(&self.path),
-            Expected::NoFile => NeverCommitted::unless_directory(&self.path),
-            Expected::NoEntry => NeverCommitted::unless_empty(&self.path),
-        })
-    }
-
-    pub(crate) fn on_host(&self) -> PathBuf {
-        self.base.join(&self.path)
-    }
-
-    /// Tells what became of `path`, by the name that it had when the command began.
-    fn denial(&self, path: &Path, done: &Done) -> Denial {
-        let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
-        let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
-        let was = match self.of_git {
-            true => "a protected path, which git obeys, was changed",
-            false => CHANGED,
-        };
-        let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
-        told(&self.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
-    }
-}
-
-/// Two are equal that are about the same; what they hold says nothing of that.
-#[cfg(test)]
-impl PartialEq for Watch {
-    fn eq(&self, other: &Self) -> bool {
-        let about = |watch: &Self| (watch.base.clone(), watch.path.clone(), watch.first.clone());
-        about(self) == about(other) && self.expected == other.expected
-    }
-}
-
-/// What came of undoing.
+/// The result of [`undo`].
 #[derive(Debug, Default)]
 pub(crate) struct Undone {
     pub(crate) denials: Vec<Denial>,
@@ -137,7 +29,7 @@ pub(crate) struct Undone {
 }
 
 impl Undone {
-    /// Enters that something may still be done to watched paths, by what was killed and is not gone.
+    /// Adds that a killed process, which is not gone yet, may still change watched paths.
     pub(crate) fn may_be_more(&mut self, watches: &[Watch]) {
         let mut bases: Vec<&Path> = watches.iter().map(|watch| &*watch.base).collect();
         bases.sort_unstable();
@@ -145,21 +37,21 @@ impl Undone {
         let reason = "a killed process is stuck in a system call: check the protected paths once it is gone (Kennel does, if \
                       still running)";
         self.is_left |= !bases.is_empty();
-        let stuck = bases.into_iter().map(|base| told(base, reason.to_owned(), Basis::Observed));
+        let stuck = bases.into_iter().map(|base| denial_for(base, reason.to_owned(), Basis::Observed));
         self.denials.extend(stuck);
     }
 }
 
-/// Looks at every watched path, takes away what appeared there, and says so.
+/// Looks at every watched path, takes away what appeared there, and reports it.
 pub(crate) fn undo(watches: &[Watch]) -> Undone {
     let mut all = Undone::default();
     for watch in watches {
-        match undone(watch) {
+        match undo_one(watch) {
             Ok(None) => {}
-            Ok(Some((path, done))) => all.denials.push(watch.denial(&path, &done)),
+            Ok(Some((path, done))) => all.denials.push(watch_denial(watch, &path, &done)),
             Err(error) => {
                 let what = format!("it could not be undone: {}", failure::words(&error));
-                all.denials.push(watch.denial(&watch.path, &Done::Told(what)));
+                all.denials.push(watch_denial(watch, &watch.path, &Done::Told(what)));
                 all.is_left = true;
             }
         }
@@ -167,41 +59,41 @@ pub(crate) fn undo(watches: &[Watch]) -> Undone {
     all
 }
 
-/// Removes `name` in a directory, whatever it is and whatever modes its owner gave to what is in it.
+/// Removes `name` in a directory, whatever it is, and whatever access rights its entries have.
 pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     remove::tree(parent, name, &|_, _, _| Ok(()))
 }
 
-/// Removes all that is in a directory, each entry after a `check`.
+/// Removes everything in a directory, each entry after a `check`.
 pub(crate) fn empty(directory: &OwnedFd, check: Check<'_>) -> io::Result<()> {
     remove::contents(directory, check)
 }
 
-/// Tells of denials where there is no outcome to carry them.
+/// Logs denials where no outcome can carry them.
 pub(crate) fn log(undone: &Undone) {
     for denial in &undone.denials {
         tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
     }
 }
 
-/// What was found and done, if anything, and the path below the grant.
-fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
+/// Takes away what is at one watched path. Returns its path below the grant and what was done.
+fn undo_one(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
     if let Expected::Link(to) = &watch.expected {
-        let Some(place) = ProtectedPlace::of(held, &watch.path)? else { return Ok(None) };
+        let Some(place) = ProtectedPlace::open(held, &watch.path)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
-        let what = dirfd::of_a_command(|| place.clear_of(to))?;
+        let what = dirfd::of_a_command(|| place.clear_replaced_link(to))?;
         return Ok(Some((watch.path.clone(), Done::Told(what))));
     }
-    // A new part of the way that is no directory is a pointer to something that somebody prepared.
+    // Something new on the way that is no directory could lead to files that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
-        let Some(place) = ProtectedPlace::of(held, part)? else { return Ok(None) };
+        let Some(place) = ProtectedPlace::open(held, part)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
-            let judged = dirfd::of_a_command(|| place.judge(watch, kind(&stat)));
-            return judged.map(|done| done.map(|done| (part.to_owned(), done)));
+            let checked = dirfd::of_a_command(|| place.check(watch, kind(&stat)));
+            return checked.map(|done| done.map(|done| (part.to_owned(), done)));
         }
         if kind(&stat) != FileKind::Directory {
             let what = dirfd::of_a_command(|| place.clear())?;
@@ -211,58 +103,32 @@ fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     Ok(None)
 }
 
-/// The ways to `path` from `first` on, shortest first, `path` included.
-pub(crate) fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
-    let mut parts: Vec<&Path> = path.ancestors().take_while(|part| part.starts_with(first)).collect();
-    parts.reverse();
-    parts
-}
-
-/// What became of a change.
-#[derive(Debug)]
-pub(crate) enum Done {
-    /// As the end of a sentence says: it was undone, or could not be.
-    Told(String),
-    /// The configuration of a new repository.
-    Kept,
-}
-
-impl Done {
-    fn words(&self) -> &str {
-        match self {
-            Self::Told(what) => what,
-            Self::Kept => "it was kept, because its directory is new: look at it before you trust it",
-        }
-    }
-
-    fn basis(&self) -> Basis {
-        match self {
-            Self::Told(_) => Basis::Observed,
-            Self::Kept => Basis::Kept,
-        }
-    }
+/// The denial for `path`, by the name that it had when the command started.
+fn watch_denial(watch: &Watch, path: &Path, done: &Done) -> Denial {
+    let moved = watch.held.as_ref().and_then(|held| held.words_if_moved(&watch.base));
+    let led = watch.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
+    let was = match watch.of_git {
+        true => "a protected path, which git obeys, was changed",
+        false => CHANGED,
+    };
+    let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
+    denial_for(&watch.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
 }
 
 const CHANGED: &str = "a protected path was changed";
 
-/// Tells what became of a protected path.
+/// The denial for a change of a protected path.
 pub(crate) fn denial(path: &Path, done: &Done) -> Denial {
-    told(path, format!("{CHANGED}; {}", done.words()), done.basis())
+    denial_for(path, format!("{CHANGED}; {}", done.words()), done.basis())
 }
 
-fn told(path: &Path, reason: String, basis: Basis) -> Denial {
-    Denial {
-        protection: crate::report::enforcement::Protection::ProtectedPaths,
-        subject: shown(path),
-        reason,
-        basis,
-        remedy: None,
-    }
+fn denial_for(path: &Path, reason: String, basis: Basis) -> Denial {
+    Denial { protection: Protection::ProtectedPaths, subject: shown(path), reason, basis, remedy: None }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::protect::place::hold;
+    use crate::protect::watch::hold;
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -399,18 +265,18 @@ mod tests {
         let (base, victim) = directories();
         let watches = [watch(base.path(), "link", Expected::Link("there".into()))];
         symlink(victim.path(), base.path().join("link")).expect("a link");
-        let told =
+        let reasons =
             |undone: Undone| undone.denials.into_iter().map(|denial| denial.reason).collect::<Vec<_>>();
         let led = "the link that was there led to there";
         let to = victim.path().display();
         let change = format!("a protected path was changed; it was removed, a link to {to}; {led}");
-        assert_eq!(told(undo(&watches)), [change]);
+        assert_eq!(reasons(undo(&watches)), [change]);
         assert!(
             fs::symlink_metadata(base.path().join("link")).is_err()
                 && victim.path().join("sub/file").exists()
         );
         let change = format!("a protected path was changed; it is gone; {led}");
-        assert_eq!(told(undo(&watches)), [change], "it is not made anew: it may be another command's");
+        assert_eq!(reasons(undo(&watches)), [change], "it is not made anew: it may be another command's");
         assert!(fs::symlink_metadata(base.path().join("link")).is_err());
     }
 }

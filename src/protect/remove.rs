@@ -1,5 +1,5 @@
-//! Removing a tree that its writer does not want removed, by descriptors only: no link in it, and no exchange of one
-//! part for another meanwhile, leads out of it.
+//! Removes a tree that another process may be changing, by descriptors only: no link in it, and no directory that is replaced
+//! meanwhile, leads out of it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -14,53 +14,53 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use crate::sys::entries::{names, temporary_name};
 use crate::sys::{dirfd, entries};
 
-/// Deeper trees are not taken apart: each level keeps a descriptor and a frame.
+/// Deeper directories are moved up first, because each level keeps a descriptor and a stack frame.
 const DEEPEST: u32 = 200;
 
-/// Bytes of names of one directory that are kept at a time. Whoever writes names decides how much memory that takes at
-/// each level, and the program around us may not have much.
+/// Bytes of names of one directory that are kept at a time. Commands decide how many names there are at each level, and the
+/// embedding program may have little memory.
 const BATCH: usize = 8 << 10;
 
-/// So often is a directory listed while others put more into it: some four million short names.
+/// How often a directory is listed again while another process adds entries: about four million short names.
 const MOST_BATCHES: u32 = 1 << 14;
 
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Asked of each entry right before it is removed: the directory it lies in, its name, and its way from where the removing
-/// began. An error ends the removing.
+/// Called for each entry right before it is removed, with its directory, its name, and its path from where the removal
+/// started. An error ends the removal.
 pub(crate) type Check<'c> = &'c dyn Fn(BorrowedFd<'_>, &OsStr, &Path) -> io::Result<()>;
 
-/// Removes `name` in `base`, however deep it is: what lies too deep is moved up first, beside it.
+/// Removes `name` in `base`, however deep it is. What is too deep is moved up into `base` first.
 pub(crate) fn tree(base: BorrowedFd<'_>, name: &OsStr, check: Check<'_>) -> io::Result<()> {
     let mut left = vec![name.to_owned()];
     while let Some(name) = left.pop() {
         let too_deep = &mut |parent: BorrowedFd<'_>, name: &OsStr| {
             let up = temporary_name()?;
-            // To move a directory elsewhere takes the right to write in it.
+            // To move a directory to another parent takes the right to write in it.
             take_rights(step(parent, name, OFlag::O_PATH)?.as_fd())?;
             renameat2(parent, name, base, up.as_os_str(), RenameFlags::RENAME_NOREPLACE)?;
             left.push(up);
             Ok(())
         };
-        Removing { check, too_deep }.entry(base, &name, &mut PathBuf::new(), 0)?;
+        Removal { check, too_deep }.entry(base, &name, &mut PathBuf::new(), 0)?;
     }
     Ok(())
 }
 
-/// Removes all that is in a directory, whatever name it has by now. What lies too deep is moved up into it.
+/// Removes everything in a directory, whatever its name is now. What is too deep is moved up into it.
 pub(crate) fn contents(directory: &OwnedFd, check: Check<'_>) -> io::Result<()> {
     names(directory)?.iter().try_for_each(|name| tree(directory.as_fd(), name, check))
 }
 
-/// A tree that is being removed.
-struct Removing<'r> {
+/// A removal in progress.
+struct Removal<'r> {
     check: Check<'r>,
-    /// What becomes of a directory that lies too deep.
+    /// Called for a directory that is too deep.
     too_deep: &'r mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
 }
 
-impl Removing<'_> {
-    /// Removes `name` in `parent`, which the tree has as `way`.
+impl Removal<'_> {
+    /// Removes `name` in `parent`. `way` is the path of `parent` below the start.
     fn entry(
         &mut self,
         parent: BorrowedFd<'_>,
@@ -76,7 +76,7 @@ impl Removing<'_> {
                     true => self.directory(parent, name, way, depth),
                     false => (self.too_deep)(parent, name),
                 };
-                done.map_err(|error| unless_no_directory(error, errno))?;
+                done.map_err(|error| prefer_unlink_error(error, errno))?;
             }
             done => done?,
         }
@@ -107,14 +107,14 @@ impl Removing<'_> {
     }
 }
 
-/// A file that may not be removed, such as one with the immutable flag, answers unlink(2) as a directory does: what it answered
-/// then says more than that it is none.
-fn unless_no_directory(error: io::Error, unlinking: Errno) -> io::Error {
+/// For a file that cannot be removed, such as an immutable one, unlink(2) gives the same error as for a directory. Then that
+/// error says more than `ENOTDIR`.
+fn prefer_unlink_error(error: io::Error, unlinking: Errno) -> io::Error {
     if error.raw_os_error() == Some(Errno::ENOTDIR as i32) { unlinking.into() } else { error }
 }
 
-/// Opens a directory for listing, also one whose owner took the right to do so from himself. None that something is
-/// mounted on (`EXDEV`): what others mounted in a tree is not to be removed with it, nor when a command is undone.
+/// Opens a directory for listing, also if its owner gave up the right to do so. `EXDEV` if something is mounted on it: what
+/// others mounted in a tree must not be removed with it.
 pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     match step(parent, name, OFlag::O_RDONLY) {
         Err(Errno::EACCES) => {}
@@ -126,25 +126,25 @@ pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result
     Ok(openat(&directory, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?)
 }
 
-/// openat2(2), `RESOLVE_NO_XDEV`: the directory itself, or `EXDEV`. That a bind mount is one shows in nothing that
-/// stat(2) tells. Linux 5.6.
+/// openat2(2) with `RESOLVE_NO_XDEV`: the directory itself, or `EXDEV` for a mount point. stat(2) does not show bind mounts.
+/// Linux 5.6.
 pub(crate) fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<OwnedFd> {
     let resolve =
         ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH;
     dirfd::open(parent, Path::new(name), OpenHow::new().flags(access | DIRECTORY).resolve(resolve))
 }
 
-/// What is mounted on it instead.
+/// Opens what is mounted on a directory.
 pub(crate) fn step_over(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
     openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())
 }
 
-/// Opens a directory in another, to go on from there.
+/// Opens a directory in another one, to go on from there.
 pub(crate) fn step_into(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
     with_rights(parent, || step(parent, name, OFlag::O_PATH))
 }
 
-/// Tries `action`; where rights on `directory` are lacking, takes them and tries again.
+/// Tries `action`. On `EACCES`, takes rights on `directory` and tries again.
 pub(crate) fn with_rights<T>(
     directory: BorrowedFd<'_>,
     action: impl Fn() -> nix::Result<T>,
@@ -158,17 +158,17 @@ pub(crate) fn with_rights<T>(
     }
 }
 
-/// Makes a directory accessible to its owner, who the command ran as.
+/// Makes a directory accessible to its owner, the user that the command ran as.
 fn take_rights(directory: BorrowedFd<'_>) -> nix::Result<()> {
     as_a_command(|| dirfd::open_up(directory).map(drop))
 }
 
-/// Makes a directory accessible to nobody.
-pub(crate) fn shut(directory: BorrowedFd<'_>) -> nix::Result<()> {
+/// Takes all access rights from a directory.
+pub(crate) fn close_access(directory: BorrowedFd<'_>) -> nix::Result<()> {
     as_a_command(|| dirfd::change_mode(directory, Mode::empty()))
 }
 
-/// Others' directories stay as they are, also for root.
+/// Runs `change` with the rights of a command: directories of other users stay as they are, even if the caller is root.
 fn as_a_command(change: impl FnOnce() -> nix::Result<()>) -> nix::Result<()> {
     let changed = dirfd::of_a_command(|| Ok(change()?));
     changed.map_err(|error| error.raw_os_error().map_or(Errno::EPERM, Errno::from_raw))

@@ -1,4 +1,4 @@
-//! Why a log cannot be opened, written or trusted.
+//! The error of audit logs.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, shown};
 
-/// Why a log cannot be written, or not be trusted.
+/// Why an audit log cannot be written, read or trusted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuditError {
-    /// A record could not be written, and the policy says that nothing happens that is not written down.
+    /// Kennel could not write a record, and the policy lets nothing happen without one.
     #[error("write to audit log {}", shown(path))]
     Write {
-        /// The log, as the policy has it.
+        /// The log, as the policy names it.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -26,7 +26,7 @@ pub enum AuditError {
         /// The cause.
         source: io::Error,
     },
-    /// A line is not what was written there.
+    /// A line is not the one that Kennel wrote.
     #[error("audit log {}: line {line}: {reason}", shown(path))]
     Broken {
         /// The log.

@@ -1,4 +1,4 @@
-//! Changes of a workspace, as callers see them: what changed, what was committed, what was refused and why. Plain data.
+//! Changes of a workspace: what changed, what was committed, what was not and why. Plain data.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
@@ -17,30 +17,30 @@ use crate::sys::inode::FileKind;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ChangeKind {
-    /// It did not exist before.
+    /// It is new.
     Added,
-    /// Its contents, its mode, its user attributes, where it leads, or what it is.
+    /// Its contents, mode, user attributes, link target or kind changed.
     Modified,
-    /// It is gone; of a directory, with all that was in it.
+    /// It was removed; a directory with everything in it.
     Deleted,
 }
 
-/// Something that commands changed in an overlay.
+/// One path that commands changed in an overlay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Change {
-    /// Where, relative to the workspace.
+    /// The path, relative to the workspace.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// How it changed.
     pub kind: ChangeKind,
-    /// What it is now; of what was deleted, what it was.
+    /// Its kind now; for a deletion, its kind before.
     #[serde(serialize_with = "word")]
     pub file: FileKind,
 }
 
-/// A letter and the path, on one line: control characters are written as `\u{1b}`, bytes that are not UTF-8 as `\xff`,
-/// a backslash twice, so that no two paths look alike.
+/// A letter and the path, on one line. A control character is written as `\u{1b}`, a byte that is not UTF-8 as `\xff`,
+/// and a backslash twice, so no two paths look alike.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = match self.kind {
@@ -60,7 +60,7 @@ impl fmt::Display for Change {
 }
 
 impl Change {
-    /// The same as one that is not committed.
+    /// This change as one that was not committed.
     #[must_use]
     pub fn refused(self, refusal: Refusal) -> Refused {
         Refused { change: self, refusal }
@@ -71,19 +71,19 @@ impl Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The workspace was changed there from outside since the session began.
+    /// Somebody outside changed the workspace there since the session began.
     Conflict,
-    /// The policy protects it.
+    /// The policy protects the path.
     Protected,
-    /// A FIFO, socket or device.
+    /// It is a FIFO, socket or device.
     Unsupported,
-    /// Something else that was to be written was not committed, and this is a deletion: what is deleted may be what was
-    /// moved there.
+    /// This is a deletion, and an addition or modification was not committed. The deleted file may have been moved
+    /// there.
     Withheld,
     /// The command failed.
     Unsuccessful,
-    /// A system call failed with this errno; the workspace is as it was there. Of a directory that was being deleted a
-    /// part may be gone.
+    /// A system call failed with this errno. The workspace is unchanged there, but a directory that was being deleted
+    /// may have lost a part.
     Failed(i32),
 }
 
@@ -118,27 +118,27 @@ impl From<std::io::Error> for Refusal {
     }
 }
 
-/// A change that was not committed. It is kept.
+/// A change that was not committed. The overlay keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Refused {
     /// The change.
     #[serde(flatten)]
     pub change: Change,
-    /// Why not.
+    /// Why it was not committed.
     #[serde(rename = "reason")]
     pub refusal: Refusal,
 }
 
-/// What came of [`Session::commit`](crate::session::Session::commit).
+/// The result of [`Session::commit`](crate::session::Session::commit).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Committed {
-    /// What the workspace has now.
+    /// Changes that the workspace has now.
     pub applied: Vec<Change>,
-    /// What it has not.
+    /// Changes that it does not have.
     pub refused: Vec<Refused>,
-    /// What of it programs outside obey, the configuration of a new repository: look at it before you trust it.
+    /// Applied files that programs outside obey: the configuration of a new repository. Check them before you trust them.
     pub denials: Vec<Denial>,
 }
 

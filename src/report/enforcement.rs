@@ -1,4 +1,4 @@
-//! What was enforced, as data: one entry a protection, never only a log line.
+//! The enforcement report: one entry for each protection, as data.
 
 use Protection::{
     Capabilities, CpuTime, Cpus, Cpuset, FileSize, Io, Keyring, LandlockScope, Memory, MountNamespace,
@@ -10,7 +10,7 @@ use serde::ser::SerializeStruct;
 use crate::report::escape::harmless;
 use crate::report::words::words;
 
-/// State of one protection.
+/// The state of one protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -22,33 +22,34 @@ pub enum State {
     Off,
 }
 
-/// One protection in the report.
+/// The entry of one protection in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// Which one.
+    /// The protection.
     pub name: Protection,
     /// Its state.
     pub state: State,
-    /// What it consists of here, or why it is weaker or off.
+    /// What it consists of on this host, or why it is weaker or off.
     pub detail: String,
-    /// Of a limit that no cgroup holds: why not. Usually the same for all of them, so say it once.
+    /// For a limit without a cgroup: why no cgroup enforces it. Usually all such limits have the same cause, so show it
+    /// once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// What would help against `cause`.
+    /// What a person can do about `cause`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
-    /// Whether the policy asked for it; what it did not ask for does not lower the level.
+    /// Whether the policy asks for it. Otherwise it does not lower the level.
     #[serde(skip)]
     pub asked: bool,
 }
 
-/// The report as a whole.
+/// The level over all protections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Everything that the policy asked for is in force.
     Full,
-    /// Something that it asked for is degraded or off.
+    /// Something that the policy asked for is degraded or off.
     Partial,
     /// Nothing is in force.
     None,
@@ -71,19 +72,19 @@ impl Enforcement {
         if asked.all(|entry| entry.state == State::Enforced) { Level::Full } else { Level::Partial }
     }
 
-    /// Every protection that the policy touches, in the order in which walls go up.
+    /// Every protection that the policy affects, in the order in which Kennel sets them up.
     #[must_use]
     pub fn protections(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// What is worth showing to a person who runs a command: everything that was asked for and is not in force, except what
-    /// other walls enforce anyway. Common kernels lack that, so it would be said of every command.
+    /// What a person who runs a command should see: every protection that the policy asked for and that is not in force,
+    /// except those whose purpose another one serves. Common kernels lack those, so every command would report them.
     ///
-    /// - Landlock's scopes (Linux 6.12) keep signals and abstract sockets inside. So do a pid namespace and a network
-    ///   namespace of the sandbox's own.
-    /// - A session keyring of its own (refused by the lists of many container engines) keeps the caller's keys out of
-    ///   reach. So does the filter of system calls.
+    /// - A Landlock scope (Linux 6.12) keeps signals and abstract sockets inside. So do the sandbox's own pid and network
+    ///   namespaces.
+    /// - A session keyring (which many container engines refuse) keeps the caller's keys out of reach. So does the
+    ///   seccomp filter.
     ///
     /// ```no_run
     /// # async fn example(outcome: kennel::Outcome) {
@@ -116,7 +117,7 @@ impl Enforcement {
         self.put(Entry { name, state, detail: detail.into(), cause: None, remedy: None, asked: true });
     }
 
-    /// The state of a limit that no cgroup holds, for a `cause`.
+    /// Sets the state of a limit that no cgroup enforces because of `cause`.
     pub(crate) fn set_without_cgroup(
         &mut self,
         name: Protection,
@@ -128,7 +129,7 @@ impl Enforcement {
         self.put(Entry { name, state, detail: detail.to_owned(), cause, remedy, asked: true });
     }
 
-    /// What was thought in force is not in full.
+    /// Marks a protection as degraded if it was reported as enforced.
     pub(crate) fn weaken(&mut self, name: Protection, reason: &str) {
         let in_force = |entry: &&mut Entry| entry.name == name && entry.state == State::Enforced;
         if let Some(entry) = self.entries.iter_mut().find(in_force) {
@@ -136,13 +137,13 @@ impl Enforcement {
         }
     }
 
-    /// A protection that the policy does without.
+    /// Records a protection that the policy turns off.
     pub(crate) fn not_asked(&mut self, name: Protection, detail: impl Into<String>) {
         let (state, detail) = (State::Off, detail.into());
         self.put(Entry { name, state, detail, cause: None, remedy: None, asked: false });
     }
 
-    /// Details name paths, which are anybody's.
+    /// Details contain paths with arbitrary names, so this escapes them.
     fn put(&mut self, mut entry: Entry) {
         entry.detail = harmless(&entry.detail);
         match self.entries.iter_mut().find(|old| old.name == entry.name) {
@@ -174,51 +175,51 @@ words! {
     pub enum Protection as "protection" {
         /// A user namespace: root inside has no rights outside.
         UserNamespace = "user_namespace",
-        /// A mount namespace: mounts inside are not seen outside.
+        /// A mount namespace: mounts inside are invisible outside.
         MountNamespace = "mount_namespace",
-        /// A process namespace: other processes are neither seen nor signalled.
+        /// A pid namespace: the command cannot see or signal other processes.
         PidNamespace = "pid_namespace",
-        /// A network namespace: no interface of the host.
+        /// A network namespace: the host's interfaces are absent.
         NetworkNamespace = "network_namespace",
         /// A proxy as the only way out of the network namespace.
         Proxy = "proxy",
         /// A System V and POSIX message-queue namespace.
         IpcNamespace = "ipc_namespace",
-        /// A host name of its own.
+        /// A UTS namespace: the sandbox has its own host name.
         UtsNamespace = "uts_namespace",
-        /// A cgroup tree of its own.
+        /// A cgroup namespace: the sandbox sees its own cgroup tree.
         CgroupNamespace = "cgroup_namespace",
-        /// A file tree in which only what is granted exists.
+        /// A root file system that contains only what the policy grants.
         Root = "root",
         /// All capabilities dropped.
         Capabilities = "capabilities",
-        /// No program gives new privileges, set-user-ID ones included.
+        /// No program gains privileges, not even a set-user-ID one.
         NoNewPrivs = "no_new_privs",
-        /// Landlock rules with the same grants as the file tree.
+        /// Landlock rules with the same grants as the root file system.
         Landlock = "landlock",
-        /// Landlock scopes: abstract sockets and signals end at the sandbox.
+        /// Landlock scopes: abstract sockets and signals stay inside the sandbox.
         LandlockScope = "landlock_scope",
-        /// Landlock rules for the TCP ports that may be connected to, where the host's network is narrowed.
+        /// Landlock rules for the TCP ports that the command may connect to on the host's network.
         LandlockNetwork = "landlock_network",
-        /// A filter of system calls.
+        /// A seccomp filter of system calls.
         Seccomp = "seccomp",
-        /// A session keyring of its own.
+        /// A new session keyring.
         Keyring = "keyring",
         /// No core dumps.
         CoreDumps = "core_dumps",
         /// Paths inside a writable workspace that stay read-only.
         ProtectedPaths = "protected_paths",
-        /// The limit of memory.
+        /// The memory limit.
         Memory = "memory",
-        /// The limit of processes.
+        /// The limit of processes and threads.
         Pids = "pids",
-        /// The limit of processors.
+        /// The limit of CPU bandwidth.
         Cpus = "cpus",
-        /// Which processors may be used.
+        /// The set of processors that the command may use.
         Cpuset = "cpuset",
-        /// The limit of reading from and writing to a block device.
+        /// The limit of reads from and writes to a block device.
         Io = "io",
-        /// The limit of processor time.
+        /// The limit of CPU time.
         CpuTime = "cpu_time",
         /// The limit of open files.
         OpenFiles = "open_files",
@@ -228,15 +229,15 @@ words! {
 }
 
 impl Protection {
-    /// Whether there is no sandbox at all without it. Such protections are required whatever a policy says.
+    /// Whether no sandbox can exist without it. Every policy requires such a protection.
     ///
-    /// [`UserNamespace`](Self::UserNamespace) is not among them, but only real root can run without it, and then needs
-    /// every other namespace and the filter of system calls.
+    /// [`UserNamespace`](Self::UserNamespace) is not indispensable, but only real root can run without it, and then
+    /// needs every other namespace and the seccomp filter.
     pub const fn is_indispensable(self) -> bool {
         matches!(self, MountNamespace | Root | NoNewPrivs | Capabilities)
     }
 
-    /// Whether it holds commands to one of the [`Limits`](crate::policy::limits::Limits).
+    /// Whether it enforces one of the [`Limits`](crate::policy::limits::Limits).
     pub const fn is_limit(self) -> bool {
         matches!(self, Memory | Pids | Cpus | Cpuset | Io | CpuTime | OpenFiles | FileSize)
     }
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_walls_keep_is_no_remark() {
+    fn a_protection_that_others_replace_is_not_remarkable() {
         use Protection::*;
         use State::*;
         let walls = [(PidNamespace, Enforced), (NetworkNamespace, Enforced), (Seccomp, Enforced)];
@@ -266,12 +267,12 @@ mod tests {
             let others = walls.map(|(name, state)| (name, if name == down { Degraded } else { state }));
             assert_eq!(remarks(&[&others[..], &[(missing, Off)]].concat()), [down, missing]);
         }
-        // With the host's network there is no entry that could be in force.
+        // With the host's network there is no network namespace that could replace it.
         assert_eq!(remarks(&[(PidNamespace, Enforced), (LandlockScope, Off)]), [LandlockScope]);
     }
 
     #[test]
-    fn whatever_else_is_weaker_is_a_remark() {
+    fn every_other_weaker_protection_is_remarkable() {
         for name in Protection::ALL {
             assert_eq!(remarks(&[(name, State::Degraded)]), [name]);
             assert_eq!(remarks(&[(name, State::Enforced)]), []);

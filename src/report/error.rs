@@ -1,5 +1,4 @@
-//! Errors of the Rust API. Each names the thing; the cause is its source; the remedy, where a person can do
-//! something about it, is data beside it.
+//! The error of the Rust API. Its text names the object, `source()` is the cause, and `remedy()` says what a person can do.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,11 +14,11 @@ use crate::report::policy_error::PolicyError;
 use crate::report::shortage::{of_call, of_terminal, of_writing};
 use crate::report::spawn_error::SpawnError;
 
-/// Why a sandbox could not be prepared, or a command not be run in it.
+/// Why a sandbox could not be prepared, or a command could not run in it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The policy contradicts itself or has a value that cannot be.
+    /// The policy contradicts itself or has an invalid value.
     #[error("policy")]
     Policy(#[from] PolicyError),
     /// A path that the policy grants cannot be granted.
@@ -34,7 +33,7 @@ pub enum Error {
         /// What can be done.
         remedy: Option<String>,
     },
-    /// Two places of the view cannot exist together.
+    /// Two places of the view exclude each other.
     #[error("{what} {}: {reason}", shown(path))]
     View {
         /// What the path is in the policy.
@@ -56,7 +55,7 @@ pub enum Error {
         /// What can be done.
         remedy: Option<String>,
     },
-    /// A step of the start failed inside, before the command ran. Nothing of it is left.
+    /// A step of the set-up failed inside, before the command ran. Nothing of it remains.
     #[error("{}", harmless(step))]
     Step {
         /// The step in words, with the user's path.
@@ -80,7 +79,7 @@ pub enum Error {
         /// The program as the caller named it.
         program: String,
     },
-    /// The program is there but cannot be executed.
+    /// The program exists but cannot be executed.
     #[error("{}", harmless(program))]
     NotExecutable {
         /// The program as the caller named it.
@@ -98,7 +97,7 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// A call of the embedding program's side failed.
+    /// A system call in the embedding program failed.
     #[error("{what}")]
     Io {
         /// What was being done.
@@ -113,7 +112,7 @@ pub enum Error {
         what: &'static str,
         /// The path in the sandbox, as the caller wrote it.
         path: PathBuf,
-        /// The cause. Its `raw_os_error` is what a command would have got.
+        /// The cause. A command would get the same `raw_os_error`.
         source: io::Error,
         /// What can be done.
         remedy: Option<String>,
@@ -127,10 +126,10 @@ pub enum Error {
     /// The changes of an overlay cannot be listed, committed or discarded.
     #[error(transparent)]
     Overlay(#[from] OverlayError),
-    /// What is to happen cannot be written down, and the policy says that it must be.
+    /// Kennel cannot write the audit log, and the policy requires it.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// No worker of the session is ready, and the command was not to wait for one.
+    /// No worker of the session is ready, and the caller asked not to wait for one.
     #[error("no worker of the session is ready")]
     Busy,
     /// The session has ended: it was shut down, or its zygote was killed.
@@ -147,20 +146,20 @@ impl From<SpawnError> for Error {
     }
 }
 
-/// What [`Error::Command`] calls where a command starts.
+/// `what` of an [`Error::Command`] about the directory in which a command starts.
 pub(crate) const WORKING_DIRECTORY: &str = "working directory";
 
-/// [`Error::Io`] about a command's own terminal.
+/// `what` of an [`Error::Io`] about a command's terminal.
 pub(crate) const TERMINAL: &str = "open a terminal for the command";
 
-/// How the reason ends where a command may not enter its working directory.
+/// End of the reason if a command may not enter its working directory.
 pub(crate) const NOT_PERMITTED: &str = "its permissions keep the command out";
 
-/// The standard streams, by their numbers, as [`Error::Io`] names one that cannot be given to a command.
+/// `what` of an [`Error::Io`] about a standard stream that cannot be passed to a command, by descriptor number.
 pub(crate) const STREAMS: [&str; 3] =
     ["stdin of the command", "stdout of the command", "stderr of the command"];
 
-/// What can be done about such a stream.
+/// The remedy for such a stream.
 fn of_stream(source: &io::Error) -> Option<&'static str> {
     match source.raw_os_error() {
         Some(libc::EISDIR) => {
@@ -173,13 +172,13 @@ fn of_stream(source: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// Whether the sandbox does not allow it, whatever is there.
+/// Whether the sandbox itself forbids the access.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
 }
 
 impl Error {
-    /// For a descriptor that was lost on its way because there was no room for one.
+    /// For a descriptor that was lost on its way because this process could not open more.
     pub(crate) fn no_descriptor() -> Self {
         Self::io("take a descriptor of the sandbox")(nix::errno::Errno::EMFILE.into())
     }
@@ -240,8 +239,8 @@ impl Error {
         failure::chain(self)
     }
 
-    /// The lines that people are shown: the error and its causes, and a hint. A terminal only shows them: whatever
-    /// it would obey, or reorders what is seen, is written as a number.
+    /// The lines for people: the error with its causes, and a hint. Characters that a terminal obeys or that reorder text
+    /// are escaped.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", harmless(remedy)));

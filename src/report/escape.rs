@@ -1,7 +1,7 @@
-//! Text from outside made fit for people: on one line, and nothing that a terminal obeys or that reorders what is seen. One
-//! place for both, the library and `kennel`, which says nothing that has not been here.
+//! Escapes untrusted text for people: the result is one line, without characters that a terminal obeys or that reorder
+//! text. The library and `kennel` both compile this file, and `kennel` prints nothing that has not passed it.
 
-/// Text on one line that a terminal only shows: names of files are anybody's.
+/// `text` as one line with unsafe characters escaped. Anybody can choose the name of a file.
 pub(crate) fn harmless(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -14,8 +14,9 @@ pub(crate) fn harmless(text: &str) -> String {
     line
 }
 
-/// Neither a control character, nor one that is not seen and changes how others are: Default_Ignorable_Code_Point of Unicode,
-/// but for the selectors of variants, which pictures need, and those that separate lines or annotate.
+/// Whether a character is safe to print. Unsafe are control characters, characters that separate lines or annotate, and
+/// invisible ones that change how others look: Unicode's Default_Ignorable_Code_Point, except variation selectors, which
+/// emoji need.
 pub(crate) fn is_harmless(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}')

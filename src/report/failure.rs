@@ -1,4 +1,4 @@
-//! The closed set of failure classes, for machines. Words for people are in `error`.
+//! The closed set of failure classes, for machines. `error` has the texts for people.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -14,7 +14,7 @@ use crate::report::outcome::Limit;
 use crate::report::policy_error::PolicyError;
 use crate::report::spawn_error::SpawnError;
 
-/// Exit statuses that are not the command's own, as env(1) and timeout(1) have them.
+/// Exit statuses that Kennel itself uses, as env(1) and timeout(1) do.
 pub(crate) mod exit {
     pub(crate) const TIMED_OUT: u8 = 124;
     pub(crate) const FAILED: u8 = 125;
@@ -22,33 +22,33 @@ pub(crate) mod exit {
     pub(crate) const NOT_FOUND: u8 = 127;
 }
 
-/// What kind of failure it was. The set is closed: names are part of the wire format.
+/// The kind of a failure. The set is closed: the names are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// The policy does not allow what was asked for.
+    /// The policy does not allow the request.
     CapabilityDenied,
     /// A limit ended the command.
     ResourceLimitExceeded,
-    /// A credential is needed and was not given.
+    /// A required credential was not given.
     BindingRequired,
     /// A credential could not be resolved.
     BindingFailed,
-    /// Something of Kennel's own failed.
+    /// Something in Kennel or the embedding program failed.
     RuntimeError,
     /// The program could not be loaded.
     LoadFailed,
-    /// A connection failed in a way that may pass.
+    /// A connection failed, perhaps temporarily.
     NetworkError,
     /// The destination cannot be reached.
     NetworkUnreachable,
-    /// This host cannot give the sandbox that the policy requires.
+    /// This host cannot provide the sandbox that the policy requires.
     SpawnSandboxUnavailable,
-    /// The program is not the one that was approved.
+    /// The program is not the approved one.
     HashMismatch,
-    /// The command's time was up.
+    /// The command ran into its timeout.
     Timeout,
-    /// The caller cancelled.
+    /// The caller cancelled the command.
     Cancelled,
 }
 
@@ -58,35 +58,35 @@ pub enum Class {
 pub enum Boundary {
     /// The policy or manifest.
     Manifest,
-    /// The single action.
+    /// The single request.
     Action,
     /// The sandbox on this host.
     Sandbox,
     /// Kennel and the embedding program.
     Runtime,
-    /// Something beyond.
+    /// Something outside of Kennel, such as a destination.
     External,
 }
 
-/// What a failure is about, by its class.
+/// Details of a failure. Which variant it is depends on the class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum Details {
-    /// What was asked for and what is allowed.
+    /// What was requested and what is allowed.
     Granted {
-        /// What was asked for.
+        /// What was requested.
         requested: String,
         /// What is allowed, in the words of the policy or manifest; empty if nothing of the kind is.
         granted: Vec<String>,
     },
-    /// The limit that was hit.
+    /// The limit that the command hit.
     Limit {
-        /// Which one.
+        /// The limit.
         limit: Limit,
         /// Its value, in the words of the policy.
         configured: Option<String>,
-        /// What was used of it, in the same words, as far as that is known.
+        /// How much of it the command used, in the same words, if known.
         #[serde(skip_serializing_if = "Option::is_none")]
         used: Option<String>,
     },
@@ -96,14 +96,14 @@ pub enum Details {
         platform: Cow<'static, str>,
         /// The cause.
         reason: String,
-        /// What can be done.
+        /// What a person can do.
         remedy: Option<String>,
     },
-    /// A program that is not the one that was approved.
+    /// A program that is not the approved one.
     Hash {
-        /// What the manifest has.
+        /// The hash in the manifest.
         expected: String,
-        /// What the program has.
+        /// The hash of the program.
         found: String,
     },
     /// Nothing beyond the message; serialised as `null`.
@@ -112,7 +112,7 @@ pub enum Details {
 
 /// A failure as it is serialised: `{class, message, boundary, retriable, details, audit_id}`.
 ///
-/// Every error of this crate is exactly one: each has a method `failure`, and `Failure` is made `From` each.
+/// Every error of this crate has a method `failure`, and `Failure` implements `From` of a reference to it.
 ///
 /// ```
 /// use kennel::{Boundary, Class, Error, Failure};
@@ -134,7 +134,7 @@ pub struct Failure {
     pub boundary: Boundary,
     /// Whether trying again may help: true for `network_error` only.
     pub retriable: bool,
-    /// Names the thing.
+    /// Facts that depend on the class.
     pub details: Details,
     /// The audit record, if there is one.
     pub audit_id: Option<String>,
@@ -146,20 +146,20 @@ impl Failure {
         Self { class, message, boundary, retriable, details, audit_id: None }
     }
 
-    /// With what led to it in its message.
+    /// The same failure with another message.
     pub(crate) fn with_message(mut self, message: String) -> Self {
         self.message = message;
         self
     }
 
-    /// With the audit record that tells of it.
+    /// The same failure with the id of its audit record.
     pub(crate) fn recorded(mut self, audit_id: Option<String>) -> Self {
         self.audit_id = audit_id;
         self
     }
 }
 
-/// Makes `Failure` of an error that says which it is.
+/// Implements `From<&Error> for Failure` for error types with a method `failure`.
 macro_rules! failure_of {
     ($($error:ty),+ $(,)?) => {$(
         impl From<&$error> for $crate::report::failure::Failure {
@@ -174,12 +174,12 @@ pub(crate) use failure_of;
 
 failure_of!(Error, AuditError, ListenError, PolicyError, SpawnError);
 
-/// What this host cannot give.
+/// Details about what this host cannot provide.
 pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {
     Details::Platform { platform: Cow::Borrowed("linux"), reason, remedy: remedy.map(str::to_owned) }
 }
 
-/// An error and its causes in one line, joined by `: `. What it names may be anybody's.
+/// An error and its causes in one line, joined by `: `, and escaped.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut line = words(error);
     let mut cause = error.source();
@@ -191,12 +191,12 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     harmless(&line)
 }
 
-/// A path in words: names are anybody's.
+/// An escaped path.
 pub(crate) fn shown(path: &Path) -> String {
     harmless(&path.display().to_string())
 }
 
-/// An error in words, without the numbers that the standard library adds: they help nobody who reads the words.
+/// The text of an error without the `(os error N)` of the standard library, which does not help a reader.
 pub(crate) fn words(error: &(dyn StdError + 'static)) -> String {
     const NUMBER: &str = " (os error ";
     let whole = error.to_string();

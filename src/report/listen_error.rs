@@ -1,4 +1,4 @@
-//! Why a session cannot be offered to clients, or not be reached by one.
+//! The error of sessions that listen, and of their clients.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,14 +8,14 @@ use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, shown};
 use crate::report::shortage::{of_call, of_session};
 
-/// What can be done where there is none.
+/// The remedy if no session of that name is running.
 const START: &str = "start it with kennel session start --name; kennel session list shows those that run";
 
-/// Why a session cannot listen, or a session that listens cannot be used.
+/// Why a session cannot listen, or a client cannot use it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The name is not valid for a session.
+    /// The name is not a valid session name.
     #[error("session name `{}`: {reason}", harmless(name))]
     Name {
         /// The name, shortened.
@@ -45,33 +45,33 @@ pub enum ListenError {
         /// The name.
         name: String,
     },
-    /// A session of that name is running, but somebody has removed its socket, and it has not put it back.
+    /// A session of that name is running, but its socket was removed, and it has not created a new one yet.
     #[error("session {name}: it is running, but its socket is gone")]
     Unreachable {
         /// Its name.
         name: String,
     },
-    /// The process that listens on the socket is another user's.
+    /// The process that listens on the socket belongs to another user.
     #[error("session {name}: its socket belongs to user {user}")]
     Stranger {
         /// The session's name.
         name: String,
-        /// The user that listens.
+        /// The user of that process.
         user: u32,
     },
     /// The session refused this client or its call.
     #[error("{message}")]
     Refused {
-        /// What it said.
+        /// The session's message.
         message: String,
     },
-    /// The session went away, or its answer makes no sense.
+    /// The session ended before it answered, or its answer is invalid.
     #[error("session {name}: it ended before it answered")]
     Gone {
         /// Its name.
         name: String,
     },
-    /// The session has not answered although the time of a command is up.
+    /// The session has not answered, although the command's timeout has passed.
     #[error("session {name}: it does not answer, although the command's time is up")]
     Silent {
         /// Its name.
@@ -82,7 +82,7 @@ pub enum ListenError {
     Io {
         /// What was being done.
         what: &'static str,
-        /// With what.
+        /// The path that it was done with.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -95,8 +95,7 @@ impl ListenError {
         move |source| Self::Io { what, path, source }
     }
 
-    /// For who puts a socket back: whether it will never have its name again, since the directory is gone, or the name
-    /// is another's.
+    /// Whether a session that recreates its socket must give up: the directory is gone, or another session has the name.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Running { .. } => true,

@@ -1,4 +1,4 @@
-//! How a command ended, as one plain object: what `--json` writes.
+//! What people and programs are told: errors, failure classes, outcomes, enforcement, and the report of `--json`.
 
 pub(crate) mod audit_error;
 pub(crate) mod change;
@@ -36,44 +36,44 @@ use crate::report::outcome::{Denial, Ended, Limit, Outcome, Usage};
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// What ended it; serialised as `failed` if it could not be started.
+    /// What ended the command; serialised as `failed` if it could not start.
     #[serde(serialize_with = "ended")]
     pub ended: Option<Ended>,
-    /// The status a shell would report.
+    /// The exit status that a shell would report.
     pub exit_code: u8,
-    /// The signal that ended it.
+    /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// The limit that ended it.
+    /// The limit that ended the command.
     pub limit: Option<Limit>,
-    /// From the start to the end, in milliseconds.
+    /// Milliseconds from the start to the end.
     pub duration_ms: u128,
-    /// What it used.
+    /// The resources that the command used.
     pub usage: Option<Usage>,
-    /// Bytes it wrote to stdout, if Kennel collected them.
+    /// Bytes that the command wrote to stdout, if Kennel collected them.
     pub stdout_bytes: Option<u64>,
-    /// As `stdout_bytes`, for stderr.
+    /// Bytes that the command wrote to stderr, if Kennel collected them.
     pub stderr_bytes: Option<u64>,
-    /// Whether output beyond the cap was discarded, or some could not be written to its destination.
+    /// Whether output beyond the cap was discarded, or some output could not be written to its destination.
     pub truncated: bool,
-    /// What was enforced.
+    /// What Kennel enforced.
     pub enforcement: Option<Enforcement>,
-    /// What was refused.
+    /// What Kennel refused.
     pub denials: Vec<Denial>,
-    /// Its changes in an overlay; with a commit, those that were committed. Only with an overlay.
+    /// The command's changes in an overlay, or with a commit, the committed ones. Only present with an overlay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<Change>>,
-    /// Changes that could not be committed. Only with a commit.
+    /// Changes that could not be committed. Only present with a commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_changes: Option<Vec<Refused>>,
-    /// What could not be written to the audit log, and why. Only if something could not.
+    /// What could not be written to the audit log, and why. Only present in that case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unaudited: Option<String>,
-    /// What went wrong, if Kennel or a limit ended it, its output could not be written, or it could not be started.
+    /// The failure, if Kennel or a limit ended the command, its output could not be written, or it could not start.
     pub failure: Option<Failure>,
 }
 
 impl Report {
-    /// The report of a command, however it went.
+    /// The report of a command, whether it ran or not.
     #[must_use]
     pub fn of(result: &Result<Outcome, Error>) -> Self {
         match result {
@@ -104,7 +104,7 @@ impl Report {
         }
     }
 
-    /// The report of a command that could not be started.
+    /// The report of a command that could not start.
     #[must_use]
     pub fn failed(error: &Error) -> Self {
         Self {

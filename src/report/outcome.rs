@@ -1,4 +1,4 @@
-//! How a command ended, what it used, what was refused. Plain data.
+//! The outcome of a command: how it ended, what it used, what was refused. Plain data.
 
 use std::ops::Deref;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit};
 
-/// What ended a command. If it ended by itself before it was killed, that is what counts.
+/// What ended a command. If the command ended by itself just before Kennel killed it, its own end counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
@@ -19,39 +19,40 @@ pub enum Ended {
     Exited,
     /// A signal ended it.
     Signaled,
-    /// It exceeded its wall time and Kennel killed it.
+    /// It exceeded its timeout, and Kennel killed it.
     TimedOut,
     /// The caller killed it.
     Killed,
 }
 
-/// The limit that ended a command; each variant says by which rule. A command that succeeded hit none.
+/// The limit that ended a command. Each variant tells how Kennel knows. A command that succeeded hit no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Limit {
-    /// [`Limits::memory`](crate::policy::limits::Limits::memory), if the command has a cgroup, which reports it. Without a cgroup only the
-    /// program learns that there is no memory.
+    /// [`Limits::memory`](crate::policy::limits::Limits::memory): the command's cgroup reported it. Without a cgroup, only
+    /// the program sees that memory ran out.
     Memory,
-    /// [`Limits::pids`](crate::policy::limits::Limits::pids), likewise.
+    /// [`Limits::pids`](crate::policy::limits::Limits::pids): the command's cgroup reported it.
     Pids,
     /// [`Limits::timeout`](crate::policy::limits::Limits::timeout): Kennel killed it.
     WallTime,
-    /// [`Limits::cpu_time`](crate::policy::limits::Limits::cpu_time), where the policy has it: ended by SIGXCPU, or by the
-    /// SIGKILL that follows a second later if that is ignored. The status by which a shell reports
-    /// that of a child (152, 137) counts too.
+    /// [`Limits::cpu_time`](crate::policy::limits::Limits::cpu_time), if the policy sets it: SIGXCPU ended the command, or
+    /// SIGKILL one second later if the command ignores SIGXCPU. The status with which a shell reports such a child (152
+    /// or 137) counts too.
     CpuTime,
-    /// [`Limits::output`](crate::policy::limits::Limits::output): Kennel killed it, because of
-    /// [`output_ends`](crate::policy::limits::Limits::output_ends). Otherwise excess output is only cut.
+    /// [`Limits::output`](crate::policy::limits::Limits::output): Kennel killed the command, as
+    /// [`output_ends`](crate::policy::limits::Limits::output_ends) demands. Without that, excess output is only cut.
     Output,
-    /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size) or [`tmp_inodes`](crate::policy::limits::Limits::tmp_inodes): nothing was left in a
-    /// private place or a tmpfs of the policy when the command failed.
+    /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size) or
+    /// [`tmp_inodes`](crate::policy::limits::Limits::tmp_inodes): a private place or a tmpfs of the policy was full when the
+    /// command failed.
     Tmpfs,
-    /// [`Limits::file_size`](crate::policy::limits::Limits::file_size), where the policy has it: SIGXFSZ ended the command, or a child of
-    /// a shell (153). If the program ignores that signal, only the program learns that the file is too large.
+    /// [`Limits::file_size`](crate::policy::limits::Limits::file_size), if the policy sets it: SIGXFSZ ended the command, or
+    /// a child of a shell (153). If the program ignores that signal, only the program sees that the file is too large.
     FileSize,
-    /// [`Limits::open_files`](crate::policy::limits::Limits::open_files). Only the program learns that it hit this limit, so it is not
-    /// reported; [`Policy::explain`](crate::policy::Policy::explain) finds it in what the program says.
+    /// [`Limits::open_files`](crate::policy::limits::Limits::open_files). Kennel does not report this limit, because only the
+    /// program sees it; [`Policy::explain`](crate::policy::Policy::explain) finds it in the program's output.
     OpenFiles,
 }
 
@@ -71,7 +72,7 @@ impl Limit {
     }
 }
 
-/// What a command and all its descendants used together.
+/// The resources that a command and all its descendants used together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// CPU time in user mode, in microseconds.
@@ -82,8 +83,8 @@ pub struct Usage {
     pub max_rss_bytes: u64,
     /// Processes that outlived the command and were killed with the sandbox.
     pub killed: u32,
-    /// Largest memory of all its processes together, with what the kernel held for them, in bytes. This and what follows
-    /// is known only where the command had a cgroup (memory.peak, Linux 5.19).
+    /// Largest memory of all processes together, with the kernel's memory for them, in bytes. This field and the following
+    /// ones are known only if the command had a cgroup (memory.peak, Linux 5.19).
     pub peak_memory_bytes: Option<u64>,
     /// Most processes and threads at the same time (pids.peak, Linux 6.1).
     pub peak_pids: Option<u64>,
@@ -91,14 +92,14 @@ pub struct Usage {
     pub io_read_bytes: Option<u64>,
     /// Bytes written to block devices (io.stat).
     pub io_write_bytes: Option<u64>,
-    /// Time throttled by the CPU limit, in microseconds (cpu.stat).
+    /// Time for which the CPU limit throttled the command, in microseconds (cpu.stat).
     pub throttled_us: Option<u64>,
-    /// Processes that were killed because memory was at its limit (memory.events).
+    /// Processes that the kernel killed at the memory limit (memory.events).
     pub oom_kills: Option<u64>,
 }
 
 impl From<libc::rusage> for Usage {
-    /// As waitid(2) counts it for one process and the children that it waited for.
+    /// Counts like waitid(2): one process and the children that it waited for.
     fn from(used: libc::rusage) -> Self {
         let micros =
             |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
@@ -111,7 +112,7 @@ impl From<libc::rusage> for Usage {
     }
 }
 
-/// How it is known that something was refused.
+/// How Kennel knows that something was refused.
 ///
 /// ```
 /// use kennel::Basis;
@@ -124,12 +125,13 @@ impl From<libc::rusage> for Usage {
 pub enum Basis {
     /// Kennel refused it, or the kernel reported it.
     Observed,
-    /// The command's output names it and an error, and under this policy that error is the only possible result. That
-    /// the command tried is known only from its output.
+    /// The command's output names it with an error, and under this policy no other result is possible. Kennel knows only
+    /// from the output that the command tried.
     Derived,
-    /// The command's output names it and an error that this policy causes there, and that something else may have caused.
+    /// The command's output names it with an error that this policy causes there. Something else may have caused it too.
     Possible,
-    /// Nothing was refused: what the command made in the place of a protected path was kept, because its directory is new, too.
+    /// Nothing was refused: the command created something at a protected path, and Kennel kept it because its directory is
+    /// new, too.
     Kept,
 }
 
@@ -141,24 +143,24 @@ impl Basis {
     }
 }
 
-/// Something that the sandbox blocked or moved aside, or kept to be looked at ([`Basis::Kept`]).
+/// Something that the sandbox blocked or moved aside, or kept for you to check ([`Basis::Kept`]).
 ///
-/// Connections and protected paths are always reported, the rest only with [`Policy::explain`]. That finds nothing that
-/// the command did not say, or did not say in English.
+/// Connections and protected paths are always reported, the rest only with [`Policy::explain`], which reads the
+/// command's output and finds only what it says in English.
 ///
 /// [`Policy::explain`]: crate::policy::Policy::explain
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Denial {
     /// The protection that refused it.
     pub protection: Protection,
-    /// What was refused: a path, a destination, a system call. On one line, without control characters.
+    /// What was refused: a path, a destination, a system call. One line, without control characters.
     pub subject: String,
-    /// Why, and what was done about it.
+    /// Why, and what Kennel did about it.
     pub reason: String,
-    /// How that is known.
+    /// How Kennel knows.
     pub basis: Basis,
-    /// The flag of `kennel run` that would allow it, if there is one; also in `reason`. What is not known of it is in capitals:
-    /// `--allow HOST:PORT`.
+    /// The flag of `kennel run` that would allow it, if there is one. `reason` contains it, too. Unknown parts are in
+    /// capitals: `--allow HOST:PORT`.
     pub remedy: Option<String>,
 }
 
@@ -166,51 +168,51 @@ pub struct Denial {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// The status as wait(2) gives it; after a timeout that of the kill.
+    /// The status as wait(2) reports it; after a timeout, that of the kill.
     pub status: ExitStatus,
     /// What ended it.
     pub ended: Ended,
-    /// The limit that ended it, if one did.
+    /// The limit that ended it, if any.
     pub limit: Option<Limit>,
     /// From the start to the end of the command.
     pub duration: Duration,
-    /// What it used.
+    /// The resources that it used.
     pub usage: Usage,
-    /// Bytes it wrote to stdout, including those beyond the cap, if Kennel collected them. If you read a pipe yourself,
-    /// they are in [`ChildOutput::seen`](crate::command::output::ChildOutput::seen); [`count`](Self::count) enters them here.
+    /// Bytes that it wrote to stdout, including those beyond the cap, if Kennel collected them. If you read a pipe
+    /// yourself, [`ChildOutput::seen`](crate::command::output::ChildOutput::seen) has them; [`count`](Self::count) enters
+    /// them here.
     pub stdout_bytes: Option<u64>,
-    /// As `stdout_bytes`, for stderr.
+    /// Bytes that it wrote to stderr, likewise.
     pub stderr_bytes: Option<u64>,
-    /// Whether output beyond the cap was discarded, or some could not be written to its destination.
+    /// Whether output beyond the cap was discarded, or some output could not be written to its destination.
     pub truncated: bool,
-    /// Why some of its output could not be written to its destination, in words: a full disk, or no reader. Entered by
-    /// [`Copying::finish`](crate::command::outlet::Copying::finish), or by your program if it copies output itself. The command then counts
-    /// as failed.
+    /// Why some output could not be written to its destination, in words: a full disk, or no reader.
+    /// [`Copying::finish`](crate::command::outlet::Copying::finish) enters it, or your program if it copies output itself.
+    /// The command then counts as failed.
     pub unwritten: Option<String>,
-    /// What was enforced.
+    /// What Kennel enforced.
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
     pub denials: Vec<Denial>,
-    /// Whether a change to a protected path could not be undone and may still be there, or may still be made by a killed
-    /// process that is stuck in a system call. The denials say where.
+    /// Whether a change to a protected path may remain: Kennel could not undo it, or a killed process that is stuck in a
+    /// system call may still make it. The denials name the path.
     pub is_left: bool,
-    /// The record of the command in the audit log, if there is one.
+    /// The command's record in the audit log, if there is one.
     pub audit_id: Option<String>,
-    /// How many records of the sandbox so far could not be written to the audit log, and why, in words. With
-    /// [`fail_closed`](crate::policy::audit::Audit::fail_closed) nothing runs then.
+    /// How many records of the sandbox could not be written to the audit log so far, and why, in words. With
+    /// [`fail_closed`](crate::policy::audit::Audit::fail_closed), nothing runs in that case.
     pub unaudited: Option<String>,
     /// The configured value of the limit that ended it, in words.
     pub(crate) configured: Option<String>,
-    /// What it used of that limit, in the same words, as far as that is known.
+    /// How much of that limit it used, in the same words, if known.
     pub(crate) used: Option<String>,
-    /// The wall time that held for it.
+    /// The timeout that applied to it.
     pub(crate) timeout: Option<Duration>,
 }
 
 impl Outcome {
-    /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. It is 125 instead
-    /// of the command's own if its output was [not written](Self::unwritten), and instead of 0 if something was
-    /// [left](Self::is_left).
+    /// The exit status that a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. If output
+    /// was [not written](Self::unwritten), it is 125. If a change was [left](Self::is_left), it is 125 instead of 0.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if self.ended == Ended::TimedOut {
@@ -225,8 +227,7 @@ impl Outcome {
         self.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
     }
 
-    /// The lines that people are told besides the exit status: what was refused, and why it did not end by itself. A terminal
-    /// only shows them.
+    /// The lines for people besides the exit status: what was refused, and which limit or kill ended the command. Escaped.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let denials = self.denials.iter().map(|denial| {
@@ -238,7 +239,7 @@ impl Outcome {
             let Denial { protection, subject, reason, .. } = denial;
             harmless(&format!("kennel: {verb}{protection}: {subject}: {reason}"))
         });
-        // Whoever set no size has one.
+        // The default size applies to callers who set none, so name the flags.
         let remedy = match self.limit {
             Some(Limit::Tmpfs) => "; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more",
             _ => "",
@@ -248,7 +249,7 @@ impl Outcome {
         denials.chain(ended.iter().chain(lost).map(|line| format!("kennel: {line}"))).collect()
     }
 
-    /// The limit that ended it, its value, and what was used of it where that says more.
+    /// The limit that ended the command, its value, and how much was used if that is another value.
     fn limit_in_words(&self, limit: Limit) -> String {
         let configured = self.configured.iter().map(|value| format!(", {value}"));
         let more = self.used.iter().filter(|used| self.configured.as_ref() != Some(used));
@@ -257,7 +258,7 @@ impl Outcome {
         format!("the command hit a limit: {}{values}", limit.words())
     }
 
-    /// The failure class, when Kennel or a limit ended the command, or its output could not be written.
+    /// The failure class, if Kennel or a limit ended the command, or its output could not be written.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         let unwritten = |words: &String| {
@@ -290,7 +291,7 @@ impl Outcome {
     }
 }
 
-// What a command wrote, beside what became of it.
+// A command's output together with its outcome.
 
 /// The outcome of a command whose output was collected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -298,7 +299,7 @@ impl Outcome {
 pub struct Output {
     /// How it ended.
     pub outcome: Outcome,
-    /// What it wrote to stdout, with a marker at the end where the cap cut it.
+    /// What it wrote to stdout. If the cap cut it, it ends with a marker.
     pub stdout: Vec<u8>,
     /// What it wrote to stderr, likewise.
     pub stderr: Vec<u8>,

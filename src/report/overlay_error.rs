@@ -1,24 +1,24 @@
-//! Why changes cannot be listed, committed or discarded.
+//! The error of overlays.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::report::failure::shown;
 
-/// Why the changes of an overlay cannot be listed, committed or discarded, or where they cannot be kept.
+/// Why an overlay's changes cannot be kept, listed, committed or discarded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OverlayError {
     /// The policy has no overlay, or its changes were discarded.
     #[error("the session has no overlay")]
     None,
-    /// A command of the session runs.
+    /// A command of the session is running.
     #[error("changes are not committed while a command runs")]
     Running,
     /// Changes are being committed.
     #[error("no command starts while changes are being committed")]
     Committing,
-    /// More changes than are listed.
+    /// There are more changes than Kennel lists.
     #[error("there are too many changes to list")]
     TooMany,
     /// Another session keeps its changes there.
@@ -27,28 +27,28 @@ pub enum OverlayError {
         /// The directory.
         path: PathBuf,
     },
-    /// Something lies in the directory that changes were to be kept in.
+    /// The directory for changes contains something already.
     #[error("overlay directory {}: it is not empty, or belongs to another user", shown(path))]
     NotEmpty {
         /// The directory.
         path: PathBuf,
     },
-    /// Its mode lets others read or forge what commands change.
+    /// The directory's mode lets other users read or forge changes.
     #[error("overlay directory {}: accessible to other users", shown(path))]
     Reachable {
         /// The directory.
         path: PathBuf,
     },
-    /// Each command of a [`Sandbox`](crate::session::sandbox::Sandbox) has an overlay of its own, in memory.
+    /// Each command of a [`Sandbox`](crate::session::sandbox::Sandbox) has its own overlay in memory.
     #[error("an overlay directory belongs to a session")]
     NeedsSession,
-    /// The place for changes keeps no user attributes.
+    /// The file system for changes has no user extended attributes.
     #[error("the changes of an overlay cannot be kept: no user extended attributes")]
     Attributes {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// Something could not be read.
+    /// A file could not be read.
     #[error("{what} {}", shown(path))]
     Io {
         /// What was being done.

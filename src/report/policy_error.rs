@@ -1,4 +1,4 @@
-//! What can be wrong with a policy. Each error names the key and the value, so that the user can find both.
+//! The error of policies. It names the key and the value, so that the user finds both.
 
 use std::fmt::Display;
 use std::io;
@@ -13,51 +13,51 @@ use crate::report::shortage::of_path;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// The text is no policy: a slip of the TOML or JSON, an unknown key, a value of the wrong type.
+    /// The text cannot be parsed: wrong TOML or JSON, an unknown key, a value of the wrong type.
     #[error("{file}:{line}:{column}: {message}")]
     Syntax {
-        /// The file as it was given to [`Policy::load`](crate::policy::Policy::load), otherwise `policy`.
+        /// The file as [`Policy::load`](crate::policy::Policy::load) got it, otherwise `policy`.
         file: String,
-        /// Counted from 1.
+        /// Line, counted from 1.
         line: usize,
-        /// In characters, counted from 1.
+        /// Column in characters, counted from 1.
         column: usize,
         /// What is wrong there.
         message: String,
     },
-    /// One value is not acceptable, alone or with the rest of the policy.
+    /// A value is invalid, alone or together with the rest of the policy.
     #[error("{key}{}: {reason}", quoted(value))]
     Value {
-        /// Where the value is, as in a policy file: `limits.cpus`, `mounts[2].target`.
+        /// The place of the value, as in a policy file: `limits.cpus`, `mounts[2].target`.
         key: String,
-        /// The value, shortened when it is long; control characters are escaped. Empty where none was given.
+        /// The value, shortened if it is long, with control characters escaped. Empty if there was none.
         value: String,
-        /// What is wrong with it and what would be right.
+        /// What is wrong with it, and what would be right.
         reason: String,
     },
-    /// Two mounts want different things at the same path.
+    /// Two mounts contradict each other at the same path.
     #[error("conflict at {}: {first} and {second}; keep one", failure::shown(target))]
     Conflict {
         /// The path inside the sandbox.
         target: PathBuf,
         /// The mount that comes first in the policy.
         first: String,
-        /// The one that disagrees with it.
+        /// The mount that contradicts it.
         second: String,
     },
-    /// The policy file is not readable; why, says the source.
+    /// The policy file cannot be read; `source()` says why.
     #[error("read {}", failure::shown(path))]
     Read {
         /// The file as it was given.
         path: PathBuf,
-        /// The answer of the system.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Longest value that is repeated in a message, in characters.
+/// Longest value in a message, in characters.
 const VALUE_MAX: usize = 80;
-/// Longest message taken from a parser: the list of all protections fits, a megabyte of garbage does not.
+/// Longest message of a parser, in characters. The list of all protections fits, but not a megabyte of garbage.
 const MESSAGE_MAX: usize = 1000;
 
 impl PolicyError {
@@ -81,18 +81,18 @@ impl PolicyError {
         }
     }
 
-    /// A refused value.
+    /// An error about a value.
     pub(crate) fn value(key: impl Into<String>, value: impl Display, reason: impl Into<String>) -> Self {
         let value = one_line(&value.to_string(), VALUE_MAX);
         PolicyError::Value { key: key.into(), value, reason: reason.into() }
     }
 
-    /// A refused value that is a path.
+    /// An error about a value that is a path.
     pub(crate) fn path(key: impl Into<String>, path: &Path, reason: impl Into<String>) -> Self {
         Self::value(key, path.display(), reason)
     }
 
-    /// A slip of the text at a byte offset.
+    /// A syntax error at a byte offset.
     pub(crate) fn syntax(file: &str, text: &[u8], offset: usize, message: &str) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
@@ -101,28 +101,28 @@ impl PolicyError {
         Self::syntax_at(file, line, column, message)
     }
 
-    /// A slip of the text at a known place.
+    /// A syntax error at a known position.
     pub(crate) fn syntax_at(file: &str, line: usize, column: usize, message: &str) -> Self {
         PolicyError::Syntax { file: file.to_owned(), line, column, message: one_line(message, MESSAGE_MAX) }
     }
 }
 
-/// A value behind its key.
+/// A value in backquotes, as it follows its key.
 fn quoted(value: &str) -> String {
     if value.is_empty() { String::new() } else { format!(" `{value}`") }
 }
 
-/// A value as it may be repeated in a message.
+/// A value as it may appear in a message.
 pub(crate) fn shown(value: &str) -> String {
     one_line(value, VALUE_MAX)
 }
 
-/// A message that may have text from outside in it.
+/// A message that may contain untrusted text.
 pub(crate) fn told(message: &str) -> String {
     one_line(message, MESSAGE_MAX)
 }
 
-/// Text from outside made fit for a message: one line, nothing that a terminal obeys, not longer than `max` characters.
+/// Untrusted text for a message: escaped, and at most `max` characters long.
 fn one_line(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => harmless(text.get(..end).unwrap_or_default()) + "…",

@@ -1,13 +1,13 @@
-//! What can be done where the errno says it alone: there is not enough of something, or a call is refused.
+//! What a person can do if the errno alone tells it: something ran out, or the kernel refused a call.
 
 use std::{fs, io};
 
 use procfs::process::Process;
 
-/// What can be done where a path did not stay what it was.
+/// The remedy if another file replaced a path during the preparation.
 pub(crate) const EXCHANGED: &str = "run again: it was being exchanged while the sandbox was prepared";
 
-/// What can be done where a command gets no terminal. The machine has so many for all sandboxes and containers, whoever asks.
+/// The remedy if a command gets no terminal. All sandboxes and containers of the machine share one limit.
 pub(crate) fn of_terminal(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::ENOSPC => Some(
@@ -17,7 +17,7 @@ pub(crate) fn of_terminal(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// What can be done about a call of the outside's own.
+/// The remedy for a system call of this program.
 pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EPERM | libc::EACCES | libc::ENOSYS => Some(
@@ -28,7 +28,7 @@ pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// What can be done where something could not be written.
+/// The remedy for a failed write.
 pub(crate) fn of_writing(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::ENOSPC | libc::EDQUOT => Some("make room there, or write it elsewhere"),
@@ -36,8 +36,8 @@ pub(crate) fn of_writing(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// What can be done where a path of the host cannot be used: `closed` where its user may not go there, `otherwise` in
-/// most other cases.
+/// The remedy for a host path that cannot be used: `closed` if the user may not access it, `otherwise` in most other
+/// cases.
 pub(crate) fn of_path(error: &io::Error, closed: &'static str, otherwise: &'static str) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES) => closed,
@@ -47,11 +47,12 @@ pub(crate) fn of_path(error: &io::Error, closed: &'static str, otherwise: &'stat
     }
 }
 
-/// Whether there is not enough of something, which may be otherwise in a moment.
+/// Whether something ran out, perhaps temporarily.
 pub(crate) fn is_shortage(errno: i32) -> bool {
     matches!(errno, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE)
 }
 
+/// The remedy if something ran out.
 pub(crate) fn shortage(errno: i32) -> Option<&'static str> {
     Some(match errno {
         libc::EMFILE => "raise the limit of open files: ulimit -n",
@@ -70,15 +71,15 @@ pub(crate) fn shortage(errno: i32) -> Option<&'static str> {
     })
 }
 
-// What this process was confined by when it was started. Only for sentences to people: nothing is decided by it.
+// What confined this process when it started. Kennel only uses it in messages and bases no decision on it.
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Confined {
-    /// A seccomp filter.
+    /// Whether it has a seccomp filter.
     pub(crate) filtered: bool,
-    /// That, no new privileges and an empty bounding set, as in a sandbox of ours.
+    /// Whether it also has no new privileges and an empty bounding set, as in a sandbox of Kennel.
     pub(crate) sandboxed: bool,
-    /// The AppArmor profile.
+    /// Its AppArmor profile.
     pub(crate) profile: Option<String>,
 }
 
@@ -94,24 +95,24 @@ impl Confined {
     }
 }
 
-/// Not `attr/current`, which may be another security module's.
+/// Reads the file of AppArmor: `attr/current` may belong to another security module.
 fn apparmor_profile() -> Option<String> {
     profile_in(&fs::read_to_string("/proc/self/attr/apparmor/current").ok()?)
 }
 
-/// `unconfined`, or `NAME (MODE)`. A profile that only complains still keeps to its `deny` rules.
+/// The name in `NAME (MODE)`; `None` if unconfined. A profile in complain mode still enforces its `deny` rules.
 fn profile_in(label: &str) -> Option<String> {
     let (name, mode) = label.trim_matches(['\n', '\0']).rsplit_once(" (")?;
-    // Who loads profiles may choose any name; a terminal obeys some characters.
+    // The name is arbitrary text, and a terminal obeys some characters.
     (mode != "unconfined)").then(|| name.escape_debug().to_string())
 }
 
-/// What can be done about a session that cannot be reached because this process is in a sandbox, if it is.
+/// The remedy for a session that this process cannot reach because it runs in a sandbox; `None` if it does not.
 pub(crate) fn of_session() -> Option<&'static str> {
     Confined::here().sandboxed.then_some(OUT_OF_REACH)
 }
 
-/// What can be done in a sandbox about a session that is not seen from there.
+/// The remedy for a session that cannot be seen from inside a sandbox.
 pub(crate) const OUT_OF_REACH: &str = "this runs in a sandbox, where sessions outside of it are out of reach: run the command without \
                             kennel; kennel session list shows those that run here";
 

@@ -1,4 +1,4 @@
-//! Why a spawn did not happen.
+//! The error of the broker: why a program was not spawned.
 
 use std::error::Error as StdError;
 use std::{fmt, io};
@@ -10,7 +10,7 @@ use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit};
 use crate::report::policy_error::PolicyError;
 
-/// Why a program was not spawned. No variant has the value of a credential, of a variable or of an argument.
+/// Why a program was not spawned. No variant contains the value of a credential, a variable or an argument.
 ///
 /// ```
 /// use kennel::{Class, Envelope, Manifest, SpawnPolicy};
@@ -29,20 +29,20 @@ pub enum SpawnError {
     /// The envelope is not valid.
     #[error(transparent)]
     Envelope(PolicyError),
-    /// The manifest or the action does not allow it.
+    /// The manifest or the action does not allow the request.
     #[error("{what} {requested}: {reason}")]
     Denied {
-        /// Which of them refused: [`Boundary::Manifest`] or [`Boundary::Action`].
+        /// Which of them refused it: [`Boundary::Manifest`] or [`Boundary::Action`].
         boundary: Boundary,
-        /// What was asked for: `program`, `working directory`, …
+        /// The kind of the request: `program`, `working directory`, …
         what: &'static str,
-        /// Its name or path, shortened; for arguments only how many there are.
+        /// The requested name or path, shortened; for arguments only their number.
         requested: String,
         /// Why not.
         reason: String,
-        /// What there is instead.
+        /// What is allowed instead.
         granted: Vec<String>,
-        /// The audit record of it, where there is one.
+        /// The id of its audit record, if there is one.
         audit_id: Option<String>,
     },
     /// A path of the manifest cannot be granted.
@@ -50,7 +50,7 @@ pub enum SpawnError {
     Path {
         /// The key of the manifest: `fs_read`, `fs_write`, `cwd`.
         what: &'static str,
-        /// The path as it is written there.
+        /// The path, as in the manifest.
         path: String,
         /// The cause.
         source: io::Error,
@@ -58,38 +58,38 @@ pub enum SpawnError {
     /// The program cannot be loaded.
     #[error("program {program}")]
     Load {
-        /// Its path as the manifest has it.
+        /// Its path, as in the manifest.
         program: String,
         /// The cause.
         source: io::Error,
     },
-    /// The program is not the one that the manifest names.
+    /// The program is not the approved one.
     #[error("program {program} is not the one that was approved: its hash is {found}, not {expected}")]
     HashMismatch {
-        /// Its path as the manifest has it.
+        /// Its path, as in the manifest.
         program: String,
-        /// The hash of the manifest.
+        /// The hash in the manifest.
         expected: String,
         /// The hash of the program.
         found: String,
-        /// The audit record of it, where there is one.
+        /// The id of its audit record, if there is one.
         audit_id: Option<String>,
     },
     /// A required credential is missing.
     #[error("credential {key} is needed and was not given")]
     CredentialRequired {
-        /// The variable that it comes in.
+        /// The variable that would hold it.
         key: String,
     },
     /// A credential could not be resolved.
     #[error("credential {key}")]
     CredentialFailed {
-        /// The variable that it comes in.
+        /// The variable that would hold it.
         key: String,
         /// The resolver's reason.
         source: CredentialError,
     },
-    /// The sandbox could not be prepared, or the program not be run in it.
+    /// The sandbox could not be prepared, or the program could not run in it.
     #[error(transparent)]
     Sandbox(Box<Error>),
 }
@@ -111,7 +111,7 @@ impl SpawnError {
             boundary,
             what,
             requested: crate::report::policy_error::shown(&requested.to_string()),
-            // It may name what somebody made up.
+            // The reason may contain untrusted text.
             reason: crate::report::policy_error::told(&reason.into()),
             granted: granted.into_iter().map(Into::into).collect(),
             audit_id: None,
@@ -127,7 +127,7 @@ impl SpawnError {
         }
     }
 
-    /// With the audit record that tells of it.
+    /// The same error with the id of its audit record.
     pub(crate) fn recorded(mut self, id: Option<String>) -> Self {
         if let Self::Denied { audit_id, .. } | Self::HashMismatch { audit_id, .. } = &mut self {
             *audit_id = id;
@@ -139,7 +139,7 @@ impl SpawnError {
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
         match self {
-            // The program itself was there.
+            // The program itself exists.
             Self::Sandbox(error) if matches!(**error, Error::NotFound { .. }) => Some(
                 "the interpreter that its first line names, or the loader that it needs, must be of the system or in fs_read",
             ),
@@ -209,10 +209,10 @@ impl SpawnError {
     }
 }
 
-/// Why a credential could not be resolved. Its words become part of messages: the value must not be in them.
+/// Why a credential could not be resolved. Its text appears in messages, so it must not contain the value.
 pub type CredentialError = Box<dyn StdError + Send + Sync>;
 
-/// A SHA-256, written `sha256:` and 64 hexadecimal digits.
+/// A SHA-256 hash, written as `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hash(pub(crate) [u8; 32]);
 

@@ -1,7 +1,6 @@
-//! The macro that declares an enum of fixed words: one place for the written form of each variant, used by
-//! files, flags, messages and reports alike, so that they cannot drift apart.
+//! A macro for enums of fixed words. It defines the text of each variant once, for files, flags, messages and reports.
 
-/// Declares a public enum whose variants are written as one word each; `as` names the key in error messages.
+/// Declares a public enum whose variants are written as one word each. `as` gives the key for error messages.
 macro_rules! words {
     ($(#[$meta:meta])* pub enum $name:ident as $key:literal {
         $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+
@@ -14,10 +13,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// Every one of them, in the order of their declaration.
+            /// All variants, in the order of their declaration.
             pub const ALL: [$name; [$($word),+].len()] = [$($name::$variant),+];
 
-            /// How it is written in policy files, flags and reports.
+            /// The word in policy files, flags and reports.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $($name::$variant => $word,)+

@@ -13,7 +13,6 @@ use std::{fs, io};
 
 use kennel_helper::client_wire::{Answer, Ask, LONGEST_ANSWER, LONGEST_ASK};
 use kennel_helper::wire::{Cursor, Field};
-use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{SockFlag, connect, getsockopt, setsockopt};
 use nix::sys::time::TimeVal;
@@ -96,15 +95,7 @@ impl Client {
         let missing = || ListenError::NotRunning { name: name.to_string() };
         let directory = Directory::open(directory.as_ref())?.ok_or_else(missing)?;
         let path = directory.socket(&name)?;
-        let socket = match connected(&directory, &name) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && is_held(&directory, &name) => {
-                return Err(ListenError::Unreachable { name: name.to_string() }.into());
-            }
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ECONNREFUSED)) => {
-                return Err(missing().into());
-            }
-            socket => socket.map_err(ListenError::io("connect to", &path))?,
-        };
+        let socket = connected(&directory, &name, &path)?;
         let peer = getsockopt(&socket, PeerCredentials);
         let peer = peer.map_err(|errno| ListenError::io("identify the listener on", &path)(errno.into()))?;
         if peer.uid() != geteuid().as_raw() {
@@ -316,18 +307,38 @@ const PUT_BACK: Duration = Duration::from_secs(3);
 /// When to look again whether it has.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Connects to a session. One whose socket somebody has removed puts it back shortly.
-pub(crate) fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
+/// Connects to a session. If somebody has removed its socket, waits until the session has put it back.
+///
+/// One look at the lock decides between "not running" and "unreachable": a session that starts at this moment takes its
+/// lock between two looks.
+fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd, ListenError> {
     let begun = Instant::now();
     loop {
-        let socket = packet_socket(SockFlag::empty())?;
-        // It limits the wait for being let in, too.
-        setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
-        match connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?) {
-            Err(Errno::ENOENT) if begun.elapsed() < PUT_BACK && is_held(directory, name) => sleep(AGAIN),
-            connected => return Ok(connected.map(|()| socket)?),
+        let error = match connect_once(directory, name) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::ENOENT) if is_held(directory, name) => {
+                if begun.elapsed() >= PUT_BACK {
+                    return Err(ListenError::Unreachable { name: name.to_string() });
+                }
+                sleep(AGAIN);
+            }
+            Some(libc::ENOENT | libc::ECONNREFUSED) => {
+                return Err(ListenError::NotRunning { name: name.to_string() });
+            }
+            _ => return Err(ListenError::io("connect to", path)(error)),
         }
     }
+}
+
+fn connect_once(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
+    let socket = packet_socket(SockFlag::empty())?;
+    // This limits how long connect(2) waits for a full queue, too.
+    setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
+    connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?)?;
+    Ok(socket)
 }
 
 /// The names that sessions have, or had: by its lock alone where somebody has removed a session's socket.

@@ -1,5 +1,5 @@
-//! The vfork-like start: how the inside is born, with what, and where. The child borrows the memory of this program until
-//! it executes the image, so nothing allocates or locks once there is one.
+//! Starts the inside with a vfork-like clone. Until it executes the image, the child borrows the memory of this program,
+//! so it must not allocate or take a lock.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -13,73 +13,73 @@ use nix::unistd::geteuid;
 
 use crate::sys::received;
 
-// Of linux/capability.h.
+// Numbers of linux/capability.h.
 const CAP_DAC_OVERRIDE: u32 = 1;
 const CAP_SETPCAP: u32 = 8;
 const CAP_NET_BIND_SERVICE: u32 = 10;
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Capabilities that the inside needs, in its own user namespace, until its last wall stands.
+/// Capabilities that the inside needs in its user namespace until its last restriction is in place.
 pub(crate) const INSIDE_CAPABILITIES: [u32; 4] =
     [CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN];
 
-/// Whose user namespace the inside is born in.
+/// The user namespace of the inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Users {
-    /// One of its own.
+    /// A new one.
     Own,
-    /// The caller's, who holds [`INSIDE_CAPABILITIES`] there: real root where the host has no other.
+    /// The caller's. The caller holds [`INSIDE_CAPABILITIES`] there: it is real root on a host without user namespaces.
     Callers,
 }
 
-/// What the inside is born with.
+/// How to start the inside.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpawnOptions {
     pub(crate) users: Users,
-    /// Whether it mounts an overlay, which takes one capability more.
+    /// Whether it mounts an overlay. That needs one more capability.
     pub(crate) overlays: bool,
 }
 
 impl SpawnOptions {
-    /// For what mounts no overlay.
+    /// Options for an inside that mounts no overlay.
     pub(crate) fn of(users: Users) -> Self {
         Self { users, overlays: false }
     }
 }
 
-/// The same and CAP_DAC_OVERRIDE: overlayfs keeps its work in a directory of mode 0, with the rights of whoever mounted
-/// it. Dropped as soon as it is mounted.
+/// [`INSIDE_CAPABILITIES`] and CAP_DAC_OVERRIDE: overlayfs accesses its work directory, which has mode 0, with the
+/// rights of the process that mounted it. The inside drops the capability right after that mount.
 const OVERLAY_CAPABILITIES: [u32; 5] =
     [CAP_DAC_OVERRIDE, CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN];
 
-/// What a reaper of root's needs.
+/// What the reaper needs if the caller is root.
 const REAPER_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
 
-/// `CLONE_INTO_CGROUP` of clone3(2), which is wider than the flags of clone(2).
+/// `CLONE_INTO_CGROUP` of clone3(2). It does not fit into the 32-bit flags of clone(2).
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// The child has a few small frames before execveat(2).
+/// Stack of the child, in bytes. It needs a few small frames before execveat(2).
 const STACK: usize = 32 * 1024;
 
 /// Why the inside did not start.
 #[derive(Debug)]
 pub(crate) enum BirthError {
-    /// clone(2) refused: no process was made.
+    /// clone(2) failed: there is no process.
     Clone(io::Error),
-    /// The capabilities that the inside needs could not be kept; the process is gone.
+    /// The child could not keep the capabilities that the inside needs, and has ended.
     Keep(io::Error),
-    /// The image could not be executed; the process is gone.
+    /// The child could not execute the image, and has ended.
     Exec(io::Error),
 }
 
-/// What the child needs between clone(2) and execveat(2), and where it leaves the reason when it fails.
+/// What the child needs between clone(2) and execveat(2), and where it stores the reason of a failure.
 struct Birth<'k> {
     image: RawFd,
     control: RawFd,
-    /// Capabilities that it keeps.
+    /// Capabilities that the child keeps.
     capabilities: &'k [u32],
-    /// Whether they are those of the caller's user namespace.
+    /// Whether the child stays in the caller's user namespace.
     is_callers: bool,
     kept: bool,
     errno: c_int,
@@ -90,26 +90,26 @@ struct Birth<'k> {
 pub(crate) struct Born {
     pub(crate) pidfd: OwnedFd,
     pub(crate) pid: c_int,
-    /// Whether it is where it was to be born.
+    /// Whether it started in the cgroup that its [`Placement`] asked for. True if it asked for none.
     pub(crate) is_in_group: bool,
 }
 
-/// Where a process is born.
+/// Where a process starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Placement<'g> {
     /// In a new pid namespace, as PID 1, and in a new user namespace unless its options say otherwise.
     Namespaces,
-    /// There, and in this cgroup, if the kernel can do both at once.
+    /// The same, and in this cgroup, if the kernel can do both at once.
     Group(BorrowedFd<'g>),
-    /// Beside this program, with nothing of what root may but to write to any file: the root of the cgroup hierarchy has
-    /// no write permission for its owner, and a user namespace would have no say there.
+    /// In the namespaces of this program. Of root's capabilities the process keeps only the one to write to any file: the
+    /// root of the cgroup hierarchy is not writable even for its owner, and no user namespace has power over it.
     Beside,
 }
 
-/// Starts the image, its descriptor 0 being `control`.
+/// Starts the image with `control` as its descriptor 0.
 ///
-/// The calling program is never copied: the child borrows its memory (CLONE_VM) while the calling thread sleeps
-/// (CLONE_VFORK), so the cost does not depend on the program's size.
+/// This never copies the calling program: the child borrows its memory (CLONE_VM) while the calling thread sleeps
+/// (CLONE_VFORK). So the cost does not depend on the size of the program.
 pub(crate) fn spawn_inside(
     image: BorrowedFd<'_>,
     control: BorrowedFd<'_>,
@@ -128,7 +128,7 @@ pub(crate) fn spawn_inside(
     let (image, control) = (image.as_raw_fd(), control.as_raw_fd());
     let mut birth = Birth { image, control, capabilities, is_callers, kept: false, errno: 0 };
     let mut pidfd: c_int = -1;
-    // No handler of the embedding program may run in the child, which shares its memory.
+    // The child shares the memory of the embedding program, so none of its signal handlers may run there.
     let before = SigSet::all()
         .thread_swap_mask(SigmaskHow::SIG_SETMASK)
         .map_err(|errno| BirthError::Clone(errno.into()))?;
@@ -140,17 +140,17 @@ pub(crate) fn spawn_inside(
             clone_vfork(of_its_own, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, true))
         }
         Placement::Group(group) => match clone_into(group, of_its_own, &mut stack, &mut birth, &mut pidfd) {
-            // An older kernel, or a seccomp filter around all of this.
+            // The kernel is older than 5.7, or a seccomp filter around this program hides clone3(2).
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
                 clone_vfork(of_its_own, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, false))
             }
             born => born.map(|pid| (pid, true)),
         },
     };
-    // Restoring what was there before cannot fail; there would be nobody to tell.
+    // Restoring the previous mask cannot fail.
     let _ = before.thread_set_mask();
     let (pid, is_in_group) = born.map_err(BirthError::Clone)?;
-    // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, owned by nobody else.
+    // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     if birth.errno != 0 {
         reap_blocking(&pidfd);
@@ -175,7 +175,7 @@ fn clone_vfork(
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }
 
-/// clone3(CLONE_INTO_CGROUP), which the C library does not have: as [`clone_vfork`], but born in `group`. Linux 5.7.
+/// clone3(CLONE_INTO_CGROUP): like [`clone_vfork`], but the child starts in `group`. libc has no wrapper. Linux 5.7.
 fn clone_into(
     group: BorrowedFd<'_>,
     namespaces: c_int,
@@ -191,13 +191,13 @@ fn clone_into(
     wanted.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
     wanted.pidfd = ptr::from_mut(pidfd).expose_provenance() as u64;
     wanted.stack = base.expose_provenance() as u64;
-    // Where a function is called the stack is aligned to 16 bytes.
+    // The ABI aligns the stack to 16 bytes before a call.
     wanted.stack_size = (STACK - base.wrapping_add(STACK).addr() % 16) as u64;
     wanted.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
     let answer: i64;
-    // SAFETY: the record is live and of its true size; what it refers to outlives the child's use, as in
-    // `clone_vfork`. The child has all registers but rax, rcx and r11, and a stack of its own from which nothing
-    // returns: it calls `child_main` and ends. In the parent the instructions after the call change nothing.
+    // SAFETY: the record is live and has its true size. What it refers to outlives the child's use, as in
+    // `clone_vfork`. The child has all registers except rax, rcx and r11, and its own stack, from which nothing
+    // returns: it calls `child_main` and exits. In the parent the instructions after the call change nothing.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -227,20 +227,20 @@ fn clone_into(
     }
 }
 
-/// clone(2) of a child that ends at once: whether `namespaces`, flags of clone(2), are to be had. It sends no signal when
-/// it ends, and nobody else waits for it.
+/// clone(2) of a child that ends at once: whether the kernel grants `namespaces`, which are flags of clone(2). The child
+/// sends no signal when it ends, so no other code waits for it.
 pub(crate) fn try_namespaces(namespaces: c_int) -> io::Result<()> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
     let mut pidfd: c_int = -1;
-    // No handler of the embedding program may run in the child, which shares its memory.
+    // The child shares the memory of the embedding program, so none of its signal handlers may run there.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | namespaces;
     let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: stack and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread asleep until it has
-    // ended; `end_at_once` takes no argument.
+    // SAFETY: stack and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread asleep until the
+    // child has ended. `end_at_once` takes no argument.
     let pid = unsafe { libc::clone(end_at_once, top, flags, ptr::null_mut(), ptr::from_mut(&mut pidfd)) };
     let error = io::Error::last_os_error();
-    // Restoring what was there before cannot fail; there would be nobody to tell.
+    // Restoring the previous mask cannot fail.
     let _ = before.thread_set_mask();
     if pid < 0 {
         return Err(error);
@@ -249,23 +249,23 @@ pub(crate) fn try_namespaces(namespaces: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// A child, in borrowed memory: clone(2) ends it with what this answers.
+/// Main function of a child in borrowed memory. clone(2) exits with the status that it returns.
 extern "C" fn end_at_once(_: *mut c_void) -> c_int {
     0
 }
 
-/// waitid(P_PIDFD) for a child that is about to end: memory that was borrowed is given back a moment before that.
+/// waitid(P_PIDFD) for a child that is about to end: CLONE_VFORK wakes the parent shortly before the child is a zombie.
 fn reap_blocking(pidfd: &OwnedFd) {
     // ECHILD: as in `reap`.
     while waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) == Err(Errno::EINTR) {}
 }
 
-// What the child does before it becomes the image, in memory that it borrows from its sleeping parent: only raw system
-// calls, no allocation, no lock.
+// What the child does before it executes the image. It borrows the memory of its sleeping parent, so it only makes raw
+// system calls: no allocation, no lock.
 
-/// Where it begins, with a live [`Birth`].
+/// Main function of the child. Its argument is a live [`Birth`].
 pub(crate) extern "C" fn child_main(argument: *mut c_void) -> c_int {
-    // SAFETY: `clone_vfork` passed its live `Birth`, and nobody else touches it while the parent sleeps.
+    // SAFETY: `clone_vfork` passed its live `Birth`, and nothing else touches it while the parent sleeps.
     let birth = unsafe { &mut *argument.cast::<Birth<'_>>() };
     let rootless = if birth.is_callers { without_root() } else { Ok(()) };
     let kept = rootless.and_then(|()| keep_capabilities(birth.capabilities));
@@ -274,11 +274,11 @@ pub(crate) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     1
 }
 
-/// prctl(PR_SET_SECUREBITS): uid 0 of the caller's user namespace would get every capability by execveat(2), and not
-/// only those that are kept. In a namespace of its own the uid is not mapped yet, and others than root get none.
+/// prctl(PR_SET_SECUREBITS): without SECBIT_NOROOT, uid 0 of the caller's user namespace would get every capability by
+/// execveat(2), not only the kept ones. In a new user namespace the uid is not mapped yet, and only root gets any.
 fn without_root() -> Result<(), c_int> {
     const NOROOT: libc::c_long = 1;
-    // SAFETY: geteuid(2) only answers.
+    // SAFETY: geteuid(2) changes nothing.
     if unsafe { libc::syscall(libc::SYS_geteuid) } != 0 {
         return Ok(());
     }
@@ -289,11 +289,11 @@ fn without_root() -> Result<(), c_int> {
     errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_SECUREBITS, bits | NOROOT, 0, 0, 0) })
 }
 
-/// Makes the capabilities survive execveat(2) of an ordinary file by who is not root: the ambient set.
+/// Puts the capabilities into the ambient set: so they survive execveat(2) of an ordinary file by a user other than root.
 fn keep_capabilities(capabilities: &[u32]) -> Result<(), c_int> {
     let header = [0x2008_0522u32, 0];
     let kept = capabilities.iter().fold(0u32, |set, capability| set | 1 << capability);
-    // effective, permitted, inheritable, of the low 32 capabilities and then of the high ones
+    // Effective, permitted and inheritable: first of the low 32 capabilities, then of the high ones.
     let data = [kept, kept, kept, 0, 0, 0];
     // SAFETY: header and data have the layout of capset(2), version 3.
     errno_of(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
@@ -329,7 +329,7 @@ fn errno_of(answer: libc::c_long) -> Result<(), c_int> {
     if answer >= 0 {
         return Ok(());
     }
-    // SAFETY: always valid; it is the calling thread's own, and the child borrows that of the sleeping parent.
+    // SAFETY: the pointer is always valid. It is the calling thread's errno; the child borrows that of the sleeping parent.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     Err(unsafe { *errno })

@@ -1,10 +1,5 @@
-//! What lies below a directory that is held. Others may exchange any part of the way to it meanwhile, so everything is
-//! done by descriptors, and no path of the host is looked up twice. What is to be opened, changed or removed, and how far
-//! a way may lead, is for the rooms that use this: `files`, `overlay`, `watch` and others.
-//!
-//! Ways are gone elsewhere too, each in its own world: `compile::walk` tells what it comes by on the host,
-//! `compile::explain::links` goes through the view of a sandbox, `confine` keeps the end of a path that is not there yet,
-//! and `files::walk` leaves it to the kernel, in the view of a session.
+//! Files below an open directory. Another process may replace any part of a path at any time, so these calls work on
+//! descriptors and look up no path of the host twice. The caller decides what to open and how far a path may lead.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,13 +14,13 @@ use nix::unistd::{Uid, geteuid};
 
 use crate::sys::inode::{FileKind, kind};
 
-/// As many links as path_resolution(7) follows.
+/// How many symbolic links one path may have: the limit of path_resolution(7).
 pub(crate) const MOST_LINKS: u32 = 40;
 
-/// How often a walk is begun again that met a rename or mount elsewhere on a step up.
+/// How often an openat2(2) is repeated after `EAGAIN`: a rename or mount elsewhere raced with a `..` of its path.
 const MOST_TRIES: u32 = 1000;
 
-/// openat2(2), from a directory that is held. How far the way may lead is the caller's to say, by a `RESOLVE_…`. Linux 5.6.
+/// openat2(2) below an open directory. The caller limits how far the path may lead with a `RESOLVE_…` flag. Linux 5.6.
 pub(crate) fn open(directory: impl AsFd, path: &Path, how: OpenHow) -> nix::Result<OwnedFd> {
     for _ in 0..MOST_TRIES {
         match openat2(directory.as_fd(), path, how) {
@@ -36,8 +31,8 @@ pub(crate) fn open(directory: impl AsFd, path: &Path, how: OpenHow) -> nix::Resu
     Err(Errno::EAGAIN)
 }
 
-/// openat2(2), O_PATH, of a path that must have no link in it. Where that call is not to be had, as in many containers, the way
-/// is gone part by part.
+/// openat2(2) with O_PATH of a path that must have no symbolic link in it. Without that call, as in many containers, it
+/// opens one component after the other.
 pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
@@ -54,7 +49,7 @@ fn part_by_part(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
     for part in path.components() {
         let directory = held.as_ref().map_or(AT_FDCWD, OwnedFd::as_fd);
         let next = openat(directory, part.as_os_str(), flags, Mode::empty())?;
-        // A link itself is what O_PATH opens then.
+        // With these flags, openat(2) opens a link itself.
         if kind(&fstat(&next)?) == FileKind::Link {
             return Err(Errno::ELOOP);
         }
@@ -67,7 +62,7 @@ fn part_by_part(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
     }
 }
 
-/// What has `name` in a directory, itself and not what it links to; `None` where nothing has.
+/// fstatat(2) of `name` in a directory. Does not follow a link. `None` if there is no such entry.
 pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
     match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
         Err(Errno::ENOENT) => Ok(None),
@@ -75,39 +70,40 @@ pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> nix::Result<Option<Fil
     }
 }
 
-/// A path to what is held, whatever name it has by now: in this process the link in /proc leads to the very thing.
+/// A path of an open file, whatever its name is now: in this process the link in /proc leads to that very file.
 pub(crate) fn own_path(held: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", held.as_fd().as_raw_fd()).into()
 }
 
-// Modes of what is held.
+// Modes of open files.
 
-/// Permission bits, with those for set-user-id, set-group-id and sticky.
+/// The permission bits, with set-user-ID, set-group-ID and sticky.
 pub(crate) fn mode_of(stat: &FileStat) -> Mode {
     Mode::from_bits_truncate(stat.st_mode & 0o7777)
 }
 
-/// chmod(2) of what is held, be it with `O_PATH` only, which fchmod(2) refuses.
+/// chmod(2) of an open file. It also works for an `O_PATH` descriptor, which fchmod(2) refuses.
 pub(crate) fn change_mode(held: impl AsFd, mode: Mode) -> nix::Result<()> {
     fchmodat(AT_FDCWD, &own_path(held), mode, FchmodatFlags::FollowSymlink)
 }
 
-/// Opens a directory up to its owner; answers what it was before.
+/// Gives the owner all permissions on an open file. Returns its state before that.
 pub(crate) fn open_up(held: impl AsFd) -> nix::Result<FileStat> {
     let before = fstat(&held)?;
     change_mode(held, mode_of(&before) | Mode::S_IRWXU)?;
     Ok(before)
 }
 
-// The rights that calls for files have: those of a command, so none that root has over others' files.
+// The rights of file calls. They are those of a command, without root's power over the files of others.
 
-/// What a thread keeps that has the rights of a command: neither gives any over a file. Where another thread changes the ids
-/// of the program, glibc has every thread do so, and ends the program where only some of them may.
+/// Capabilities that the thread keeps. Neither gives a right over a file. If another thread changes the user IDs of the
+/// program, glibc makes every thread do so, and ends the program if only some of them may.
 const KEPT: [Capability; 2] = [Capability::CAP_SETUID, Capability::CAP_SETGID];
 
-/// Does `act` on this thread without capabilities over files. The thread has them back afterwards.
+/// Calls `act` on this thread without capabilities over files, and restores them afterwards.
 ///
-/// Without them the kernel also takes set-user-id bits away from what is written, and keeps others' files from root.
+/// Without them the kernel also clears the set-user-ID bits of a written file, and root cannot access the files of
+/// others.
 pub(crate) fn of_a_command<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let held = caps::read(None, CapSet::Effective).map_err(io::Error::other)?;
     let kept: CapsHashSet = held.iter().copied().filter(|capability| KEPT.contains(capability)).collect();
@@ -119,7 +115,7 @@ pub(crate) fn of_a_command<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result
     act()
 }
 
-/// Gives the thread back what it had.
+/// Restores the capabilities of the thread when dropped.
 struct Back {
     held: CapsHashSet,
     user: Uid,
@@ -127,11 +123,11 @@ struct Back {
 
 impl Drop for Back {
     fn drop(&mut self) {
-        // The program became somebody else meanwhile, and has what the kernel left it.
+        // The program has changed its user meanwhile. It has the capabilities that the kernel left to it.
         if geteuid() != self.user {
             return;
         }
-        // What is permitted can be had again at any time.
+        // A permitted capability can always be made effective again.
         if let Err(error) = caps::set(None, CapSet::Effective, &self.held) {
             tracing::error!(%error, "a thread of the runtime has lost its capabilities");
         }

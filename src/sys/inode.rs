@@ -1,4 +1,4 @@
-//! What a thing is known by, whatever name it has by now.
+//! The identity and the kind of a file, independent of its name.
 
 use std::fs::Metadata;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use nix::sys::statfs::{
     SELINUX_MAGIC, SMACK_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, XENFS_SUPER_MAGIC, fstatfs,
 };
 
-/// Device and inode. When a thing is gone, another may get them.
+/// Device and inode number. After a file is removed, a new one may get the same pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Identity {
     pub(crate) device: u64,
@@ -22,14 +22,14 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Nothing has it.
+    /// No file has this identity.
     pub(crate) const NOTHING: Self = Self { device: 0, inode: 0 };
 
     pub(crate) fn of(stat: &FileStat) -> Self {
         Self { device: stat.st_dev, inode: stat.st_ino }
     }
 
-    /// Of what a path leads to.
+    /// The identity of the file that a path leads to.
     ///
     /// # Errors
     /// Those of stat(2).
@@ -41,7 +41,7 @@ impl Identity {
         Self { device: metadata.dev(), inode: metadata.ino() }
     }
 
-    /// Of what is open.
+    /// The identity of an open file.
     ///
     /// # Errors
     /// Those of fstat(2).
@@ -50,9 +50,9 @@ impl Identity {
     }
 }
 
-// What may be read and written as a file: regular files and directories, of file systems that only store.
+// Files that sessions read and write: regular files and directories, on file systems that only store.
 
-// Of linux/magic.h, and of their own sources where it lacks them.
+// Numbers of linux/magic.h, or of the file system's own source if they are missing there.
 const BINDERFS_SUPER_MAGIC: FsType = FsType(0x6c6f_6f70);
 const BINFMTFS_MAGIC: FsType = FsType(0x4249_4e4d);
 const CONFIGFS_MAGIC: FsType = FsType(0x6265_6570);
@@ -64,7 +64,7 @@ const PIPEFS_MAGIC: FsType = FsType(0x5049_5045);
 const PSTOREFS_MAGIC: FsType = FsType(0x6165_676c);
 const SOCKFS_MAGIC: FsType = FsType(0x534f_434b);
 
-/// File systems whose files are the kernel's own affairs.
+/// File systems that are interfaces of the kernel and store no files.
 const KERNELS: [FsType; 25] = [
     AUTOFS_SUPER_MAGIC,
     BINDERFS_SUPER_MAGIC,
@@ -93,7 +93,7 @@ const KERNELS: [FsType; 25] = [
     XENFS_SUPER_MAGIC,
 ];
 
-/// What lies at a path.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -107,13 +107,14 @@ pub enum FileKind {
     Other,
 }
 
-/// # Errors
-/// `EOPNOTSUPP` for a file system of the kernel's.
+/// Refuses file systems that are interfaces of the kernel.
+///
+/// `EOPNOTSUPP` on such a file system.
 pub(crate) fn stores(of: impl AsFd) -> io::Result<()> {
     if KERNELS.contains(&file_system(of)?) { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
 }
 
-/// Whether it lies in a procfs.
+/// Whether the file is on a procfs.
 pub(crate) fn is_proc(of: impl AsFd) -> io::Result<bool> {
     Ok(file_system(of)? == PROC_SUPER_MAGIC)
 }
@@ -122,10 +123,10 @@ fn file_system(of: impl AsFd) -> io::Result<FsType> {
     Ok(FsType(fstatfs(of)?.filesystem_type().0 & 0xffff_ffff))
 }
 
-/// Looks at what was opened.
+/// Checks that an open file is a regular file on a file system that stores, and returns its state.
 ///
 /// # Errors
-/// Of [`stores`] and [`is_regular`].
+/// Those of [`stores`] and [`is_regular`].
 pub(crate) fn regular(of: impl AsFd) -> io::Result<FileStat> {
     let stat = fstat(&of)?;
     is_regular(&stat)?;
@@ -133,8 +134,9 @@ pub(crate) fn regular(of: impl AsFd) -> io::Result<FileStat> {
     Ok(stat)
 }
 
-/// # Errors
-/// `EISDIR`, and `EOPNOTSUPP` for FIFOs, sockets and devices.
+/// Refuses everything but regular files.
+///
+/// `EISDIR` for a directory, `ELOOP` for a link, `EOPNOTSUPP` for a FIFO, socket or device.
 pub(crate) fn is_regular(stat: &FileStat) -> io::Result<()> {
     match kind(stat) {
         FileKind::File => Ok(()),
@@ -160,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_the_kernel_are_no_files() {
+    fn kernel_interfaces_are_not_accepted_as_files() {
         let mut looked_at = 0;
         for path in ["/proc", "/proc/sys/kernel/core_pattern", "/sys", "/dev/pts"] {
             let Ok(file) = File::open(path) else { continue };
@@ -168,7 +170,7 @@ mod tests {
             let error = stores(&file).expect_err(path);
             assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP), "{path}");
         }
-        assert!(looked_at > 0, "at least /proc is there");
+        assert!(looked_at > 0, "at least /proc exists");
         stores(tempfile::tempfile().expect("a file")).expect("it stores");
     }
 }

@@ -1,42 +1,42 @@
-//! Paths as they are spelled. Those of the view and of what it shows are clean, so that bytes say what components would,
-//! in a tenth of the time; a compilation compares thousands.
+//! Paths as text, without a look at the file system. Paths of the view are clean, so comparing bytes gives the same
+//! answer as comparing components, in a tenth of the time. One compilation compares thousands of paths.
 
 use std::ffi::OsStr;
 use std::iter;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// `path` as its components spell it, without `//`, `.` and a slash at the end: one place has one name.
+/// `path` without `//`, `.` components and a slash at the end, so that each place has one spelling.
 pub(crate) fn clean(path: impl Into<PathBuf>) -> PathBuf {
     let path = path.into();
     if is_clean(&path) { path } else { path.components().collect() }
 }
 
-/// Whether an absolute path is spelled as its components are. Of others it may say no.
+/// Whether an absolute path is clean. May answer no for a relative path that is clean.
 fn is_clean(path: &Path) -> bool {
     let Some(below) = path.as_os_str().as_bytes().strip_prefix(b"/") else { return false };
     below.is_empty() || below.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"."))
 }
 
-/// What of `path` is below `base`: nothing where it is `base` itself. [`Path::strip_prefix`] of clean paths.
+/// The part of `path` below `base`; empty if they are equal. [`Path::strip_prefix`] for clean paths.
 pub(crate) fn below<'p>(path: &'p Path, base: &Path) -> Option<&'p Path> {
     let rest = bytes(path).strip_prefix(bytes(base))?;
     let below = match rest {
         [] => rest,
         [b'/', below @ ..] => below,
-        // The root is the one directory that ends with a slash.
+        // Only the root ends with a slash.
         _ if bytes(base) == b"/" => rest,
         _ => return None,
     };
     Some(Path::new(OsStr::from_bytes(below)))
 }
 
-/// Whether `path` is `base` or lies below it.
+/// Whether `path` is `base` or is below it.
 pub(crate) fn is_within(path: &Path, base: &Path) -> bool {
     below(path, base).is_some()
 }
 
-/// `path` and every directory above it, to the root. [`Path::ancestors`] of an absolute clean path.
+/// `path` and every directory above it, up to the root. [`Path::ancestors`] for absolute clean paths.
 pub(crate) fn ancestors(path: &Path) -> impl Iterator<Item = &Path> {
     iter::successors(Some(path), |path| parent(path))
 }
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// Few names, so that paths often share some, and each of them begins another.
+    /// Paths of a few names, so that many share a prefix, and some names are prefixes of others.
     fn spelled() -> impl Strategy<Value = PathBuf> {
         "/((a|ab|\\.|\\.\\.|\\.a|)/?){0,6}".prop_map(PathBuf::from)
     }

@@ -1,4 +1,4 @@
-//! Receiving a packet, and the descriptors that come with it.
+//! Packets on Unix sockets and the descriptors that they carry.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,27 +20,27 @@ use nix::sys::socket::{
 use crate::sys;
 use crate::sys::{locked, received};
 
-/// What recvmsg(2) delivered.
+/// What recvmsg(2) returned.
 pub(crate) struct Received {
     pub(crate) count: usize,
     pub(crate) descriptors: Vec<OwnedFd>,
-    /// Bytes or descriptors were lost on the way.
+    /// Whether bytes or descriptors were lost.
     pub(crate) cut: bool,
-    /// Descriptors were: this process had no room for them.
+    /// Whether descriptors were lost: this process could not open more.
     pub(crate) lacks_room: bool,
 }
 
-/// Words of control data: a header and as many descriptors as a message can carry (`SCM_MAX_FD`, 253).
+/// Size of the control buffer, in 8-byte words: a header and the most descriptors of one message (`SCM_MAX_FD`, 253).
 const CONTROL: usize = (16 + 253 * 4usize).div_ceil(8);
 
-/// recvmsg(2) of one packet. Every descriptor that came is owned by the answer, whatever else is wrong with it.
+/// recvmsg(2) of one packet. The result owns every descriptor that came, even if the packet is damaged.
 pub(crate) fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut was_reset = false;
     loop {
         match receive_once(socket, buffer) {
-            // The other end went away with something unread. That is told once, and before what it said last.
+            // The peer closed its end with data unread. The kernel reports that once, before the packets that the peer sent.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !was_reset => was_reset = true,
-            // A signal of the program that embeds us.
+            // A signal handler of the embedding program ran.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             received => return received,
         }
@@ -57,7 +57,7 @@ fn receive_once(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Receive
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control);
     let flags = libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the record describes one live buffer and one live control buffer with their true sizes.
+    // SAFETY: the record describes one live buffer and one live control buffer, with their true sizes.
     let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     let descriptors = descriptors(&message).into_iter().map(received).collect();
@@ -69,9 +69,9 @@ fn receive_once(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Receive
 /// The numbers of the descriptors in the control data of a received message.
 fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
     let mut numbers = Vec::new();
-    // SAFETY: the kernel filled the control buffer and set its length; both are as they were.
+    // SAFETY: the kernel filled the control buffer and set its length, and neither has changed since.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR answer NULL or a header that lies in the control buffer.
+    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR return NULL or a header inside the control buffer.
     while let Some(here) = unsafe { header.as_ref() } {
         if (here.cmsg_level, here.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             // SAFETY: arithmetic on a length only.
@@ -79,31 +79,30 @@ fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
             let count = here.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
             // SAFETY: the data of a header begins right behind it.
             let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
-            // SAFETY: the kernel wrote that many descriptors there; the control buffer is not written to any more.
+            // SAFETY: the kernel wrote that many descriptors there, and nothing writes to the control buffer any more.
             numbers.extend((0..count).map(|at| unsafe { data.wrapping_add(at).read_unaligned() }));
         }
-        // SAFETY: `header` lies in the message's control buffer.
+        // SAFETY: `header` is inside the message's control buffer.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
     numbers
 }
 
-// Packets between a session that listens and its clients: bytes, and the descriptors that come with them. Both ends
-// use it; neither trusts what it reads.
+// Packets between a listening session and its clients. Both ends use these functions, and neither trusts what it reads.
 
-/// One packet as it came. Not to be printed: it may have secrets.
+/// One received packet. It may hold secrets, so it must not be printed.
 pub(crate) struct Packet {
-    /// Empty when the other end is gone.
+    /// Empty if the peer is gone.
     pub(crate) bytes: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-/// A new socket for packets.
+/// Creates a socket for packets.
 pub(crate) fn packet_socket(flags: SockFlag) -> io::Result<OwnedFd> {
     Ok(socket(AddressFamily::Unix, SockType::SeqPacket, flags | SockFlag::SOCK_CLOEXEC, None)?)
 }
 
-/// The address of a path, which must be shorter than 108 bytes.
+/// The socket address of a path, which must be shorter than 108 bytes.
 pub(crate) fn address(path: &Path) -> io::Result<UnixAddr> {
     Ok(UnixAddr::new(path)?)
 }
@@ -116,7 +115,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
     let socket = socket.as_fd().as_raw_fd();
     let send = || loop {
         match sendmsg::<UnixAddr>(socket, &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None) {
-            // A signal of the program that embeds us.
+            // A signal handler of the embedding program ran.
             Err(Errno::EINTR) => {}
             sent => return sent,
         }
@@ -128,11 +127,11 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
     Ok(())
 }
 
-/// Does what the soft limit of descriptors is in the way of, with the hard one. Whoever starts a program meanwhile gives it
-/// that limit: this is for when nothing could be started else.
+/// Calls `act` with the soft limit of descriptors raised to the hard limit. A program that another thread starts at that
+/// moment gets the raised limit too, so this is only for cases where nothing could start otherwise.
 pub(crate) fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
     static ONE: Mutex<()> = Mutex::new(());
-    // Who comes second would take the first one's limit for the usual one.
+    // A second thread would take the raised limit for the usual one, so only one may be here.
     let _one = locked(&ONE);
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
@@ -141,13 +140,15 @@ pub(crate) fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> n
     done
 }
 
-/// Receives one packet of at most `longest` bytes. One that was cut is an error: `EMFILE` where there was no room for the
-/// descriptors that came with it.
+/// Receives one packet of at most `longest` bytes.
+///
+/// # Errors
+/// `EMFILE` if descriptors were lost, `InvalidData` if the packet is longer than `longest`.
 pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
     let mut bytes = vec![0; longest];
     let received = receive_message(socket.as_fd(), &mut bytes)?;
     if received.lacks_room {
-        // The kernel does not say why; the machine's own limit is rarely the reason.
+        // The kernel does not tell the reason. The limit of the whole machine is rarely the one.
         return Err(Errno::EMFILE.into());
     }
     if received.cut {
@@ -157,28 +158,28 @@ pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
     Ok(Packet { bytes, descriptors: received.descriptors })
 }
 
-/// What is longer than a packet, in a memfd to send with one.
+/// A memfd with `bytes`, to send what is too long for a packet.
 pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let memfd = File::from(memfd_create(c"kennel-packet", MFdFlags::MFD_CLOEXEC)?);
     sys::without_sigxfsz(|| memfd.write_all_at(bytes, 0))?;
     Ok(memfd.into())
 }
 
-/// The first `length` bytes of what [`memory_file`] made.
+/// The first `length` bytes of a [`memory_file`].
 pub(crate) fn content(memfd: &File, length: u32) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; length as usize];
     memfd.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }
 
-// Paths that name a descriptor of this process, such as the `/dev/fd/63` that a shell puts in the place of `<(…)`. Only what
-// this process was started with is taken: by number alone it could be a descriptor of Kennel's own.
+// Paths that name a descriptor of this process, such as the `/dev/fd/63` by which a shell replaces `<(…)`. Only an
+// inherited descriptor is accepted: another number could be one of Kennel's own.
 
-/// A copy of the descriptor that `path` names, if it is `/dev/fd/N` or `/proc/self/fd/N` with an N from 3 on; `None` for every
-/// other path.
+/// A copy of the descriptor that `path` names, if it is `/dev/fd/N` or `/proc/self/fd/N` with N of 3 or more. `None` for
+/// any other path.
 ///
 /// # Errors
-/// `EBADF`: this process was not started with such a descriptor. What is closed on execve(2) was opened since.
+/// `EBADF` if this process inherited no such descriptor. A descriptor that closes on execve(2) was opened later.
 ///
 /// ```
 /// assert!(kennel::inherited_descriptor("/etc/hostname").is_none());
@@ -198,7 +199,7 @@ fn number(path: &Path) -> Option<RawFd> {
     let name = path.file_name().map(OsStr::as_bytes)?;
     let is_number = name.iter().all(u8::is_ascii_digit);
     let number = std::str::from_utf8(name).ok().filter(|_| is_number)?;
-    // One that is too large for a number is none that is open.
+    // A number that is too large to parse is no open descriptor.
     Some(number.parse().unwrap_or(RawFd::MAX)).filter(|&number| number > libc::STDERR_FILENO)
 }
 
@@ -217,7 +218,7 @@ mod tests {
 
     extern "C" fn nothing(_: libc::c_int) {}
 
-    /// As an embedding program may have one, without SA_RESTART.
+    /// An embedding program may have a signal handler without SA_RESTART.
     #[test]
     fn a_signal_does_not_cut_a_packet_short() {
         let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());

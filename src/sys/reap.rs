@@ -1,4 +1,4 @@
-//! What is done when a process has ended for which nobody waits.
+//! Waits for processes that have been killed or released, and reaps them in the background.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tokio::runtime::{Handle, Id};
 
 use crate::sys;
 
-/// How long the last drop waits for a process that was killed or let go, in milliseconds. A reaper outlives that where it has
-/// more to do.
+/// How long the last drop waits for a process that was killed or released, in milliseconds. A reaper with more to do
+/// outlives that.
 pub(crate) const LAST_WAIT: u16 = 200;
 
-/// The runtime that something was started in, which has I/O: without that it cannot be waited for.
+/// The runtime in which something was started. That runtime has I/O, so a process can be awaited there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuntimeHome(Option<Id>);
 
@@ -24,8 +24,8 @@ impl RuntimeHome {
     }
 }
 
-/// A child of which the end is near, and what comes after that. Dropping this waits for the end, takes the zombie away, and drops
-/// the rest.
+/// A child that is about to end, and a value to drop after its end. Dropping this waits for the end, reaps the child, and
+/// then drops the value.
 #[derive(Debug)]
 pub(crate) struct Unreaped<T> {
     pidfd: Arc<OwnedFd>,
@@ -37,8 +37,8 @@ impl<T: Send + Sync + 'static> Unreaped<T> {
         Self { pidfd, _after: after }
     }
 
-    /// Drops it once the process has ended: in the background in the runtime that it comes from. Another one may have no I/O,
-    /// where to ask for it is a panic: then on a thread. Here where there is no runtime.
+    /// Drops this once the process has ended. In the runtime where the process started, a task waits. Another runtime may
+    /// have no I/O, and using it would panic, so there a thread waits. Without a runtime, it is dropped at once.
     pub(crate) fn drop_at_end(self, home: RuntimeHome) {
         if sys::has_ended(&self.pidfd, PollTimeout::ZERO) {
             return;
@@ -53,7 +53,7 @@ impl<T: Send + Sync + 'static> Unreaped<T> {
             return;
         }
         let thread = thread::Builder::new().name("kennel-end".to_owned());
-        // Where there is no room for one it is dropped here.
+        // If no thread can start, the closure is dropped, and with it this value.
         let _ = thread.spawn(move || {
             sys::has_ended(&self.pidfd, PollTimeout::NONE);
             drop(self);
@@ -69,7 +69,7 @@ impl<T> AsRawFd for Unreaped<T> {
 
 impl<T> Drop for Unreaped<T> {
     fn drop(&mut self) {
-        // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
+        // Either the process is a zombie by now, or nothing more can be done.
         sys::has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));
         sys::reap(&self.pidfd);
     }

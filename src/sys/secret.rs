@@ -1,4 +1,4 @@
-//! A secret value: wiped from memory when it is dropped, never printed.
+//! Secret values: wiped from memory when dropped, never printed.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 /// The value of a credential. It has no `Display` and no `Clone`, its `Debug` shows nothing, and it is wiped from memory
 /// when it is dropped.
 ///
-/// Give it the only copy: the source that a `Vec` or `String` was copied from is not wiped.
+/// Pass the only copy: a `Vec` or `String` that you cloned the value from is not wiped.
 ///
 /// ```
 /// use kennel::Secret;

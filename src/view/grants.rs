@@ -1,4 +1,4 @@
-//! The workspace and the policy's own mounts, checked against the host and put into the view.
+//! Checks the workspace and the mounts of the policy against the host, and adds them to the view.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, View, ViewEntry, pin, secrets, system};
 
-/// Directories that are never a workspace: writable, each would be the host itself.
+/// Directories that must not be a workspace, because a writable one gives control over the host.
 const NOT_A_WORKSPACE: &[&str] = &[
     "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin",
     "/sys", "/usr", "/var",
 ];
 
-/// Resolves the workspace: a directory that the caller can list, wherever its links lead.
+/// Resolves the workspace: a directory that the caller can list. Symbolic links are followed.
 pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
     const NAME: &str = "name an existing directory with --workspace";
     const REACH: &str = "run as a user who may reach the workspace";
@@ -40,7 +40,7 @@ pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
     };
     let found = match given.is_absolute() {
         true => BindSource::resolve(&given),
-        // The caller's own directory was removed. The kernel would still find it by `.`.
+        // The current directory of the caller was removed. The kernel would still find it as `.`.
         false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
     };
     let source = found.map_err(|error| cannot(error, REACH, NAME))?;
@@ -53,11 +53,11 @@ pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
         return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
     }
     std::fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
-    system::may_show(&source, Access::Write).map_err(|error| refused(error, NAME))?;
+    system::check_source(&source, Access::Write).map_err(|error| refused(error, NAME))?;
     Ok(source)
 }
 
-/// Puts the workspace into the view, at its own canonical path, and the path it was named by as a link to it.
+/// Adds the workspace at its canonical path. If the policy names it through a link, the view gets that link too.
 pub(crate) fn show_workspace(
     view: &mut View,
     inputs: &Inputs<'_>,
@@ -70,18 +70,18 @@ pub(crate) fn show_workspace(
     Ok(())
 }
 
-/// People name directories through links and expect the name to work inside.
+/// Adds a link at `given`: people name directories through links and expect that the name works inside.
 fn link_to_canonical(view: &mut View, inputs: &Inputs<'_>, given: &Path, canonical: &Path) {
     let given = clean(inputs.caller.absolute(given));
     let plain = !has_parent(&given);
-    // Where the host's own directories are shown, the link is there already.
+    // Where the sandbox shows a directory of the host, that link is there already.
     if plain && given != canonical && view.is_free(&given) {
         view.offer("link", given, Node::Symlink { points_to: canonical.to_owned() });
     }
 }
 
-/// Puts the policy's own mounts into the view. Masks come when all is there that they cover.
-/// Answers how each of the host's was led to.
+/// Adds the mounts of the policy, except masks: they come after everything that they can cover. Returns how each path
+/// of the host was resolved.
 pub(crate) fn show_mounts<'p>(view: &mut View, inputs: &Inputs<'p>) -> Result<Vec<NamedPath<'p>>, Error> {
     let mut named = Vec::new();
     for mount in &inputs.policy.mounts {
@@ -91,7 +91,7 @@ pub(crate) fn show_mounts<'p>(view: &mut View, inputs: &Inputs<'p>) -> Result<Ve
     Ok(named)
 }
 
-/// Puts up the policy's masks.
+/// Adds the masks of the policy.
 pub(crate) fn show_masks(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     inputs.policy.mounts.iter().try_for_each(|mount| match mount {
         Mount::Mask { path } => mask(view, path),
@@ -99,13 +99,13 @@ pub(crate) fn show_masks(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Err
     })
 }
 
-/// A grant that lies in a writable one stays where it is: else the directory around it could be renamed, and another
-/// put in its place on the host.
+/// Pins each grant that is inside a writable grant. Else a command could rename a directory around it, and put another
+/// one in its place on the host.
 fn pin_nested(view: &mut View) -> Result<(), Error> {
     let granted = |place: &ViewEntry| place.origin == Origin::Policy && place.node.is_mount();
     let targets: Vec<PathBuf> =
         view.iter().filter(|(_, place)| granted(place)).map(|(target, _)| target.to_owned()).collect();
-    targets.iter().try_for_each(|target| pin::way_to_mount_point(view, target))
+    targets.iter().try_for_each(|target| pin::parents_of_mount(view, target))
 }
 
 fn show_mount<'p>(
@@ -122,7 +122,7 @@ fn show_mount<'p>(
     bind(view, inputs, what, (given, target), access).map(Some)
 }
 
-/// What is not of the host.
+/// Adds a mount that shows nothing of the host.
 fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), Error> {
     match mount {
         Mount::Tmpfs { target, size } => {
@@ -138,7 +138,7 @@ fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), E
             view.grant("link", clean(target), Node::Symlink { points_to: points_to.clone() })
         }
         Mount::Proc { target } => view.grant("procfs", clean(target), Node::Proc),
-        // Masks come later.
+        // `show_masks` adds them.
         _ => Ok(()),
     }
 }
@@ -157,11 +157,11 @@ fn bind<'p>(
         source,
         remedy: remedy.map(str::to_owned),
     };
-    let led = ResolvedPath::follow(&path).map_err(|error| {
+    let resolved = ResolvedPath::follow(&path).map_err(|error| {
         let remedy = of_path(&error, "run as a user who may reach it", "grant a path that exists");
         refused(error, Some(remedy))
     })?;
-    let source = &led.source;
+    let source = &resolved.source;
     if source.path.starts_with("/proc") || source.path == Path::new("/") {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "cannot be granted");
         let remedy = "the sandbox has its own /proc; to see the whole host read-only use --profile full-dev";
@@ -176,18 +176,18 @@ fn bind<'p>(
         (access, _) => access,
     };
     if access != Access::Device {
-        system::may_show(source, access).map_err(|error| refused(error, Some("grant another path")))?;
+        system::check_source(source, access).map_err(|error| refused(error, Some("grant another path")))?;
     }
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {
         link_to_canonical(view, inputs, &path, &source.path);
     }
     view.grant(what, place, Node::Bind { source: source.clone(), access })?;
-    Ok(NamedPath { what, given, led })
+    Ok(NamedPath { what, given, resolved })
 }
 
-/// Covers a path that the view shows, or below which the profile shows something. A mask over nothing is an error: it
-/// would be believed to protect something.
+/// Covers `path`, if the view shows it, or if the profile shows something below it. A mask over nothing is an error,
+/// because the user would believe that it hides something.
 fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     let path = clean(path);
     let on_host = view.host_path(&path);
@@ -199,7 +199,7 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
         (_, Some(Node::File { .. })) => Some(SourceKind::File),
         (_, node) => node.map(|_| SourceKind::Directory),
     };
-    let has_shown = view.retract_below(&path);
+    let has_shown = view.remove_below(&path);
     let refused = |reason: &str, remedy: &str| Error::View {
         what: "mask",
         path: path.clone(),
@@ -215,11 +215,11 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     let Some(kind) = kind.or(has_shown.then_some(SourceKind::Directory)) else {
         return Err(refused("nothing is visible there", "remove the mask, or correct its path"));
     };
-    pin::way_to(view, &path)?;
+    pin::parents_of(view, &path)?;
     view.grant("mask", path, secrets::cover_node(kind))
 }
 
-/// HOME: a private directory, unless the policy shows what is there.
+/// HOME: a private directory, unless the policy shows something there.
 pub(crate) fn show_home(view: &mut View, inputs: &Inputs<'_>) {
     let home = inputs.home();
     let shown = view.host_path(&home).is_some() || home == Path::new("/");
@@ -228,7 +228,7 @@ pub(crate) fn show_home(view: &mut View, inputs: &Inputs<'_>) {
     }
 }
 
-/// The files by which programs learn who they are, made to fit.
+/// Files from which programs learn the user, the groups and the host name.
 pub(crate) fn show_identity(view: &mut View, inputs: &Inputs<'_>) {
     if inputs.policy.profile.meaning().shows_host {
         return;

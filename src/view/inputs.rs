@@ -1,4 +1,4 @@
-//! What one compilation looks at: the policy, the host, who asks, and what for.
+//! The inputs of one compilation: policy, host, caller, and what the sandbox is for.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
 
-/// What one compilation looks at.
+/// The inputs of one compilation.
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'p> {
     pub(crate) policy: &'p Policy,
@@ -22,7 +22,7 @@ pub(crate) struct Inputs<'p> {
     pub(crate) names: &'p HomeNames,
     pub(crate) shape: SandboxKind,
     pub(crate) subject: Subject<'p>,
-    /// Controllers of the cgroups that hold its commands; `None` where there are no groups.
+    /// Controllers of the cgroups that hold the commands; `None` if there are no cgroups.
     pub(crate) controllers: Option<&'p [Controller]>,
 }
 
@@ -31,20 +31,20 @@ impl Inputs<'_> {
         users(self.policy, self.host, self.caller)
     }
 
-    /// HOME inside: the caller's, except where nothing of it may be known.
+    /// HOME inside: the caller's, unless the profile hides everything about the caller.
     pub(crate) fn home(&self) -> PathBuf {
         if self.policy.profile.meaning().knows_caller { self.caller.home.clone() } else { "/home/ci".into() }
     }
 }
 
-/// What the plan is for.
+/// How many commands the sandbox is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SandboxKind {
-    /// A single command: PID 1 is the zygote and its only worker.
+    /// One command. PID 1 is the zygote and its only worker.
     Once,
-    /// The same for each of many commands.
+    /// One of many one-shots with the same policy.
     OneShot,
-    /// Many commands, each in a worker of its own; that many are kept ready.
+    /// Many commands, each in its own worker. Kennel keeps `ready` workers waiting.
     Session { ready: usize },
 }
 
@@ -54,38 +54,39 @@ impl SandboxKind {
     }
 }
 
-/// What a sandbox is about.
+/// What the sandbox is made for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Subject<'s> {
-    /// The policy's workspace.
+    /// The workspace of the policy.
     Workspace,
-    /// A program that the spawn broker checked: there is no workspace, whatever the policy says.
+    /// A program that the spawn broker checked. There is no workspace, even if the policy has one.
     Program(Option<&'s OwnProgram>),
 }
 
-/// A program of which the sandbox has a copy of its own.
+/// A program that Kennel copies into the sandbox.
 #[derive(Debug)]
 pub(crate) struct OwnProgram {
-    /// Where it lies inside, outside of everything of the host's.
+    /// Its path in the sandbox, outside of everything that the host provides.
     pub(crate) at: PathBuf,
     pub(crate) contents: Vec<u8>,
 }
 
-/// What the inside of this policy is started with.
+/// How PID 1 of this policy is started.
 pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
     SpawnOptions { users: users(policy, host, caller), overlays: policy.overlay.is_some() }
 }
 
-/// Whose users a sandbox has: a user namespace is gone without only where the policy may, by root.
+/// The user namespace. A sandbox does without one only if the host refuses it, the policy allows that, and the caller is
+/// root.
 fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
     let may = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable;
     if host.user_namespaces || !may || !caller.is_root() { Users::Own } else { Users::Callers }
 }
 
-// The names in the caller's homes, read once: most of what could lie there does not, and asking the kernel for
-// each would cost more than everything else in a compilation.
-
-/// What lies directly in each home; `None` for one that cannot be listed.
+/// The names in each home; `None` for a home that cannot be listed.
+///
+/// Kennel lists each home once. Most of the paths that it looks for do not exist, and one system call for each of them
+/// would take longer than the rest of a compilation.
 #[derive(Debug, Default)]
 pub(crate) struct HomeNames {
     homes: Vec<(PathBuf, Option<HashSet<OsString>>)>,
@@ -96,13 +97,13 @@ impl HomeNames {
     pub(crate) fn read(homes: &[PathBuf]) -> Self {
         let names = |home: &PathBuf| {
             let entries = fs::read_dir(home).ok()?;
-            // A name that could not be read is not one that is missing.
+            // If one name cannot be read, the listing is incomplete: then nothing is known to be missing.
             entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>().ok()
         };
         Self { homes: homes.iter().map(|home| (home.clone(), names(home))).collect() }
     }
 
-    /// Whether `path` can exist, as far as the listings tell.
+    /// Whether `path` may exist, as far as the listings say.
     pub(crate) fn may_exist(&self, path: &Path) -> bool {
         let missing = |(home, names): &(PathBuf, Option<HashSet<OsString>>)| {
             let first = path.strip_prefix(home).ok().and_then(|below| below.iter().next());

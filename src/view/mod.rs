@@ -1,4 +1,6 @@
-//! The view: what will be visible where, as a tree of places. Pure data; `emit` turns it into steps.
+//! What a sandbox shows of the host, and how paths of the host are resolved.
+//!
+//! [`View`] is pure data: a tree of places. `plan::emit` turns it into mounts.
 
 pub(crate) mod grants;
 pub(crate) mod inputs;
@@ -24,34 +26,34 @@ use crate::sys::lexical::clean;
 use crate::view::source::BindSource;
 use crate::view::tmpfs_size::TmpfsSize;
 
-/// Everything visible, by absolute path in the sandbox. Parents come before their children.
+/// Everything that a sandbox shows, by absolute path in the sandbox. Parents come before their children.
 ///
-/// Keys are compared as bytes: paths here are clean, and comparing them by components costs ten times as much.
+/// Keys are compared as bytes, because all paths here are clean. A comparison by components takes ten times as long.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     places: BTreeMap<OsString, ViewEntry>,
-    /// Where the workspace is an overlay.
+    /// The overlay over the workspace, if the policy asks for one.
     pub(crate) overlay: Option<Overlaid>,
 }
 
 impl View {
-    /// Puts a node of the profile at `target`, unless something is there.
+    /// Adds a node of the profile at `target`, unless there is one already.
     pub(crate) fn offer(&mut self, what: &'static str, target: impl AsRef<OsStr>, node: Node) {
         let place = ViewEntry { node, origin: Origin::Profile, what, protection: Protection::Root };
         self.places.entry(target.as_ref().to_owned()).or_insert(place);
     }
 
-    /// Puts a node that the policy names at `target`, in place of the profile's.
+    /// Adds a node that the policy names, and replaces one of the profile.
     ///
     /// # Errors
-    /// Where the policy names two different things for one place.
+    /// The policy names two different nodes for one place.
     pub(crate) fn grant(&mut self, what: &'static str, target: PathBuf, node: Node) -> Result<(), Error> {
         if let Some(old) = self.get(&target)
             && old.origin >= Origin::Policy
             && old.node != node
         {
             let remedy = match old.what {
-                // It is there by every policy, and the profile says how.
+                // Every policy has a workspace, and the profile sets its access.
                 "workspace" => {
                     "leave the other out: the profile says whether the workspace is writable (--profile)"
                 }
@@ -69,7 +71,7 @@ impl View {
         Ok(())
     }
 
-    /// Puts up a wall at `target`, unless the policy names that very place.
+    /// Adds a wall at `target`, unless the policy names exactly that place.
     pub(crate) fn wall(&mut self, what: &'static str, target: &Path, node: Node, protection: Protection) {
         if self.get(target).is_none_or(|old| old.origin != Origin::Policy) {
             let place = ViewEntry { node, origin: Origin::Wall, what, protection };
@@ -77,8 +79,8 @@ impl View {
         }
     }
 
-    /// Takes away what the profile shows below `target`, devices aside; answers whether there was anything.
-    pub(crate) fn retract_below(&mut self, target: &Path) -> bool {
+    /// Removes what the profile shows below `target`, except devices. Returns whether there was anything.
+    pub(crate) fn remove_below(&mut self, target: &Path) -> bool {
         let before = self.places.len();
         self.places.retain(|at, place| {
             let below = lexical::below(Path::new(at), target);
@@ -97,17 +99,17 @@ impl View {
         self.places.get(target.as_os_str())
     }
 
-    /// Places in order, parents first.
+    /// All places in order, parents first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Path, &ViewEntry)> {
         self.places.iter().map(|(target, place)| (Path::new(target), place))
     }
 
-    /// The directories of the host that are granted writable, by their places.
+    /// Writable directories of the host: place in the sandbox, and source.
     pub(crate) fn writable_directories(&self) -> impl Iterator<Item = (&Path, &BindSource)> {
         self.writable().filter(|(_, source)| source.is_dir())
     }
 
-    /// What of the host is granted writable, by its places.
+    /// Writable grants: place in the sandbox, and source. Walls are no grants.
     pub(crate) fn writable(&self) -> impl Iterator<Item = (&Path, &BindSource)> {
         self.iter().filter_map(|(target, place)| match &place.node {
             Node::Bind { source, access: Access::Write } => {
@@ -117,15 +119,15 @@ impl View {
         })
     }
 
-    /// Whether nothing shows what is at `target` yet: no bind or link lies there or above.
+    /// Whether no bind, link or procfs is at `target` or above it.
     pub(crate) fn is_free(&self, target: &Path) -> bool {
         let shows =
             |place: &ViewEntry| matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. });
         !lexical::ancestors(target).any(|above| self.get(above).is_some_and(shows))
     }
 
-    /// Whether a directory may be at `target`: for certain not where nothing is shown. What is in a directory of the
-    /// host's or in a private one, only a look inside could tell.
+    /// Whether a directory may be at `target`. False only if there is certainly none. What a directory of the host or a
+    /// private one contains is not looked up.
     #[cfg(any(test, feature = "fluers"))]
     pub(crate) fn may_be_entered(&self, target: &Path) -> bool {
         let nearest = target.ancestors().find_map(|path| Some((path, &self.get(path)?.node)));
@@ -139,7 +141,7 @@ impl View {
         }
     }
 
-    /// Whether anything lies below `target`.
+    /// Whether the view has places below `target`.
     pub(crate) fn has_children(&self, target: &Path) -> bool {
         self.below(target).next().is_some()
     }
@@ -153,19 +155,19 @@ impl View {
         })
     }
 
-    /// What lies at `target` and below it, parents first.
+    /// The place at `target` and all below it, parents first.
     pub(crate) fn within(&self, target: &Path) -> impl Iterator<Item = (&Path, &ViewEntry)> {
         let at = self.places.get_key_value(target.as_os_str());
         at.into_iter().map(|(at, place)| (Path::new(at), place)).chain(self.below(target))
     }
 
-    /// The nearest place above `target` that is a mount, if any: what a new node at `target` would lie in.
+    /// The nearest mount above `target`: a new node at `target` gets its mount point there.
     pub(crate) fn mount_above(&self, target: &Path) -> Option<(&Path, &ViewEntry)> {
         lexical::ancestors(target).skip(1).find_map(|path| self.mount_at(path))
     }
 
-    /// Whether the mount point of what is at `target` lies in the overlay: in the workspace, or in what is bound over
-    /// itself there.
+    /// Whether the mount point of `target` is in the overlay: in the workspace itself, or in a path of the workspace that
+    /// is bound over itself.
     pub(crate) fn lies_in_overlay(&self, target: &Path) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         let mut target = target;
@@ -184,19 +186,19 @@ impl View {
         place.node.is_mount().then_some((Path::new(path), place))
     }
 
-    /// The host path that `target` shows, when it lies in something bound from the host.
+    /// The host path that a bind shows at `target`.
     pub(crate) fn host_path(&self, target: &Path) -> Option<PathBuf> {
         let at = self.mount_at(target).or_else(|| self.mount_above(target))?;
         shown_by(at, target)
     }
 
-    /// The part of it that [`shown_at`](Self::shown_at) looks at. Walls that are put up later show nothing more.
+    /// Only the binds: all that [`shown_at`](Self::shown_at) needs. Walls added later show nothing new.
     pub(crate) fn binds(&self) -> Self {
         let binds = self.places.iter().filter(|(_, place)| matches!(place.node, Node::Bind { .. }));
         Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), overlay: None }
     }
 
-    /// Every place in the sandbox where a bind shows the host's `path`, except where the policy names it itself.
+    /// Every place in the sandbox where a bind shows the host's `path`, except places that the policy names itself.
     pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
         let path = clean(path);
         let shown = |(target, place): (&Path, &ViewEntry)| {
@@ -210,12 +212,12 @@ impl View {
         self.iter().filter_map(shown).collect()
     }
 
-    /// Whether something hides what would be at `target`.
+    /// Whether a cover hides `target`.
     pub(crate) fn is_covered(&self, target: &Path) -> bool {
         lexical::ancestors(target).any(|above| self.get(above).is_some_and(|place| place.node.covers()))
     }
 
-    /// Whether commands can change what lies at the host's `path`, under whatever name they see it.
+    /// Whether commands can change what is at the host's `path`, by any of its names in the sandbox.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
         let path = clean(path);
         self.writable_directories().any(|(target, source)| {
@@ -227,7 +229,7 @@ impl View {
         })
     }
 
-    /// The host path under a mount at `target`: what the mount around it shows there.
+    /// The host path under a mount at `target`: what the mount above it shows there.
     pub(crate) fn host_path_of_mount_point(&self, target: &Path) -> Option<PathBuf> {
         shown_by(self.mount_above(target)?, target)
     }
@@ -239,50 +241,48 @@ fn shown_by((at, place): (&Path, &ViewEntry), target: &Path) -> Option<PathBuf> 
     Some(if below.as_os_str().is_empty() { source.path.clone() } else { source.path.join(below) })
 }
 
-/// What the view knows of it.
+/// The overlay over the workspace, as far as the view needs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Overlaid {
-    /// The workspace, in the sandbox and on the host.
+    /// The workspace. Its path in the sandbox and on the host is the same.
     pub(crate) target: PathBuf,
-    /// The directory for changes; `None` is a tmpfs with that room.
+    /// The directory for changes; `None` for a tmpfs of size `room`.
     pub(crate) upper: Option<BindSource>,
     pub(crate) room: TmpfsSize,
-    /// Of the workspace: the directory of changes lends the merged tree its own.
+    /// Mode of the workspace: the merged tree takes its mode from the directory for changes.
     pub(crate) mode: u32,
     pub(crate) hands_out: bool,
 }
 
-// A place of the view: what lies there, how much it allows, and who wanted it.
-
-/// What lies at a place.
+/// What is at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     /// An empty directory of the root.
     Dir,
-    /// A thing of the host.
+    /// A file, directory or device of the host.
     Bind { source: BindSource, access: Access },
-    /// A directory of the root that stays writable; all of them share the root's tmpfs and its size.
+    /// A writable directory of the root. All private directories share the root's tmpfs and its size.
     Private { mode: u32 },
-    /// A writable tmpfs of its own.
+    /// A writable tmpfs, mounted for this place alone.
     Tmpfs { mode: u32, room: TmpfsSize },
-    /// An empty read-only directory over one that must not be seen.
+    /// An empty read-only directory that hides another one.
     Cover,
-    /// A file of the sandbox's own.
+    /// A file that Kennel makes in the sandbox.
     File { contents: Vec<u8>, mode: u32 },
-    /// A symbolic link of the root.
+    /// A symbolic link in the root.
     Symlink { points_to: PathBuf },
-    /// /dev/null over a file that must not be read.
+    /// `/dev/null`, bound over a file to hide it.
     CoverFile,
-    /// A file of the sandbox's own, which lies at `source`, over one of the host's.
+    /// A file that Kennel makes in the sandbox at `source`, bound over a file of the host.
     OwnFile { source: PathBuf },
-    /// A fresh procfs.
+    /// A new procfs.
     Proc,
-    /// A fresh devpts.
+    /// A new devpts.
     DevPts,
 }
 
 impl Node {
-    /// Whether it is a mount, so that what lies below it lies in it.
+    /// Whether it is a mount, so that places below it are in that mount.
     pub(crate) fn is_mount(&self) -> bool {
         !matches!(self, Self::Dir | Self::File { .. } | Self::Symlink { .. })
     }
@@ -307,27 +307,27 @@ impl Node {
     }
 }
 
-/// How much a place allows.
+/// What commands may do at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
-    /// A device node: usable as the host lets its user use it.
+    /// A device node. The host's permissions decide who may use it.
     Device,
 }
 
-/// Who wanted it there.
+/// What asked for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
-    /// The profile: gives way to everything else.
+    /// The profile: everything else replaces it.
     Profile,
-    /// The policy's own mounts: two of them must not contradict each other.
+    /// A mount of the policy: two of them must not contradict each other.
     Policy,
-    /// Covers, protected paths and pins: never over what the policy names.
+    /// A cover, a protected path or a pin: it never replaces what the policy names.
     Wall,
 }
 
-/// A node, where it comes from, and its name in messages.
+/// A node, its origin, and its name in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ViewEntry {
     pub(crate) node: Node,
@@ -336,7 +336,7 @@ pub(crate) struct ViewEntry {
     pub(crate) protection: Protection,
 }
 
-/// A mount that lies in a directory of the host's.
+/// A mount whose mount point is in a directory of the host.
 #[derive(Clone, Debug)]
 pub(crate) struct MountOnHost {
     /// Its place in the sandbox.

@@ -1,6 +1,6 @@
-//! Where a path leads on the host, part by part, as the kernel goes it: path_resolution(7). Looks; changes nothing.
+//! Resolves a path of the host one part at a time, as path_resolution(7) describes. It only reads.
 //!
-//! By the text alone it cannot be told: up from a link is up from where the link leads.
+//! The text of a path does not tell where it leads: `..` after a link is the parent of the link's target.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -12,18 +12,18 @@ use crate::report::error::Error;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::sys::lexical;
 
-/// NAME_MAX: bytes of a name.
-pub(crate) const MOST_OF_NAME: usize = 255;
+/// NAME_MAX of limits.h(0p): bytes of one file name.
+pub(crate) const NAME_MAX: usize = 255;
 
-/// So far below a base does a walk go, in parts and in bytes. Commands make directories as deep as they like, and each step
-/// takes as long as the way to it.
+/// How far below a base a walk goes, in parts and in bytes. Commands can make directories of any depth, and each step takes
+/// longer the deeper it is.
 const DEEPEST: usize = 64;
 const LONGEST: usize = 2048;
 
-/// Steps of one walk. The text of a link has a thousand of them, and leads to the next link.
+/// Steps of one walk. The text of one link can have a thousand, and lead to the next link.
 const MOST_STEPS: u32 = 1 << 10;
 
-/// A path as it is written, and the directory without links that it is meant from.
+/// A path as it is written, and the directory that it starts from. `from` has no link in it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnresolvedPath {
     pub(crate) from: PathBuf,
@@ -35,72 +35,73 @@ impl UnresolvedPath {
         Self { from: from.to_owned(), to: to.into() }
     }
 
-    /// The way to `name` in the directory that this one leads to.
+    /// The path of `name` in the directory that this path leads to.
     pub(crate) fn join(&self, name: impl AsRef<Path>) -> Self {
         Self { from: self.from.clone(), to: self.to.join(name) }
     }
 
-    /// Where it leads, as it is written.
+    /// The whole path, as it is written.
     pub(crate) fn path(&self) -> PathBuf {
         self.from.join(&self.to)
     }
 }
 
-/// What a walk is for: it says what may appear at its end.
+/// The reason for a walk. It decides what may appear at its end later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WalkAim {
-    /// A path that stays as it is.
+    /// A path that must not change.
     Path,
-    /// One that git obeys.
+    /// A path that git obeys.
     Git,
-    /// A directory of which git obeys what is in it. Some of git's templates have it, with nothing in it.
+    /// A directory whose entries git obeys. Some templates of git create it empty.
     GitList,
-    /// What would make a repository of a directory, unless it is one itself.
-    GitSign,
+    /// A file that would turn its directory into a repository. A directory at that name would not.
+    GitRepositoryFile,
 }
 
-/// What a walk comes by below its base. Each path is one of the host, with no link on the way to its last part.
+/// What a walk finds below its bases. Only the last part of each path can be a link.
 #[derive(Debug)]
 pub(crate) enum WalkStep {
     /// A link, and its text.
     Link { at: PathBuf, to: PathBuf },
-    /// `..` in a directory: a link in the place of that directory would lead elsewhere.
+    /// `..` in a directory. If a link replaced that directory, the path would lead elsewhere.
     Up { at: PathBuf },
-    /// The end: something, be it a file on the way.
-    Thing { at: PathBuf, metadata: Metadata },
-    /// The end, but not that of the way, which is too long: the directory that it goes on from. It need not be below a base.
-    Far { at: PathBuf, is_told: bool },
-    /// The end: nothing at `first`. With `path` there would be more of the way, if not all of it.
-    Nothing { first: PathBuf, path: PathBuf },
+    /// The end of the walk: something exists here. It can also be a file in the middle of the path.
+    Found { at: PathBuf, metadata: Metadata },
+    /// The walk stops here because the path is too long or too deep. `at` is the last directory. It need not be below a base;
+    /// `is_reported` says whether it is, and not covered.
+    TooLong { at: PathBuf, is_reported: bool },
+    /// The end of the walk: nothing exists at `first`. `path` is `first` with the parts that follow it, up to a `..`.
+    Missing { first: PathBuf, path: PathBuf },
 }
 
-/// What is at a place.
-enum Looked {
-    Something(Metadata),
-    Nothing,
-    /// Nobody knows: no path leads there. Part by part the kernel gets there all the same.
+/// What is at a path.
+enum Lookup {
+    Found(Metadata),
+    Missing,
+    /// The path is too long for a system call. One part at a time, the kernel can still reach the place.
     TooLong,
 }
 
-/// A walk to what a path leads to, of which only what lies below one of `bases` is told.
+/// A walk along a path. It reports only what is below one of `bases`.
 #[derive(Debug)]
 pub(crate) struct PathWalk<'b> {
     bases: &'b Bases,
-    /// As far as it went: no link in it, and no `..`.
+    /// How far the walk has come. This path has no link and no `..`.
     here: PathBuf,
     /// The parts to come, the next one last.
     rest: Vec<OsString>,
     links: u32,
-    /// The last one that was followed.
+    /// The link that was followed last.
     link: Option<PathBuf>,
     steps: u32,
     aim: WalkAim,
-    /// What it is that the path leads to, in messages.
+    /// What the path leads to, in messages.
     what: &'static str,
 }
 
 impl<'b> PathWalk<'b> {
-    /// To a protected path along `way`.
+    /// A walk to a protected path.
     pub(crate) fn new(bases: &'b Bases, way: &UnresolvedPath, aim: WalkAim) -> Self {
         Self {
             bases,
@@ -114,14 +115,14 @@ impl<'b> PathWalk<'b> {
         }
     }
 
-    /// Along a link in the directory at its end, which has this text.
-    pub(crate) fn along(&self, link: &Path, text: &Path) -> Self {
+    /// A walk along a link in the directory where this walk ended. `text` is the link's text.
+    pub(crate) fn walk_along(&self, link: &Path, text: &Path) -> Self {
         let aim = if self.aim == WalkAim::Path { WalkAim::Path } else { WalkAim::Git };
         let way = UnresolvedPath::new(link.parent().unwrap_or(link), text);
         Self { links: self.links + 1, link: Some(link.to_owned()), ..Self::new(self.bases, &way, aim) }
     }
 
-    /// The last link that was followed.
+    /// The link that was followed last.
     pub(crate) fn link(&self) -> Option<&Path> {
         self.link.as_deref()
     }
@@ -130,97 +131,101 @@ impl<'b> PathWalk<'b> {
         self.aim
     }
 
-    /// As far as it went.
+    /// How far the walk has come.
     pub(crate) fn here(&self) -> &Path {
         &self.here
     }
 
-    /// Steps that were taken.
+    /// Steps taken so far.
     pub(crate) fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// Links that were followed, those before the walk included.
+    /// Links followed so far, including those before this walk.
     pub(crate) fn links(&self) -> u32 {
         self.links
     }
 
-    /// Goes on to the next thing to tell. `None` where there is none: the way leads out of the bases in the end, under what is
-    /// covered, through too many links, or to a name that no file system has. What is covered stays as it is, links in it
-    /// included.
+    /// Goes on until there is something to report. `None` ends the walk: the path leads out of the bases, below a cover, over
+    /// too many links, or to a name that no file system can have. Links below a cover are followed but not reported, because
+    /// commands cannot change them.
     ///
     /// # Errors
+    /// The caller may not look at a place below a base.
     /// Where it is not allowed to look below a base.
-    pub(crate) fn go_on(&mut self, is_covered: impl Fn(&Path) -> bool) -> Result<Option<WalkStep>, Error> {
+    pub(crate) fn next_step(
+        &mut self,
+        is_covered: impl Fn(&Path) -> bool,
+    ) -> Result<Option<WalkStep>, Error> {
         while self.links <= MOST_LINKS {
             self.steps += 1;
-            if self.is_far() {
-                return Ok(Some(self.ends_far(&is_covered)));
+            if self.is_too_long() {
+                return Ok(Some(self.stop(&is_covered)));
             }
             match self.rest.pop() {
                 Some(part) if part == ".." => match self.step_up(&is_covered) {
                     Some(up) => return Ok(Some(up)),
                     None => continue,
                 },
-                Some(part) if part.len() > MOST_OF_NAME => return Ok(None),
+                Some(part) if part.len() > NAME_MAX => return Ok(None),
                 Some(part) => self.here.push(part),
-                // The last step was one up, or there was none.
+                // The last step was `..`, or the path is empty.
                 None => {}
             }
-            let is_told = self.is_told(&is_covered);
-            let metadata = match self.look(is_told)? {
-                Looked::Something(metadata) => metadata,
-                Looked::Nothing => return Ok(is_told.then(|| self.nothing())),
-                Looked::TooLong => {
+            let is_reported = self.is_reported(&is_covered);
+            let metadata = match self.look(is_reported)? {
+                Lookup::Found(metadata) => metadata,
+                Lookup::Missing => return Ok(is_reported.then(|| self.missing())),
+                Lookup::TooLong => {
                     self.here.pop();
-                    return Ok(Some(self.ends_far(&is_covered)));
+                    return Ok(Some(self.stop(&is_covered)));
                 }
             };
             if metadata.is_symlink() {
                 if let Some(link) = self.follow()
-                    && is_told
+                    && is_reported
                 {
                     return Ok(Some(link));
                 }
             } else if self.rest.is_empty() || !metadata.is_dir() {
                 let at = self.here.clone();
-                return Ok(is_told.then_some(WalkStep::Thing { at, metadata }));
+                return Ok(is_reported.then_some(WalkStep::Found { at, metadata }));
             }
         }
         Ok(None)
     }
 
-    /// A base itself is granted by name, so nothing is told of it, unless it lies below another.
-    fn is_told(&self, is_covered: impl Fn(&Path) -> bool) -> bool {
-        self.bases.around(&self.here).is_some() && !is_covered(&self.here)
+    /// Whether `here` is reported. A base itself is not, unless it is below another base: the policy names it.
+    fn is_reported(&self, is_covered: impl Fn(&Path) -> bool) -> bool {
+        self.bases.base_above(&self.here).is_some() && !is_covered(&self.here)
     }
 
-    /// Whether the way to come is longer than anybody goes it.
-    fn is_far(&self) -> bool {
+    /// Whether the limits of a walk are reached.
+    fn is_too_long(&self) -> bool {
         let goes_down = self.rest.last().is_some_and(|part| part != ".." && part != "/");
         self.steps > MOST_STEPS || goes_down && self.is_deep()
     }
 
-    /// Whether it is as far below its base as walks go.
+    /// Whether the walk is as far below its base as walks go.
     fn is_deep(&self) -> bool {
-        let below = self.bases.around(&self.here).and_then(|base| lexical::below(&self.here, base));
+        let below = self.bases.base_above(&self.here).and_then(|base| lexical::below(&self.here, base));
         let is_deep = |below: &Path| below.as_os_str().len() >= LONGEST || below.iter().count() >= DEEPEST;
         below.is_some_and(is_deep)
     }
 
-    fn ends_far(&self, is_covered: impl Fn(&Path) -> bool) -> WalkStep {
-        WalkStep::Far { at: self.here.clone(), is_told: self.is_told(is_covered) }
+    fn stop(&self, is_covered: impl Fn(&Path) -> bool) -> WalkStep {
+        WalkStep::TooLong { at: self.here.clone(), is_reported: self.is_reported(is_covered) }
     }
 
-    /// What is here. Where it is told, not being allowed to look is not nothing.
-    fn look(&self, is_told: bool) -> Result<Looked, Error> {
+    /// What is at `here`. Below a base, a path that the caller may not look at is an error and does not count as missing.
+    fn look(&self, is_reported: bool) -> Result<Lookup, Error> {
         match fs::symlink_metadata(&self.here) {
-            Ok(metadata) => Ok(Looked::Something(metadata)),
+            Ok(metadata) => Ok(Lookup::Found(metadata)),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
-                Ok(Looked::Nothing)
+                Ok(Lookup::Missing)
             }
-            Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => Ok(Looked::TooLong),
-            Err(_) if !is_told => Ok(Looked::Nothing),
+            Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => Ok(Lookup::TooLong),
+            Err(_) if !is_reported => Ok(Lookup::Missing),
             Err(source) => Err(Error::Grant {
                 what: self.what,
                 path: self.here.clone(),
@@ -231,13 +236,12 @@ impl<'b> PathWalk<'b> {
     }
 
     fn step_up(&mut self, is_covered: impl Fn(&Path) -> bool) -> Option<WalkStep> {
-        let up = self.is_told(is_covered).then(|| WalkStep::Up { at: self.here.join("..") });
+        let up = self.is_reported(is_covered).then(|| WalkStep::Up { at: self.here.join("..") });
         self.here.pop();
         up
     }
 
-    /// Puts the text of the link that is here before the parts to come; or its name once more, where something else has it by
-    /// now.
+    /// Replaces the link at `here` by its text. If another process replaced the link meanwhile, `here` is looked at once more.
     fn follow(&mut self) -> Option<WalkStep> {
         let to = match fs::read_link(&self.here) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
@@ -255,57 +259,57 @@ impl<'b> PathWalk<'b> {
         Some(WalkStep::Link { at, to })
     }
 
-    /// As nothing is here, a `..` further on leads nowhere: it is the directory before it that must not appear.
-    fn nothing(&self) -> WalkStep {
+    /// Nothing is at `here`. A `..` further on leads nowhere then, so the parts before it are what must not appear.
+    fn missing(&self) -> WalkStep {
         let mut path = self.here.clone();
         path.extend(self.rest.iter().rev().take_while(|part| *part != ".."));
-        WalkStep::Nothing { first: self.here.clone(), path }
+        WalkStep::Missing { first: self.here.clone(), path }
     }
 }
 
-/// The parts of a path, the first one last. That of an absolute path is `/`, from which a walk begins anew.
+/// The parts of a path, the first one last. `/` is the first part of an absolute path: the walk starts again at the root.
 fn reversed(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev().filter(|part| *part != Component::CurDir);
     parts.map(|part| part.as_os_str().to_owned()).collect()
 }
 
-// All that a path of the host comes by, from the root.
+// Walks from the root that collect every step.
 
-/// Every place that decides where `path`, which is absolute, leads: links and `..` on the way, and its end. Messages call
-/// it `what`.
+/// Every place that decides where the absolute `path` leads: the links and `..` on the way, and its end. Messages call it
+/// `what`.
 ///
 /// # Errors
-/// Where it is not allowed to look.
+/// The caller may not look at a place on the way.
 pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let decides = |met: WalkStep| match met {
-        // Up from a directory decides who can put a link in its place: who may write to the one that it lies in.
+    let decides = |step: WalkStep| match step {
+        // For `..`, the place is the parent directory: who may write there can replace the directory by a link.
         WalkStep::Up { at } => at.ancestors().nth(2).map(Path::to_owned),
-        met => Some(met.at()),
+        step => Some(step.at()),
     };
-    Ok(all_on(what, path)?.into_iter().filter_map(decides).collect())
+    Ok(all_steps(what, path)?.into_iter().filter_map(decides).collect())
 }
 
-/// The links that `path`, which is absolute, leads over, and where they lead in the end.
+/// The links on the way of the absolute `path`, and where it leads in the end.
 ///
 /// # Errors
-/// Where it is not allowed to look.
+/// The caller may not look at a place on the way.
 pub(crate) fn links_on(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), Error> {
-    let mut met = all_on("path", path)?;
-    // Nothing is told of the root itself.
-    let end = met.pop_if(|met| met.is_end()).map_or_else(|| "/".into(), WalkStep::at);
-    let links = met.into_iter().filter(|met| matches!(met, WalkStep::Link { .. }));
+    let mut steps = all_steps("path", path)?;
+    // The walk reports nothing for the root itself.
+    let end = steps.pop_if(|step| step.is_end()).map_or_else(|| "/".into(), WalkStep::at);
+    let links = steps.into_iter().filter(|step| matches!(step, WalkStep::Link { .. }));
     Ok((links.map(WalkStep::at).collect(), end))
 }
 
-/// Everything that a way comes by, to its end.
-fn all_on(what: &'static str, path: &Path) -> Result<Vec<WalkStep>, Error> {
+/// All steps of a walk from the root.
+fn all_steps(what: &'static str, path: &Path) -> Result<Vec<WalkStep>, Error> {
     let root = Bases::new([PathBuf::from("/")]);
     let mut walk =
         PathWalk { what, ..PathWalk::new(&root, &UnresolvedPath::new(Path::new("/"), path), WalkAim::Path) };
     let mut all = Vec::new();
-    while let Some(met) = walk.go_on(|_| false)? {
-        let is_end = met.is_end();
-        all.push(met);
+    while let Some(step) = walk.next_step(|_| false)? {
+        let is_end = step.is_end();
+        all.push(step);
         if is_end {
             break;
         }
@@ -322,20 +326,18 @@ impl WalkStep {
         match self {
             Self::Link { at, .. }
             | Self::Up { at }
-            | Self::Thing { at, .. }
-            | Self::Far { at, .. }
-            | Self::Nothing { first: at, .. } => at,
+            | Self::Found { at, .. }
+            | Self::TooLong { at, .. }
+            | Self::Missing { first: at, .. } => at,
         }
     }
 }
 
-// The directories below which a walk tells of what it comes by.
-
-/// Directories of the host, without links: walks tell of what lies below one.
+/// Directories of the host, without links in their paths. Walks report only what is below one of them.
 #[derive(Debug)]
 pub(crate) struct Bases {
     paths: HashSet<OsString>,
-    /// How long they are: of a long path few beginnings are compared.
+    /// The lengths of the paths, so that only few prefixes of a long path are looked up.
     lengths: HashSet<usize>,
 }
 
@@ -346,22 +348,22 @@ impl Bases {
         Self { paths, lengths }
     }
 
-    /// The nearest one around the host's `path`, which is absolute, and not that one itself.
-    pub(crate) fn around<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        lexical::ancestors(path).skip(1).find(|above| self.has(above))
+    /// The nearest base above the absolute `path`, not `path` itself.
+    pub(crate) fn base_above<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        lexical::ancestors(path).skip(1).find(|above| self.is_base(above))
     }
 
-    /// Whether `path` is one, or lies below one or above.
-    pub(crate) fn touch(&self, path: &Path) -> bool {
-        self.hold(path) || self.paths.iter().any(|base| lexical::is_within(Path::new(base), path))
+    /// Whether `path` is a base, or is below or above one.
+    pub(crate) fn overlaps(&self, path: &Path) -> bool {
+        self.contains(path) || self.paths.iter().any(|base| lexical::is_within(Path::new(base), path))
     }
 
-    /// Whether `path` is one, or lies below one.
-    pub(crate) fn hold(&self, path: &Path) -> bool {
-        self.has(path) || self.around(path).is_some()
+    /// Whether `path` is a base or below one.
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        self.is_base(path) || self.base_above(path).is_some()
     }
 
-    fn has(&self, path: &Path) -> bool {
+    fn is_base(&self, path: &Path) -> bool {
         self.lengths.contains(&path.as_os_str().len()) && self.paths.contains(path.as_os_str())
     }
 }
@@ -421,7 +423,7 @@ mod tests {
         let mut walk = PathWalk::new(&bases, &UnresolvedPath::new(base, path), WalkAim::Path);
         let mut links = Vec::new();
         loop {
-            match walk.go_on(|_| false).expect("everything may be looked at") {
+            match walk.next_step(|_| false).expect("everything may be looked at") {
                 Some(WalkStep::Link { at, .. }) => links.push(at),
                 Some(WalkStep::Up { .. }) => {}
                 end => return (end, links),
@@ -447,7 +449,7 @@ mod tests {
                 prop_assert_eq!(&fs::canonicalize(directory).expect("its name"), directory);
             }
             match (kernel, end) {
-                (Ok(kernel), Some(WalkStep::Thing { at, metadata })) => {
+                (Ok(kernel), Some(WalkStep::Found { at, metadata })) => {
                     prop_assert_eq!(Identity::of_metadata(&kernel), Identity::of_metadata(&metadata));
                     prop_assert_eq!(&fs::canonicalize(base.join(path)).expect("its name"), &at);
                 }
@@ -455,12 +457,12 @@ mod tests {
                     let at = fs::canonicalize(base.join(path)).expect("its name");
                     prop_assert!(at == base || !at.starts_with(&base), "{:?}", at);
                 }
-                (Err(error), Some(WalkStep::Nothing { first, .. })) => {
+                (Err(error), Some(WalkStep::Missing { first, .. })) => {
                     prop_assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
                     prop_assert!(fs::symlink_metadata(first).is_err());
                 }
                 // Under a file: the file itself is what has to stay.
-                (Err(error), Some(WalkStep::Thing { metadata, .. })) => {
+                (Err(error), Some(WalkStep::Found { metadata, .. })) => {
                     prop_assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
                     prop_assert!(!metadata.is_dir());
                 }

@@ -1,5 +1,6 @@
-//! Keeping what lies in a writable grant in its place: who can rename a directory on the way to a mount can put
-//! another one there, without the mount.
+//! Pins: directories on the way to a mount in a writable grant are bound over themselves.
+//!
+//! Without a pin, a command could rename a directory on the way to the mount, and put another one there that has no mount.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +11,16 @@ use crate::report::shortage::EXCHANGED;
 use crate::view::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry};
 
-/// Binds every directory between a writable grant and `target` over itself, so that none can be renamed away; and
-/// those between that grant and a writable one around it, and so on.
+/// Binds every directory between a writable grant and `target` over itself, so that commands cannot rename it. If that
+/// grant is inside another writable grant, does the same for the directories between the two, and so on.
 ///
 /// # Errors
-/// Where the way leads through a link: it did not when `target` was found, so somebody is exchanging it.
-pub(crate) fn way_to(view: &mut View, target: &Path) -> Result<(), Error> {
+/// There is a link on the way. There was none when `target` was found, so another process replaces directories.
+pub(crate) fn parents_of(view: &mut View, target: &Path) -> Result<(), Error> {
     let mut inner = target.to_owned();
     while let Some((grant, base)) = writable_around(view, &inner) {
         pin_between(view, (&grant, &base), &inner)?;
-        // Who pinned that went all the way.
+        // A wall at the grant means that everything above is pinned already.
         if view.get(&grant).is_some_and(|place| place.origin == Origin::Wall) {
             break;
         }
@@ -34,7 +35,7 @@ fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) ->
     for parent in parents.into_iter().rev() {
         let place = grant.join(parent);
         if view.get(&place).is_none() {
-            let source = exact(&base.join(parent))?;
+            let source = exact_source(&base.join(parent))?;
             let node = Node::Bind { source, access: Access::Write };
             view.wall("directory on the way to a wall", &place, node, Protection::ProtectedPaths);
         }
@@ -42,42 +43,44 @@ fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) ->
     Ok(())
 }
 
-/// As [`way_to`], for a mount that is in the view already and may lie in none of the host's directories.
+/// As [`parents_of`], for a mount of the view that need not be in a directory of the host.
 ///
 /// # Errors
-/// As [`way_to`], but not where the mount point is missing or behind a link: that is told when the view is emitted.
-pub(crate) fn way_to_mount_point(view: &mut View, target: &Path) -> Result<(), Error> {
+/// As [`parents_of`]. A mount point that is missing or behind a link is no error here: `plan::emit` reports it.
+pub(crate) fn parents_of_mount(view: &mut View, target: &Path) -> Result<(), Error> {
     match view.host_path_of_mount_point(target) {
-        Some(on_host) if fs::canonicalize(&on_host).is_ok_and(|path| path == on_host) => way_to(view, target),
+        Some(on_host) if fs::canonicalize(&on_host).is_ok_and(|path| path == on_host) => {
+            parents_of(view, target)
+        }
         _ => Ok(()),
     }
 }
 
-/// Where the commands of a session share private places, what is mounted in one stays where it is: every directory on the
-/// way to it is bound over itself, as on the host.
+/// Pins mounts in private places that the commands of a session share: every directory on the way to such a mount becomes
+/// a mount too.
 pub(crate) fn in_shared_places(view: &mut View) {
     let is_shared = |place: &ViewEntry| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
-    let mut ways: Vec<PathBuf> = Vec::new();
+    let mut parents: Vec<PathBuf> = Vec::new();
     for (target, _) in view.iter().filter(|(_, place)| place.node.is_mount()) {
         if let Some((above, around)) = view.mount_above(target)
             && is_shared(around)
             && above != Path::new(SHARED_MEMORY)
         {
             let between = target.ancestors().skip(1).take_while(|path| *path != above);
-            ways.extend(between.map(Path::to_owned));
+            parents.extend(between.map(Path::to_owned));
         }
     }
-    for way in ways {
+    for parent in parents {
         let node = Node::Private { mode: 0o755 };
-        view.wall("directory on the way to a wall", &way, node, Protection::Root);
+        view.wall("directory on the way to a wall", &parent, node, Protection::Root);
     }
 }
 
 /// The source at a path that has no link in it.
 ///
 /// # Errors
-/// As [`way_to`].
-pub(crate) fn exact(path: &Path) -> Result<BindSource, Error> {
+/// As [`parents_of`].
+pub(crate) fn exact_source(path: &Path) -> Result<BindSource, Error> {
     BindSource::exact(path).map_err(|source| Error::Grant {
         what: "path",
         path: path.to_owned(),
@@ -86,12 +89,12 @@ pub(crate) fn exact(path: &Path) -> Result<BindSource, Error> {
     })
 }
 
-/// The writable directory of the host that `target` lies in, if it does: where it is in the sandbox, and there.
+/// The writable directory of the host around `target`, if there is one: its place in the sandbox, and its path on the host.
 fn writable_around(view: &View, target: &Path) -> Option<(PathBuf, PathBuf)> {
     let (at, place) = view.mount_above(target)?;
     let Node::Bind { source, access: Access::Write } = &place.node else { return None };
     Some((at.to_owned(), source.path.clone()))
 }
 
-/// Shared memory by name is IPC: it never passes from one command to another.
+/// POSIX shared memory. It is IPC, so commands never share it.
 pub(crate) const SHARED_MEMORY: &str = "/dev/shm";

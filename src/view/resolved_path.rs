@@ -1,6 +1,7 @@
-//! What a path of the host leads to, and the links that lead there: both from one walk, and what is there from a descriptor
-//! that was opened over no link. So what is looked at later is what these links led to, whoever exchanges parts of the path
-//! meanwhile. Looks; refuses nothing: who names the path knows what may lead.
+//! Resolves a path of the host once, and keeps the links on the way.
+//!
+//! The end is opened without following any link. So the links that are checked later are the ones that led there, even if
+//! another process replaces parts of the path. Nothing is refused here: the caller decides which links are allowed.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -11,57 +12,59 @@ use crate::sys::lexical;
 use crate::view::source::BindSource;
 use crate::view::{View, path_walk, source};
 
-/// A thing of the host, as a path led to it.
+/// A file, directory or device of the host, and how a path led to it.
 #[derive(Debug)]
 pub(crate) struct ResolvedPath {
     pub(crate) source: BindSource,
-    /// Of that very thing.
+    /// Metadata of `source`.
     pub(crate) metadata: Metadata,
-    /// The links on the way, each without links on the way to itself.
+    /// The links on the way, in order. Only the last part of each path is a link.
     links: Vec<PathBuf>,
 }
 
 impl ResolvedPath {
-    /// Goes along `path`, which is absolute.
+    /// Resolves `path`, which is absolute.
     ///
     /// # Errors
-    /// Those of realpath(3); `ESTALE` where parts of the path were exchanged meanwhile.
+    /// Those of realpath(3). `ESTALE` if another process replaced parts of the path meanwhile.
     pub(crate) fn follow(path: &Path) -> io::Result<Self> {
-        match source::plain(path) {
+        match source::metadata_without_links(path) {
             Err(error) if source::may_have_links(&error) => {}
-            plain => return Ok(Self::of(path, plain?, Vec::new())),
+            metadata => return Ok(Self::new(path, metadata?, Vec::new())),
         }
-        // What realpath(3) refuses is told in its words. What it finds may be another thing by now.
+        // realpath(3) gives the errors. Its result is compared with the walk, because it may be outdated already.
         let canonical = fs::canonicalize(path)?;
-        let (links, end) = path_walk::links_on(path).map_err(|_| source::exchanged())?;
+        let (links, end) = path_walk::links_on(path).map_err(|_| source::replaced())?;
         if end != canonical {
-            return Err(source::exchanged());
+            return Err(source::replaced());
         }
-        let metadata = source::end(&end)?;
-        Ok(Self::of(&end, metadata, links))
+        let metadata = source::metadata_of_canonical(&end)?;
+        Ok(Self::new(&end, metadata, links))
     }
 
-    /// The first link on the way that commands may have laid: it lies in a writable grant.
-    pub(crate) fn by_commands(&self, view: &View) -> Option<&Path> {
-        self.by_writers_of(&writable(view))
+    /// The first link on the way that commands may have made: it is in a writable grant.
+    pub(crate) fn link_in_writable_grant(&self, view: &View) -> Option<&Path> {
+        self.link_in(&writable(view))
     }
 
-    /// The first link on the way that lies in one of these directories. The directory itself is no link.
-    pub(crate) fn by_writers_of(&self, directories: &[&Path]) -> Option<&Path> {
-        let lies_in_one = |at: &Path| {
+    /// The first link on the way that is in one of these directories. The directories themselves are no links.
+    pub(crate) fn link_in(&self, directories: &[&Path]) -> Option<&Path> {
+        let is_in_one = |at: &Path| {
             at.parent().is_some_and(|above| directories.iter().any(|base| is_within(above, base)))
         };
-        self.links.iter().map(PathBuf::as_path).find(|at| lies_in_one(at))
+        self.links.iter().map(PathBuf::as_path).find(|at| is_in_one(at))
     }
 
-    fn of(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
+    fn new(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
         Self { source: BindSource::of(path.to_owned(), &metadata), metadata, links }
     }
 }
 
-/// Whether `place`, with no link on the way to it, is `directory` or lies in it, by whatever name: what is mounted twice has
-/// several, and so has everything where case tells no names apart. Looks again: what lies above what commands write to, they
-/// cannot exchange. What cannot be looked at is compared by name alone.
+/// Whether `place` is `directory` or inside it, by any name. A directory has several names if it is mounted twice, or if
+/// the file system ignores case. `place` must have no link on the way.
+///
+/// This looks at the paths again. That is safe, because commands cannot replace directories above their writable grants.
+/// What cannot be looked at is compared by name alone.
 pub(crate) fn is_within(place: &Path, directory: &Path) -> bool {
     // The place itself may be a link.
     let identity =
@@ -73,7 +76,7 @@ pub(crate) fn is_within(place: &Path, directory: &Path) -> bool {
     lexical::is_within(place, directory) || by_another_name()
 }
 
-/// The directories that commands may write to.
+/// The directories of the host that commands may write to.
 pub(crate) fn writable(view: &View) -> Vec<&Path> {
     view.writable_directories().map(|(_, source)| &*source.path).collect()
 }
@@ -91,10 +94,10 @@ mod tests {
         fs::create_dir_all(base.join("a/b")).expect("directories");
         symlink("a", base.join("one")).expect("a link");
         symlink("../one/b", base.join("a/two")).expect("a link");
-        let led = ResolvedPath::follow(&base.join("one/two")).expect("a way");
-        assert_eq!(led.source.path, base.join("a/b"));
-        assert_eq!(led.links, [base.join("one"), base.join("a/two"), base.join("one")]);
-        assert_eq!(led.source, BindSource::exact(&base.join("a/b")).expect("a directory"));
+        let resolved = ResolvedPath::follow(&base.join("one/two")).expect("a way");
+        assert_eq!(resolved.source.path, base.join("a/b"));
+        assert_eq!(resolved.links, [base.join("one"), base.join("a/two"), base.join("one")]);
+        assert_eq!(resolved.source, BindSource::exact(&base.join("a/b")).expect("a directory"));
         let plain = ResolvedPath::follow(&base.join("a/b/../b")).expect("a way");
         assert_eq!((plain.source.path, plain.links), (base.join("a/b"), Vec::new()));
     }

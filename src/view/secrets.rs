@@ -1,5 +1,6 @@
-//! Where people keep secrets. Whatever is granted around them, these stay covered unless the policy names the
-//! very path. The lists are data; add a row to cover more.
+//! Places of secrets. If a grant includes one, it stays covered, unless the policy names exactly that path.
+//!
+//! The lists are data: add a row to cover more.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -17,7 +18,7 @@ use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, path_walk, pin};
 
 /// Below HOME.
-const OF_HOME: &[&str] = &[
+const HOME_SECRETS: &[&str] = &[
     ".aws",
     ".azure",
     ".bash_history",
@@ -53,9 +54,9 @@ const OF_HOME: &[&str] = &[
     ".zsh_history",
 ];
 
-/// Of the system: what only root can read anyway, for when root asks. No link may be on the way: the view is asked for
-/// these very paths.
-const OF_SYSTEM: &[&str] = &[
+/// Of the system. Most are readable only by root, so this matters if the caller is root. These paths must have no links on
+/// the way, because the view is asked for exactly these.
+const SYSTEM_SECRETS: &[&str] = &[
     "/boot",
     "/etc/gshadow",
     "/etc/gshadow-",
@@ -71,51 +72,53 @@ const OF_SYSTEM: &[&str] = &[
     "/run/podman/podman.sock",
     "/var/lib/docker",
     "/var/lib/kubelet",
-    // Where that is no link to /run.
+    // On hosts where /var/run is no link to /run.
     "/var/run/docker.sock",
 ];
 
-/// What one is called in messages.
+/// Their name in messages.
 const SECRET: &str = "secret";
 
-/// Covers every secret that the view would show, by whatever path it would. Answers the ways to those that links lead to:
-/// without these nobody would know them for secrets.
+/// Covers every secret that the view would show, at every path that shows it.
+///
+/// Returns the paths of secrets that are reached through links. The caller protects these links: if a command removed one,
+/// the next sandbox could not find the secret behind it.
 ///
 /// # Errors
-/// Where the way to one is being exchanged meanwhile.
+/// Another process replaces directories on the way to a secret.
 pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<Vec<UnresolvedPath>, Error> {
     let (secrets, ways) = existing(view, inputs)?;
     for secret in secrets {
         for target in view.shown_at(&secret.path) {
-            pin::way_to(view, &target)?;
+            pin::parents_of(view, &target)?;
             cover(view, SECRET, &target, secret.kind);
         }
     }
     Ok(ways)
 }
 
-/// Where secrets of the caller's would be seen if somebody made them.
+/// Paths where the view would show a secret of the caller, if one were created there.
 pub(crate) fn absent(view: &View, inputs: &Inputs<'_>) -> Vec<PathBuf> {
     let is_absent = |path: &PathBuf| !inputs.names.may_exist(path) || !exists(path);
-    of_homes(inputs.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
+    home_secrets(inputs.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
 }
 
-fn of_homes(caller: &Caller) -> impl Iterator<Item = PathBuf> {
-    caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)))
+fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
+    caller.homes.iter().flat_map(|home| HOME_SECRETS.iter().map(move |name| home.join(name)))
 }
 
-/// The secrets that are there, by canonical path, and the ways to those that people keep behind links. Those of the system
-/// lie where they are named, so that the view tells whether they need a look at all.
+/// The existing secrets by canonical path, and the unresolved paths of those behind links. A secret of the system is looked
+/// at only if the view shows its path.
 ///
 /// # Errors
-/// One cannot be looked at that commands may yet see.
+/// A secret cannot be looked at, and a command could still see it.
 fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<UnresolvedPath>), Error> {
-    let of_homes = of_homes(inputs.caller).filter(|path| inputs.names.may_exist(path));
-    let of_system = OF_SYSTEM.iter().map(PathBuf::from).chain(sessions(inputs.caller));
-    let of_system = of_system.filter(|path| !view.shown_at(path).is_empty());
+    let home_secrets = home_secrets(inputs.caller).filter(|path| inputs.names.may_exist(path));
+    let system_secrets = SYSTEM_SECRETS.iter().map(PathBuf::from).chain(session_directories(inputs.caller));
+    let system_secrets = system_secrets.filter(|path| !view.shown_at(path).is_empty());
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
-    for path in of_homes.chain(of_system) {
-        let Some(secret) = look(view, inputs, SECRET, &path)? else { continue };
+    for path in home_secrets.chain(system_secrets) {
+        let Some(secret) = find(view, inputs, SECRET, &path)? else { continue };
         if secret.path != path {
             ways.push(UnresolvedPath::new(Path::new("/"), path));
         }
@@ -126,18 +129,20 @@ fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<Un
     Ok((secrets, ways))
 }
 
-/// What must be covered at `path`, if it is there. Where it is not allowed to look, and a command could allow it to itself,
-/// one may be there: an earlier command can have closed a directory on the way.
+/// What must be covered at `path`, if something is there.
+///
+/// An earlier command may have closed a directory on the way (`EACCES`), and a later command could open it again. So a path
+/// that Kennel may not look at is an error if commands could get to it.
 ///
 /// # Errors
-/// One may be there.
-pub(crate) fn look(
+/// A secret may be there, and Kennel cannot find out.
+pub(crate) fn find(
     view: &View,
     inputs: &Inputs<'_>,
     what: &'static str,
     path: &Path,
 ) -> Result<Option<BindSource>, Error> {
-    // Most are not there: one call.
+    // Most do not exist. Then this is one system call.
     let source = match fs::symlink_metadata(path).and_then(|_| BindSource::resolve(path)) {
         Ok(source) => return Ok(Some(source)),
         Err(source) => source,
@@ -163,40 +168,42 @@ pub(crate) fn look(
     Err(Error::Grant { what, path: path.to_owned(), source, remedy })
 }
 
-/// Whether a command could open the directory that the host's `path` lies in.
+/// Whether a command could give itself access to the directory of the host's `path`: the caller owns the directory, and
+/// commands can write there.
 fn can_be_opened(view: &View, caller: &Caller, path: &Path) -> bool {
     let owner = path.parent().and_then(|directory| fs::metadata(directory).ok()).map(|it| it.uid());
     view.is_writable(path) && owner.is_none_or(|owner| owner == caller.uid)
 }
 
-/// Where sessions offer themselves: who could write there could take the place of one.
-fn sessions(caller: &Caller) -> [PathBuf; 2] {
+/// Directories of the sockets of sessions. Who could write there could pretend to be a session.
+fn session_directories(caller: &Caller) -> [PathBuf; 2] {
     let runtime = caller.environment.get(OsStr::new("XDG_RUNTIME_DIR"));
     [runtime.map(OsString::as_os_str), None].map(|runtime| runtime_directory(runtime, caller.uid))
 }
 
-/// Secrets of the caller that are there now and lie below one of these: what a view would cover. Looks at those alone.
+/// Secrets of the caller that exist below one of the `granted` paths. Only these are looked at.
 pub(crate) fn secrets_below<'p>(
     granted: impl Iterator<Item = &'p Path> + Clone,
     caller: &Caller,
 ) -> Vec<PathBuf> {
-    let of_homes = of_homes(caller).filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
-    of_homes.filter(|path| exists(path)).collect()
+    let home_secrets =
+        home_secrets(caller).filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
+    home_secrets.filter(|path| exists(path)).collect()
 }
 
-/// Whether `path` is a secret or lies in one.
+/// Whether `path` is a place of secrets or inside one.
 pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
     let lies_in = |path: &Path, secrets: &[&str]| secrets.iter().any(|name| is_within(path, Path::new(name)));
-    let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, OF_HOME));
-    caller.homes.iter().any(of_home) || lies_in(path, OF_SYSTEM)
+    let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, HOME_SECRETS));
+    caller.homes.iter().any(of_home) || lies_in(path, SYSTEM_SECRETS)
 }
 
-/// Puts an empty read-only directory, or /dev/null, over `path`.
+/// Puts an empty read-only directory, or `/dev/null`, over `path`.
 pub(crate) fn cover(view: &mut View, what: &'static str, path: &Path, kind: SourceKind) {
     view.wall(what, path, cover_node(kind), Protection::Root);
 }
 
-/// What lies over something that must not be seen: the same kind of thing, empty.
+/// The node that hides something of this kind.
 pub(crate) fn cover_node(kind: SourceKind) -> Node {
     match kind {
         SourceKind::Directory => Node::Cover,

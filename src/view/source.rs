@@ -1,4 +1,4 @@
-//! Looking at what a grant names on the host: canonical path, kind and identity. Reads, never writes.
+//! The source of a bind: canonical path, kind and identity of a file of the host. It only reads.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -12,68 +12,68 @@ use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::Identity;
 use crate::sys::lexical::clean;
 
-/// A thing on the host that can be bound.
+/// A file, directory or device of the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BindSource {
-    /// Absolute and clean; canonical where [`resolve`](Self::resolve) or [`exact`](Self::exact) made it, else as named.
+    /// Absolute and clean. Canonical if it comes from [`resolve`](Self::resolve) or [`exact`](Self::exact), else as given.
     pub(crate) path: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) kind: SourceKind,
 }
 
-/// What kind of thing it is.
+/// The kind of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
     Directory,
-    /// A file, socket or fifo: anything that is bound onto a file.
+    /// A file, socket or FIFO: anything that is bound onto a file.
     File,
     Device,
 }
 
 impl BindSource {
-    /// Resolves `path`, which is absolute, to its canonical form.
+    /// Resolves the absolute `path` to its canonical form.
     ///
     /// # Errors
-    /// Those of realpath(3); `ESTALE` where parts of the path were exchanged meanwhile.
+    /// Those of realpath(3). `ESTALE` if another process replaced parts of the path meanwhile.
     pub(crate) fn resolve(path: &Path) -> io::Result<Self> {
-        match plain(path) {
+        match metadata_without_links(path) {
             Err(error) if may_have_links(&error) => {
                 let canonical = fs::canonicalize(path)?;
-                let metadata = end(&canonical)?;
+                let metadata = metadata_of_canonical(&canonical)?;
                 Ok(Self::of(canonical, &metadata))
             }
             metadata => Ok(Self::of(path.to_owned(), &metadata?)),
         }
     }
 
-    /// What lies at `path`, which must have no link in it.
+    /// The source at `path`, which must have no link in it.
     ///
     /// # Errors
-    /// Those of openat2(2); `ELOOP` where there is a link.
+    /// Those of openat2(2). `ELOOP` if there is a link.
     pub(crate) fn exact(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(path.to_owned(), &plain(path)?))
+        Ok(Self::of(path.to_owned(), &metadata_without_links(path)?))
     }
 
-    /// What lies at `path`, which must have no link in it, held open: what is asked of the descriptor is asked of
-    /// what will be bound, because the inside compares the inode.
+    /// As [`exact`](Self::exact), and keeps it open. What the descriptor shows is what will be bound, because the inside
+    /// compares the inode.
     ///
     /// # Errors
     /// As [`exact`](Self::exact).
     pub(crate) fn open_exact(path: &Path) -> io::Result<(fs::File, Self)> {
-        let file = open_plain(path)?;
+        let file = open_resolved(path)?;
         let source = Self::of(path.to_owned(), &file.metadata()?);
         Ok((file, source))
     }
 
-    /// What `path` leads to, under that very name: one call, for places whose canonical name nobody needs.
+    /// The source that `path` leads to, with the path as given. One system call, for places whose canonical path does not matter.
     ///
     /// # Errors
     /// Those of stat(2).
-    pub(crate) fn look(path: &Path) -> io::Result<Self> {
+    pub(crate) fn stat(path: &Path) -> io::Result<Self> {
         Ok(Self::of(path.to_owned(), &fs::metadata(path)?))
     }
 
-    /// From metadata at hand.
+    /// From metadata that the caller has.
     pub(crate) fn of(path: PathBuf, metadata: &Metadata) -> Self {
         Self { path: clean(path), identity: Identity::of_metadata(metadata), kind: kind(metadata) }
     }
@@ -83,7 +83,7 @@ impl BindSource {
     }
 }
 
-/// Whether something is there, whatever it is and whoever may read it.
+/// Whether something exists at `path`. It need not be readable, and can be a dangling link.
 pub(crate) fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
@@ -99,32 +99,32 @@ fn kind(metadata: &Metadata) -> SourceKind {
     }
 }
 
-/// Whether a plain walk failed in a way that a walk through links need not.
+/// Whether [`metadata_without_links`] failed in a way that resolving links may cure.
 pub(crate) fn may_have_links(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ELOOP) || error.kind() == io::ErrorKind::InvalidInput
 }
 
-/// Metadata of what lies at the end of a way that was just gone: there is no link in its path. Asked over links again, it
-/// could be that of anything.
-pub(crate) fn end(canonical: &Path) -> io::Result<Metadata> {
-    let gone = [libc::ELOOP, libc::ENOENT, libc::ENOTDIR];
-    plain(canonical).map_err(|error| match error.raw_os_error() {
-        Some(errno) if gone.contains(&errno) => exchanged(),
+/// Metadata of a path that was just resolved, so it has no link in it. `ESTALE` if it has one now: following it could lead
+/// anywhere.
+pub(crate) fn metadata_of_canonical(canonical: &Path) -> io::Result<Metadata> {
+    let changed = [libc::ELOOP, libc::ENOENT, libc::ENOTDIR];
+    metadata_without_links(canonical).map_err(|error| match error.raw_os_error() {
+        Some(errno) if changed.contains(&errno) => replaced(),
         _ => error,
     })
 }
 
-/// What is said of a path that did not stay what it was while it was looked at.
-pub(crate) fn exchanged() -> io::Error {
+/// The error for a path that another process changed while Kennel looked at it.
+pub(crate) fn replaced() -> io::Error {
     io::Error::from_raw_os_error(libc::ESTALE)
 }
 
-/// Metadata of a path that has no symbolic link and no `.` or `..` in it: two calls instead of a walk in user space.
-pub(crate) fn plain(path: &Path) -> io::Result<Metadata> {
-    open_plain(path)?.metadata()
+/// Metadata of a path without symbolic links, `.` and `..`: two system calls instead of a walk.
+pub(crate) fn metadata_without_links(path: &Path) -> io::Result<Metadata> {
+    open_resolved(path)?.metadata()
 }
 
-fn open_plain(path: &Path) -> io::Result<fs::File> {
+fn open_resolved(path: &Path) -> io::Result<fs::File> {
     if clean(path).as_os_str() != path.as_os_str()
         || path.components().any(|part| part.as_os_str() == OsStr::new(".."))
     {

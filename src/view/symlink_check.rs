@@ -1,5 +1,5 @@
-//! What is granted, opened or trusted outside lies where no command can lead it elsewhere: what they wrote would decide
-//! then.
+//! Refuses paths that commands can redirect. What Kennel grants, opens or trusts outside must not depend on a link or
+//! directory that a command can replace.
 
 use std::io;
 use std::path::Path;
@@ -15,54 +15,49 @@ use crate::view::resolved_path::{ResolvedPath, is_within};
 use crate::view::source::BindSource;
 use crate::view::{View, resolved_path};
 
-const LED: &str = "commands could put another there: it is reached through a writable grant";
-const ELSEWHERE: &str = "name a place outside of what is granted writable";
+const REPLACEABLE: &str = "commands could replace it: it is reached through a writable grant";
+const ELSEWHERE: &str = "name a path outside of all writable grants";
 
-/// Refuses what the policy has opened outside, in reach of commands.
+/// Refuses files that the policy makes Kennel use outside, if commands can replace them.
 ///
 /// # Errors
-/// There is such a thing.
+/// Commands can replace such a file.
 pub(crate) fn check(view: &View, inputs: &Inputs<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| inputs.caller.absolute(path);
-    // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
+    // A cover or a read-only mount does not help: a command of another policy may get there.
     let is_granted_writable =
         |at: &Path| view.writable_directories().any(|(_, source)| is_within(at, &source.path));
     if let Some(audit) = &inputs.policy.audit {
         let path = absolute(&audit.path);
-        if is_led("audit log", &path, is_granted_writable)? {
-            return Err(in_reach("audit log", &audit.path, LED, ELSEWHERE));
+        if is_replaceable("audit log", &path, is_granted_writable)? {
+            return Err(refused("audit log", &audit.path, REPLACEABLE, ELSEWHERE));
         }
-        if is_granted(view, audit, &path) {
+        if is_log_granted(view, audit, &path) {
             let reason = "commands could write to it: it is a writable grant";
-            return Err(in_reach("audit log", &audit.path, reason, ELSEWHERE));
+            return Err(refused("audit log", &audit.path, reason, ELSEWHERE));
         }
     }
     if let Some(file) = inputs.policy.files.iter().find(|file| is_itself_granted(view, &absolute(file))) {
         let what = if matches!(inputs.subject, Subject::Workspace) { "policy file" } else { "manifest" };
         let reason = "commands could write to it: it is a writable grant";
-        return Err(in_reach(
-            what,
-            file,
-            reason,
-            "remove that grant, or grant the directory that it lies in",
-        ));
+        return Err(refused(what, file, reason, "remove that grant, or grant its directory"));
     }
     if let Some(ForeignProxy { unix }) = &inputs.policy.network.proxy
-        && is_led("proxy socket", &absolute(unix), is_granted_writable)?
+        && is_replaceable("proxy socket", &absolute(unix), is_granted_writable)?
     {
-        return Err(in_reach("proxy socket", unix, LED, ELSEWHERE));
+        return Err(refused("proxy socket", unix, REPLACEABLE, ELSEWHERE));
     }
     Ok(())
 }
 
-/// A path of the host's that somebody names, and what it led to: this very thing is granted.
+/// A path of the host that the policy names, and what it resolves to. Exactly that source is granted.
 pub(crate) struct NamedPath<'p> {
     pub(crate) what: &'static str,
     pub(crate) given: &'p Path,
-    pub(crate) led: ResolvedPath,
+    pub(crate) resolved: ResolvedPath,
 }
 
-/// Refuses what a link led to that a command may have laid. All that is granted writable is in the view.
+/// Refuses paths that lead over a link that a command may have made. The view must have all writable grants already.
 ///
 /// # Errors
 /// There is such a link.
@@ -72,41 +67,45 @@ pub(crate) fn not_led(view: &View, named: &[NamedPath<'_>]) -> Result<(), Error>
 }
 
 impl NamedPath<'_> {
-    /// Refuses it where a link in one of these directories led there, be that writable anyway: it would show once more, without
-    /// its walls, what is protected or covered.
+    /// Refuses the path if it leads over a link in one of these directories. That holds for writable targets too: a second
+    /// place in the sandbox would show protected or covered paths without their walls.
     ///
     /// # Errors
     /// There is such a link.
     pub(crate) fn not_by_writers_of(&self, directories: &[&Path]) -> Result<(), Error> {
-        let Some(link) = self.led.by_writers_of(directories) else { return Ok(()) };
-        let (link, end) = (shown(link), shown(&self.led.source.path));
+        let Some(link) = self.resolved.link_in(directories) else { return Ok(()) };
+        let (link, end) = (shown(link), shown(&self.resolved.source.path));
         let reason =
-            format!("commands could have laid the link that leads there: {link} lies in a writable grant");
+            format!("commands could have made the link that leads there: {link} lies in a writable grant");
         let remedy = format!("name the place it leads to, {end}, if that is what you mean");
-        Err(in_reach(self.what, self.given, reason, remedy))
+        Err(refused(self.what, self.given, reason, remedy))
     }
 }
 
-/// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.
+/// Refuses a directory of sockets that commands could replace, because programs outside trust the sockets there.
 ///
 /// # Errors
-/// A writable grant shows it, or a link on the way to it.
+/// A writable grant shows the directory or a link on the way to it.
 pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
     const WHAT: &str = "directory of sockets";
-    // The usual directory is covered, also in a writable /tmp.
-    match is_led(WHAT, directory, |at| view.is_writable(at))? {
-        true => Err(in_reach(WHAT, directory, LED, "have the sockets outside of what is granted writable")),
+    // The default directory is covered, also in a writable /tmp.
+    match is_replaceable(WHAT, directory, |at| view.is_writable(at))? {
+        true => Err(refused(WHAT, directory, REPLACEABLE, "put the sockets outside of all writable grants")),
         false => Ok(()),
     }
 }
 
-/// Whether commands decide where `path` leads: they may write where it lies, or where a link on the way does.
-fn is_led(what: &'static str, path: &Path, is_writable: impl Fn(&Path) -> bool) -> Result<bool, Error> {
+/// Whether commands decide where `path` leads: they can write to its directory, or to that of a link on the way.
+fn is_replaceable(
+    what: &'static str,
+    path: &Path,
+    is_writable: impl Fn(&Path) -> bool,
+) -> Result<bool, Error> {
     Ok(on_the_way(what, path)?.iter().any(|at| is_writable(at)))
 }
 
-/// Whether a log is granted writable itself, on whatever day.
-fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
+/// Whether the log file itself, of any day, is a writable grant.
+fn is_log_granted(view: &View, audit: &Audit, path: &Path) -> bool {
     let directory = |path: &Path| Identity::at(path.parent()?).ok();
     let own = directory(path);
     let is_log = |source: &BindSource| {
@@ -117,13 +116,13 @@ fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
     view.writable().any(|(_, source)| is_log(source))
 }
 
-/// Whether this file, by whatever name, is granted writable itself. In a directory it is protected.
+/// Whether exactly this file, by any name, is a writable grant. If its directory is granted, the file is protected.
 fn is_itself_granted(view: &View, file: &Path) -> bool {
     let Ok(identity) = Identity::at(file) else { return false };
     view.writable().any(|(_, source)| source.identity == identity)
 }
 
-fn in_reach(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<String>) -> Error {
+fn refused(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<String>) -> Error {
     let (path, source) = (given.to_owned(), io::Error::other(reason.into()));
     Error::Grant { what, path, source, remedy: Some(remedy.into()) }
 }

@@ -1,4 +1,4 @@
-//! Private file systems: how much each holds, and which are looked at after a command that failed. Pure.
+//! Sizes of tmpfs file systems, in bytes and inodes. Pure.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -9,31 +9,31 @@ use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
 use crate::view::{Node, View};
 
-/// Private places are that large where the policy does not say.
+/// Size in bytes if the policy names none.
 const DEFAULT_SIZE: u64 = 2 << 30;
 
-/// Inodes where the policy does not say: one for each 4 KiB, so that neither runs out long before the other. An empty
-/// file takes about 1 KiB of the kernel's memory, which tmpfs does not count as its own.
+/// Default of inodes: one for each 4 KiB, so that bytes and inodes run out at about the same time. An empty file takes
+/// about 1 KiB of kernel memory, which tmpfs does not count as its own.
 const PAGE: u64 = 4096;
 
-/// A link to a longer path takes a page (SHORT_SYMLINK_LEN of mm/shmem.c); directories take none.
+/// A symbolic link with a text of this length or more takes a page (SHORT_SYMLINK_LEN in mm/shmem.c). Directories take none.
 const SHORT_LINK: usize = 128;
 
-/// Fewer are of no use.
+/// The smallest useful number.
 const FEWEST_INODES: u64 = 64;
 
-/// What a private file system holds.
+/// The size of a tmpfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TmpfsSize {
     /// Bytes.
     pub(crate) size: u64,
     /// Files, directories and links of commands.
     pub(crate) inodes: u64,
-    /// What of the sandbox's own lies in it besides.
+    /// What Kennel itself puts there, in addition.
     own: Own,
 }
 
-/// At least as much as the sandbox itself puts into a file system.
+/// An upper bound of what Kennel itself puts into a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Own {
     bytes: u64,
@@ -45,7 +45,7 @@ impl TmpfsSize {
         Self { size, inodes: (size / PAGE).max(FEWEST_INODES), own: Own::default() }
     }
 
-    /// As the policy has it, for a file system of that size.
+    /// The size from the policy: `size`, else `tmp_size`, else the default.
     pub(crate) fn of_policy(inputs: &Inputs<'_>, size: Option<Size>) -> Self {
         let limits = &inputs.policy.limits;
         let size = size.or(limits.tmp_size).map_or(DEFAULT_SIZE, Size::bytes);
@@ -53,14 +53,14 @@ impl TmpfsSize {
         Self { inodes: limits.tmp_inodes.unwrap_or(room.inodes), ..room }
     }
 
-    /// With what the view puts at `target` and below it.
+    /// Adds what the view puts at `target` and below it.
     pub(crate) fn with_own(self, view: &View, target: &Path) -> Self {
         let Own { bytes, inodes } = Own::of(view, target);
         let own = Own { bytes: self.own.bytes + bytes, inodes: self.own.inodes + inodes };
         Self { own, ..self }
     }
 
-    /// Options of tmpfs(5).
+    /// Mount options, tmpfs(5).
     pub(crate) fn options(self, mode: u32) -> CString {
         let Self { size, inodes, own } = self;
         let (size, inodes) = (size.saturating_add(own.bytes), inodes.saturating_add(own.inodes));
@@ -69,11 +69,11 @@ impl TmpfsSize {
 }
 
 impl Own {
-    /// The places of the view at `target` and below it, and the directories that lead there.
+    /// Counts the places of the view at `target` and below it, and the directories on the way to them.
     fn of(view: &View, target: &Path) -> Self {
         let mut above = target;
         let mut own = Self { bytes: 0, inodes: 1 };
-        // What lies in /proc is the kernel's.
+        // Places in /proc are in the procfs.
         let is_kernels = |path: &Path| is_within(path, Path::new("/proc"));
         for (path, place) in view.within(target).filter(|(path, _)| !is_kernels(path)) {
             own.inodes += lexical::ancestors(path).take_while(|path| !is_within(above, path)).count() as u64;
@@ -88,12 +88,12 @@ impl Own {
     }
 }
 
-/// The file system of the root, which private places share that are not of each command alone.
+/// The size of the root's tmpfs, which also holds the private places that commands share.
 pub(crate) fn of_root(inputs: &Inputs<'_>, view: &View) -> TmpfsSize {
     TmpfsSize::of_policy(inputs, None).with_own(view, Path::new("/"))
 }
 
-/// The file system of a worker of a session, for `places` that each command has for itself.
+/// The size of the tmpfs of one worker of a session, which holds the private `places` of one command.
 pub(crate) fn of_worker<'p>(
     inputs: &Inputs<'_>,
     view: &View,

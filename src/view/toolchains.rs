@@ -1,5 +1,6 @@
-//! Toolchains that people keep outside the system directories, shown read-only so that `kennel run -- cargo build`
-//! just works. The table is data: to support another tool, add a row. Never a row with credentials in it.
+//! Toolchains outside the system directories, shown read-only so that `kennel run -- cargo build` works.
+//!
+//! The table is data: add a row to support another tool. Never add one with credentials in it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -11,50 +12,50 @@ use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, exists};
 use crate::view::{Access, Node, View, secrets};
 
-/// A toolchain with a home of its own.
+/// A toolchain with its own directory.
 struct Toolchain {
-    /// Variable that moves its home; passed on when set.
+    /// The variable that names its directory. It is passed on if it is set.
     variable: &'static str,
-    /// Where it lives otherwise, below HOME.
+    /// The default directory, below HOME.
     home: &'static str,
-    /// What of it is shown; `.` is all of it.
-    inputs: &'static [&'static str],
+    /// The parts that are shown; `.` is all of it.
+    parts: &'static [&'static str],
 }
 
 const TOOLCHAINS: &[Toolchain] = &[
-    Toolchain { variable: "RUSTUP_HOME", home: ".rustup", inputs: &["."] },
-    Toolchain { variable: "CARGO_HOME", home: ".cargo", inputs: &["bin", "git", "registry"] },
-    Toolchain { variable: "PYENV_ROOT", home: ".pyenv", inputs: &["."] },
-    Toolchain { variable: "RBENV_ROOT", home: ".rbenv", inputs: &["."] },
-    Toolchain { variable: "NVM_DIR", home: ".nvm", inputs: &["."] },
-    Toolchain { variable: "FNM_DIR", home: ".local/share/fnm", inputs: &["."] },
-    Toolchain { variable: "VOLTA_HOME", home: ".volta", inputs: &["."] },
-    Toolchain { variable: "BUN_INSTALL", home: ".bun", inputs: &["bin", "install/global"] },
-    Toolchain { variable: "DENO_INSTALL", home: ".deno", inputs: &["bin"] },
-    Toolchain { variable: "GOROOT", home: "sdk", inputs: &["."] },
-    Toolchain { variable: "GOPATH", home: "go", inputs: &["bin", "pkg"] },
-    Toolchain { variable: "SDKMAN_DIR", home: ".sdkman", inputs: &["bin", "candidates", "src"] },
-    Toolchain { variable: "JAVA_HOME", home: ".jdks", inputs: &["."] },
-    Toolchain { variable: "UV_PYTHON_INSTALL_DIR", home: ".local/share/uv/python", inputs: &["."] },
-    Toolchain { variable: "UV_TOOL_DIR", home: ".local/share/uv/tools", inputs: &["."] },
-    Toolchain { variable: "PIPX_HOME", home: ".local/share/pipx", inputs: &["."] },
+    Toolchain { variable: "RUSTUP_HOME", home: ".rustup", parts: &["."] },
+    Toolchain { variable: "CARGO_HOME", home: ".cargo", parts: &["bin", "git", "registry"] },
+    Toolchain { variable: "PYENV_ROOT", home: ".pyenv", parts: &["."] },
+    Toolchain { variable: "RBENV_ROOT", home: ".rbenv", parts: &["."] },
+    Toolchain { variable: "NVM_DIR", home: ".nvm", parts: &["."] },
+    Toolchain { variable: "FNM_DIR", home: ".local/share/fnm", parts: &["."] },
+    Toolchain { variable: "VOLTA_HOME", home: ".volta", parts: &["."] },
+    Toolchain { variable: "BUN_INSTALL", home: ".bun", parts: &["bin", "install/global"] },
+    Toolchain { variable: "DENO_INSTALL", home: ".deno", parts: &["bin"] },
+    Toolchain { variable: "GOROOT", home: "sdk", parts: &["."] },
+    Toolchain { variable: "GOPATH", home: "go", parts: &["bin", "pkg"] },
+    Toolchain { variable: "SDKMAN_DIR", home: ".sdkman", parts: &["bin", "candidates", "src"] },
+    Toolchain { variable: "JAVA_HOME", home: ".jdks", parts: &["."] },
+    Toolchain { variable: "UV_PYTHON_INSTALL_DIR", home: ".local/share/uv/python", parts: &["."] },
+    Toolchain { variable: "UV_TOOL_DIR", home: ".local/share/uv/tools", parts: &["."] },
+    Toolchain { variable: "PIPX_HOME", home: ".local/share/pipx", parts: &["."] },
     Toolchain {
         variable: "MISE_DATA_DIR",
         home: ".local/share/mise",
-        inputs: &["installs", "shims", "plugins"],
+        parts: &["installs", "shims", "plugins"],
     },
-    Toolchain { variable: "ASDF_DATA_DIR", home: ".asdf", inputs: &["."] },
+    Toolchain { variable: "ASDF_DATA_DIR", home: ".asdf", parts: &["."] },
 ];
 
-/// Where no toolchain lives, whatever a variable says. Nor is a directory right below `/` one.
-const NO_PLACE: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var"];
+/// No toolchain is in one of these, whatever a variable says, or is a directory directly below `/`.
+const NEVER_A_TOOLCHAIN: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var"];
 
-/// Of a directory on PATH below HOME, its siblings that programs in it load from.
+/// For `bin` on PATH below HOME: the siblings from which its programs load files.
 const PREFIX_PARTS: &[&str] = &["include", "lib", "lib64", "libexec"];
 
 /// Adds the caller's toolchains to the view.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
-    if !wanted(inputs) {
+    if !is_wanted(inputs) {
         return;
     }
     for toolchain in TOOLCHAINS {
@@ -62,14 +63,14 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
         if !inputs.names.may_exist(&home) || !exists(&home) {
             continue;
         }
-        for part in toolchain.inputs {
+        for part in toolchain.parts {
             offer(view, inputs, &if *part == "." { home.clone() } else { home.join(part) });
         }
     }
     let entries: BTreeSet<PathBuf> = inputs.caller.search_path().into_iter().collect();
     for entry in entries {
         if let Ok(below_opt) = entry.strip_prefix("/opt") {
-            // Packages in /opt keep everything below one directory of their own.
+            // A package in /opt has everything in one directory.
             offer(view, inputs, &Path::new("/opt").join(below_opt.iter().next().unwrap_or_default()));
         } else if entry.starts_with(&inputs.caller.home) && offer_plain(view, inputs, &entry) {
             offer_prefix(view, inputs, &entry);
@@ -77,9 +78,9 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
     }
 }
 
-/// Variables that tell tools where their toolchain lives, as the caller has them.
+/// The variables of the caller that name toolchains.
 pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
-    if !wanted(inputs) {
+    if !is_wanted(inputs) {
         return Vec::new();
     }
     let set = |toolchain: &Toolchain| {
@@ -94,7 +95,7 @@ pub(crate) fn deciding() -> impl Iterator<Item = &'static str> {
     ["HOME", "PATH"].into_iter().chain(TOOLCHAINS.iter().map(|toolchain| toolchain.variable))
 }
 
-fn wanted(inputs: &Inputs<'_>) -> bool {
+fn is_wanted(inputs: &Inputs<'_>) -> bool {
     let profile = inputs.policy.profile.meaning();
     profile.knows_caller && !profile.shows_host && inputs.policy.toolchains == Toolchains::Auto
 }
@@ -105,7 +106,7 @@ fn home_of(toolchain: &Toolchain, inputs: &Inputs<'_>) -> PathBuf {
     moved.unwrap_or_else(|| inputs.caller.home.join(toolchain.home))
 }
 
-/// `~/x/bin` on PATH: its `lib` and the like too, but not when `~/x` is HOME itself.
+/// For `~/x/bin` on PATH, shows `~/x/lib` and the like too, unless `~/x` is HOME itself.
 fn offer_prefix(view: &mut View, inputs: &Inputs<'_>, bin: &Path) {
     let Some(prefix) = bin.parent().filter(|prefix| *prefix != inputs.caller.home && bin.ends_with("bin"))
     else {
@@ -116,22 +117,22 @@ fn offer_prefix(view: &mut View, inputs: &Inputs<'_>, bin: &Path) {
     }
 }
 
-/// Shows a path read-only if it exists and is fit to be shown, whatever links of the user's it is named by: a variable must not
-/// be able to name HOME, a secret, or a place that the system shows already; nor must a link that commands may have laid.
+/// Shows a path read-only if it exists and is fit. Links on the way are allowed, unless commands may have made them. A
+/// variable must not be able to expose HOME, a secret, or a place that the system shows already.
 fn offer(view: &mut View, inputs: &Inputs<'_>, path: &Path) {
     if !view.is_free(path) || !is_fit(path, inputs) {
         return;
     }
-    let Ok(led) = ResolvedPath::follow(path) else { return };
-    if let Some(link) = led.by_commands(view) {
+    let Ok(resolved) = ResolvedPath::follow(path) else { return };
+    if let Some(link) = resolved.link_in_writable_grant(view) {
         let (path, link) = (path.display(), link.display());
-        tracing::warn!(%path, %link, "no toolchain is shown: commands could have laid this link to it");
-    } else if is_fit(&led.source.path, inputs) {
-        view.offer("toolchain", path, Node::Bind { source: led.source, access: Access::Read });
+        tracing::warn!(%path, %link, "no toolchain is shown: commands could have made this link to it");
+    } else if is_fit(&resolved.source.path, inputs) {
+        view.offer("toolchain", path, Node::Bind { source: resolved.source, access: Access::Read });
     }
 }
 
-/// As [`offer`], for a path that another project may have been able to lay: no link may be on the way.
+/// As [`offer`], for a path that another project may have made: no link may be on the way.
 fn offer_plain(view: &mut View, inputs: &Inputs<'_>, path: &Path) -> bool {
     let shown = view.is_free(path) && is_fit(path, inputs);
     match BindSource::exact(path) {
@@ -143,6 +144,7 @@ fn offer_plain(view: &mut View, inputs: &Inputs<'_>, path: &Path) -> bool {
 
 fn is_fit(path: &Path, inputs: &Inputs<'_>) -> bool {
     let in_home = inputs.caller.homes.iter().any(|home| path.starts_with(home));
-    let of_system = NO_PLACE.iter().any(|place| path.starts_with(place)) || path.components().count() < 3;
+    let of_system =
+        NEVER_A_TOOLCHAIN.iter().any(|place| path.starts_with(place)) || path.components().count() < 3;
     !inputs.caller.holds_home(path) && (in_home || !of_system) && !secrets::is_secret(path, inputs.caller)
 }

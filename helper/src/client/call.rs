@@ -1,4 +1,4 @@
-//! The call, written without an allocator: measured first, then put where it fits.
+//! Sends a call without an allocator: measures it first, then writes it where it fits.
 
 use core::ffi::CStr;
 
@@ -9,13 +9,14 @@ use crate::{
     words::{ETOOMANYREFS, Trouble},
 };
 
-/// Longest path that getcwd(2) answers.
+/// Longest path that getcwd(2) returns.
 const LONGEST_PATH: usize = 4096;
 
 /// Bytes of an encoded [`Ask`] with one number.
 const HEAD: usize = 8;
 
-/// Sends the command with everything that this process has to give; its own directory unless another one was named.
+/// Sends the command with this process's environment and descriptors, and its directory unless `-C` names
+/// another.
 pub(crate) fn send(
     socket: &Fd,
     directory: Option<&CStr>,
@@ -44,7 +45,7 @@ pub(crate) fn send(
     arguments.put(&mut packet);
     environment.put(&mut packet);
     let mut sent = send_once(socket, buffer, is_long);
-    // More descriptors of this user are on their way than this process may have: unix(7).
+    // This user has too many descriptors in flight for this process's limit: unix(7).
     if sent == Err(Errno(ETOOMANYREFS)) && sys::allow_all_descriptors().is_ok() {
         sent = send_once(socket, buffer, is_long);
     }
@@ -59,7 +60,7 @@ fn short(socket: &Fd, packet: &mut [u8]) -> Result<(), Errno> {
     sys::send_standard(socket, packet, None)
 }
 
-/// The head goes in the packet, the call in a memfd.
+/// Sends the head in the packet and the call in a memfd.
 fn send_long(socket: &Fd, packet: &mut [u8]) -> Result<(), Errno> {
     let (head, call) = packet.split_at_mut_checked(HEAD).unwrap_or_default();
     let memfd = sys::memory_file(c"kennel-call")?;
@@ -74,7 +75,7 @@ pub(crate) fn signal(socket: &Fd, number: u32) -> Result<(), Errno> {
     sys::send(socket, &mut bytes, None)
 }
 
-/// Strings to be encoded as a [`List`](crate::wire::List).
+/// Strings to encode as a [`List`](crate::wire::List).
 struct Measured<S> {
     strings: S,
     count: u32,
@@ -93,7 +94,7 @@ impl<S: Iterator<Item = &'static CStr> + Clone> Measured<S> {
         Self { strings, count, bytes }
     }
 
-    /// Bytes of the whole list.
+    /// The encoded size of the list in bytes.
     fn encoded(&self) -> usize {
         self.bytes.saturating_add(HEAD)
     }
@@ -105,7 +106,7 @@ impl<S: Iterator<Item = &'static CStr> + Clone> Measured<S> {
     }
 }
 
-/// Counts what would be written.
+/// Counts the bytes of an encoding.
 struct Count(usize);
 
 impl Sink for Count {
@@ -114,11 +115,11 @@ impl Sink for Count {
     }
 }
 
-/// Room being filled.
+/// A buffer being filled.
 struct Room<'b>(&'b mut [u8]);
 
 impl Sink for Room<'_> {
-    /// What does not fit is dropped; it was measured, so everything does.
+    /// Drops what does not fit. Everything fits, because it was measured.
     fn append(&mut self, bytes: &[u8]) {
         let rest = core::mem::take(&mut self.0);
         if let Some((room, rest)) = rest.split_at_mut_checked(bytes.len()) {

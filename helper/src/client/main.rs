@@ -1,8 +1,9 @@
-//! `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]`: has a session run a command, with this process's standard descriptors,
-//! directory (or `DIR`, as a path in the sandbox) and environment; passes signals on, and ends with the command's status.
+//! `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]`: runs a command in a session, with this process's standard
+//! descriptors, directory (or `DIR`, a path in the sandbox) and environment. It passes signals on and exits
+//! with the command's status.
 //!
-//! Freestanding like the inside, and for the same reason: it is started once for every command. No allocator, no panic,
-//! no library. Every word that it can say is in `words`.
+//! Freestanding like the inside, for a fast start: it runs once for every command. It has no allocator, no
+//! panic and no library. All its messages are in `words`.
 #![no_std]
 #![no_main]
 #![deny(unsafe_code, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -34,7 +35,7 @@ use inside::{
 use wire::{Cursor, Field};
 use words::{EMFILE, ENFILE, ENOMEM, Trouble};
 
-/// The exit status where no command could be run, or its end is unknown.
+/// Exit status if no command could run, or its end is unknown.
 const FAILED: i32 = 125;
 
 const SIGPIPE: u32 = 13;
@@ -44,7 +45,7 @@ const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
 
 /// SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCONT, SIGTSTP, SIGXCPU, SIGVTALRM, SIGPROF, SIGWINCH.
-const PASSED_ON: u64 = bit(1)
+const FORWARDED: u64 = bit(1)
     | bit(2)
     | bit(3)
     | bit(10)
@@ -58,14 +59,14 @@ const PASSED_ON: u64 = bit(1)
     | bit(27)
     | bit(28);
 
-/// SIGHUP, SIGINT, SIGQUIT, SIGTERM: of those the ones that people end programs with.
-const ENDING: u64 = bit(1) | bit(2) | bit(3) | bit(15);
+/// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the signals in `FORWARDED` that end programs.
+const ENDING_SIGNALS: u64 = bit(1) | bit(2) | bit(3) | bit(15);
 
 const fn bit(signal: u32) -> u64 {
     1 << signal.wrapping_sub(1)
 }
 
-/// Where program start arrives, with the stack as execve(2) left it.
+/// The entry point, with the stack as execve(2) left it.
 extern "C" fn run(stack: *const usize) -> ! {
     #[expect(unsafe_code, reason = "the stack of program start has no other type")]
     // SAFETY: `_start` passes the stack pointer that the kernel gave it.
@@ -80,14 +81,14 @@ extern "C" fn run(stack: *const usize) -> ! {
     sys::exit(code)
 }
 
-/// What a look at the listener's process is for.
-const LOOK: &[u8] = b"look who listens";
+/// Names the check of the listening process in error messages.
+const CHECK_LISTENER: &[u8] = b"look who listens";
 
 fn own(what: &'static [u8]) -> impl FnOnce(Errno) -> Trouble {
     move |errno| Trouble::Own(what, errno)
 }
 
-/// Has the command run and answers its exit status.
+/// Runs the command and returns its exit status.
 fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     let path = arguments.get(1).ok_or(Trouble::Usage)?;
     let (directory, next) = match arguments.get(2) {
@@ -97,26 +98,28 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     let separated = arguments.get(next).is_some_and(|argument| argument == c"--");
     let first = next.saturating_add(separated.into());
     arguments.get(first).ok_or(Trouble::Usage)?;
-    // What we were started to ignore, by nohup(1) or a shell's `&`, would not have reached the command without us either.
-    let passed_on = PASSED_ON & !sys::ignored(PASSED_ON);
+    // Skip inherited ignored signals, from nohup(1) or a shell's `&`: without this program they would not
+    // have reached the command either.
+    let forwarded = FORWARDED & !sys::ignored(FORWARDED);
     standard_descriptors().map_err(own(b"open the null device for a closed standard stream"))?;
-    // Where nobody accepts, connect(2) waits: then there is no command yet, and signals are ours.
+    // connect(2) blocks while the session does not accept. There is no command yet, so signals still end this
+    // process.
     let socket = connect(path)?;
-    // From now on every other signal is the command's. That nobody reads what we say, or a file may not grow, must not end us
-    // before the status is told.
-    sys::signal_mask(passed_on | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(own(b"block signals"))?;
+    // From here on other signals go to the command. SIGPIPE and SIGXFSZ must not end this process before it
+    // returns the status.
+    sys::signal_mask(forwarded | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(own(b"block signals"))?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));
     match call::send(&socket, directory, command, environment) {
-        Ok(()) => follow(&socket, passed_on),
-        // It was not wanted; perhaps it was told why.
+        Ok(()) => follow(&socket, forwarded),
+        // The session refused the call. It may have sent a reason.
         Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => {
-            follow(&socket, passed_on).map_err(|_| trouble)
+            follow(&socket, forwarded).map_err(|_| trouble)
         }
         Err(trouble) => Err(trouble),
     }
 }
 
-/// A standard descriptor that is closed becomes the null device: one that is missing cannot be passed on.
+/// Opens the null device for each closed standard descriptor: a missing descriptor cannot be passed on.
 fn standard_descriptors() -> Result<(), Errno> {
     (0..=2).try_for_each(|number| sys::keep_across_exec(number).or_else(|_| sys::open_null()))
 }
@@ -132,25 +135,26 @@ fn connect(path: &CStr) -> Result<Fd, Trouble> {
     let used = address.get(..path.len().saturating_add(2)).ok_or(Trouble::TooLong)?;
     let socket = sys::packets().map_err(own(b"make a socket"))?;
     sys::connect(&socket, used).map_err(Trouble::Connect)?;
-    // Whoever listens is about to get this process's descriptors and environment.
-    let (process, user) = sys::peer(&socket).map_err(own(LOOK))?;
+    // The listening process is about to get this process's descriptors and environment, so check who owns it.
+    let (process, user) = sys::peer(&socket).map_err(own(CHECK_LISTENER))?;
     let held = match sys::peer_process(&socket) {
         Err(Errno(EINVAL)) => return Err(Trouble::Stranger),
-        held => held.map_err(own(LOOK))?,
+        held => held.map_err(own(CHECK_LISTENER))?,
     };
     let is_ours = |kind| is_in_our_namespace(process, kind);
-    // Root's sandboxes may have no user namespace of their own, but none is without a pid namespace.
+    // Root's sandboxes may share the host's user namespace, but each has its own pid namespace.
     if user != sys::effective_user() || !is_ours(c"/ns/user")? || (user == 0 && !is_ours(c"/ns/pid")?) {
         return Err(Trouble::Stranger);
     }
-    // Only while it lives is the number its own, and what was read with it about it.
+    // The PID refers to that process only while it lives, and so does what was read through the PID.
     if held.is_some_and(|held| sys::has_ended(&held)) {
         return Err(Trouble::Stranger);
     }
     Ok(socket)
 }
 
-/// Whoever is in a sandbox is in another one. `kind` is `/ns/user` or `/ns/pid`.
+/// Whether a process is in the same namespace as this one; a sandboxed process is not. `kind` is `/ns/user`
+/// or `/ns/pid`.
 fn is_in_our_namespace(process: u32, kind: &CStr) -> Result<bool, Trouble> {
     let ours = namespace(b"self", kind)?;
     let mut digits = [0u8; 10];
@@ -168,10 +172,11 @@ fn is_in_our_namespace(process: u32, kind: &CStr) -> Result<bool, Trouble> {
     Ok(matches!((ours, namespace(number, kind)?), (Some(ours), Some(theirs)) if ours == theirs))
 }
 
-/// Device and inode of a namespace; `process` is its number, or `self`. `None` where this process may not look.
+/// Device and inode of a namespace. `process` is a PID or `self`. Returns `None` if this process may not
+/// look.
 ///
 /// # Errors
-/// What says nothing about the other one: there is no room to look.
+/// Errors that say nothing about the other process, such as a lack of memory.
 fn namespace(process: &[u8], kind: &CStr) -> Result<Option<(u64, u64)>, Trouble> {
     let mut path = [0u8; 32];
     let text = b"/proc/".iter().chain(process).chain(kind.to_bytes());
@@ -181,29 +186,30 @@ fn namespace(process: &[u8], kind: &CStr) -> Result<Option<(u64, u64)>, Trouble>
     let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
     match sys::open_for_reading(path).and_then(|opened| sys::identity(&opened)) {
         Ok(identity) => Ok(Some(identity)),
-        Err(errno @ Errno(ENOMEM | ENFILE | EMFILE)) => Err(Trouble::Own(LOOK, errno)),
+        Err(errno @ Errno(ENOMEM | ENFILE | EMFILE)) => Err(Trouble::Own(CHECK_LISTENER, errno)),
         Err(_) => Ok(None),
     }
 }
 
-/// Passes signals on until the command has ended.
-fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
-    let signals = sys::signal_fd(passed_on).map_err(own(b"listen for signals"))?;
+/// Passes signals on until the command ends.
+fn follow(socket: &Fd, forwarded: u64) -> Result<i32, Trouble> {
+    let signals = sys::signal_fd(forwarded).map_err(own(b"listen for signals"))?;
     let (buffer, _) = sys::map(None, LONGEST_ANSWER, 0).map_err(own(b"make room for the answer"))?;
-    // Whether what was asked for was read, since when signals are the command's.
-    let mut is_heard = false;
+    // Whether the session has read the call. From then on signals go to the command.
+    let mut is_read = false;
     loop {
         let [signalled, spoken] = wait(&signals, socket).map_err(own(b"wait for the command"))?;
         if spoken {
             let (count, _) = match sys::receive(socket, buffer) {
-                // It went away with signals unread. That is told once, and before what it said last.
+                // The session closed its end with signals unread. The kernel reports that once, before the
+                // last messages.
                 Err(Errno(ECONNRESET)) => continue,
                 received => received.map_err(|_| Trouble::Lost)?,
             };
             let answer = buffer.get(..count).unwrap_or_default();
             match Answer::take(&mut Cursor::new(answer)) {
                 Some(Answer::Ended { code, message, .. }) => {
-                    words::pass(message);
+                    words::relay(message);
                     return Ok(code.cast_signed());
                 }
                 Some(_) => {}
@@ -212,18 +218,18 @@ fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
         }
         if signalled {
             let number = sys::next_signal(&signals).map_err(own(b"read a signal"))?;
-            // There is no command that it could be passed on to: whoever is to start it has not looked yet.
-            is_heard |= !sys::is_unheard(socket);
-            if ENDING & bit(number) != 0 && !is_heard {
-                words::unheard();
+            // The session has not read the call, so there is no command to pass the signal on to.
+            is_read |= !sys::is_unread(socket);
+            if ENDING_SIGNALS & bit(number) != 0 && !is_read {
+                words::unread();
                 return Ok(128i32.saturating_add_unsigned(number));
             }
-            pass_on(socket, number);
+            forward(socket, number);
         }
     }
 }
 
-/// Sleeps until a signal has come or the session has spoken or is gone.
+/// Sleeps until a signal arrives, or the session sends a message or goes away.
 fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
     let ready = |fd: &Fd| PollFd { fd: fd.number().cast_signed(), events: POLLIN, answered: 0 };
     let mut fds = [ready(signals), ready(socket)];
@@ -231,14 +237,14 @@ fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
     Ok(fds.map(|fd| fd.answered & (POLLIN | POLLHUP | POLLERR) != 0))
 }
 
-/// Passes one signal on. Where nobody is left to receive it, the end is about to be noticed.
-fn pass_on(socket: &Fd, number: u32) {
+/// Passes one signal on. If the session is gone, the caller notices that next.
+fn forward(socket: &Fd, number: u32) {
     if number != SIGTSTP {
         let _ = call::signal(socket, number);
         return;
     }
     let _ = call::signal(socket, SIGSTOP);
-    // As the shell expects of us; the SIGCONT that continues us is passed on like any other signal.
+    // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any other signal.
     let _ = sys::stop();
 }
 

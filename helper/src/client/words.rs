@@ -1,4 +1,4 @@
-//! Every word that the client says of its own accord, on stderr.
+//! Every message of the client on stderr.
 
 use core::ffi::CStr;
 
@@ -13,23 +13,23 @@ pub(crate) const ENOMEM: i32 = 12;
 pub(crate) const ENFILE: i32 = 23;
 pub(crate) const EMFILE: i32 = 24;
 
-/// Why there is no command, or no end of it to tell.
+/// Why no command ran, or why its end is unknown.
 pub(crate) enum Trouble {
-    /// It was not told what to do.
+    /// The arguments are incomplete.
     Usage,
-    /// The path of the socket, or the call, is longer than can be.
+    /// The path of the socket, or the call, is too long.
     TooLong,
-    /// connect(2) was refused.
+    /// connect(2) failed.
     Connect(Errno),
-    /// Somebody else's process listens.
+    /// A process of another user or namespace listens.
     Stranger,
-    /// The working directory has no path.
+    /// getcwd(2) failed.
     Directory(Errno),
     /// The call could not be sent.
     Send(Errno),
-    /// The session went away without telling the command's end.
+    /// The session went away without reporting the command's end.
     Lost,
-    /// A call that is about this process only, and what it was for.
+    /// Another system call failed, and what it was for.
     Own(&'static [u8], Errno),
 }
 
@@ -39,18 +39,18 @@ const OUT_OF_REACH: &[u8] =
     b"hint: this runs in a sandbox, where sessions outside of it are out of reach: run the command \
                              without kennel-exec\n";
 
-/// Says what went wrong, and what can be done. That stderr is gone, or nobody reads it, is nothing that could be told.
+/// Prints what went wrong and a remedy. Errors of stderr are ignored.
 pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
     let _ = tell(trouble, socket.unwrap_or_default().to_bytes());
 }
 
-/// Says why a signal ends this program and not the command.
-pub(crate) fn unheard() {
+/// Prints why a signal ends this program instead of the command.
+pub(crate) fn unread() {
     let _ = write(&[b"the session does not answer: its program is stopped or busy\n"]);
 }
 
-/// Writes lines that came from the session, likewise.
-pub(crate) fn pass(message: &[u8]) {
+/// Prints lines that the session sent. Errors of stderr are ignored.
+pub(crate) fn relay(message: &[u8]) {
     let _ = put(message);
 }
 
@@ -78,7 +78,7 @@ fn tell(trouble: &Trouble, socket: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// What this process has not enough of, and what can be done.
+/// Which resource of this process ran out, and the remedy.
 fn shortage(errno: i32) -> Option<(&'static [u8], &'static [u8])> {
     Some(match errno {
         EMFILE => (b"too many open files", b"raise the limit of open files: ulimit -n"),
@@ -100,7 +100,7 @@ fn line(subject: &[u8], reason: &[u8]) -> Result<(), Errno> {
     write_on(&[b": ", reason, b"\n"])
 }
 
-/// Ends a line with an errno: in words what this process has not enough of, else in three digits.
+/// Ends a line with an errno: the resource that ran out in words, else three digits.
 fn numbered(subject: &[u8], what: &[u8], Errno(errno): Errno) -> Result<(), Errno> {
     about(subject)?;
     write_on(&[b": ", what])?;
@@ -114,8 +114,8 @@ fn numbered(subject: &[u8], what: &[u8], Errno(errno): Errno) -> Result<(), Errn
     write_on(&[b": errno ", &digits, b"\n"])
 }
 
-/// Begins a line. What a terminal could take for a command is not said: of bytes, not of characters, so that letters beyond ASCII
-/// may suffer.
+/// Starts a line. Replaces bytes that a terminal could take for a command. It checks bytes, not characters,
+/// so some letters beyond ASCII suffer too.
 fn about(subject: &[u8]) -> Result<(), Errno> {
     write(&[])?;
     for (at, piece) in
@@ -127,7 +127,7 @@ fn about(subject: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Ends where stderr takes nothing for long: no part is waited for once more.
+/// Stops at the first part that stderr does not take in time.
 fn write(parts: &[&[u8]]) -> Result<(), Errno> {
     put(b"kennel-exec: ")?;
     write_on(parts)

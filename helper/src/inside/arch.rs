@@ -1,5 +1,5 @@
-//! x86_64: program start, the system call instruction, a vfork with a stack of its own, and the four memory
-//! functions that the compiler calls. The only file to write again for another architecture.
+//! x86_64: program start, the system call instruction, a vfork with its own stack, and the four memory
+//! functions that the compiler calls. Another architecture needs only this file rewritten.
 #![expect(unsafe_code, reason = "assembly and the memory functions under every other Rust line")]
 
 use core::arch::{asm, global_asm};
@@ -44,7 +44,7 @@ unsafe extern "C" {
     ) -> isize;
 }
 
-/// One system call; the kernel's answer as it comes, errors as small negative numbers.
+/// One system call. Returns the kernel's result unchanged; errors are small negative numbers.
 ///
 /// # Safety
 /// The arguments must meet the obligations of system call `number`.
@@ -52,8 +52,8 @@ unsafe extern "C" {
 pub(crate) unsafe fn syscall(number: usize, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
-    // SAFETY: the instruction clobbers only rcx and r11; what the kernel does with the arguments is the
-    // caller's obligation.
+    // SAFETY: the instruction clobbers only rcx and r11. The caller is responsible for what the kernel does
+    // with the arguments.
     unsafe {
         asm!(
             "syscall",
@@ -87,7 +87,7 @@ unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, count: usize) -> *mut 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut u8 {
     if (to as usize).wrapping_sub(from as usize) >= count {
-        // SAFETY: copying upwards reads each byte before it is overwritten; ranges are the caller's word.
+        // SAFETY: copying upwards reads each byte before overwriting it; the caller vouches for both ranges.
         return unsafe { memcpy(to, from, count) };
     }
     // SAFETY: copying downwards from the last byte, with the direction flag set and cleared again.
@@ -120,7 +120,8 @@ unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, count: usize) -> i32 {
     for at in 0..count {
-        // SAFETY: `at` is below `count`. Volatile, so that this does not become a call of memcmp.
+        // SAFETY: `at` is below `count`. Volatile, so that the compiler does not turn this into a call of
+        // memcmp.
         let a = unsafe { one.wrapping_add(at).read_volatile() };
         // SAFETY: as above.
         let b = unsafe { other.wrapping_add(at).read_volatile() };
@@ -137,11 +138,11 @@ unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, count: usize) -> i
 /// As [`memcmp`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn bcmp(one: *const u8, other: *const u8, count: usize) -> i32 {
-    // SAFETY: the caller's word is passed on.
+    // SAFETY: the caller vouches for the same.
     unsafe { memcmp(one, other, count) }
 }
 
-/// strlen(3), which `CStr::from_ptr` may become.
+/// strlen(3), which the compiler may call for `CStr::from_ptr`.
 ///
 /// # Safety
 /// As in C: `string` ends with NUL.

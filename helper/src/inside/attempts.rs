@@ -1,6 +1,6 @@
-//! The image as an ordinary program: makes one attempt that a sandbox must stop, or must not, and exits with the
-//! kernel's errno, 0 when it succeeded. `kennel probe` runs it inside. It prints nothing and changes nothing but
-//! the one byte of a file that it was given to write to.
+//! The image as an ordinary program: makes one attempt that a sandbox must stop or must allow, and exits with
+//! the errno, or 0 if it succeeded. `kennel probe` runs it inside. It prints nothing and changes only one
+//! byte of the file that it is told to write.
 
 use core::ffi::CStr;
 
@@ -23,12 +23,12 @@ fn attempt(arguments: &Arguments) -> Result<(), Errno> {
     match name.to_bytes() {
         b"read" => sys::open_for_reading(operand).map(drop),
         b"write" => sys::write_all(&sys::open_for_writing(operand)?, b"x"),
-        // Descriptor 0 is a file of the host: its link in /proc leads out of the view.
+        // Descriptor 0 is a file of the host. Its link in /proc leads out of the view.
         b"reopen-stdin" => sys::open_for_reading(c"/proc/self/fd/0").map(drop),
         b"connect-tcp" => connect_tcp(port(operand)?),
         b"serve-tcp" => serve_tcp(port(operand)?),
         b"connect-abstract" => connect_abstract(operand),
-        // Signal 0 only asks whether a signal would be delivered.
+        // Signal 0 only checks whether a signal could be delivered.
         b"signal" => sys::kill(number(operand)?, 0),
         b"new-user-namespace" => sys::unshare(CLONE_NEWUSER),
         b"new-keyring" => sys::new_session_keyring(),
@@ -40,7 +40,7 @@ fn connect_tcp(port: u16) -> Result<(), Errno> {
     sys::connect(&sys::stream(AF_INET)?, &loopback(port))
 }
 
-/// A server of one's own on the loopback device, reached.
+/// Starts a server on the loopback device and connects to it.
 fn serve_tcp(port: u16) -> Result<(), Errno> {
     let server = sys::stream(AF_INET)?;
     sys::bind(&server, &loopback(port))?;

@@ -1,8 +1,9 @@
-//! The bridge to a proxy that is not ours: whoever connects to a TCP socket in the sandbox is connected to one Unix
-//! socket of the host. It looks at no byte that passes, runs nothing, and outlives every connection: what a client or
-//! the proxy does ends that connection at most.
+//! The bridge to another program's proxy: it connects each client of a TCP socket in the sandbox to one Unix
+//! socket of the host. It inspects no bytes and runs no program. A client or the proxy can end only its own
+//! connection, never the bridge.
 //!
-//! One thread, one edge-triggered epoll. What is ready gets a turn, bounded so that nobody starves others.
+//! It uses one thread and one edge-triggered epoll. Each ready connection gets a bounded turn, so that none
+//! starves the others.
 
 mod connection;
 mod pipes;
@@ -27,29 +28,29 @@ use crate::{
     sys::{self, Errno, Fd},
 };
 
-/// What epoll tells of the control socket and of the listener; other numbers are the table's.
+/// The epoll data of the control socket and of the listener. Other values are tokens of the table.
 const CONTROL: u64 = u64::MAX;
 const LISTENER: u64 = u64::MAX - 1;
 
-/// Events looked at, connections given a turn, and clients let in, before the others are looked at again.
+/// How many events, turns and new clients to handle before the bridge looks at the others again.
 const AT_ONCE: usize = 64;
 
-/// How long to leave alone what was refused for now, in microseconds: at first, and at last.
+/// First and longest pause after a refusal, in microseconds.
 const SHORTEST_PAUSE: u64 = 1_000;
 const LONGEST_PAUSE: u64 = 100_000;
 
-/// The life of a bridge, once its namespaces and its root are there. Ends with the control socket, and everything of it
-/// with the process.
+/// Runs a bridge after its namespaces and its root are set up, until the control socket closes. The process
+/// then exits with all its descriptors.
 pub(crate) fn serve<'p>(
     channel: &Channel,
     plan: &Plan<'p>,
     mut state: State<'p>,
     begun: u64,
 ) -> Result<(), Fault> {
-    // Before the walls, behind which no memory is to be had.
+    // The walls forbid new memory, so allocate the table before them.
     let table = Table::new().map_err(Fault::init)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
-    // With its descriptors of the root and of the ruleset.
+    // Closes the descriptors of the root and of the ruleset.
     drop(state);
     let Some((BridgeOrder::Serve { connections }, [listener, ..])) = channel.order().map_err(Fault::init)?
     else {
@@ -57,7 +58,7 @@ pub(crate) fn serve<'p>(
     };
     let listener = listener.ok_or(Fault::init(Errno(EPROTO)))?;
     let bridge = Bridge::new(channel, listener, table, connections).map_err(Fault::init)?;
-    // Nothing of it is worth closing before the process ends.
+    // The process is about to exit, so close nothing.
     let mut bridge = ManuallyDrop::new(bridge);
     let took_us = sys::monotonic_us().saturating_sub(begun);
     channel.report(&Report::Ready { took_us }).map_err(Fault::init)?;
@@ -69,16 +70,16 @@ struct Bridge {
     listener: Fd,
     table: Table,
     pipes: Pipes,
-    /// Connections at a time.
+    /// Most connections at a time.
     most: usize,
-    /// Whether somebody may wait to be let in.
-    knocked: bool,
-    /// A client that was let in and cannot be connected yet.
+    /// Whether clients may be waiting in the backlog.
+    backlog_ready: bool,
+    /// A client that was accepted and cannot be connected to the proxy yet.
     waiting: Option<Fd>,
-    /// How long to leave alone what was refused, and until when; 0 when nothing was.
+    /// How long to pause after a refusal, and until when; 0 if nothing was refused.
     pause: u64,
     until: u64,
-    /// Whether it ends once nothing is left to pass on.
+    /// Whether the bridge ends once it has passed everything on.
     finishing: bool,
 }
 
@@ -88,22 +89,22 @@ impl Bridge {
         sys::watch(&epoll, channel.socket(), EPOLLIN | EPOLLRDHUP | EPOLLET, CONTROL)?;
         sys::watch(&epoll, &listener, EPOLLIN | EPOLLET, LISTENER)?;
         let most = connections as usize;
-        let (pipes, knocked, waiting) = (Pipes::new()?, true, None);
+        let (pipes, backlog_ready, waiting) = (Pipes::new()?, true, None);
         let (pause, until, finishing) = (0, 0, false);
-        Ok(Self { epoll, listener, table, pipes, most, knocked, waiting, pause, until, finishing })
+        Ok(Self { epoll, listener, table, pipes, most, backlog_ready, waiting, pause, until, finishing })
     }
 
-    /// Until the outside lets go, or has it finish.
+    /// Serves until the outside closes the control socket, or orders it to finish.
     fn run(&mut self) -> Result<(), Errno> {
         let mut events = [EpollEvent { events: 0, data: 0 }; AT_ONCE];
         while !self.has_finished() {
-            // Nothing is closed while these are looked at, so that none is about a descriptor of the same number.
-            for &EpollEvent { events, data } in sys::watched(&self.epoll, &mut events, self.patience())? {
+            // Nothing is closed during this loop, so no event refers to a reused descriptor.
+            for &EpollEvent { events, data } in sys::watched(&self.epoll, &mut events, self.timeout())? {
                 match data {
-                    // The only order that can follow, so it need not be read.
+                    // Only one order can follow, so the bridge need not read it.
                     CONTROL if events & EPOLLRDHUP == 0 => self.finish(),
                     CONTROL => return Ok(()),
-                    LISTENER => self.knocked = true,
+                    LISTENER => self.backlog_ready = true,
                     token => self.table.mark(token, events),
                 }
             }
@@ -112,7 +113,7 @@ impl Bridge {
                     break;
                 }
             }
-            self.let_in();
+            self.accept_waiting();
         }
         Ok(())
     }
@@ -120,16 +121,16 @@ impl Bridge {
     fn finish(&mut self) {
         self.finishing = true;
         self.table.finish();
-        // What epoll tells of the listener may come after this.
-        self.knocked = true;
+        // An event of the listener may still follow.
+        self.backlog_ready = true;
     }
 
     fn has_finished(&self) -> bool {
-        self.finishing && !self.knocked && self.waiting.is_none() && self.table.alive() == 0
+        self.finishing && !self.backlog_ready && self.waiting.is_none() && self.table.alive() == 0
     }
 
-    /// How long there is nothing to do unless something happens, in milliseconds.
-    fn patience(&self) -> i32 {
+    /// How long to wait for events, in milliseconds.
+    fn timeout(&self) -> i32 {
         let wanted = self.wants_to_let_in();
         if self.table.has_work() || wanted && self.until == 0 {
             return 0;
@@ -142,11 +143,11 @@ impl Bridge {
     }
 
     fn wants_to_let_in(&self) -> bool {
-        (self.knocked || self.waiting.is_some()) && self.table.alive() < self.most
+        (self.backlog_ready || self.waiting.is_some()) && self.table.alive() < self.most
     }
 
-    /// Lets in who waits, as long as there is room. Who finds no room stays in the listener's backlog.
-    fn let_in(&mut self) {
+    /// Accepts waiting clients while there is room. The others stay in the listener's backlog.
+    fn accept_waiting(&mut self) {
         if self.until > 0 && sys::monotonic_us() < self.until {
             return;
         }
@@ -167,17 +168,17 @@ impl Bridge {
         }
         match sys::accept(&self.listener) {
             Ok(client) => return Some(client),
-            Err(Errno(EAGAIN)) => self.knocked = false,
-            // It went away again.
+            Err(Errno(EAGAIN)) => self.backlog_ready = false,
+            // The client went away again.
             Err(Errno(ECONNABORTED)) => {}
-            // Nothing to have more descriptors or memory from: the host has none left.
+            // The host has no descriptors or memory left.
             Err(_) => self.pause(),
         }
         None
     }
 
-    /// Connects a client to the proxy. One that the proxy refuses is closed, so reset; where the proxy's backlog is full or the host
-    /// short of something the client keeps its place, which is before all that come after it.
+    /// Connects a client to the proxy. If the proxy refuses, the bridge closes the client's socket, which
+    /// resets it. If the proxy's backlog is full or the host lacks resources, the client stays first in line.
     fn connect(&mut self, client: Fd) {
         match proxy() {
             Ok(proxy) => {
@@ -192,7 +193,7 @@ impl Bridge {
         }
     }
 
-    /// What is ready of a new connection is told like everything that becomes ready later.
+    /// epoll reports what is already ready on a new connection, as it does for later events.
     fn add(&mut self, connection: Connection) {
         let Some(token) = self.table.insert(connection) else { return };
         let Some([client, proxy]) = self.table.ends(token) else { return };
@@ -204,14 +205,14 @@ impl Bridge {
         }
     }
 
-    /// Leaves the listener and the proxy alone for a while, longer each time until something succeeds.
+    /// Pauses the listener and the proxy; longer each time until something succeeds.
     fn pause(&mut self) {
         self.pause = self.pause.saturating_mul(2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
         self.until = sys::monotonic_us().saturating_add(self.pause);
     }
 }
 
-/// A connection to the proxy.
+/// Opens a connection to the proxy.
 fn proxy() -> Result<Fd, Errno> {
     let socket = sys::unix_stream()?;
     // `struct sockaddr_un`: family, path, NUL. The root is the working directory.

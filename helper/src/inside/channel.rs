@@ -1,4 +1,4 @@
-//! A socket to the outside as the inside sees it: plan, orders and requests come in, reports go out.
+//! The inside's sockets to the outside: they bring plans, orders and requests, and take reports.
 
 use crate::{
     Fault,
@@ -9,7 +9,7 @@ use crate::{
     wire::{Cursor, Field, Sink},
 };
 
-/// The inside's end of a socket, of zygote or worker.
+/// The inside's end of a socket: of a zygote, a worker, a bridge or a reaper.
 pub(crate) struct Channel {
     socket: Fd,
 }
@@ -17,15 +17,15 @@ pub(crate) struct Channel {
 /// An order, and the descriptors that came with it.
 pub(crate) type Arrived<T> = (T, [Option<Fd>; 3]);
 
-/// A request, where the pointer arrays of execve(2) can be laid out, and where the request lies: one or two mappings.
+/// A request, scratch for the pointer arrays of execve(2), and the one or two mappings of the request.
 pub(crate) type Command = (Request<'static>, &'static mut [usize], [Range; 2]);
 
-/// Address and length of a mapping; no length where there is none.
+/// Address and length of a mapping. The length is zero if there is none.
 pub(crate) type Range = (usize, usize);
 
 impl Channel {
-    /// Takes `socket` over and closes every other descriptor, so that nothing of the embedding program or of another
-    /// worker leaks in, and the next descriptors to arrive are 0, 1, 2 and 3.
+    /// Moves `socket` to a fixed number and closes every other descriptor. Nothing of the embedding program
+    /// or of another worker leaks in, and the next descriptors to arrive get the numbers 0, 1, 2 and 3.
     pub(crate) fn adopt(socket: &Fd) -> Result<Self, Errno> {
         let socket = sys::fcntl(socket, kernel::F_DUPFD_CLOEXEC, 8)?;
         let channel = Self { socket };
@@ -40,12 +40,13 @@ impl Channel {
         sys::close_range(number.wrapping_add(1), u32::MAX)
     }
 
-    /// The socket, to wait on.
+    /// The socket, for poll(2).
     pub(crate) fn socket(&self) -> &Fd {
         &self.socket
     }
 
-    /// Receives the first message: what this process shall be, the steps to begin with, and what came with it.
+    /// Receives the first message: the role of this process, its first steps, and the descriptors that came
+    /// with it.
     pub(crate) fn receive_role<'b>(
         &self,
         buffer: &'b mut [u8; LONGEST_ROLE],
@@ -54,15 +55,16 @@ impl Channel {
         Ok((decode(buffer.get(..count))?, (first >= 0).then(|| Fd::adopt(first))))
     }
 
-    /// Receives the plan's bytes, and steps for a one-shot alone.
+    /// Receives the plan's bytes, and the extra steps of a one-shot.
     pub(crate) fn receive_plan(&self) -> Result<(&'static [u8], &'static [u8]), Errno> {
         let (Handover::Plan { plan, narrow }, [first, second, _]) = self.order()?.ok_or(Errno(EPROTO))?;
         Ok((mapped(first, plan)?, mapped(second, narrow)?))
     }
 
-    /// Receives a command, whose standard descriptors land as 0, 1, 2; `None` once the outside is gone.
+    /// Receives a command. Its standard descriptors get the numbers 0, 1 and 2. Returns `None` once the
+    /// outside is gone.
     ///
-    /// Every lower descriptor than the socket must be closed.
+    /// Every descriptor below the socket must be closed.
     pub(crate) fn receive_command(&self) -> Result<Option<Command>, Fault> {
         let read = |errno| Fault::request(request::READ, errno);
         let (buffer, scratch) = sys::map(None, LONGEST_REQUEST, SCRATCH).map_err(read)?;
@@ -92,7 +94,7 @@ impl Channel {
         Ok(Some((decode(Some(bytes)).map_err(read)?, scratch, [range(message), second])))
     }
 
-    /// Receives an order and the descriptors that came with it; `None` once the outside is gone.
+    /// Receives an order and the descriptors that came with it. Returns `None` once the outside is gone.
     pub(crate) fn order<T: for<'w> Field<'w>>(&self) -> Result<Option<Arrived<T>>, Errno> {
         let mut bytes = [0; LONGEST];
         let (count, [first, second, third, _]) = sys::receive(&self.socket, &mut bytes)?;
@@ -109,12 +111,12 @@ impl Channel {
         self.report_with(report, None)
     }
 
-    /// Sends a report and, with it, a descriptor.
+    /// Sends a report with a descriptor.
     pub(crate) fn report_with(&self, report: &Report, descriptor: Option<&Fd>) -> Result<(), Errno> {
         Self::report_on(&self.socket, report, descriptor)
     }
 
-    /// Sends a report on a socket that is another's channel.
+    /// Sends a report on another process's socket.
     pub(crate) fn report_on(socket: &Fd, report: &Report, descriptor: Option<&Fd>) -> Result<(), Errno> {
         let mut message = Message { bytes: [0; LONGEST], used: 0 };
         report.put(&mut message);
@@ -122,7 +124,7 @@ impl Channel {
     }
 }
 
-/// The bytes of a memfd; none where none came.
+/// Maps a memfd. Returns no bytes if there is none.
 pub(crate) fn mapped(memfd: Option<Fd>, length: u32) -> Result<&'static [u8], Errno> {
     match memfd {
         Some(memfd) => sys::map(Some(&memfd), length as usize, 0).map(|(bytes, _)| &*bytes),
@@ -134,14 +136,14 @@ fn decode<'w, T: Field<'w>>(bytes: Option<&'w [u8]>) -> Result<T, Errno> {
     T::take(&mut Cursor::new(bytes.unwrap_or_default())).ok_or(Errno(EPROTO))
 }
 
-/// A message being written, without an allocator.
+/// Builds a message without an allocator.
 struct Message {
     bytes: [u8; LONGEST],
     used: usize,
 }
 
 impl Sink for Message {
-    /// Bytes beyond the longest message are dropped; the other side refuses a cut message.
+    /// Drops bytes beyond the longest message; the receiver refuses a truncated message.
     fn append(&mut self, bytes: &[u8]) {
         let end = self.used.saturating_add(bytes.len());
         if let Some(room) = self.bytes.get_mut(self.used..end) {

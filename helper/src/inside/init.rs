@@ -1,4 +1,4 @@
-//! PID 1 once the command runs: reaps, passes signals on, reports the end, and takes everything with it.
+//! PID 1 while the command runs: reaps children, passes signals on, reports the end, and ends every process.
 
 use crate::{
     channel::Channel,
@@ -10,9 +10,9 @@ use crate::{
 };
 
 /// Every process of the namespace but init.
-const EVERYONE: i32 = -1;
+const ALL_PROCESSES: i32 = -1;
 
-/// What all reaped processes used together.
+/// Resources that all reaped processes used together.
 #[derive(Default)]
 struct Usage {
     user_us: u64,
@@ -35,13 +35,13 @@ impl Usage {
     }
 }
 
-/// What tells of children that end. Made before there is one: without it nothing runs.
+/// A signalfd for SIGCHLD. Created before the first child, so nothing runs without it.
 pub(crate) fn signals() -> Result<Fd, Errno> {
     sys::signal_fd(1u64 << (SIGCHLD.wrapping_sub(1)))
 }
 
-/// Serves until the command and what it may leave behind have ended, or the outside is gone. Returning means exit,
-/// which kills whoever is left.
+/// Serves until the command and the processes it may leave behind have ended, or the outside is gone. The
+/// caller then exits, which kills every process that is left.
 pub(crate) fn serve(
     channel: &Channel,
     command: Running,
@@ -53,27 +53,27 @@ pub(crate) fn serve(
         let [ended, spoken] = wait(signals, channel.socket())?;
         if ended {
             sys::take_signal(signals)?;
-            let Reaping { status, nobody_left } = reap(command.pid, &mut usage);
-            // What is unlinked and still open is there until the end of the last who has it open.
+            let Reaping { status, no_child_left } = reap(command.pid, &mut usage);
+            // A deleted file uses space until the last process that has it open ends.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
                 Some(end) if !command.background => return finish(channel, end, usage),
                 Some(end) => usage.report(channel, end, 0)?,
                 None => {}
             }
-            if nobody_left {
+            if no_child_left {
                 return Ok(());
             }
         }
         if spoken {
             match channel.order()? {
-                Some((order, _)) => obey(&order, command.pid),
+                Some((order, _)) => carry_out(&order, command.pid),
                 None => return Ok(()),
             }
         }
     }
 }
 
-/// Sleeps until a child has ended or the outside has spoken or is gone.
+/// Sleeps until a child ends, or the outside sends an order or is gone.
 fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
     let ready = |fd: &Fd| PollFd { fd: fd.number().cast_signed(), events: POLLIN, answered: 0 };
     let mut fds = [ready(signals), ready(socket)];
@@ -81,20 +81,20 @@ fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
     Ok(fds.map(|fd| fd.answered & (POLLIN | POLLHUP | POLLERR) != 0))
 }
 
-/// What came of reaping.
+/// The result of reaping.
 struct Reaping {
-    /// The command's, when it was among them.
+    /// The command's status, if it was reaped.
     status: Option<i32>,
-    nobody_left: bool,
+    no_child_left: bool,
 }
 
-/// Reaps all that have ended.
+/// Reaps every child that has ended.
 fn reap(pid: i32, usage: &mut Usage) -> Reaping {
     let mut status = None;
     loop {
         match sys::reap(false) {
             Ok(Some(reaped)) => {
-                // A command that asks its parent to trace it stops, which is no end.
+                // A command that called PTRACE_TRACEME stops here; it has not ended.
                 if is_stop(reaped.status) {
                     continue;
                 }
@@ -103,9 +103,9 @@ fn reap(pid: i32, usage: &mut Usage) -> Reaping {
                     status = Some(reaped.status);
                 }
             }
-            Ok(None) => return Reaping { status, nobody_left: false },
+            Ok(None) => return Reaping { status, no_child_left: false },
             // ECHILD
-            Err(_) => return Reaping { status, nobody_left: true },
+            Err(_) => return Reaping { status, no_child_left: true },
         }
     }
 }
@@ -115,22 +115,24 @@ fn is_stop(status: i32) -> bool {
     status & 0xff == 0x7f
 }
 
-/// A signal whose receiver is already gone is no error: its end is about to be reported.
-fn obey(order: &Order, pid: i32) {
+/// Carries out an order. Ignores a missing receiver: init reports its end next.
+fn carry_out(order: &Order, pid: i32) {
     let _ = match *order {
-        // The command leads an orphaned process group, where the kernel discards the terminal's stop signals;
-        // stopping has to reach everyone to stop anything.
-        Order::Signal { number } if number == SIGSTOP || number == SIGCONT => sys::kill(EVERYONE, number),
+        // The command leads an orphaned process group, and there the kernel discards the terminal's stop
+        // signals. So stopping must reach every process.
+        Order::Signal { number } if number == SIGSTOP || number == SIGCONT => {
+            sys::kill(ALL_PROCESSES, number)
+        }
         Order::Signal { number } => sys::kill(pid.wrapping_neg(), number),
-        Order::Kill {} => sys::kill(EVERYONE, SIGKILL),
+        Order::Kill {} => sys::kill(ALL_PROCESSES, SIGKILL),
     };
 }
 
-/// Ends every process that the command left behind, then reports: when the outside hears of the end, nothing
-/// of the sandbox can touch a file any more.
+/// Kills every process that the command left behind, then reports. Once the outside reads the report, no
+/// process of the sandbox can change a file any more.
 fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage) -> Result<(), Errno> {
     let mut killed = 0u32;
-    while sys::kill(EVERYONE, SIGKILL).is_ok() {
+    while sys::kill(ALL_PROCESSES, SIGKILL).is_ok() {
         let mut wait = true;
         while let Ok(Some(reaped)) = sys::reap(wait) {
             if is_stop(reaped.status) {
@@ -144,7 +146,7 @@ fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage) -> Result<(), Er
     usage.report(channel, end, killed)
 }
 
-/// The first private file system in which nothing is left.
+/// The number of the first full private file system.
 fn full_room(rooms: &Rooms<'_>) -> u32 {
     for (number, path) in (0u32..).zip(rooms.iter().flatten()) {
         match sys::tmpfs_room(path) {

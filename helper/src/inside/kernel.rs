@@ -1,4 +1,4 @@
-//! Numbers of the Linux user ABI, named as in its headers; its structures are in [`layout`]. Data only.
+//! Numbers of the Linux user ABI, named as in its headers. [`layout`] has the structures. Data only.
 //!
 //! Sources: include/uapi/linux of Linux 6.18 and arch/x86/entry/syscalls/syscall_64.tbl.
 
@@ -136,7 +136,7 @@ pub(crate) const MS_MOVE: u64 = 8192;
 pub(crate) const MS_REC: u64 = 16384;
 pub(crate) const MS_PRIVATE: u64 = 1 << 18;
 pub(crate) const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// `struct statfs`, in words of 64 bits.
+/// `struct statfs` in 64-bit words.
 pub(crate) const STATFS_WORDS: usize = 15;
 pub(crate) const MS_SLAVE: u64 = 1 << 19;
 pub(crate) const S_IFREG: usize = 0o100_000;
@@ -209,7 +209,7 @@ pub(crate) const F_DUPFD_CLOEXEC: usize = 1030;
 
 pub(crate) const PR_CAPBSET_DROP: usize = 24;
 pub(crate) const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-/// One more than the highest capability number the kernel could ever have in two 32-bit words.
+/// One more than the highest capability number that fits into two 32-bit words.
 pub(crate) const CAPABILITIES: usize = 64;
 pub(crate) const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
 pub(crate) const LANDLOCK_RULE_PATH_BENEATH: usize = 1;

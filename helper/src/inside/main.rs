@@ -1,6 +1,6 @@
-//! The program that lives inside the sandbox. It carries plans out and decides nothing.
+//! The program that runs inside the sandbox. It carries plans out and decides nothing.
 //!
-//! Freestanding: no allocator, no panic, no text, no library. It starts as PID 1 of new user and pid
+//! It is freestanding: no allocator, no panic, no text, no library. It starts as PID 1 of new user and pid
 //! namespaces, with the control socket as descriptor 0 and every signal blocked.
 #![no_std]
 #![no_main]
@@ -36,8 +36,8 @@ use plan::Plan;
 use sys::{Errno, Fd};
 use wire::{Cursor, Field};
 
-/// Where program start arrives, with the stack as execve(2) left it. PID 1 has a name and no argument; with
-/// arguments the image is an ordinary program.
+/// The entry point, with the stack as execve(2) left it. PID 1 gets a name and no argument. With arguments
+/// the image runs as an ordinary program.
 extern "C" fn run(stack: *const usize) -> ! {
     #[expect(unsafe_code, reason = "the stack of program start has no other type")]
     // SAFETY: `_start` passes the stack pointer that the kernel gave it.
@@ -48,19 +48,19 @@ extern "C" fn run(stack: *const usize) -> ! {
     match Channel::adopt(Fd::INHERITED) {
         Ok(channel) => live(&channel, confine),
         Err(errno) => {
-            // Nobody is left to tell when this fails too.
+            // If this fails too, there is nobody left to tell.
             let _ = Channel::report_on(Fd::INHERITED, &Fault::init(errno).report(), None);
             sys::exit(1)
         }
     }
 }
 
-/// Does `what` and ends; a fault is told to the outside.
+/// Runs `what` and exits. Reports a fault to the outside.
 fn live(channel: &Channel, what: impl FnOnce(&Channel) -> Result<(), Fault>) -> ! {
     let code = match what(channel) {
         Ok(()) => 0,
         Err(fault) => {
-            // Nobody is left to tell when this fails too: the exit alone ends everything.
+            // If this fails too, the exit alone ends every process.
             let _ = channel.report(&fault.report());
             1
         }
@@ -68,8 +68,8 @@ fn live(channel: &Channel, what: impl FnOnce(&Channel) -> Result<(), Fault>) -> 
     sys::exit(code)
 }
 
-/// The life of one sandbox: build what is shared, then be the only worker or fork workers; or that of a bridge or a
-/// reaper. The outside compiles the plan while the first steps are carried out.
+/// Runs one sandbox: sets up the shared part, then acts as its only worker or forks workers. Also runs a
+/// bridge or a reaper. The outside compiles the plan during the first steps.
 fn confine(channel: &Channel) -> Result<(), Fault> {
     let begun = sys::monotonic_us();
     sys::signal_mask(u64::MAX).map_err(Fault::init)?;
@@ -97,7 +97,7 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     }
 }
 
-/// What went wrong, and where in the plan.
+/// What failed, and where in the plan.
 #[derive(Clone, Copy)]
 struct Fault {
     section: u32,
@@ -111,12 +111,12 @@ impl Fault {
         Self { section: section::INIT, index: control::init::RUN, errno }
     }
 
-    /// clone(2) of a worker or a payload was refused.
+    /// clone(2) of a worker or a payload failed.
     fn clone(errno: Errno) -> Self {
         Self { section: section::INIT, index: control::init::CLONE, errno }
     }
 
-    /// A fault with what the command asks for.
+    /// A fault in the command's request.
     fn request(index: u32, errno: Errno) -> Self {
         Self { section: section::REQUEST, index, errno }
     }
@@ -128,6 +128,7 @@ impl Fault {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // Unreachable: scripts/inside-is-freestanding proves that nothing refers to it. The sandbox would end, not run unconfined.
+    // Unreachable: scripts/inside-is-freestanding proves that nothing refers to it. The sandbox would end,
+    // not run unconfined.
     sys::exit(2)
 }

@@ -1,4 +1,5 @@
-//! Mounts. What comes from the host is copied detached, checked, given its attributes, and only then attached.
+//! Mounts. The inside copies a host mount detached, checks it, sets its attributes, and only then attaches
+//! it.
 
 use core::ffi::CStr;
 
@@ -8,17 +9,17 @@ use crate::{
     sys::{self, Errno, Fd},
 };
 
-/// A tmpfs on top of the old root, entered; it becomes the root in [`pivot`]. Until then the working directory is
-/// where targets start and `/` is where sources do.
+/// Mounts a tmpfs on top of the old root and enters it. It becomes the root in [`pivot`]. Until then targets
+/// start at the working directory, and sources at `/`.
 pub(crate) fn new_root(options: &CStr) -> Result<Fd, Errno> {
-    // Any directory will do as a place to stand on, and this one is always there; the old root goes away whole.
+    // Any directory works as the mount point, and /proc always exists. The old root is detached as a whole.
     sys::mount(None, c"/proc", Some(c"tmpfs"), MS_NOSUID | MS_NODEV, Some(options))?;
     let root = sys::open_path(None, c"/proc")?;
     sys::change_dir_to(&root)?;
     Ok(root)
 }
 
-/// Swaps the root for the working directory that [`new_root`] entered, and lets go of everything old.
+/// Makes the working directory that [`new_root`] entered the root, and detaches the old root.
 pub(crate) fn pivot(root: &Fd) -> Result<(), Errno> {
     sys::change_dir_to(root)?;
     sys::pivot_root_here()?;
@@ -26,17 +27,17 @@ pub(crate) fn pivot(root: &Fd) -> Result<(), Errno> {
     sys::change_dir(c"/")
 }
 
-/// The root of a mount namespace that is a copy, entered; descriptors from before lead into the original.
+/// Enters the root of a copied mount namespace. Older descriptors lead into the original.
 pub(crate) fn enter_root() -> Result<Fd, Errno> {
     let root = sys::open_path(None, c"/")?;
     sys::change_dir_to(&root)?;
     Ok(root)
 }
 
-/// Makes the host's `source` and all mounts below it visible at the target.
+/// Makes the host's `source` and every mount below it visible at the target.
 ///
-/// The outside looked at `source` before; whoever exchanged it or a part of its path for something else in the
-/// meantime is caught by comparing the inode that is about to be shown. `ESTALE` says so.
+/// The outside checked `source` earlier. If another process has replaced it or a part of its path since, the
+/// inode differs and this fails with `ESTALE`.
 pub(crate) fn bind(
     root: &Fd,
     source: &CStr,
@@ -52,14 +53,14 @@ pub(crate) fn bind(
     attach(root, &tree, (target, within))
 }
 
-/// Lays something empty of the root's own, a directory or /dev/null, over the target.
+/// Covers the target with an empty directory of the new root or with its /dev/null.
 pub(crate) fn cover(root: &Fd, empty: &CStr, place: (&CStr, Within)) -> Result<(), Errno> {
     let tree = sys::clone_tree(Some(root), empty)?;
     sys::set_attributes(&tree, MOUNT_ATTR_RDONLY, false)?;
     attach(root, &tree, place)
 }
 
-/// Lays what lies at the target, a place of the view where others may exchange parts of the path, over itself.
+/// Mounts the target over itself. Other processes may replace parts of its path.
 pub(crate) fn pin(root: &Fd, target: &CStr, attributes: u64) -> Result<(), Errno> {
     let place = sys::open_path(Some(root), target)?;
     let tree = sys::clone_tree_of(&place)?;
@@ -74,7 +75,7 @@ fn attach(root: &Fd, tree: &Fd, (target, within): (&CStr, Within)) -> Result<(),
     }
 }
 
-/// Moves a mount and all below it.
+/// Moves a mount and every mount below it.
 pub(crate) fn relocate(root: &Fd, (from, to): (&CStr, &CStr), within: Within) -> Result<(), Errno> {
     match within {
         Within::Root => sys::mount(Some(from), to, None, MS_MOVE, None),
@@ -82,7 +83,7 @@ pub(crate) fn relocate(root: &Fd, (from, to): (&CStr, &CStr), within: Within) ->
     }
 }
 
-/// Mounts `from` at the target, both of the view; see `MountAgain`.
+/// Mounts `from` at the target; both are paths of the view. See `MountAgain`.
 pub(crate) fn mount_again(
     root: &Fd,
     (from, target): (&CStr, &CStr),
@@ -94,8 +95,8 @@ pub(crate) fn mount_again(
         let is_it = identity == (0, 0) || sys::identity(&place)? == identity;
         return if is_it && sys::is_mount_root(&place)? { Ok(()) } else { Err(Errno(ESTALE)) };
     }
-    // Any mount keeps a directory in its place. What makes something read-only or covers it must be the topmost: what
-    // lies there may have come with a directory that was renamed.
+    // Any mount keeps its directory in place. A read-only mount or a cover must be the topmost one: an
+    // existing mount may have come along with a renamed directory.
     if attributes & MOUNT_ATTR_RDONLY == 0 && sys::is_mount_root(&place)? {
         return Ok(());
     }
@@ -107,7 +108,7 @@ pub(crate) fn mount_again(
     sys::attach(&tree, &place)
 }
 
-/// Mounts a file system of the kernel's at the target.
+/// Mounts a kernel file system at the target.
 pub(crate) fn mount(
     root: &Fd,
     kind: &CStr,

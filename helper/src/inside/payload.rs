@@ -1,6 +1,6 @@
-//! The payload: puts on the last walls, waits for its command, and becomes it.
+//! The payload: applies the last restrictions, waits for its command, and becomes it.
 //!
-//! It is born by a vfork, so it shares init's memory until execve(2): that is how init learns what went wrong.
+//! A vfork creates it, so it shares init's memory until execve(2). That is how init learns what failed.
 
 use core::mem::MaybeUninit;
 
@@ -15,45 +15,45 @@ use crate::{
     terminal,
 };
 
-/// Room for the payload's few frames.
+/// Stack for the payload's few frames.
 const STACK: usize = 16 * 1024;
 
-/// What the payload is born with.
+/// What the payload starts with.
 pub(crate) struct Payload<'p> {
     pub(crate) state: State<'p>,
     pub(crate) file_mask: usize,
-    /// When its worker began, where somebody wants to know that it waits for its command.
+    /// The start time of its worker, if the outside wants a report that the worker waits for its command.
     pub(crate) begun: Option<u64>,
 }
 
-/// A command that runs.
+/// A running command.
 #[derive(Clone, Copy)]
 pub(crate) struct Running {
     pub(crate) pid: i32,
-    /// Whether processes that it leaves behind live on.
+    /// Whether processes that it leaves behind stay alive.
     pub(crate) background: bool,
 }
 
-/// What the payload needs, and where it leaves what init must know.
+/// The payload's input, and its result for init.
 struct Task<'t> {
     steps: &'t [u8],
     channel: &'t Channel,
     payload: Payload<'t>,
     background: bool,
-    /// Where the request lies.
+    /// The mappings of the request.
     request: [Range; 2],
     end: Option<End>,
 }
 
-/// How a payload ended that did not become a command.
+/// Why a payload ended without becoming a command.
 #[derive(Clone, Copy)]
 enum End {
-    /// The outside is gone, or somebody killed it, and there was no command.
+    /// The outside is gone, or a signal killed the payload, and there was no command.
     Unused,
     Failed(Fault),
 }
 
-/// Starts the payload. Answers once it has become its command; `None` when there was none.
+/// Starts the payload. Returns once it has become its command, or `None` if there was no command.
 pub(crate) fn start<'p>(
     steps: &'p [u8],
     payload: Payload<'p>,
@@ -61,12 +61,13 @@ pub(crate) fn start<'p>(
 ) -> Result<Option<Running>, Fault> {
     let mut task =
         Task { steps, channel, payload, background: false, request: [(0, 0); 2], end: Some(End::Unused) };
-    // Not zeroed: that would touch pages that few frames ever reach.
+    // Zeroing would touch pages that the few frames never reach.
     let mut stack = [MaybeUninit::uninit(); STACK];
     let pid = sys::vfork(&mut stack, run, &mut task).map_err(Fault::clone)?;
     match task.end {
         None => {
-            // Whoever referred to it has become the command; its environment, which may hold secrets, is not for init.
+            // The process that used this mapping has become the command. Its environment may hold secrets,
+            // which init must not keep.
             task.request.into_iter().filter(|(_, length)| *length > 0).for_each(sys::unmap);
             Ok(Some(Running { pid, background: task.background }))
         }
@@ -75,7 +76,7 @@ pub(crate) fn start<'p>(
     }
 }
 
-/// Where the payload's life begins.
+/// The entry of the payload.
 extern "C" fn run(argument: *mut u8) -> ! {
     #[expect(unsafe_code, reason = "the other half of vfork")]
     // SAFETY: `start` passed its `Task` to this very entry.
@@ -88,7 +89,7 @@ extern "C" fn run(argument: *mut u8) -> ! {
 fn become_command(task: &mut Task<'_>) -> End {
     match prepare(task) {
         Ok(Some((request, vectors))) => {
-            // execve(2) does not return to say so.
+            // execve(2) does not return on success, so record that before the call.
             task.end = None;
             End::Failed(Fault::request(request::EXEC, execute(&request, &vectors)))
         }
@@ -97,7 +98,7 @@ fn become_command(task: &mut Task<'_>) -> End {
     }
 }
 
-/// Everything before execve(2): the walls that are the command's own, then, once it is known, what it asks for.
+/// Everything before execve(2): the command's own walls, then the setup for its request.
 fn prepare(task: &mut Task<'_>) -> Result<Option<(Request<'static>, Vectors<'static>)>, Fault> {
     steps::carry_out(task.steps, section::PAYLOAD, &mut task.payload.state, task.channel)?;
     task.channel.close_others().map_err(Fault::init)?;
@@ -111,7 +112,7 @@ fn prepare(task: &mut Task<'_>) -> Result<Option<(Request<'static>, Vectors<'sta
     let vectors = Vectors::lay_out(scratch, request.arguments, request.environment)
         .map_err(|errno| Fault::request(request::EXEC, errno))?;
     connect(&request, task.channel)?;
-    // Not before: one of them may be on descriptors, of which it takes some to get here.
+    // Only now: a limit may be on descriptors, and the steps above need some.
     steps::carry_out(request.limits, section::LIMITS, &mut task.payload.state, task.channel)?;
     sys::close_range(3, u32::MAX).map_err(Fault::init)?;
     sys::change_dir(request.cwd).map_err(|errno| Fault::request(request::CWD, errno))?;
@@ -120,7 +121,7 @@ fn prepare(task: &mut Task<'_>) -> Result<Option<(Request<'static>, Vectors<'sta
     Ok(Some((request, vectors)))
 }
 
-/// Puts the standard descriptors in place: those that came, or a new pseudoterminal.
+/// Sets up the standard descriptors: those that came with the request, or a new pseudoterminal.
 fn connect(request: &Request<'_>, channel: &Channel) -> Result<(), Fault> {
     if request.terminal == 0 {
         return (0..=2).try_for_each(keep_standard).map_err(Fault::init);
@@ -133,8 +134,8 @@ fn connect(request: &Request<'_>, channel: &Channel) -> Result<(), Fault> {
     give().map_err(|errno| Fault::request(request::TERMINAL, errno))
 }
 
-/// Keeps a standard descriptor for the command; the host's null device is exchanged for the sandbox's own, whose
-/// mode and owner nobody inside can change.
+/// Keeps a standard descriptor for the command. Replaces the host's null device with the sandbox's own:
+/// nobody inside can change the mode and the owner of that.
 fn keep_standard(number: u32) -> Result<(), Errno> {
     if sys::is_null_device(number)? {
         return sys::duplicate_to(&sys::open_terminal(c"/dev/null")?, number as usize);
@@ -142,8 +143,8 @@ fn keep_standard(number: u32) -> Result<(), Errno> {
     sys::keep_across_exec(number as usize)
 }
 
-/// Tries each place where the program could be, as execvpe(3) does: the first that is there decides, but one
-/// that may not be executed does not hide a later one.
+/// Tries each path of the program, as execvpe(3) does. The first existing file decides, but one without
+/// execute permission does not hide a later one.
 fn execute(request: &Request<'_>, vectors: &Vectors<'_>) -> Errno {
     let mut reason = Errno(ENOENT);
     for program in request.programs.iter() {

@@ -1,5 +1,5 @@
-//! The reaper: takes a cgroup and those in it away once the outside is gone, however that ended. It waits for nothing but
-//! the end of its socket, runs nothing, and lies in none of the groups that it removes.
+//! The reaper: removes a cgroup and kills its processes once the outside is gone, however that ended. It only
+//! waits for the end of its socket, runs no program, and is in none of the groups that it removes.
 
 use core::ffi::CStr;
 
@@ -10,23 +10,23 @@ use crate::{
     sys::{self, Errno, Fd},
 };
 
-/// Where an entry of getdents64(2) has its length, its kind and its name.
+/// Offsets of the length, the type and the name in an entry of getdents64(2).
 const LENGTH_AT: usize = 16;
 const KIND_AT: usize = 18;
 const NAME_AT: usize = 19;
 const DIRECTORY: u8 = 4;
 
-/// A pause between tries, in milliseconds, and how many there are: half a minute in all. What was killed is gone
-/// after a few, and what is stuck in the kernel for longer is swept up by whoever makes a group next.
+/// Milliseconds between tries, and the number of tries: half a minute in all. Killed processes are gone after
+/// a few. Whoever creates the next group removes one whose processes hang in the kernel for longer.
 const PAUSE: i32 = 10;
 const TRIES: u32 = 3_000;
 
 /// Waits until the outside is gone, then removes the group `name` in `directory`.
 pub(crate) fn serve(channel: &Channel, directory: &Fd, name: &CStr) -> Result<(), Fault> {
-    // Whoever lives as long as a session must not keep a file system busy.
+    // This process may live as long as a session and must not keep a file system busy.
     sys::change_dir(c"/").map_err(Fault::init)?;
     let mut byte = [0u8; 1];
-    // Nothing ever comes but the end; a message from a build that sends one is none.
+    // Only the end of the socket counts. Ignore any message, such as one from another build.
     while let Ok((count, _)) = sys::receive(channel.socket(), &mut byte) {
         if count == 0 {
             break;
@@ -41,21 +41,22 @@ pub(crate) fn serve(channel: &Channel, directory: &Fd, name: &CStr) -> Result<()
     Ok(())
 }
 
-/// Kills what is in the group and tries to remove it; answers whether it is still there. One that somebody has locked is
-/// let alone: the outside is gone, so another program has made it, or takes it away at this moment.
+/// Kills the processes of the group and tries to remove it. Returns whether it still exists. Leaves a locked
+/// group alone: the outside is gone, so another program created it or is removing it now.
 fn is_left(directory: &Fd, name: &CStr) -> bool {
     if let Ok(group) = sys::open_dir(directory, name) {
         if sys::try_lock(&group) == Err(Errno(EAGAIN)) {
             return true;
         }
-        // Before Linux 5.14 there is no such file: then the ends of the sandboxes' own PID 1 have to do.
+        // Linux before 5.14 has no cgroup.kill. There the kernel kills the processes when the sandbox's PID 1
+        // ends.
         let _ = sys::kill_cgroup(&group);
         remove_below(&group);
     }
     !matches!(sys::remove_dir(directory, name), Ok(()) | Err(Errno(ENOENT)))
 }
 
-/// Removes the groups in a group, which have none in them.
+/// Removes the groups inside a group; they contain none themselves.
 fn remove_below(group: &Fd) {
     let mut buffer = [0u8; 2048];
     loop {
@@ -67,7 +68,7 @@ fn remove_below(group: &Fd) {
             let is_directory = entry.get(KIND_AT) == Some(&DIRECTORY);
             let name = entry.get(NAME_AT..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
             if let Some(name) = name.filter(|name| is_directory && !is_dots(name)) {
-                // Whoever is still in it is gone the next time.
+                // A group with a dying process is removed by the next try.
                 let _ = sys::remove_dir(group, name);
             }
             rest = after;
@@ -75,7 +76,7 @@ fn remove_below(group: &Fd) {
     }
 }
 
-/// The first entry, and those after it.
+/// Splits `entries` into the first entry and the rest.
 fn next(entries: &[u8]) -> Option<(&[u8], &[u8])> {
     let &[low, high] = entries.get(LENGTH_AT..KIND_AT)? else { return None };
     let length = u16::from_le_bytes([low, high]);

@@ -1,4 +1,4 @@
-//! The interpreter: a loop and a match. What a step does is in `mounts` or one call in `sys`.
+//! The interpreter: a loop and a match. Each step is a function in `mounts` or one call in `sys`.
 
 use core::ffi::CStr;
 
@@ -12,18 +12,18 @@ use crate::{
     sys::{self, Errno, Fd},
 };
 
-/// What earlier steps made for later ones.
+/// Results of earlier steps that later steps need.
 #[derive(Default)]
 pub(crate) struct State<'p> {
     root: Option<Fd>,
     ruleset: Option<Fd>,
-    /// Places whose Landlock rules are left out.
+    /// Paths whose Landlock rules are skipped.
     forgone: [Option<&'p CStr>; MOST_FORGONE],
-    /// Private file systems, to be looked at after the command.
+    /// Private file systems to check after the command.
     pub(crate) rooms: Rooms<'p>,
 }
 
-/// Private file systems, by where they lie.
+/// Private file systems, by path.
 pub(crate) type Rooms<'p> = [Option<&'p CStr>; MOST_ROOMS];
 
 impl<'p> State<'p> {
@@ -31,7 +31,7 @@ impl<'p> State<'p> {
         note(&mut self.forgone, path)
     }
 
-    /// Whether `path` is a place that the command goes without, or lies below one.
+    /// Whether `path` is one of the skipped paths, or below one.
     fn forgoes(&self, path: &CStr) -> bool {
         let is_below = |place: &&CStr| match path.to_bytes().strip_prefix(place.to_bytes()) {
             Some(rest) => matches!(rest.first(), None | Some(b'/')),
@@ -56,8 +56,8 @@ fn note<'p>(slots: &mut [Option<&'p CStr>], path: &'p CStr) -> Result<(), Errno>
     Ok(())
 }
 
-/// Carries out every step of a section, in order. A failing step ends it, unless it is optional: then the
-/// outside is told which protection is missing.
+/// Carries out every step of a section, in order. A failing step ends the section unless it is optional; then
+/// the outside gets a report of the missing protection.
 pub(crate) fn carry_out<'p>(
     bytes: &'p [u8],
     section: u32,

@@ -1,4 +1,5 @@
-//! One function per system call, typed and safe to call. All unsafe code of the inside but assembly is here.
+//! One function per system call, typed and safe to call. All unsafe code of the inside is here, except the
+//! assembly.
 #![expect(unsafe_code, reason = "the one fence around system calls")]
 
 use core::{ffi::CStr, mem, ptr};
@@ -14,10 +15,10 @@ pub(crate) struct Errno(pub(crate) i32);
 pub(crate) struct Fd(i32);
 
 impl Fd {
-    /// Descriptor 0 as the outside left it: the control socket. Never closed through this name.
+    /// Descriptor 0, the control socket that the outside opened. Never closed through this name.
     pub(crate) const INHERITED: &'static Self = &Self(0);
 
-    /// Takes over a descriptor that was received.
+    /// Takes ownership of a received descriptor.
     pub(crate) fn adopt(number: i32) -> Self {
         Self(number)
     }
@@ -32,7 +33,7 @@ impl Fd {
 }
 
 impl Drop for Fd {
-    // Not in line: a kilobyte of the image, for owners of several.
+    // Inlining would add a kilobyte to the image, for owners of several descriptors.
     #[inline(never)]
     fn drop(&mut self) {
         // SAFETY: close(2) takes a number; this value owns it and is gone after this.
@@ -40,8 +41,8 @@ impl Drop for Fd {
     }
 }
 
-/// The obligation of every call below is the same: each pointer among `arguments` is valid for what the system
-/// call reads or writes there. It is met by passing addresses of live references, with their true sizes.
+/// Every call below has the same obligation: each pointer among `arguments` is valid for what the system call
+/// reads or writes there. Callers meet it by passing addresses of live references with their true sizes.
 macro_rules! call {
     ($number:expr $(, $argument:expr)* $(,)?) => {{
         let arguments = six([$( $argument as usize ),*]);
@@ -77,7 +78,7 @@ pub(crate) use self::{
 #[cfg(not(kennel_client))]
 pub(crate) use self::{bridge::*, cgroups::*};
 
-/// Arguments beyond those that a call has are zero.
+/// Fills the missing arguments with zeros.
 fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {
     let mut padded = [0; 6];
     for (slot, argument) in padded.iter_mut().zip(arguments) {
@@ -93,7 +94,7 @@ fn check(answer: isize) -> Result<usize, Errno> {
     Ok(answer.cast_unsigned())
 }
 
-/// Takes over the descriptor that a call has just made.
+/// Takes ownership of a descriptor that a call returned.
 pub(crate) fn fd(answer: usize) -> Fd {
     Fd(i32::try_from(answer).unwrap_or(-1))
 }

@@ -1,11 +1,12 @@
-//! A pseudoterminal from the sandbox's own devpts: the master goes outside, the peer becomes stdio.
+//! A pseudoterminal from the sandbox's own devpts: the outside gets the master, and the peer becomes stdio.
 
 use crate::{
     kernel::TIOCSCTTY,
     sys::{self, Errno, Fd},
 };
 
-/// Opens a pair of the given window size (rows high, columns low 16 bits; zero leaves it unset).
+/// Opens a pair with the given window size (rows in the high, columns in the low 16 bits; zero leaves it
+/// unset).
 pub(crate) fn open(window: u32) -> Result<(Fd, Fd), Errno> {
     let master = sys::open_terminal(c"/dev/pts/ptmx")?;
     sys::unlock_terminal(&master)?;
@@ -16,7 +17,7 @@ pub(crate) fn open(window: u32) -> Result<(Fd, Fd), Errno> {
     Ok((master, peer))
 }
 
-/// Makes `peer` the controlling terminal and stdio. The caller leads a session without one.
+/// Makes `peer` the controlling terminal and stdio. The caller must lead a session without a terminal.
 pub(crate) fn take(peer: &Fd) -> Result<(), Errno> {
     sys::ioctl(peer, TIOCSCTTY, 0)?;
     (0..=2).try_for_each(|number| sys::duplicate_to(peer, number))

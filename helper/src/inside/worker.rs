@@ -1,4 +1,4 @@
-//! A worker: everything that one command does not share with others. It serves one command and is gone.
+//! A worker: everything that one command does not share with others. It serves one command and ends.
 
 use crate::{
     Fault,
@@ -11,7 +11,7 @@ use crate::{
     sys::{self, Errno, Fd},
 };
 
-/// A worker that the zygote forked, in a pid namespace of its own: PID 1 of it.
+/// Runs a worker that the zygote forked, as PID 1 of its own pid namespace.
 pub(crate) fn forked<'p>(
     channel: &'p Channel,
     plan: &Plan<'p>,
@@ -25,7 +25,7 @@ pub(crate) fn forked<'p>(
     confined(channel, plan, Payload { state, file_mask, begun: Some(begun) })
 }
 
-/// PID 1 of a one-shot, which is its own worker: its namespaces and mounts are fresh as they are.
+/// Runs the only worker of a one-shot, as PID 1. Its namespaces and mounts are still fresh.
 pub(crate) fn serve<'p>(
     channel: &'p Channel,
     plan: &Plan<'p>,
@@ -36,7 +36,7 @@ pub(crate) fn serve<'p>(
     confined(channel, plan, Payload { state, file_mask, begun: None })
 }
 
-/// Puts the walls up, starts the payload, and sees it to its end.
+/// Applies the walls, starts the payload, and serves it to its end.
 fn confined<'p>(channel: &'p Channel, plan: &Plan<'p>, mut payload: Payload<'p>) -> Result<(), Fault> {
     steps::carry_out(plan.walls, section::WALLS, &mut payload.state, channel)?;
     let rooms = payload.state.rooms;
@@ -46,7 +46,7 @@ fn confined<'p>(channel: &'p Channel, plan: &Plan<'p>, mut payload: Payload<'p>)
     init::serve(channel, running, &rooms, &signals).map_err(Fault::init)
 }
 
-/// Undoes what the zygote set for itself, and gives the outside a hold on this process.
+/// Resets what the zygote set for itself, and hands the outside a pidfd of this process.
 fn born(channel: &Channel) -> Result<(), Errno> {
     sys::keep_children()?;
     let myself: Fd = sys::open_process(1)?;

@@ -1,4 +1,4 @@
-//! The zygote: PID 1 of a session. It forks workers when it is told to, and never runs anything of a user's.
+//! The zygote: PID 1 of a session. It forks workers on orders, and never runs a user's program.
 
 use crate::{
     Fault,
@@ -11,13 +11,13 @@ use crate::{
     worker,
 };
 
-/// Forks workers until the outside is gone. Returning means exit, which kills whoever is left.
+/// Forks workers until the outside is gone. The caller then exits, which kills every process that is left.
 pub(crate) fn serve(
     channel: &Channel,
     plan: &Plan<'_>,
     (begun, file_mask): (u64, usize),
 ) -> Result<(), Fault> {
-    // Workers that end are taken away by the kernel: they have told the outside all there is to know.
+    // The kernel reaps ended workers: they have reported everything to the outside themselves.
     sys::ignore_children().map_err(Fault::init)?;
     channel
         .report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
@@ -35,16 +35,16 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Forks one worker. What goes wrong is told on its own socket, to whoever wanted it: the session goes on.
+/// Forks one worker. Failures are reported on the worker's own socket; the session continues.
 fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&Fd>, file_mask: usize) {
     let refused = |errno| {
-        // Who wanted it may be gone already.
+        // The outside may have closed the socket already.
         let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
     };
     match sys::fork_into_new_pid_namespace(leaf) {
         Ok(None) => begin(socket, plan, narrow, file_mask),
         Ok(Some(_)) => {}
-        // A seccomp filter around all of this hides clone3: then the worker goes to its cgroup by itself.
+        // A seccomp filter around this process may hide clone3. Then the worker enters its cgroup itself.
         Err(Errno(ENOSYS)) => match sys::fork_into_new_pid_namespace(None) {
             Ok(None) => match leaf.map_or(Ok(()), sys::enter_cgroup) {
                 Ok(()) => begin(socket, plan, narrow, file_mask),
@@ -60,10 +60,10 @@ fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&F
     }
 }
 
-/// The life of a worker, in the process that was just forked.
+/// Runs a worker, in the process that was just forked.
 fn begin(socket: &Fd, plan: &Plan<'_>, (steps, length): (Option<Fd>, u32), file_mask: usize) -> ! {
     let begun = sys::monotonic_us();
-    // Before the memfd is closed with everything else.
+    // Before the memfd is closed with the other descriptors.
     let narrow = channel::mapped(steps, length);
     let Ok(channel) = Channel::adopt(socket) else { sys::exit(1) };
     live(&channel, |channel| worker::forked(channel, plan, narrow.map_err(Fault::init)?, (begun, file_mask)))

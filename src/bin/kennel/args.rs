@@ -1,22 +1,15 @@
-//! What was typed. Only shapes and help texts; no meaning.
+//! What the command line accepts: commands, flags and help texts. The flags of a policy are in `flags`.
 
-mod policy;
-mod session;
+use std::{ffi::OsString, path::PathBuf};
 
-use std::{error, ffi::OsString, path::PathBuf, str::FromStr};
-
-use clap::{
-    Args, Parser, Subcommand,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::{Arg, Args, Parser, Subcommand};
 use clap_complete::Shell;
-use kennel::Profile;
+use kennel::{Profile, Span};
 
-pub(crate) use self::{
-    policy::PolicyFlags,
-    session::{Exec, SessionAction, Start},
+use crate::{
+    flags::PolicyFlags,
+    parse::{self, assignment, credential, word},
 };
-use crate::home;
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
 #[derive(Debug, Parser)]
@@ -28,24 +21,24 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run one command confined; its output, input and exit status are as without Kennel.
+    /// Run one confined command; its output, input and exit status are as without Kennel.
     #[command(after_help = RUN_HELP)]
     Run(Run),
-    /// Prepare a sandbox once, for many commands: start, list, stop.
-    #[command(after_help = session::HELP)]
+    /// Prepare a sandbox once and run many commands in it: start, list, stop.
+    #[command(after_help = SESSION_HELP)]
     Session {
         #[command(subcommand)]
         action: SessionAction,
     },
-    /// Run a command in a session that was started before.
-    #[command(after_help = session::EXEC_HELP)]
+    /// Run a command in a session that is already running.
+    #[command(after_help = EXEC_HELP)]
     Exec(Exec),
-    /// Run one operation of a manifest: a program, confined to what the manifest grants, with its credentials.
+    /// Run one operation of a manifest: a program with its credentials, confined to what the manifest grants.
     #[command(after_help = OP_HELP)]
     Op(Op),
     /// Test what this host can enforce, and how to fix what it cannot.
     Probe(Probe),
-    /// Look at a policy without running anything.
+    /// Show or check a policy without running a command.
     Policy {
         #[command(subcommand)]
         action: PolicyAction,
@@ -56,7 +49,7 @@ pub(crate) enum Verb {
         /// The shell.
         shell: Shell,
     },
-    /// Print a manual page, of Kennel or of one of its commands.
+    /// Print the manual page of Kennel or of one of its commands.
     #[command(after_help = MAN_HELP)]
     Man {
         /// The command: `run`, or `session start`.
@@ -85,51 +78,51 @@ Examples:
   kennel run -- make test                     the current directory writable, no network
   kennel run --profile read-only -- rg TODO   nothing writable but /tmp
   kennel run --allow crates.io:443 --allow '*.crates.io:443' -- cargo build
-  kennel run --overlay --diff -- ./install.sh what it would change, without changing it
+  kennel run --overlay --diff -- ./install.sh list what it would change
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
-Exit status: the command's own; 128+N when signal N ended it; 124 on timeout;
-125 when Kennel failed, could not commit everything, could not undo what a successful command did to a protected path,
-or could not pass on its output;
-126 when the command cannot be executed; 127 when it is not found.";
+Exit status: the command's own; 128+N if signal N ended it; 124 on timeout;
+125 if Kennel failed, could not commit every change, could not undo a successful command's change of a protected path,
+or could not pass its output on;
+126 if the command cannot be executed; 127 if it is not found.";
 
 const OP_HELP: &str = "\
 Examples:
   GH_TOKEN=… kennel op gh.toml issue_create --arg title='It works'
   kennel op gh.toml issue_list --credential GH_TOKEN=/run/secrets/gh --json report.json
 
-A credential that the manifest lists comes from the variable of that name, or from a file (/dev/fd/N for a
-descriptor). It reaches the environment of the program and nothing else. The program gets no stdin;
-its output is shown when it has ended.
+Kennel takes each credential of the manifest from the variable of that name, or from a file (/dev/fd/N for a
+descriptor). Only the environment of the program receives it. The program gets no stdin; Kennel shows its
+output after it ends.
 
-Largest files: a manifest 1 MiB, a credential 128 KiB, a program with a hash 512 MiB. Of stdout and stderr
-at most 64 MiB each are kept (max_stdout_bytes, max_stderr_bytes).
+Largest files: a manifest 1 MiB, a credential 128 KiB, a program with a hash 512 MiB. Kennel keeps at most
+64 MiB each of stdout and stderr (max_stdout_bytes, max_stderr_bytes).
 
-Exit status: the program's own; 128+N when signal N ended it; 124 on timeout; 125 when the manifest does not
-allow it, Kennel failed or could not pass on its output; 126 and 127 when it cannot be executed or is not found.";
+Exit status: the program's own; 128+N if signal N ended it; 124 on timeout; 125 if the manifest does not
+allow it, Kennel failed or could not pass its output on; 126 if it cannot be executed; 127 if it is not found.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Op {
     /// The manifest, a TOML file.
-    #[arg(value_name = "MANIFEST", value_parser = home::path())]
+    #[arg(value_name = "MANIFEST", value_parser = parse::path())]
     pub(crate) manifest: PathBuf,
-    /// The name of one of its operations.
+    /// The name of an operation in it.
     #[arg(value_name = "OPERATION")]
     pub(crate) operation: String,
     /// Value for the placeholder {K}.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) arg: Vec<(String, String)>,
-    /// Take credential K from FILE instead of the environment.
+    /// Read credential K from FILE instead of the environment.
     #[arg(long, value_name = "K=FILE", value_parser = credential)]
     pub(crate) credential: Vec<(String, PathBuf)>,
-    /// Append requests and decisions to FILE, as lines of JSON.
-    #[arg(long, value_name = "FILE", value_parser = home::path())]
+    /// Append requests and decisions to FILE as lines of JSON.
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) audit: Option<PathBuf>,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
-    #[arg(long, value_name = "FILE", value_parser = home::path())]
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
-    /// Say nothing on stderr about degraded protections, denials, and the limit that ended the command. Errors, and output or
-    /// records that were lost, are said.
+    /// Do not report degraded protections, denials and the limit that ended the command on stderr. Errors and
+    /// lost output or records are still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -137,22 +130,23 @@ pub(crate) struct Op {
 const VERIFY_HELP: &str = "\
 Examples:
   kennel audit verify exec-2026-01-31.log
-  kennel audit verify --head \"$HASH\" exec.log   also that nothing was cut off since it printed HASH
+  kennel audit verify --head \"$HASH\" exec.log   also checks that the line with HASH remains
 
-Prints how many records each log has, how many of them are chained (--audit-chain), and the hash of the last.
+Prints the number of records in each log, the number of chained ones (--audit-chain), and the hash of the last.
+Checks every log, even after an error.
 
-Exit status: 0 if every log is intact; 1 if one is not; 125 if one cannot be read. All logs are checked.";
+Exit status: 0 if every log is intact; 1 if one is not; 125 if one cannot be read.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditAction {
     /// Check that no line of a log was changed, removed or inserted.
     #[command(after_help = VERIFY_HELP)]
     Verify {
-        /// A head that an earlier run printed; the log (only one) must still contain that line.
+        /// A hash that an earlier run printed; the log must still contain that line. Takes one FILE.
         #[arg(long, value_name = "HASH")]
         head: Option<String>,
         /// The logs.
-        #[arg(required = true, value_name = "FILE", value_parser = home::path())]
+        #[arg(required = true, value_name = "FILE", value_parser = parse::path())]
         files: Vec<PathBuf>,
     },
 }
@@ -161,7 +155,7 @@ pub(crate) enum AuditAction {
 pub(crate) enum PolicyAction {
     /// Print the policy that these flags and files make, as JSON.
     Show(PolicyFlags),
-    /// Check the policy on this host: starts a sandbox, runs no command.
+    /// Check the policy on this host: start a sandbox, run no command.
     Check(PolicyFlags),
 }
 
@@ -170,7 +164,7 @@ pub(crate) struct Probe {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The profile to test with.
+    /// The profile to test.
     #[arg(long, value_name = "PROFILE", default_value_t = Profile::RepoWrite)]
     #[arg(value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
     pub(crate) profile: Profile,
@@ -193,10 +187,10 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
-    #[arg(long, value_name = "FILE", value_parser = home::path())]
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
-    /// Say nothing on stderr about degraded protections, denials, and the limit that ended the command. Errors, and output or
-    /// records that were lost, are said.
+    /// Do not report degraded protections, denials and the limit that ended the command on stderr. Errors and
+    /// lost output or records are still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The command and its arguments.
@@ -204,28 +198,106 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-/// One of the words of `T`: help, completions and errors list them.
-fn word<T>(all: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
-where
-    T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(all).try_map(|word| word.parse::<T>())
+const SESSION_HELP: &str = "\
+Examples:
+  kennel session start --name a1        the current directory writable, no network
+  kennel exec a1 -- make test           as often as you like
+  kennel session list
+  kennel session stop a1
+
+`start` takes the flags of `kennel run` except --tty, --json and the overlay flags.
+Stopping a session that does not exist is not an error.";
+
+const START_HELP: &str = "\
+Examples:
+  kennel session start --name a1
+  kennel session start --name a2 --workspace ~/repo --ro /srv/models --tmp session
+
+Kennel creates the socket in $XDG_RUNTIME_DIR/kennel or /tmp/kennel-UID, and the small client `kennel-exec` beside it:
+`kennel-exec SOCKET CMD` runs a command in the caller's directory and environment. `kennel exec` needs only the name.
+
+Exit status: 0 once the session takes commands; 125 if Kennel cannot prepare it or the name is taken.";
+
+const EXEC_HELP: &str = "\
+Examples:
+  kennel exec a1 -- make test
+  kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s -- cargo test
+  kennel exec a1 --tty -- bash
+
+The command starts in the session's directory, not in yours, with the session's environment.
+It has no more access than the session.
+
+Exit status: as with `kennel run`; 125 also if there is no session of that name.";
+
+/// Hides a flag that Kennel parses only to refuse it with a reason.
+fn hidden(flag: Arg) -> Arg {
+    flag.hide(true)
 }
 
-fn assignment(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionAction {
+    /// Prepare a session in the background; print the path of its socket when it takes commands.
+    #[command(
+        after_help = START_HELP,
+        mut_arg("overlay", hidden),
+        mut_arg("overlay_upper", hidden),
+        mut_arg("overlay_size", hidden)
+    )]
+    Start(Start),
+    /// The background process of `start`.
+    #[command(hide = true)]
+    Host(Start),
+    /// List your running sessions; fail if one cannot be inspected.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a session and every process in it; wait until they are gone.
+    Stop {
+        /// Its name.
+        name: String,
+    },
 }
 
-fn count(text: &str) -> Result<u64, &'static str> {
-    text.parse().map_err(|_| "write a whole number, such as 64")
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// Name of the session: at most 64 letters, digits, `_`, `.` or `-`, starting with a letter or digit.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// Stay in the foreground; the session ends with this process.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    #[command(flatten)]
+    pub(crate) policy: PolicyFlags,
+    /// Do not report degraded protections on stderr.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 }
 
-fn processors(text: &str) -> Result<f64, &'static str> {
-    text.parse().map_err(|_| "write a number of processors, such as 1.5")
-}
-
-fn credential(text: &str) -> Result<(String, PathBuf), String> {
-    let (key, file) = text.split_once('=').ok_or("write KEY=FILE")?;
-    Ok((key.to_owned(), home::behind(file)?))
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    /// Name of the session.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Start in DIR, relative to your current directory, instead of the session's directory.
+    #[arg(long, value_name = "DIR", value_parser = parse::path())]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Set variable K to V. With profile ci-only the session ignores variables that it does not pass
+    /// (--pass-env).
+    #[arg(long, value_name = "K=V", value_parser = assignment)]
+    pub(crate) setenv: Vec<(String, String)>,
+    /// Kill the command after TIME (exit status 124); at most the session's own timeout. If the session then
+    /// does not answer for five seconds, give up (125).
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+    /// Run on its own terminal, with job control. Needs a terminal.
+    #[arg(long)]
+    pub(crate) tty: bool,
+    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    pub(crate) json: Option<PathBuf>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }

@@ -1,4 +1,4 @@
-//! `kennel audit`: whether logs are whole.
+//! `kennel audit`: verifies audit logs.
 
 use std::process::ExitCode;
 
@@ -6,14 +6,14 @@ use kennel::{AuditError, Error, verify_audit};
 
 use crate::{FAILED, args::AuditAction, report};
 
-/// A log is not whole.
+/// Exit status if a log was changed.
 const BROKEN: u8 = 1;
 
 /// Runs `kennel audit`.
 pub(crate) fn audit(action: &AuditAction) -> Result<ExitCode, Error> {
     let AuditAction::Verify { head, files } = action;
     if let (Some(head), [_, _, ..]) = (head, &files[..]) {
-        let reason = "a hash is that of a line in one log: name one FILE with it".to_owned();
+        let reason = "a hash belongs to one log: name one FILE".to_owned();
         return Err(Error::Command { what: "--head", value: head.clone(), reason });
     }
     let head = head.as_deref().map(hash).transpose()?;
@@ -23,7 +23,7 @@ pub(crate) fn audit(action: &AuditAction) -> Result<ExitCode, Error> {
             Err(error) => {
                 let of_this = if matches!(error, AuditError::Broken { .. }) { BROKEN } else { FAILED };
                 report::error(&error.into());
-                // The others are looked at all the same; that one could not be is worse than what is known.
+                // Check the other logs too. A log that cannot be read outranks one that was changed.
                 code = code.max(of_this);
                 continue;
             }
@@ -31,12 +31,12 @@ pub(crate) fn audit(action: &AuditAction) -> Result<ExitCode, Error> {
         };
         let (records, chained) = (found.records, found.chained);
         let line = format!("{}: {records} records, {chained} chained, head {}\n", file.display(), found.head);
-        report::answer(line.as_bytes())?;
+        report::print(line.as_bytes())?;
     }
     Ok(code.into())
 }
 
-/// A hash as logs have it.
+/// Parses a hash as logs print it.
 fn hash(typed: &str) -> Result<String, Error> {
     match typed.len() == 64 && typed.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(typed.to_ascii_lowercase()),

@@ -1,5 +1,5 @@
-//! Writing to descriptors that are not ours alone. Whoever has one too, the command for one, can make it non-blocking: that it
-//! takes nothing now is an error there, and means to wait.
+//! Writes to descriptors that other processes share and may have made non-blocking: `EAGAIN` then means to
+//! wait.
 
 use std::{
     fs::{self, File},
@@ -21,18 +21,19 @@ use nix::{
     unistd::write,
 };
 
-/// What a terminal has room for may be less than a line's end, which it takes whole.
-const BREATH: Duration = Duration::from_millis(1);
+/// Pause after a failed write: a terminal can report room for less than a line end, which it takes only
+/// whole.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
-/// Bytes that a pipe takes at once when poll(2) says that it takes any: PIPE_BUF.
+/// A pipe that poll(2) reports writable takes this many bytes at once: PIPE_BUF.
 const PIECE: usize = 4096;
 
-/// The file that a path leads to, where the path names a descriptor that we were started with: what is appended to later, and
-/// kept from commands, is a file with a name. Any other path is answered as it is.
+/// Resolves a path that names an inherited descriptor to the path of its file: Kennel appends to an audit log
+/// later and hides it from commands, so it needs a name. Returns any other path unchanged.
 ///
 /// # Errors
-/// There is no such descriptor, or it has no file with a name.
-pub(crate) fn file_of(path: &Path) -> io::Result<PathBuf> {
+/// There is no such descriptor, or its file has no name.
+pub(crate) fn resolve_descriptor(path: &Path) -> io::Result<PathBuf> {
     let Some(given) = inherited_descriptor(path).transpose()? else { return Ok(path.to_owned()) };
     let given = File::from(given);
     let named = fs::read_link(format!("/proc/self/fd/{}", given.as_raw_fd()))?;
@@ -43,20 +44,20 @@ pub(crate) fn file_of(path: &Path) -> io::Result<PathBuf> {
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
-        "the descriptor is not that of a regular file with a name",
+        "the descriptor does not refer to a regular file with a name",
     ))
 }
 
-/// Writes all of it.
+/// Writes all of `bytes`.
 ///
 /// # Errors
 /// Those of write(2).
 pub(crate) fn write_all(to: impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        match write_some(&to, bytes)? {
+        match write_once(&to, bytes)? {
             0 => {
                 wait(&to, PollFlags::POLLOUT, None);
-                sleep(BREATH);
+                sleep(RETRY_PAUSE);
             }
             count => bytes = bytes.get(count..).unwrap_or_default(),
         }
@@ -64,19 +65,19 @@ pub(crate) fn write_all(to: impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes all of it to what takes something now and then, and not while that would block: nobody may read it.
+/// Writes all of `bytes` without ever blocking in write(2), because nobody may be reading.
 ///
 /// # Errors
-/// Those of write(2). `WouldBlock` where it has taken nothing for longer than `patience`.
+/// Those of write(2). `WouldBlock` if the descriptor took nothing for longer than `patience`.
 pub(crate) fn write_patiently(to: impl AsFd, bytes: &[u8], patience: Duration) -> io::Result<()> {
     write_while(to, bytes, |silence| Some(patience.saturating_sub(silence)).filter(|left| !left.is_zero()))
 }
 
-/// The same, as long as `patience` answers how much longer to wait before it is asked again. It is told for how long
-/// nothing was taken.
+/// Writes all of `bytes` as [`write_patiently`] does. Calls `patience` with the time since the last progress;
+/// it returns how long to wait before the next call, or `None` to give up.
 ///
 /// # Errors
-/// Those of write(2). `WouldBlock` where it has no more patience.
+/// Those of write(2). `WouldBlock` if `patience` gave up.
 pub(crate) fn write_while(
     to: impl AsFd,
     mut bytes: &[u8],
@@ -84,12 +85,12 @@ pub(crate) fn write_while(
 ) -> io::Result<()> {
     let mut taken = Instant::now();
     while !bytes.is_empty() {
-        let Some(left) = patience(taken.elapsed()) else { return Err(untaken()) };
+        let Some(left) = patience(taken.elapsed()) else { return Err(not_read()) };
         if !wait(&to, PollFlags::POLLOUT, Some(left)) {
             continue;
         }
-        match write_some(&to, bytes.get(..PIECE).unwrap_or(bytes))? {
-            0 => sleep(BREATH),
+        match write_once(&to, bytes.get(..PIECE).unwrap_or(bytes))? {
+            0 => sleep(RETRY_PAUSE),
             count => {
                 bytes = bytes.get(count..).unwrap_or_default();
                 taken = Instant::now();
@@ -99,13 +100,13 @@ pub(crate) fn write_while(
     Ok(())
 }
 
-/// The error for what nobody takes.
-pub(crate) fn untaken() -> io::Error {
-    io::Error::new(io::ErrorKind::WouldBlock, "it is not being read")
+/// The error if nobody reads what is written.
+pub(crate) fn not_read() -> io::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, "nobody reads it")
 }
 
-/// Writes what is taken now, and answers how many bytes that is.
-fn write_some(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+/// Writes what the descriptor takes now. Returns the number of bytes.
+fn write_once(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     match write(to, bytes) {
         Ok(0) => Err(io::ErrorKind::WriteZero.into()),
         Ok(count) => Ok(count),
@@ -114,28 +115,28 @@ fn write_some(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     }
 }
 
-/// Waits until there is room in a descriptor, or something to read, for no longer than `left`; whether there is.
+/// Waits for `what` for at most `left`. Returns whether it happened.
 pub(crate) fn wait(on: impl AsFd, what: PollFlags, left: Option<Duration>) -> bool {
-    match poll(&mut [PollFd::new(on.as_fd(), what)], until(left)) {
-        // The limit of open files is 0, and nothing can be waited for.
+    match poll(&mut [PollFd::new(on.as_fd(), what)], poll_timeout(left)) {
+        // RLIMIT_NOFILE is 0, so poll(2) refuses any descriptor.
         Err(Errno::EINVAL) => true,
         polled => polled.is_ok_and(|count| count > 0),
     }
 }
 
-/// A time to wait, if there is an end to it, as poll(2) has it.
-pub(crate) fn until(left: Option<Duration>) -> PollTimeout {
+/// Converts a time limit for poll(2); `None` waits forever.
+pub(crate) fn poll_timeout(left: Option<Duration>) -> PollTimeout {
     left.map_or(PollTimeout::NONE, |left| PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX))
 }
 
-/// A way to what a stream is which does not block, where it is a terminal or a pipe. `None` also where it cannot be had.
-pub(crate) fn unblocked(stream: impl AsFd + IsTerminal, path: &str) -> Option<File> {
+/// Opens a terminal or pipe again without blocking. Returns `None` for other streams and if that fails.
+pub(crate) fn reopen_nonblocking(stream: impl AsFd + IsTerminal, path: &str) -> Option<File> {
     let is_pipe = |stat: FileStat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFIFO.bits();
     let blocks = stream.is_terminal() || fstat(stream).is_ok_and(is_pipe);
-    blocks.then(|| anew(path)).and_then(Result::ok)
+    blocks.then(|| reopen(path)).and_then(Result::ok)
 }
 
-/// Opens what a descriptor leads to once more, by its path below /proc or /dev: to add to it, and not to block.
-pub(crate) fn anew(path: impl AsRef<Path>) -> io::Result<File> {
+/// Opens the file behind a descriptor again, by its path below /proc or /dev, for non-blocking appends.
+pub(crate) fn reopen(path: impl AsRef<Path>) -> io::Result<File> {
     File::options().append(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)
 }

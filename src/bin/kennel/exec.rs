@@ -1,5 +1,4 @@
-//! `kennel exec`: a command of a session, with the caller's own descriptors, signals passed on, its status for ours. No
-//! runtime: it is started once for every command.
+//! `kennel exec`: runs a command in a session; it starts often, so it needs no async runtime.
 
 use std::{
     io,
@@ -21,43 +20,44 @@ use nix::{
 use crate::{
     FAILED,
     args::Exec,
-    descriptor, report,
-    signals::{Ending, means_to_end, passed_on},
-    terminal::{self, AGAIN, PATIENCE, unwritten},
+    descriptor,
+    process::{Ending, forwarded, is_ending},
+    report,
+    terminal::{self, HURRIED_PATIENCE, REOPEN_PAUSE, unwritten},
     window::Window,
 };
 
-/// The status of a command whose time was up.
+/// The exit status of a command that reached its timeout.
 const TIMED_OUT: u8 = 124;
 
-/// How much longer than the command's time to wait for the session, which is to end it and tell.
+/// Extra time for the session to end the command and report that, after the command's own timeout.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs `kennel exec`.
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     let json = exec.json.as_deref().map(report::create).transpose()?;
     let result = run(exec);
-    let mut told = Ok(());
+    let mut written = Ok(());
     if let (Some(file), Some(path)) = (&json, &exec.json) {
         let text = match &result {
             Ok(End { report: Some(text), .. }) => text.clone(),
-            Ok(End { message, .. }) => report::object(&Report::failed(&turned_away(message))),
+            Ok(End { message, .. }) => report::object(&Report::failed(&refused_call(message))),
             Err(error) => report::object(&Report::failed(error)),
         };
-        told = report::write(file, path, &text);
+        written = report::write(file, path, &text);
     }
-    // What was refused is said also where the report could not be written.
+    // Report an error of the command even if the JSON report could not be written.
     let End { code, message, unwritten, .. } = result?;
-    report::pass(&message);
+    report::relay(&message);
     if let Some(error) = &unwritten {
         report::error(error);
     }
-    told?;
+    written?;
     Ok(code.into())
 }
 
-/// The error for a call that the session did not even make a report of.
-fn turned_away(message: &[u8]) -> Error {
+/// The error for a call that the session refused without a report.
+fn refused_call(message: &[u8]) -> Error {
     let text = String::from_utf8_lossy(message);
     let line = text.lines().next().unwrap_or_default();
     let message = line.strip_prefix("kennel: ").unwrap_or(line).to_owned();
@@ -69,29 +69,29 @@ struct End {
     code: u8,
     message: Vec<u8>,
     report: Option<Vec<u8>>,
-    /// Why not all was shown that it wrote to a terminal of its own.
+    /// Why some output on the command's own terminal was not shown.
     unwritten: Option<Error>,
 }
 
 impl End {
-    /// What the session told of it.
-    fn told(code: u8, message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
+    /// The end as the session reports it.
+    fn reported(code: u8, message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
         Self { code, message, report, unwritten: None }
     }
 
-    /// The same with what the session cannot know: what became of what it wrote to a terminal of its own.
-    fn shown(mut self, shown: io::Result<()>) -> Self {
+    /// Adds what the session cannot know: whether all output on the command's terminal was shown.
+    fn with_output(mut self, shown: io::Result<()>) -> Self {
         if shown.is_ok() {
             return self;
         }
-        // A command may exit with one of these by itself: that is no success either.
+        // A command may exit with one of these statuses by itself; those are failures too.
         let was_killed = matches!(self.code, TIMED_OUT | 129..);
         self.unwritten = unwritten(shown, was_killed);
         if !was_killed {
             self.code = FAILED;
         }
         let error = self.unwritten.as_ref();
-        self.report = self.report.map(|text| report::unshown(&text, self.code, error));
+        self.report = self.report.map(|text| report::correct_unshown(&text, self.code, error));
         self
     }
 }
@@ -102,65 +102,67 @@ fn run(exec: &Exec) -> Result<End, Error> {
     let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
     let client = Client::connect(&exec.name)?;
     client.start(&call, [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()])?;
-    let overdue =
+    let deadline =
         exec.timeout.and_then(|time| Instant::now().checked_add(time.duration())?.checked_add(GRACE));
     let mut window = None;
     let mut ending = Ending::default();
-    // Whether the session has read what it was asked for, since when signals are the command's.
-    let mut is_heard = false;
+    // Whether the session has read the call. From then on signals go to the command.
+    let mut is_read = false;
     loop {
-        let woken = wait(&client, &signals, window.as_mut(), overdue);
-        let [spoken, signalled] =
+        let woken = wait(&client, &signals, window.as_mut(), deadline);
+        let Woken { by_session, by_signal } =
             woken.map_err(|source| Error::Io { what: "wait for the command", source })?;
-        if spoken {
+        if by_session {
             match client.next()? {
-                Event::Terminal(master) => window = Some(Window::open(master).map_err(terminal::absent)?),
+                Event::Terminal(master) => {
+                    window = Some(Window::open(master).map_err(terminal::no_terminal)?)
+                }
                 Event::Ended { code, message, report } => {
-                    let end = End::told(code, message, report);
+                    let end = End::reported(code, message, report);
                     let Some(window) = window else { return Ok(end) };
                     let is_over = code == TIMED_OUT || ending.has(i32::from(code) - 128);
-                    return Ok(end.shown(window.close(patience(&signals, is_over))));
+                    return Ok(end.with_output(window.close(patience(&signals, is_over))));
                 }
                 _ => {}
             }
         }
-        if signalled {
-            is_heard |= !client.is_unheard();
-            let unheard = pass_on((&client, is_heard), &signals, window.as_ref(), &mut ending)?;
+        if by_signal {
+            is_read |= !client.is_unheard();
+            let unheard = forward(&client, is_read, &signals, window.as_ref(), &mut ending)?;
             if let Some(number) = unheard.and_then(|number| u8::try_from(128 + number).ok()) {
                 let message =
                     b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
-                return Ok(End::told(number, message, None));
+                return Ok(End::reported(number, message, None));
             }
         }
-        if !spoken && overdue.is_some_and(|time| Instant::now() >= time) {
-            // What was shown so far stays shown.
+        if !by_session && deadline.is_some_and(|time| Instant::now() >= time) {
+            // Output shown so far stays on the screen.
             let _ = window.map(|window| window.close(patience(&signals, true)));
             return Err(ListenError::Silent { name: exec.name.clone() }.into());
         }
     }
 }
 
-/// How much longer to wait, before this is asked again, for who reads what the command wrote: until a second after we are
-/// told to end, or now where its time was up or such a signal ended it.
+/// Returns how long [`Window::close`] may still wait for the reader of stdout. After a signal that ends this
+/// program it allows one more second; the second starts now if `is_over`.
 fn patience(signals: &SignalFd, is_over: bool) -> impl FnMut() -> Option<Duration> {
     let mut hurried = is_over.then(Instant::now);
     move || {
-        if hurried.is_none() && are_told_to_end(signals) {
+        if hurried.is_none() && ending_signal_arrived(signals) {
             hurried = Some(Instant::now());
         }
         match hurried {
-            Some(since) => PATIENCE.checked_sub(since.elapsed()).map(|left| left.min(AGAIN)),
-            None => Some(AGAIN),
+            Some(since) => HURRIED_PATIENCE.checked_sub(since.elapsed()).map(|left| left.min(REOPEN_PAUSE)),
+            None => Some(REOPEN_PAUSE),
         }
     }
 }
 
-/// Whether a signal has come that means to end us, when there is no command left to pass it on to.
-fn are_told_to_end(signals: &SignalFd) -> bool {
+/// Whether a signal arrived that ends this program. No command is left to receive it.
+fn ending_signal_arrived(signals: &SignalFd) -> bool {
     while let Ok(Some(signal)) = signals.read_signal() {
         match signal.ssi_signo.cast_signed() {
-            number if means_to_end(number) => return true,
+            number if is_ending(number) => return true,
             libc::SIGTSTP => {
                 let _ = raise(Signal::SIGSTOP);
             }
@@ -170,7 +172,7 @@ fn are_told_to_end(signals: &SignalFd) -> bool {
     false
 }
 
-/// What was typed, as a call. Of our own environment nothing goes along: the session has its own.
+/// Builds the call from the arguments. Nothing of this environment goes along: the session has its own.
 fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
     let (program, arguments) =
         exec.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
@@ -178,7 +180,7 @@ fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
     call.args(arguments).report(exec.json.is_some());
     if let Some((rows, columns)) = size {
         call.terminal(rows, columns);
-        // It is our terminal that the command draws on, not the one that the session was started from.
+        // The command draws on this terminal, not on the one that started the session.
         if let Some(kind) = std::env::var_os("TERM") {
             call.env("TERM", kind);
         }
@@ -198,20 +200,27 @@ fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
     Ok(call)
 }
 
-/// From now on every signal is the command's, but what is ignored here.
+/// Blocks the signals that go to the command and returns a descriptor for them; ignored signals stay ignored.
 fn listen() -> io::Result<SignalFd> {
-    let signals = passed_on().map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
+    let signals = forwarded().map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
     signals.thread_block()?;
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
-/// Sleeps until the session has spoken or a signal has come, or it is that time; shows and types meanwhile what there is.
+/// What ended a [`wait`]; neither if the time was up or only terminal data moved.
+struct Woken {
+    by_session: bool,
+    by_signal: bool,
+}
+
+/// Sleeps until the session answers, a signal arrives or the time `until` comes; copies terminal data
+/// meanwhile.
 fn wait(
     client: &Client,
     signals: &SignalFd,
     window: Option<&mut Window>,
     until: Option<Instant>,
-) -> io::Result<[bool; 2]> {
+) -> io::Result<Woken> {
     let stdin = io::stdin();
     let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
     let mut fds = vec![watched(client.as_fd()), watched(signals.as_fd())];
@@ -220,8 +229,8 @@ fn wait(
     }
     let left = until.map(|time| time.saturating_duration_since(Instant::now()));
     let patience = window.as_ref().and_then(|window| window.patience());
-    match poll(&mut fds, descriptor::until(patience.into_iter().chain(left).min())) {
-        // Nothing has happened yet: whoever calls looks again.
+    match poll(&mut fds, descriptor::poll_timeout(patience.into_iter().chain(left).min())) {
+        // No descriptor is ready yet; the caller polls again.
         Err(Errno::EINTR) => {}
         polled => drop(polled?),
     }
@@ -230,14 +239,17 @@ fn wait(
     drop(fds);
     let (own, rest) = happened.split_first_chunk().unwrap_or((&[false; 2], &[]));
     if let Some(window) = window {
-        window.carry(rest);
+        window.copy(rest);
     }
-    Ok(*own)
+    let [by_session, by_signal] = *own;
+    Ok(Woken { by_session, by_signal })
 }
 
-/// Passes on what has come; answers the signal that is to end us, where the session has not even heard of the command.
-fn pass_on(
-    (client, is_heard): (&Client, bool),
+/// Passes pending signals on. Returns the signal that ends this program if the session has not read the call
+/// yet.
+fn forward(
+    client: &Client,
+    is_read: bool,
     signals: &SignalFd,
     window: Option<&Window>,
     ending: &mut Ending,
@@ -246,18 +258,19 @@ fn pass_on(
     while let Some(signal) = signals.read_signal().map_err(|errno| failed(errno.into()))? {
         let number = signal.ssi_signo.cast_signed();
         ending.note(number);
-        if means_to_end(number) && !is_heard {
+        if is_ending(number) && !is_read {
             return Ok(Some(number));
         }
         match (number, window) {
             (libc::SIGTSTP, _) => {
                 client.signal(libc::SIGSTOP)?;
-                window.into_iter().for_each(Window::leave);
-                // Stop as the shell expects of us; the SIGCONT that continues us is passed on like any other.
+                window.into_iter().for_each(Window::restore);
+                // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any
+                // other signal.
                 raise(Signal::SIGSTOP).map_err(|errno| failed(errno.into()))?;
             }
             (libc::SIGCONT, Some(window)) => {
-                window.again().map_err(failed)?;
+                window.reenter().map_err(failed)?;
                 client.signal(number)?;
             }
             (libc::SIGWINCH, Some(window)) => window.resize().map_err(failed)?,

@@ -1,57 +1,47 @@
-//! The `kennel` command: parse, make a policy and a command of it, run, answer with an exit status.
+//! The `kennel` command: flags become a policy and a command, Kennel runs it, and its end becomes an exit
+//! status.
 //!
-//! Low arguments (what was typed) are in `args`; everything after works on the library's own types.
+//! It reads top to bottom. `parse` turns words into `args` (low level, nothing checked). The file of each
+//! command turns `args` into types of the library (high level) and runs them. `report` writes every message.
 
 mod args;
 mod audit;
 mod descriptor;
-mod exec;
 #[path = "../../report/escape.rs"]
-mod harmless;
-mod home;
-mod host;
+mod escape;
+mod exec;
+mod flags;
 mod manual;
 mod op;
-mod overlay;
+mod parse;
 mod policy;
 mod probe;
-mod raw;
+mod process;
 mod report;
 mod run;
 mod session;
-mod shown;
-mod signals;
 mod terminal;
-mod typed;
 mod window;
 
 use std::{ffi::OsString, process::ExitCode};
 
 use clap::error::ErrorKind;
-
-use args::Verb;
 use kennel::Error;
 use nix::sys::signal::{SigSet, Signal};
 
-/// Kennel itself failed; the command did not run, or its end is unknown.
+use args::Verb;
+
+/// Exit status if Kennel itself failed: the command did not run, or its end is unknown.
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
-    // Whoever may write no file gets an error that says so, not a death without a word. Commands begin with none blocked.
+    // A write beyond RLIMIT_FSIZE then fails with an error instead of killing this process. Commands start
+    // with no signal blocked.
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
-    let typed: Vec<OsString> = std::env::args_os().collect();
-    let done = match typed::parse(&typed) {
-        Ok(arguments) => answer(arguments.verb),
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            report::answered(error.print()).map(|()| ExitCode::SUCCESS)
-        }
-        // What the parser says of it does not say where.
-        Err(error) if error.kind() == ErrorKind::InvalidUtf8 => Err(typed::not_text(&typed)),
-        Err(error) => {
-            // Nothing can be said where nothing can be written.
-            let _ = error.print();
-            Ok(FAILED.into())
-        }
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let done = match parse::parse(&words) {
+        Ok(arguments) => dispatch(arguments.verb),
+        Err(error) => help_or_usage_error(&error, &words),
     };
     done.unwrap_or_else(|error| {
         report::error(&error);
@@ -59,7 +49,8 @@ fn main() -> ExitCode {
     })
 }
 
-fn answer(verb: Verb) -> Result<ExitCode, Error> {
+/// Runs one command of `kennel`. Its file turns the arguments into types of the library.
+fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
     match verb {
         Verb::Run(run) => run::run(&run),
         Verb::Session { action } => session::session(&action),
@@ -70,5 +61,21 @@ fn answer(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Audit { action } => audit::audit(&action),
         Verb::Completions { shell } => manual::completions(shell),
         Verb::Man { command } => manual::page(&command),
+    }
+}
+
+/// Prints what the parser says instead of arguments: help, the version, or what is wrong with the words.
+fn help_or_usage_error(said: &clap::Error, words: &[OsString]) -> Result<ExitCode, Error> {
+    match said.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            report::printed(said.print()).map(|()| ExitCode::SUCCESS)
+        }
+        // The parser does not say which argument is not UTF-8.
+        ErrorKind::InvalidUtf8 => Err(parse::not_utf8(words)),
+        _ => {
+            // If stderr is closed, there is no way to report that.
+            let _ = said.print();
+            Ok(FAILED.into())
+        }
     }
 }

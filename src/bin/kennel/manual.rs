@@ -1,7 +1,4 @@
-//! `kennel completions` and `kennel man`: what shells and readers know of the flags, from their definitions.
-
-#[cfg(test)]
-mod page;
+//! `kennel completions` and `kennel man`: completions and manual pages, generated from the flags.
 
 use std::{io, process::ExitCode};
 
@@ -22,7 +19,7 @@ pub(crate) fn completions(shell: Shell) -> Result<ExitCode, Error> {
 /// Runs `kennel man`.
 pub(crate) fn page(command: &[String]) -> Result<ExitCode, Error> {
     let mut whole = Arguments::command();
-    // Names and flags of commands are known once it is built.
+    // clap fills in the names and flags of subcommands when it builds the command.
     whole.build();
     let mut found = whole;
     for name in command {
@@ -38,7 +35,7 @@ pub(crate) fn page(command: &[String]) -> Result<ExitCode, Error> {
     print(&text)
 }
 
-/// Writes the page of a command under the name by which it is called: `kennel-exec` is another program.
+/// Writes the page of a command, named `kennel exec`, for example: `kennel-exec` is another program.
 fn write_page(mut command: Command, text: &mut Vec<u8>) -> io::Result<()> {
     let name = command.get_bin_name().unwrap_or("kennel").to_owned();
     let usage = command.render_usage().to_string();
@@ -57,7 +54,7 @@ fn write_page(mut command: Command, text: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The commands of a command.
+/// Lists the subcommands of a command.
 fn commands(of: &Command) -> String {
     let mut roff = String::new();
     for command in
@@ -71,7 +68,7 @@ fn commands(of: &Command) -> String {
     roff
 }
 
-/// What follows the flags in a help text, paragraph by paragraph. Examples keep their lines.
+/// Converts the help text after the flags, paragraph by paragraph. Examples keep their lines.
 fn sections(help: &str) -> String {
     let mut roff = String::new();
     let mut last = "";
@@ -90,7 +87,7 @@ fn sections(help: &str) -> String {
     roff
 }
 
-/// Text that roff takes as it is.
+/// Escapes text for roff.
 fn escaped(text: &str) -> String {
     let line = |line: &str| {
         let guard = if line.starts_with('.') { "\\&" } else { "" };
@@ -102,9 +99,134 @@ fn escaped(text: &str) -> String {
 }
 
 fn print(text: &[u8]) -> Result<ExitCode, Error> {
-    report::answer(text).map(|()| ExitCode::SUCCESS)
+    report::print(text).map(|()| ExitCode::SUCCESS)
 }
 
 fn unwritten(source: io::Error) -> Error {
     Error::Io { what: "write to stdout", source }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Checks docs/cli.md against the flags. The flags generate the text between `<!-- flags of kennel run
+    //! -->` and `<!-- end -->`; people write the rest of the page.
+    //!
+    //! To update it after a change of flags: `KENNEL_WRITE=1 cargo test --bin kennel manual`.
+
+    use std::{env, fs, path::Path};
+
+    use clap::{Arg, Command, CommandFactory};
+
+    use crate::args::Arguments;
+
+    /// The page in the repository.
+    const PAGE: &str = include_str!("../../../docs/cli.md");
+
+    #[test]
+    fn page_has_the_flags_of_every_command() {
+        let mut whole = Arguments::command();
+        whole.build();
+        let run = whole.find_subcommand("run").cloned().expect("a command");
+        let mut page = PAGE.to_owned();
+        for command in leaves(&whole) {
+            let begin = format!("<!-- flags of {} -->\n", command.get_bin_name().unwrap_or_default());
+            let (before, rest) =
+                page.split_once(&begin).unwrap_or_else(|| panic!("docs/cli.md lacks {begin}"));
+            let (_, after) = rest.split_once("<!-- end -->\n").expect("an end");
+            page = format!("{before}{begin}{}<!-- end -->\n{after}", section(command.clone(), &run));
+        }
+        if env::var_os("KENNEL_WRITE").is_some() {
+            fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md"), &page).expect("written");
+        } else {
+            assert!(
+                page == PAGE,
+                "docs/cli.md is not current: KENNEL_WRITE=1 cargo test --bin kennel manual"
+            );
+        }
+    }
+
+    /// The commands without subcommands.
+    fn leaves(of: &Command) -> Vec<&Command> {
+        let shown = of.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
+        let inner: Vec<_> = shown.flat_map(leaves).collect();
+        if inner.is_empty() { vec![of] } else { inner }
+    }
+
+    /// Describes a command: what it does, its usage, its flags. If it shares many flags with `run`, the text
+    /// only refers to them.
+    fn section(mut command: Command, run: &Command) -> String {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        let usage = command.render_usage().to_string();
+        let mut text = format!("{about}.\n\n```text\n{}\n```\n\n", usage.trim_start_matches("Usage: "));
+        let all = arguments(&command);
+        let same = |one: &&Arg, other: &&Arg| one.get_long().is_some() && one.get_long() == other.get_long();
+        let (shared, own): (Vec<&Arg>, Vec<&Arg>) = all.iter().partition(|argument| {
+            command.get_name() != "run" && arguments(run).iter().any(|run| same(run, argument))
+        });
+        let are_many = shared.len() > 20;
+        let mut headings: Vec<Option<&str>> = Vec::new();
+        let listed = if are_many { own } else { all.clone() };
+        for argument in &listed {
+            if !headings.contains(&argument.get_help_heading()) {
+                headings.push(argument.get_help_heading());
+            }
+        }
+        for heading in headings {
+            let rows = listed.iter().filter(|argument| argument.get_help_heading() == heading);
+            text += &format!("| {} | |\n| --- | --- |\n", heading.unwrap_or("Flag"));
+            text += &rows.map(|argument| row(argument)).collect::<String>();
+            text += "\n";
+        }
+        if are_many {
+            let lacks =
+                arguments(run).into_iter().filter(|run| !all.iter().any(|argument| same(run, argument)));
+            let lacks: Vec<_> = lacks.filter_map(|run| Some(format!("`--{}`", run.get_long()?))).collect();
+            text += &format!(
+                "It takes the flags of [`kennel run`](#kennel-run) except {}.\n\n",
+                lacks.join(", ")
+            );
+        }
+        text
+    }
+
+    /// The arguments of a command that help shows.
+    fn arguments(command: &Command) -> Vec<&Arg> {
+        command
+            .get_arguments()
+            .filter(|argument| !argument.is_hide_set() && argument.get_id() != "help")
+            .collect()
+    }
+
+    /// A row of a table.
+    fn row(argument: &Arg) -> String {
+        let takes_value = argument.get_action().takes_values();
+        let value = argument.get_value_names().and_then(<[_]>::first).filter(|_| takes_value);
+        let short = argument.get_short().map(|short| format!("-{short},"));
+        let long = argument.get_long().map(|long| format!("--{long}"));
+        let name =
+            [short, long, value.map(ToString::to_string)].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let mut help = marked(&argument.get_help().map(ToString::to_string).unwrap_or_default()) + ".";
+        if takes_value {
+            for default in argument.get_default_values() {
+                help += &format!(" Default: `{}`.", default.to_string_lossy());
+            }
+            let words: Vec<_> =
+                argument.get_possible_values().iter().map(|word| format!("`{}`", word.get_name())).collect();
+            if !words.is_empty() {
+                help += &format!(" One of {}.", words.join(", "));
+            }
+        }
+        format!("| `{name}` | {help} |\n")
+    }
+
+    /// Escapes text for Markdown, except inside backticks.
+    fn marked(text: &str) -> String {
+        let pieces = text.replace('|', "\\|");
+        let pieces = pieces.split('`').enumerate();
+        let pieces = pieces.map(|(at, piece)| match at % 2 {
+            0 => piece.replace('*', "\\*").replace('<', "\\<"),
+            _ => piece.to_owned(),
+        });
+        pieces.collect::<Vec<_>>().join("`")
+    }
 }

@@ -1,5 +1,4 @@
-//! `kennel op`: one operation of a manifest. Credentials pass through here, so this process leaves none of them behind: no core,
-//! nothing in its memory or environment once the program has them.
+//! `kennel op`: runs one operation of a manifest; its credentials leave no copy in this process.
 
 use std::{
     collections::BTreeMap,
@@ -24,31 +23,32 @@ use nix::sys::{
 use tokio::sync::oneshot;
 
 use crate::{
-    args::Op, descriptor::write_all, policy, report, run, signals::interrupted, terminal::no_thread,
+    args::Op, descriptor::write_all, flags, process, process::interrupted, report, terminal::thread_error,
 };
 
-/// Longest credential, in bytes: a variable of an environment cannot be longer.
-const LONGEST: u64 = 128 << 10;
+/// Longest credential in bytes: the kernel's limit for one environment string.
+const MAX_CREDENTIAL: u64 = 128 << 10;
 
 /// Runs `kennel op`.
 pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
-    // Before the next step, after which an ordinary user may not open its own memory.
+    // The next step takes an ordinary user's right to open its own memory, so open it first.
     let own = OwnEnvironment::open();
-    // A core has what was in memory, and who may trace this process can read it. Where neither is to be had, credentials
-    // are still wiped as soon as they are handed over.
+    // A core dump or a tracer could show the credentials. If either call fails, Kennel still wipes each
+    // credential as soon as it hands it over.
     let _ = prctl::set_dumpable(false);
-    // Not 0: the sandbox could not set its own 1 then, and 0 starts a core handler behind a pipe all the same.
+    // Not 0: the sandbox sets the limit to 1 and could not raise it. A limit of 0 also does not stop a core
+    // handler behind a pipe.
     let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
     let policy = Manifest::load(&op.manifest).map(SpawnPolicy::new).map_err(SpawnError::from);
     let json = op.json.as_deref().map(|path| create_report(path, policy.as_ref().ok())).transpose()?;
-    // A pipe may be silent for long: as long as nothing runs, signals end this process at once.
-    let given = policy.map(|policy| (from_files(&op.credential, &policy), policy));
-    let runtime = run::runtime(run::IDLE)?;
-    let showing = Showing::ready()?;
-    runtime.block_on(run::have_a_thread())?;
+    // A pipe may send nothing for long. No program runs yet, so a signal may end this process at once.
+    let given = policy.map(|policy| (read_files(&op.credential, &policy), policy));
+    let runtime = process::runtime(process::IDLE_THREAD)?;
+    let writer = OutputWriter::start()?;
+    runtime.block_on(process::start_blocking_thread())?;
     let result = runtime.block_on(async {
         tokio::select! {
-            // What was started goes with the future.
+            // Dropping the future ends what it started.
             biased;
             status = interrupted() => Err(status),
             output = spawn(op, own, given) => Ok(output),
@@ -59,20 +59,20 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
         Err(status) => return Ok(status?.into()),
     };
     if let Ok(output) = &mut result {
-        runtime.block_on(showing.show(output));
+        runtime.block_on(writer.show(output));
     }
-    let mut told = Ok(());
+    let mut written = Ok(());
     if let (Some(file), Some(path)) = (&json, &op.json) {
         let report = match &result {
             Ok(output) => Report::of_outcome(output),
             Err(error) => Report::failed(error),
         };
-        told = report::write(file, path, &report::object(&report));
+        written = report::write(file, path, &report::object(&report));
     }
-    // What was refused is said also where the report could not be written.
+    // Report an error of the program even if the JSON report could not be written.
     let output = result?;
     report::end(&output, op.quiet);
-    told?;
+    written?;
     Ok(output.exit_code().into())
 }
 
@@ -83,33 +83,34 @@ async fn spawn(
 ) -> Result<Output, SpawnError> {
     let (read, mut policy) = given?;
     if let Some(log) = &op.audit {
-        policy = policy.audit(policy::log(log)?)?;
+        policy = policy.audit(flags::log(log)?)?;
     }
     let values: Vec<(&str, &str)> = op.arg.iter().map(|(name, value)| (&**name, &**value)).collect();
     let envelope = policy.operation(&op.operation, &values)?;
-    // Before anything else looks at our environment, and copies it.
-    let given = Given(Mutex::new(credentials(read?, &envelope, own.as_ref().ok())?));
+    // Take the credentials before other code copies the environment.
+    let given = GivenCredentials(Mutex::new(credentials(read?, &envelope, own.as_ref().ok())?));
     drop(own);
     policy.spawn(&envelope, &given).await
 }
 
-/// Credentials, by the variables that they come in.
+/// Credentials by variable name.
 type Secrets = BTreeMap<String, Secret>;
 
-/// The credentials that were given. Each can be had once, because secrets are not copied.
-struct Given(Mutex<Secrets>);
+/// The credentials that the caller gave. Each is handed over once: secrets are not copied.
+struct GivenCredentials(Mutex<Secrets>);
 
-impl CredentialResolver for Given {
+impl CredentialResolver for GivenCredentials {
     fn resolve<'r>(&'r self, key: &'r str) -> Resolving<'r> {
         let secret = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
         Box::pin(async { Ok(secret) })
     }
 }
 
-/// Creates the file of `--json`, which passes no link itself. Nor must one lead there that an earlier program left.
+/// Creates the file of `--json`. [`report::create`] follows no link; this also rejects a directory where an
+/// earlier program could have left one.
 ///
 /// # Errors
-/// It cannot be created, or a program could have led us elsewhere.
+/// The file cannot be created, or a program could have redirected the path.
 fn create_report(path: &Path, policy: Option<&SpawnPolicy>) -> Result<File, Error> {
     let parent = std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_owned));
     if let (Some(policy), Some(parent)) = (policy, parent) {
@@ -118,9 +119,9 @@ fn create_report(path: &Path, policy: Option<&SpawnPolicy>) -> Result<File, Erro
     report::create(path)
 }
 
-/// The credentials in the files that were named. A file that programs could exchange is not opened: we may read more than
-/// they.
-fn from_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> Result<Secrets, SpawnError> {
+/// Reads credentials from the named files. Refuses a file that programs could replace: this process may read
+/// more than they may.
+fn read_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> Result<Secrets, SpawnError> {
     let mut secrets = Secrets::new();
     for (key, path) in named {
         if secrets.contains_key(key) {
@@ -139,7 +140,7 @@ fn from_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> Result<Secre
     Ok(secrets)
 }
 
-/// The credentials of the envelope: those that were `read`, else from this process's environment.
+/// Completes the credentials `read` from files with those from this process's environment.
 fn credentials(
     mut read: Secrets,
     envelope: &Envelope,
@@ -150,24 +151,24 @@ fn credentials(
         return Err(Error::Command { what: "--credential", value: key.clone(), reason }.into());
     }
     for key in &envelope.credential_env_keys {
-        // Wiped there also where a file goes before it.
-        if let (Some(secret), false) = (taken_from_environment(key, own), read.contains_key(key)) {
+        // Wipe the variable even if a file replaces it.
+        if let (Some(secret), false) = (take_from_environment(key, own), read.contains_key(key)) {
             read.insert(key.clone(), secret);
         }
     }
     Ok(read)
 }
 
-/// The contents of a file, without the newline that editors put at its end.
+/// Reads a file, without a newline at its end.
 fn read(path: &Path) -> io::Result<Secret> {
-    // Room for all of it, so that no half of it stays where it was before it grew.
-    let mut value = Vec::with_capacity(usize::try_from(LONGEST).unwrap_or_default() + 2);
+    // Reserve the full size: growing would leave a copy of the secret in freed memory.
+    let mut value = Vec::with_capacity(usize::try_from(MAX_CREDENTIAL).unwrap_or_default() + 2);
     let file = match inherited_descriptor(path) {
         Some(given) => given?.into(),
         None => File::open(path)?,
     };
-    file.take(LONGEST + 1).read_to_end(&mut value)?;
-    if value.len() as u64 > LONGEST {
+    file.take(MAX_CREDENTIAL + 1).read_to_end(&mut value)?;
+    if value.len() as u64 > MAX_CREDENTIAL {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "is larger than 128 KiB"));
     }
     if value.ends_with(b"\n") {
@@ -176,29 +177,30 @@ fn read(path: &Path) -> io::Result<Secret> {
     Ok(Secret::from(value))
 }
 
-/// A variable of our environment. It is wiped there: others may read the environment of a process that runs.
-fn taken_from_environment(key: &str, own: Option<&OwnEnvironment>) -> Option<Secret> {
+/// Takes a variable from the environment and wipes it there: other processes can read /proc/PID/environ.
+fn take_from_environment(key: &str, own: Option<&OwnEnvironment>) -> Option<Secret> {
     use std::os::unix::ffi::OsStringExt;
     let value = std::env::var_os(key)?.into_vec();
-    // Where it cannot be, as in an emulated machine, it is as open as it was in the environment of whoever called.
+    // If wiping fails, as under emulation, the value stays as readable as it was in the caller's environment.
     let _ = own.map(|own| own.wipe(key));
     Some(Secret::from(value))
 }
 
-/// The memory that the kernel made our environment in, and shows as /proc/PID/environ.
+/// The memory where the kernel stored this process's environment, shown as /proc/PID/environ.
 struct OwnEnvironment {
     variables: File,
     memory: File,
     /// `env_start` of proc_pid_stat(5).
     start: u64,
-    /// From there to `env_end`.
+    /// `env_end` minus `env_start`.
     length: usize,
 }
 
 impl OwnEnvironment {
     fn open() -> io::Result<Self> {
         let stat = std::fs::read_to_string("/proc/self/stat")?;
-        // The second field, the name, may have spaces and parentheses in it; the third comes after its last one.
+        // The second field is the name and may contain spaces and parentheses. The third follows the last
+        // `)`.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let mut ends = fields.split_whitespace().skip(50 - 3).map_while(|field| field.parse::<u64>().ok());
         let (start, end) = ends.next().zip(ends.next()).ok_or(io::ErrorKind::InvalidData)?;
@@ -210,9 +212,9 @@ impl OwnEnvironment {
         })
     }
 
-    /// Overwrites the value of a variable.
+    /// Overwrites the value of a variable with zeros.
     fn wipe(&self, key: &str) -> io::Result<()> {
-        // Room for all of it: what it grew out of would not be wiped.
+        // Reserve the full size: growing would leave an unwiped copy.
         let mut variables = zeroize::Zeroizing::new(Vec::with_capacity(self.length + 1));
         (&self.variables).rewind()?;
         (&self.variables).read_to_end(&mut variables)?;
@@ -229,17 +231,17 @@ impl OwnEnvironment {
     }
 }
 
-/// A thread that writes what the program wrote to where it would have written it: where nobody reads that, a signal ends us
-/// all the same. It is had before the program runs.
-struct Showing {
+/// A thread that writes the program's output to stdout and stderr. A signal still ends this process if nobody
+/// reads. The thread starts before the program, which could use up all threads.
+struct OutputWriter {
     output: mpsc::Sender<[Vec<u8>; 2]>,
     shown: oneshot::Receiver<[io::Result<()>; 2]>,
 }
 
-impl Showing {
+impl OutputWriter {
     /// # Errors
-    /// No thread is to be had.
-    fn ready() -> Result<Self, Error> {
+    /// The system cannot start a thread.
+    fn start() -> Result<Self, Error> {
         let (output, written) = mpsc::channel::<[Vec<u8>; 2]>();
         let (told, shown) = oneshot::channel();
         let writes = move || {
@@ -247,14 +249,14 @@ impl Showing {
                 let _ = told.send([write_all(io::stdout(), &stdout), write_all(io::stderr(), &stderr)]);
             }
         };
-        thread::Builder::new().spawn(writes).map_err(no_thread)?;
+        thread::Builder::new().spawn(writes).map_err(thread_error)?;
         Ok(Self { output, shown })
     }
 
-    /// Shows the output, and enters what of it could not be written.
+    /// Shows the output and records what could not be written.
     async fn show(self, output: &mut Output) {
         let streams = [mem::take(&mut output.stdout), mem::take(&mut output.stderr)];
-        // The thread waits for it.
+        // The thread waits for this message.
         let _ = self.output.send(streams);
         let shown = tokio::select! {
             biased;
@@ -266,12 +268,12 @@ impl Showing {
             output.outcome.unwritten = Some("the program's output was not read".to_owned());
             return;
         };
-        // Who reads no further has seen enough; the status says the rest.
+        // A reader that closes early has read enough. The exit status still tells how the program ended.
         let failed = |error: &io::Error| error.kind() != io::ErrorKind::BrokenPipe;
         let [stdout, stderr] = shown.map(|written| written.err().filter(failed));
         output.outcome.truncated |= stdout.is_some() || stderr.is_some();
-        // What could not be said on stderr is no reason to call a success a failure.
+        // An unwritten stderr does not turn a success into a failure.
         output.outcome.unwritten =
-            stdout.map(|source| Error::Io { what: "write what the program wrote", source }.chain());
+            stdout.map(|source| Error::Io { what: "write the program's output", source }.chain());
     }
 }

@@ -1,21 +1,22 @@
-//! `kennel probe`: the findings as a table or as JSON; the verdict as exit status.
+//! `kennel probe`: prints what this host can enforce; the verdict becomes the exit status.
 
 use std::{fmt, process::ExitCode};
 
 use kennel::{Area, Error, Finding, Probe, Profile, Verdict};
 
-use crate::{FAILED, args, report, run, signals::interrupted};
+use crate::{FAILED, args, process, process::interrupted, report};
 
-/// Where details begin, so that remedies can begin there too.
-const MARGIN: usize = 33;
+/// Column where details and hints start.
+const DETAIL_COLUMN: usize = 33;
 
 /// Runs `kennel probe`.
 pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
-    let probe = run::runtime(run::IDLE)?.block_on(async {
+    let probe = process::runtime(process::IDLE_THREAD)?.block_on(async {
         tokio::select! {
-            // The signals are listened to before there is anything to leave behind.
+            // Listen for signals before the probe creates anything.
             biased;
-            // What was made to test with goes with the future, so an interrupted probe leaves nothing behind.
+            // Dropping the future removes what the probe created, so an interrupted probe leaves nothing
+            // behind.
             status = interrupted() => status.map(Err),
             probe = Probe::run(arguments.profile) => probe.map(Ok),
         }
@@ -26,7 +27,7 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
     };
     let text =
         if arguments.json { report::json(&probe)? } else { Table(&probe, arguments.profile).to_string() };
-    report::answer(format!("{text}\n").as_bytes())?;
+    report::print(format!("{text}\n").as_bytes())?;
     Ok(match probe.verdict {
         Verdict::FullyEnforced => ExitCode::SUCCESS,
         Verdict::Partial => ExitCode::FAILURE,
@@ -34,7 +35,7 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
     })
 }
 
-/// The findings of a profile for people.
+/// The findings as a table for people, and the profile that was tested.
 struct Table<'p>(&'p Probe, Profile);
 
 impl fmt::Display for Table<'_> {
@@ -57,7 +58,7 @@ impl fmt::Display for Table<'_> {
 fn line(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
     writeln!(f, "  {:<20} {:<9} {}", finding.name, finding.state, finding.detail)?;
     match &finding.remedy {
-        Some(remedy) => writeln!(f, "{:MARGIN$}hint: {remedy}", ""),
+        Some(remedy) => writeln!(f, "{:DETAIL_COLUMN$}hint: {remedy}", ""),
         None => Ok(()),
     }
 }

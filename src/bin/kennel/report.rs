@@ -1,4 +1,4 @@
-//! What is said to people and machines about a run: one place for every message.
+//! Every message for people and every report for programs.
 
 use std::{
     collections::HashSet,
@@ -18,50 +18,51 @@ use kennel::{Enforcement, Entry, Error, Outcome, Report, State, inherited_descri
 use serde::Serialize;
 
 use crate::{
-    descriptor::{anew, unblocked, write_all, write_patiently},
-    harmless::harmless,
+    descriptor::{reopen, reopen_nonblocking, write_all, write_patiently},
+    escape::harmless,
 };
 
-/// How long stderr may take nothing before what we have to say is dropped.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait for a stderr that takes nothing before dropping messages.
+const STDERR_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whether nothing more is said, because nobody reads.
-static IS_DONE: AtomicBool = AtomicBool::new(false);
+/// Whether to drop messages because nobody reads stderr.
+static STDERR_STALLED: AtomicBool = AtomicBool::new(false);
 
-/// One line to whoever watches. Where nobody does, a closed pipe or a full disk, the exit status is still the command's.
+/// Prints one line on stderr. If stderr is closed or its disk is full, the exit status still tells how the
+/// command ended.
 pub(crate) fn say(line: impl Display) {
-    // Names of files are not ours, and a terminal obeys some characters.
+    // Anybody can choose a file name, and a terminal obeys control characters.
     let line = harmless(&line.to_string()) + "\n";
-    if IS_DONE.load(Relaxed) {
+    if STDERR_STALLED.load(Relaxed) {
         return;
     }
-    let told = match unblocked(io::stderr(), "/proc/self/fd/2") {
-        Some(stderr) => write_patiently(stderr, line.as_bytes(), PATIENCE),
-        None => write_patiently(io::stderr(), line.as_bytes(), PATIENCE),
+    let told = match reopen_nonblocking(io::stderr(), "/proc/self/fd/2") {
+        Some(stderr) => write_patiently(stderr, line.as_bytes(), STDERR_PATIENCE),
+        None => write_patiently(io::stderr(), line.as_bytes(), STDERR_PATIENCE),
     };
     if told.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-        IS_DONE.store(true, Relaxed);
+        STDERR_STALLED.store(true, Relaxed);
     }
 }
 
-/// Lines that another process of ours has to say.
-pub(crate) fn pass(lines: &[u8]) {
+/// Prints lines that another Kennel process sent.
+pub(crate) fn relay(lines: &[u8]) {
     String::from_utf8_lossy(lines).lines().for_each(say);
 }
 
-/// Answers on stdout. A reader that has seen enough is no error.
+/// Prints an answer on stdout. A reader that closes early is no error.
 ///
 /// # Errors
-/// It cannot be written.
-pub(crate) fn answer(text: &[u8]) -> Result<(), Error> {
-    answered(write_all(io::stdout(), text))
+/// stdout cannot be written.
+pub(crate) fn print(text: &[u8]) -> Result<(), Error> {
+    printed(write_all(io::stdout(), text))
 }
 
-/// The same of an answer that was written already.
+/// Treats the result of a finished write to stdout as [`print`] does.
 ///
 /// # Errors
-/// It could not be written.
-pub(crate) fn answered(written: io::Result<()>) -> Result<(), Error> {
+/// stdout could not be written.
+pub(crate) fn printed(written: io::Result<()>) -> Result<(), Error> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::Io { what: "write to stdout", source: error })
@@ -70,18 +71,18 @@ pub(crate) fn answered(written: io::Result<()>) -> Result<(), Error> {
     }
 }
 
-/// One line with the chain of causes, one with the remedy.
+/// Prints an error with its causes on one line and its remedy on another.
 pub(crate) fn error(error: &Error) {
     error.lines().iter().for_each(say);
 }
 
-/// What was not enforced as asked, and what was refused.
-pub(crate) fn remarks(outcome: &Outcome) {
-    weak(&outcome.enforcement);
+/// Prints which protections are weaker than asked, and what was denied.
+fn remarks(outcome: &Outcome) {
+    degraded(&outcome.enforcement);
     outcome.remarks().iter().for_each(say);
 }
 
-/// [`remarks`], unless they are to be left out; what was lost is said in any case.
+/// Prints [`remarks`] unless `is_quiet`. Lost output and lost records are printed in any case.
 pub(crate) fn end(outcome: &Outcome, is_quiet: bool) {
     if !is_quiet {
         return remarks(outcome);
@@ -90,8 +91,8 @@ pub(crate) fn end(outcome: &Outcome, is_quiet: bool) {
     lost.for_each(|why| say(format_args!("kennel: {why}")));
 }
 
-/// What was not enforced as asked, and nothing else keeps.
-pub(crate) fn weak(enforcement: &Enforcement) {
+/// Prints the protections that are weaker than asked, unless another protection does the same.
+pub(crate) fn degraded(enforcement: &Enforcement) {
     for entry in enforcement.remarkable() {
         say(format_args!("kennel: {} {}: {}", entry.name, state(entry.state), entry.detail));
     }
@@ -101,7 +102,7 @@ pub(crate) fn weak(enforcement: &Enforcement) {
     }
 }
 
-/// Why limits are weaker, and what would help: each once.
+/// Why limits are weaker and what helps, each pair once.
 fn causes<'e>(entries: impl Iterator<Item = &'e Entry>) -> Vec<(&'e str, &'e str)> {
     let mut causes: Vec<_> =
         entries.filter_map(|entry| entry.cause.as_deref().zip(entry.remedy.as_deref())).collect();
@@ -118,7 +119,7 @@ fn state(state: State) -> &'static str {
     }
 }
 
-/// One line a protection, and then why limits are weaker.
+/// A table of the protections, then the reasons for weaker limits.
 pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
     let line =
         |entry: &Entry| format!("{:<20} {:<9} {}\n", entry.name.as_str(), state(entry.state), entry.detail);
@@ -127,36 +128,36 @@ pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
     lines.chain(causes.iter().map(|(cause, remedy)| format!("cgroups: {cause}\nhint: {remedy}\n"))).collect()
 }
 
-/// Pretty JSON of plain data.
+/// Formats plain data as indented JSON.
 ///
 /// # Errors
-/// A path in it that is not UTF-8: JSON has no way to write that.
+/// The data contains a path that is not UTF-8, which JSON cannot hold.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Error> {
     let text = serde_json::to_string_pretty(value);
     text.map_err(|error| Error::Io { what: "write as JSON", source: error.into() })
 }
 
-/// Creates the file of `--json`. In the workspace an earlier command may have left a link in its place, which must not
-/// lead us elsewhere, or a pipe, which nobody reads, and so may anybody in a place such as /dev/shm; only what names a
-/// descriptor, such as /dev/stdout, may lead elsewhere, and what it leads to is somebody's already.
+/// Creates the file of `--json`. An earlier command may have left a link or a pipe at that path in the
+/// workspace, and any user in a directory such as /dev/shm. So only a path that names a descriptor, such as
+/// /dev/stdout, may lead elsewhere; the caller opened that file.
 ///
 /// # Errors
-/// What cannot be written, or is no file.
+/// The file cannot be written, or is not a regular file.
 pub(crate) fn create(path: &Path) -> Result<File, Error> {
     let copy = |ours: BorrowedFd<'_>| Ok(ours.try_clone_to_owned()?.into());
     let opened = match path.to_str() {
         Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => copy(io::stdout().as_fd()),
         Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => copy(io::stderr().as_fd()),
-        // One of our own is nobody's report.
+        // A descriptor that Kennel opened itself is not for reports.
         Some(text) if names_descriptor(text) => {
-            inherited_descriptor(path).transpose().and_then(|_| anew(path))
+            inherited_descriptor(path).transpose().and_then(|_| reopen(path))
         }
         _ => create_file(path),
     };
     opened.map_err(|error| unwritten(path, error))
 }
 
-/// `/dev/stdin`, `/dev/fd/N`, `/proc/…/fd/N`.
+/// Matches `/dev/stdin`, `/dev/fd/N` and `/proc/…/fd/N`.
 fn names_descriptor(path: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_process = |text: &str| matches!(text, "self" | "thread-self") || is_number(text);
@@ -168,7 +169,7 @@ fn names_descriptor(path: &str) -> bool {
     }
 }
 
-/// Through no link, and waiting for nobody: an empty file, or a device of the system's.
+/// Opens an empty file or a system device, without following a link or waiting for a reader.
 fn create_file(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
@@ -182,7 +183,7 @@ fn create_file(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes the report of a command, however it went.
+/// Writes the report of a command.
 pub(crate) fn write(file: &File, path: &Path, report: &[u8]) -> Result<(), Error> {
     let written = write_all(file, report).and_then(|()| write_all(file, b"\n"));
     written.map_err(|error| unwritten(path, error))
@@ -190,30 +191,32 @@ pub(crate) fn write(file: &File, path: &Path, report: &[u8]) -> Result<(), Error
 
 fn unwritten(path: &Path, source: io::Error) -> Error {
     let remedy = match source.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on the file system of --json",
-        _ if source.raw_os_error() == Some(libc::ELOOP) => {
-            "name the file itself with --json: a link to one is not followed"
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space on the file system of --json"
         }
-        _ => "name a file that can be written with --json",
+        _ if source.raw_os_error() == Some(libc::ELOOP) => {
+            "pass the file itself to --json: links are not followed"
+        }
+        _ => "pass a writable file to --json",
     };
     Error::Grant { what: "report", path: path.to_owned(), source, remedy: Some(remedy.into()) }
 }
 
 /// The object of `--json`, on one line.
 pub(crate) fn object(report: &Report) -> Vec<u8> {
-    // Plain data; nothing in it can fail to be JSON.
+    // Plain data always serializes.
     serde_json::to_vec(report).unwrap_or_default()
 }
 
-/// The object that a session made of a command of which not all was shown, with our own status, and `why` where that is
-/// told.
-pub(crate) fn unshown(object: &[u8], code: u8, why: Option<&Error>) -> Vec<u8> {
+/// Corrects the report that a session made, if some output was not shown: sets the exit status and, if there
+/// is one, the error `why`.
+pub(crate) fn correct_unshown(object: &[u8], code: u8, why: Option<&Error>) -> Vec<u8> {
     let Ok(serde_json::Value::Object(mut report)) = serde_json::from_slice(object) else {
         return object.to_owned();
     };
     report.insert("exit_code".to_owned(), code.into());
     report.insert("truncated".to_owned(), true.into());
-    // What ended it is told first.
+    // The reason why the command ended comes first.
     let has_failed = report.get("failure").is_some_and(|failure| !failure.is_null());
     if let Some(error) = why.filter(|_| !has_failed) {
         report.insert("failure".to_owned(), serde_json::to_value(error.failure()).unwrap_or_default());

@@ -1,60 +1,53 @@
-//! `kennel run`: one command with the caller's own descriptors, signals passed on, its status for ours.
+//! `kennel run`: runs one command, passes signals on, and settles its changes with `--overlay`.
 
 use std::{
     ffi::OsStr,
     io::{self, IsTerminal},
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     process::{ExitCode, ExitStatus},
     time::Duration,
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session, Terminal};
-use nix::sys::{
-    resource::{Resource, getrlimit},
-    signal::{Signal, raise},
+use kennel::{
+    Change, Child, Command, Committed, Ended, Error, Outcome, Outlets, Policy, PolicyError, Refusal, Report,
+    Sandbox, Session, Terminal,
 };
-use tokio::runtime::{Builder, Runtime};
+use nix::sys::signal::{Signal, raise};
 
 use crate::{
+    FAILED,
     args::Run,
-    overlay::{Choice, Settled},
-    policy,
-    raw::{Raw, fit},
+    flags,
+    process::{Signals, is_ending, runtime, start_blocking_thread},
     report,
-    signals::{Signals, means_to_end},
-    terminal::{self, Keyboard, Screen, Showing},
+    terminal::{self, Keyboard, Raw, Screen, Showing, copy_size},
 };
 
-/// How long a thread that may block stays with nothing to do, where it can be had again.
-pub(crate) const IDLE: Duration = Duration::from_secs(10);
-
-/// Longer than any command.
-const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-
-/// What the runtime and one sandbox keep open at most.
-const NEEDED_DESCRIPTORS: usize = 20;
+/// Longer than any command runs.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
     let json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
-    let told = match (&json, &run.json) {
+    let written = match (&json, &run.json) {
         (Some(file), Some(path)) => report::write(file, path, &report::object(&report_of(&result))),
         _ => Ok(()),
     };
-    // Whatever failed at the end, what was refused and what is left is said.
-    let (outcome, settled) = result?;
+    // Print denials and degraded protections even if a later step failed.
+    let Finished { outcome, settled } = result?;
     report::end(&outcome, run.quiet);
     let settled = settled?;
-    settled.say(run);
-    told?;
+    settled.print(run);
+    written?;
     Ok(settled.exit_code().unwrap_or(outcome.exit_code()).into())
 }
 
-fn report_of(result: &Ran) -> Report {
+fn report_of(result: &Result<Finished, Error>) -> Report {
     match result {
-        Ok((outcome, Ok(settled))) => settled.told(Report::of_outcome(outcome)),
-        Ok((outcome, Err(error))) => {
+        Ok(Finished { outcome, settled: Ok(settled) }) => settled.add_to(Report::of_outcome(outcome)),
+        Ok(Finished { outcome, settled: Err(error) }) => {
             let mut report = Report::of_outcome(outcome);
             report.exit_code = error.exit_code();
             report.failure = Some(error.failure());
@@ -64,48 +57,51 @@ fn report_of(result: &Ran) -> Report {
     }
 }
 
-/// What the command runs in.
-enum Ground {
-    /// A sandbox, which has begun: nothing waits for the runtime where there is no overlay.
-    Once(Sandbox),
-    /// A session, and what is to become of its changes.
-    Overlay(Choice),
+/// Where the command runs.
+enum Confinement {
+    /// A sandbox that has already started to prepare: without an overlay nothing has to wait for the runtime.
+    Sandbox(Sandbox),
+    /// A session with an overlay, and what to do with its changes.
+    Session(Choice),
 }
 
-/// How a command ended, and what became of its changes.
-type Ran = Result<(Outcome, Result<Settled, Error>), Error>;
+/// How the command ended, and what became of its changes.
+struct Finished {
+    outcome: Outcome,
+    settled: Result<Settled, Error>,
+}
 
-/// Runs the command.
-fn confine(run: &Run) -> Ran {
-    let policy = policy::from_flags(&run.policy)?;
+/// Runs the command in a sandbox or a session.
+fn confine(run: &Run) -> Result<Finished, Error> {
+    let policy = flags::from_flags(&run.policy)?;
     let choice = Choice::of(run, &policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
-    let ground = match choice {
-        Some(choice) => Ground::Overlay(choice),
-        None => Ground::Once(Sandbox::eager(&policy)?),
+    let confinement = match choice {
+        Some(choice) => Confinement::Session(choice),
+        None => Confinement::Sandbox(Sandbox::eager(&policy)?),
     };
-    let runtime = runtime(FOR_GOOD)?;
-    let settled = runtime.block_on(async {
-        match &ground {
-            Ground::Once(sandbox) => {
+    let runtime = runtime(FOREVER)?;
+    let finished = runtime.block_on(async {
+        match &confinement {
+            Confinement::Sandbox(sandbox) => {
                 let ended = until_outcome(run, &policy, sandbox.command(program)).await;
-                // Who looks when we are gone shall find no cgroup.
+                // Remove the cgroup before this process ends.
                 sandbox.shutdown().await;
-                Ok((ended?, Ok(Settled::default())))
+                Ok(Finished { outcome: ended?, settled: Ok(Settled::default()) })
             }
-            Ground::Overlay(choice) => in_session(run, &policy, *choice, program).await,
+            Confinement::Session(choice) => in_session(run, &policy, *choice, program).await,
         }
     });
-    // A thread that waits for input nobody types may not hold up the exit. What is left of init is waited for, because in a
-    // container it could be nobody's to take away; there is enough to do until it is gone.
-    drop((ground, policy));
+    // Dropping the sandbox waits until its init is reaped: in a container no other process may reap it. Do not
+    // wait for a thread that still reads input.
+    drop((confinement, policy));
     runtime.shutdown_background();
-    settled
+    finished
 }
 
-/// Runs the command in a session, and settles its changes.
-async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr) -> Ran {
-    have_a_thread().await?;
+/// Runs the command in a session and settles its changes.
+async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr) -> Result<Finished, Error> {
+    start_blocking_thread().await?;
     let session = Session::builder(policy).ready_workers(1).prepare().await?;
     let mut ended = until_outcome(run, policy, session.command(program)).await;
     let settled = match &mut ended {
@@ -113,7 +109,7 @@ async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr)
         Err(_) => Ok(Settled::default()),
     };
     session.shutdown().await;
-    Ok((ended?, settled))
+    Ok(Finished { outcome: ended?, settled })
 }
 
 /// Runs the command to its end.
@@ -122,117 +118,86 @@ async fn until_outcome(run: &Run, policy: &Policy, mut command: Command) -> Resu
     if run.tty {
         return on_terminal(&mut command).await;
     }
-    let counted = Counted {
+    let reasons = PipeReasons {
         capped: policy.limits.output.is_some(),
         reported: run.json.is_some(),
         explained: policy.explain,
     };
-    on_descriptors(counted, &mut command).await
+    on_descriptors(reasons, &mut command).await
 }
 
-/// One thread: the runtime only waits. Others, which may block, are let go when they were `idle` for so long.
-pub(crate) fn runtime(idle: Duration) -> Result<Runtime, Error> {
-    spare_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
-    Builder::new_current_thread()
-        .enable_all()
-        .thread_keep_alive(idle)
-        .build()
-        .map_err(|source| Error::Io { what: "start the runtime", source })
-}
-
-/// Changes are committed, and programs loaded, on a thread that may block. It is had before anything runs: the runtime panics
-/// where it cannot start one.
-pub(crate) async fn have_a_thread() -> Result<(), Error> {
-    let failed = |source| Error::Io { what: "start a thread", source };
-    let _ = std::thread::Builder::new().spawn(|| ()).map_err(failed)?.join();
-    let _ = tokio::task::spawn_blocking(|| ()).await;
-    Ok(())
-}
-
-/// Why output passes through us at all.
+/// Reasons why output passes through Kennel.
 #[derive(Clone, Copy)]
-struct Counted {
+struct PipeReasons {
     capped: bool,
     reported: bool,
     explained: bool,
 }
 
-impl Counted {
-    /// A report is no reason to take a terminal from a command that would notice.
+impl PipeReasons {
+    /// A report alone does not replace a terminal with a pipe: the command would notice.
     fn needs_pipe(self, stream: &impl IsTerminal) -> bool {
         self.capped || (self.reported && !stream.is_terminal())
     }
 }
 
-/// The runtime panics where descriptors run out while it starts; where there could be too few, that is an error
-/// before.
-fn spare_descriptors() -> io::Result<()> {
-    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if soft < 256 {
-        let spare: io::Result<Vec<_>> =
-            (0..NEEDED_DESCRIPTORS).map(|_| io::stdin().as_fd().try_clone_to_owned()).collect();
-        drop(spare?);
-    }
-    Ok(())
-}
-
-/// The command gets our own descriptors. Output is read by us only where it must be counted or cut.
-async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outcome, Error> {
+/// Gives the command this process's own descriptors. Kennel reads output only if it counts or limits it.
+async fn on_descriptors(reasons: PipeReasons, command: &mut Command) -> Result<Outcome, Error> {
     let (stdout, stderr) = (io::stdout(), io::stderr());
-    let reads_stderr = counted.explained || counted.needs_pipe(&stderr);
+    let reads_stderr = reasons.explained || reasons.needs_pipe(&stderr);
     let outlets = Outlets::new(
         command,
-        counted.needs_pipe(&stdout).then(|| own(&stdout)).transpose()?,
-        reads_stderr.then(|| own(&stderr)).transpose()?,
+        reasons.needs_pipe(&stdout).then(|| duplicate(&stdout)).transpose()?,
+        reads_stderr.then(|| duplicate(&stderr)).transpose()?,
     )?;
-    let mut signals = Signals::to_pass_on()?;
+    let mut signals = Signals::to_forward()?;
     let mut child = command.spawn().await?;
     let copying = outlets.copy(&mut child);
     let mut outcome = until_end(&mut child, &mut signals, None).await?;
-    let hurry = told_to_end(outcome.status, &mut signals);
+    let hurry = wait_for_ending_signal(outcome.status, &mut signals);
     copying.finish(&mut outcome, hurry).await;
     Ok(outcome)
 }
 
-fn own(stream: &impl AsFd) -> Result<OwnedFd, Error> {
+fn duplicate(stream: &impl AsFd) -> Result<OwnedFd, Error> {
     let copied = stream.as_fd().try_clone_to_owned();
     copied.map_err(|source| Error::Io { what: "copy a standard descriptor", source })
 }
 
-/// Waits for a signal that means to end us, when there is no command left to pass it on to; not where the command was ended by
-/// one.
-async fn told_to_end(status: ExitStatus, signals: &mut Signals) {
-    if signals.have_ended(status) {
+/// Waits for a signal that ends this program, now that no command is left. Returns at once if such a signal
+/// ended the command.
+async fn wait_for_ending_signal(status: ExitStatus, signals: &mut Signals) {
+    if signals.killed(status) {
         return;
     }
     loop {
         match signals.next().await {
-            number if means_to_end(number) => return,
+            number if is_ending(number) => return,
             libc::SIGTSTP => drop(raise(Signal::SIGSTOP)),
             _ => {}
         }
     }
 }
 
-/// The command gets a terminal of its own; ours becomes a window onto it.
+/// Gives the command its own terminal and copies between that and the user's terminal.
 async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let (rows, columns) = terminal::size()?;
     let screen = Screen::open()?;
-    let keyboard = Keyboard::ready()?;
-    let mut signals = Signals::to_pass_on()?;
+    let keyboard = Keyboard::start()?;
+    let mut signals = Signals::to_forward()?;
     let mut child = command.terminal(rows, columns).spawn().await?;
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
-    let raw = Raw::enter().map_err(terminal::absent)?;
+    let raw = Raw::enter().map_err(terminal::no_terminal)?;
     let mut typing = tokio::spawn(terminal::type_in(keyboard.typed(), terminal.clone()));
     let showing = Showing::start(terminal.clone(), screen);
     let ended = tokio::select! {
-        outcome = until_end(&mut child, &mut signals, Some((&terminal, &raw))) => Some(outcome),
+        outcome = until_end(&mut child, &mut signals, Some(Tty { terminal: &terminal, raw: &raw })) => Some(outcome),
         _ = &mut typing => None,
     };
     let outcome = match ended {
         Some(outcome) => outcome,
         None => {
-            // Ours is gone: the command is hung up when nobody holds its master any more.
+            // The user's terminal is gone. Closing the last master descriptor hangs up the command.
             showing.abort();
             child.terminal = None;
             drop(terminal);
@@ -243,18 +208,20 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     show_the_rest(showing, raw, outcome, &mut signals).await
 }
 
-/// Shows what the command wrote last, which is still on its way, and enters what became of that.
+/// Shows the output that is still in transit, and records whether all of it was shown.
 async fn show_the_rest(
     showing: Showing,
     raw: Raw,
     outcome: Result<Outcome, Error>,
     signals: &mut Signals,
 ) -> Result<Outcome, Error> {
-    // Where it is shown elsewhere, ours need not be raw any more, and its keys are signals again.
+    // If stdout is not a terminal, leave raw mode now, so that keys are signals again.
     let raw = Some(raw).filter(|_| io::stdout().is_terminal());
     let hurry = async {
         match &outcome {
-            Ok(outcome) if outcome.ended != Ended::TimedOut => told_to_end(outcome.status, signals).await,
+            Ok(outcome) if outcome.ended != Ended::TimedOut => {
+                wait_for_ending_signal(outcome.status, signals).await
+            }
             _ => {}
         }
     };
@@ -267,32 +234,163 @@ async fn show_the_rest(
     Ok(outcome)
 }
 
-/// Waits for the end, passing signals on meanwhile.
-async fn until_end(
-    child: &mut Child,
-    signals: &mut Signals,
-    window: Option<(&Terminal, &Raw)>,
-) -> Result<Outcome, Error> {
+/// The terminals of `--tty`.
+#[derive(Clone, Copy)]
+struct Tty<'t> {
+    /// The command's terminal.
+    terminal: &'t Terminal,
+    /// The user's terminal.
+    raw: &'t Raw,
+}
+
+/// Waits for the end of the command and passes signals on.
+async fn until_end(child: &mut Child, signals: &mut Signals, tty: Option<Tty<'_>>) -> Result<Outcome, Error> {
     loop {
         let number = tokio::select! {
             outcome = child.wait() => return outcome,
             number = signals.next() => number,
         };
-        pass_on(child, number, window).map_err(|source| Error::Io { what: "pass a signal on", source })?;
+        forward(child, number, tty).map_err(|source| Error::Io { what: "pass a signal on", source })?;
     }
 }
 
-fn pass_on(child: &Child, number: i32, window: Option<(&Terminal, &Raw)>) -> io::Result<()> {
-    match (number, window) {
+fn forward(child: &Child, number: i32, tty: Option<Tty<'_>>) -> io::Result<()> {
+    match (number, tty) {
         (libc::SIGTSTP, _) => {
             child.signal(libc::SIGSTOP)?;
-            window.into_iter().for_each(|(_, raw)| raw.leave());
-            // Stop as the shell expects of us; the SIGCONT that continues us is passed on like any other.
+            tty.into_iter().for_each(|tty| tty.raw.restore());
+            // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any other
+            // signal.
             return Ok(raise(Signal::SIGSTOP)?);
         }
-        (libc::SIGCONT, Some((terminal, raw))) => raw.again(terminal)?,
-        (libc::SIGWINCH, Some((terminal, _))) => return fit(terminal),
+        (libc::SIGCONT, Some(tty)) => tty.raw.reenter(tty.terminal)?,
+        (libc::SIGWINCH, Some(tty)) => return copy_size(tty.terminal),
         _ => {}
     }
     child.signal(number)
+}
+
+/// What the caller wants done with the changes.
+#[derive(Clone, Copy)]
+enum Choice {
+    Diff,
+    Commit,
+    Discard {
+        /// Whether the JSON report lists the changes.
+        is_reported: bool,
+    },
+}
+
+impl Choice {
+    /// Returns `None` if there is no overlay.
+    fn of(run: &Run, policy: &Policy) -> Result<Option<Self>, Error> {
+        let choice = match (run.commit, run.discard) {
+            (true, _) => Self::Commit,
+            (_, true) => Self::Discard { is_reported: run.json.is_some() },
+            _ => Self::Diff,
+        };
+        match (&policy.overlay, run.diff || run.commit || run.discard) {
+            (Some(_), _) => Ok(Some(choice)),
+            (None, false) => Ok(None),
+            (None, true) => Err(PolicyError::Value {
+                key: "overlay".to_owned(),
+                value: String::new(),
+                reason: "--diff, --commit and --discard need --overlay".to_owned(),
+            }
+            .into()),
+        }
+    }
+
+    /// Commits, lists or discards the changes after the command ended. Adds denials of the commit to the
+    /// outcome.
+    async fn settle(self, session: &Session, outcome: &mut Outcome) -> Result<Settled, Error> {
+        let mut settled = Settled::default();
+        match self {
+            Self::Commit if has_succeeded(outcome) => match session.commit().await {
+                Ok(mut committed) => {
+                    outcome.denials.append(&mut committed.denials);
+                    settled.committed = Some(committed);
+                }
+                Err(error) => {
+                    // The overlay is the only copy of the changes.
+                    if let Some(left) = session.leave_changes()? {
+                        report::say(format_args!("kennel: the changes remain in {}", left.display()));
+                    }
+                    return Err(error);
+                }
+            },
+            Self::Discard { is_reported: false } => {}
+            _ => {
+                settled.changes = Some(session.changes().await?);
+                settled.commit_was_skipped = matches!(self, Self::Commit);
+            }
+        }
+        if settled.has_refused() {
+            settled.left = session.leave_changes()?;
+        }
+        session.discard().await?;
+        Ok(settled)
+    }
+}
+
+/// Whether the command succeeded. Lost output does not matter here.
+fn has_succeeded(outcome: &Outcome) -> bool {
+    outcome.status.success() && !outcome.is_left
+}
+
+/// What became of the changes.
+#[derive(Default)]
+struct Settled {
+    /// Changes that were discarded.
+    changes: Option<Vec<Change>>,
+    /// Whether they would have been committed if the command had succeeded.
+    commit_was_skipped: bool,
+    committed: Option<Committed>,
+    /// Where the changes remain that could not be committed.
+    left: Option<PathBuf>,
+}
+
+impl Settled {
+    fn has_refused(&self) -> bool {
+        self.committed.as_ref().is_some_and(|committed| !committed.refused.is_empty())
+    }
+
+    /// Adds the changes and this program's exit status to the report.
+    fn add_to(&self, mut report: Report) -> Report {
+        report.exit_code = self.exit_code().unwrap_or(report.exit_code);
+        report.changes = self.changes.clone();
+        if self.commit_was_skipped {
+            let dropped = report.changes.replace(Vec::new()).unwrap_or_default();
+            let refused = dropped.into_iter().map(|change| change.refused(Refusal::Unsuccessful));
+            report.refused_changes = Some(refused.collect());
+        }
+        if let Some(Committed { applied, refused, .. }) = &self.committed {
+            report.changes = Some(applied.clone());
+            report.refused_changes = Some(refused.clone());
+        }
+        report
+    }
+
+    /// Prints what became of the changes.
+    fn print(&self, run: &Run) {
+        let changes = self.changes.iter().flatten();
+        if !run.discard {
+            changes.for_each(report::say);
+        }
+        if self.commit_was_skipped {
+            report::say(format_args!("kennel: nothing was committed, because the command failed"));
+        }
+        let refused = self.committed.iter().flat_map(|committed| &committed.refused);
+        refused.for_each(|refused| {
+            report::say(format_args!("kennel: not committed: {}: {}", refused.change, refused.refusal));
+        });
+        if let Some(left) = &self.left {
+            report::say(format_args!("kennel: the changes remain in {}", left.display()));
+        }
+    }
+
+    /// The exit status if some changes could not be committed.
+    fn exit_code(&self) -> Option<u8> {
+        self.has_refused().then_some(FAILED)
+    }
 }

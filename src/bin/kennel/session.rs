@@ -1,39 +1,44 @@
-//! `kennel session`: starts a session in a process of its own, lists those that run, ends one.
+//! `kennel session`: starts sessions in a process of their own, lists them, and stops one.
 
 use std::{
     env, fmt,
-    io::{self, Read},
+    fs::{self, File},
+    io::{self, Read, Write},
     path::Path,
     process::{Child, Command, ExitCode, Stdio},
 };
 
-use kennel::{Client, Error, ListenError, Stats};
+use kennel::{Client, Error, ListenError, Listening, PolicyError, Session, Stats, inherited_descriptor};
+use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 use serde::Serialize;
 
 use crate::{
     FAILED,
     args::{SessionAction, Start},
     descriptor::write_all,
-    host, report,
+    flags,
+    process::{self, interrupted},
+    report,
 };
 
-/// Where `start` is among the arguments: `kennel session start`.
+/// The index of `start` in the arguments of `kennel session start`.
 const ACTION: usize = 2;
 
 /// Runs `kennel session`.
 pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
     match action {
-        SessionAction::Start(start) if !start.foreground => in_background(start),
-        SessionAction::Start(start) => host::foreground(start),
-        SessionAction::Host(start) => host::background(start),
+        SessionAction::Start(start) if !start.foreground => start_in_background(start),
+        SessionAction::Start(start) => foreground(start),
+        SessionAction::Host(start) => background(start),
         SessionAction::List { json } => list(*json),
         SessionAction::Stop { name } => stop(name),
     }
 }
 
-/// Starts this program once more with the same arguments, and waits until it takes commands or has said why not.
-fn in_background(start: &Start) -> Result<ExitCode, Error> {
-    // What is there already need not be prepared in vain.
+/// Runs this program again with the same arguments, and waits until the session takes commands or reports why
+/// not.
+fn start_in_background(start: &Start) -> Result<ExitCode, Error> {
+    // Do not prepare a session whose name is taken.
     match Client::connect(&start.name) {
         Ok(_) => return Err(ListenError::Running { name: start.name.clone() }.into()),
         Err(Error::Listen(ListenError::NotRunning { .. })) => {}
@@ -43,31 +48,32 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
     let arguments = arguments.map(|(at, argument)| if at + 1 == ACTION { "host".into() } else { argument });
     let mut host = Command::new("/proc/self/exe")
         .args(arguments)
-        // A host without the device is the sandbox's to tell of.
+        // If the host lacks /dev/null, the sandbox reports that.
         .stdin(if Path::new("/dev/null").exists() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|source| Error::Io { what: "start a process for the session", source })?;
     drop(host.stdin.take());
-    let (socket, said) = (drained(host.stdout.take()), drained(host.stderr.take()));
-    report::pass(&said);
+    let (socket, said) = (read_all(host.stdout.take()), read_all(host.stderr.take()));
+    report::relay(&said);
     if let Err(source) = write_all(io::stdout(), &socket) {
         end(&start.name, host);
-        return Err(Error::Io { what: "the session was ended: write the path of its socket", source });
+        return Err(Error::Io { what: "the session was ended: print the path of its socket", source });
     }
-    // It has closed both ends: it takes commands, and said where, or it is about to end.
+    // The new process closed both pipes. With a socket path it takes commands; without one it is about to
+    // end.
     if socket.is_empty() {
         let status = host.wait().map_err(|source| Error::Io { what: "wait for the session", source })?;
         if said.is_empty() {
-            report::say(format_args!("kennel: session {}: it ended while it started: {status}", start.name));
+            report::say(format_args!("kennel: session {}: it ended during the start: {status}", start.name));
         }
         return Ok(FAILED.into());
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends a session that nobody was told of, and waits until it is gone.
+/// Ends the session if its socket path could not be printed, and waits until it is gone.
 fn end(name: &str, mut host: Child) {
     let ours = Client::connect(name).ok().filter(|client| u32::try_from(client.process()) == Ok(host.id()));
     if ours.is_none_or(|session| session.stop().is_err()) {
@@ -76,16 +82,85 @@ fn end(name: &str, mut host: Child) {
     let _ = host.wait();
 }
 
-fn drained(stream: Option<impl Read>) -> Vec<u8> {
+fn read_all(stream: Option<impl Read>) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(mut stream) = stream {
-        // What came before an error is all there is.
+        // Keep what arrived before the error.
         let _ = stream.read_to_end(&mut bytes);
     }
     bytes
 }
 
-/// A line of `kennel session list`. One that does not answer has no numbers.
+/// Hosts a session in the background process. Closes the pipes to the starting process once the session takes
+/// commands.
+fn background(start: &Start) -> Result<ExitCode, Error> {
+    // Leave the terminal's session, so that the kennel session outlives the terminal. setsid(2) fails only
+    // for a group leader, and then no parent waits for this process.
+    let _ = setsid();
+    host(start, || {
+        let null = File::options().write(true).open("/dev/null")?;
+        dup2_stdout(&null)?;
+        dup2_stderr(&null)?;
+        // Only now: the policy may have come through an inherited descriptor.
+        close_inherited();
+        Ok(())
+    })
+}
+
+/// Hosts a session until somebody stops it or a signal interrupts this process.
+fn foreground(start: &Start) -> Result<ExitCode, Error> {
+    host(start, || Ok(()))
+}
+
+fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<ExitCode, Error> {
+    let policy = flags::from_flags(&start.policy)?;
+    if policy.overlay.is_some() {
+        let reason = "a named session cannot commit changes: use kennel run or the library";
+        let (key, value) = ("overlay".to_owned(), String::new());
+        return Err(PolicyError::Value { key, value, reason: reason.to_owned() }.into());
+    }
+    let runtime = process::runtime(process::IDLE_THREAD)?;
+    let code = runtime.block_on(async {
+        let session = Session::prepare(&policy).await?;
+        let listening = session.listen(&start.name)?;
+        if !start.quiet {
+            report::degraded(&session.enforcement());
+        }
+        let told = announce(&listening).and_then(|()| announced());
+        told.map_err(|source| Error::Io { what: "announce the session", source })?;
+        let code = tokio::select! {
+            () = listening.stopped() => 0,
+            status = interrupted() => status?,
+        };
+        drop(listening);
+        session.shutdown().await;
+        Ok(code)
+    });
+    // As in `kennel run`: leftover threads do not delay the exit.
+    std::mem::forget(runtime);
+    code.map(ExitCode::from)
+}
+
+fn announce(listening: &Listening) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{}", listening.socket().display())?;
+    stdout.flush()
+}
+
+/// Closes inherited descriptors except the standard ones: a reader of an inherited pipe would wait for the
+/// session to end. Descriptors that Kennel opened are close-on-exec and stay open.
+fn close_inherited() {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let numbers: Vec<i32> = names.filter(|&number| number > 2).collect();
+    for number in numbers {
+        if inherited_descriptor(format!("/dev/fd/{number}")).is_some_and(|given| given.is_ok()) {
+            let _ = close(number);
+        }
+    }
+}
+
+/// A line of `kennel session list`. A session that does not answer has no numbers.
 #[derive(Serialize)]
 struct Line {
     name: String,
@@ -111,9 +186,9 @@ fn list(json: bool) -> Result<ExitCode, Error> {
     for name in Client::sessions()? {
         match line(&name) {
             Ok(line) => lines.push(line),
-            // One that has ended is none.
+            // Skip a session that has ended.
             Err(Error::Listen(ListenError::NotRunning { .. } | ListenError::Gone { .. })) => {}
-            // What is wrong with one is no reason to hide the rest. But they are not all.
+            // Report the error and list the other sessions.
             Err(error) => {
                 report::error(&error);
                 code = FAILED.into();
@@ -128,7 +203,7 @@ fn list(json: bool) -> Result<ExitCode, Error> {
         let lines = lines.iter().map(Line::to_string);
         std::iter::once(header).chain(lines).collect::<Vec<_>>().join("\n")
     };
-    report::answer(format!("{text}\n").as_bytes()).map(|()| code)
+    report::print(format!("{text}\n").as_bytes()).map(|()| code)
 }
 
 fn line(name: &str) -> Result<Line, Error> {
@@ -138,7 +213,7 @@ fn line(name: &str) -> Result<Line, Error> {
         Err(error @ Error::Listen(ListenError::NotRunning { .. } | ListenError::Gone { .. })) => {
             return Err(error);
         }
-        // It is there: who wants to end it needs its number.
+        // List a session that does not answer: the user needs its PID to end it.
         stats => stats.inspect_err(report::error).ok(),
     };
     let number = |of: fn(&Stats) -> u64| stats.as_ref().map(of);

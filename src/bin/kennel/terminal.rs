@@ -1,8 +1,9 @@
-//! The user's own terminal while a command runs on another: what is typed and what is shown.
+//! The user's terminal while a command runs on its own: raw mode, typed input, shown output.
 
 use std::{
     io::{self, IsTerminal},
     mem,
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -17,7 +18,7 @@ use nix::{
     errno::Errno,
     fcntl::{FcntlArg, fcntl},
     poll::PollFlags,
-    sys::termios::tcgetattr,
+    sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr},
     unistd::read,
 };
 use tokio::{
@@ -30,36 +31,36 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::descriptor::{untaken, wait, write_all};
+use crate::descriptor::{not_read, wait, write_all};
 
-/// How much is written to our terminal at a time: what is shown is counted by it.
+/// Bytes per write to the user's terminal. Progress is counted in these pieces.
 const PIECE: usize = 1024;
 
-/// What failed where our stdout does not take what is to be shown.
-const WRITING: &str = "write to stdout what the command wrote";
+/// The name of the failed step if stdout does not take the command's output.
+const WRITE_OUTPUT: &str = "write to stdout what the command wrote";
 
-/// What the command wrote last is on its way for a moment after its end. Once that was waited for, who has more to say is
-/// another, who was given the terminal: what he says at once is shown, and no more than that many times.
-pub(crate) const LAST: Duration = Duration::from_millis(100);
-pub(crate) const MOMENT: Duration = Duration::from_millis(10);
-pub(crate) const MOST_LAST: u32 = 64;
+/// Output can arrive for a moment after the command ended: wait `FIRST_READ` once, then `NEXT_READ` for each further
+/// read. Another process may still hold the terminal and keep writing, so read at most `MAX_LAST_READS` times.
+pub(crate) const FIRST_READ: Duration = Duration::from_millis(100);
+pub(crate) const NEXT_READ: Duration = Duration::from_millis(10);
+pub(crate) const MAX_LAST_READS: u32 = 64;
 
-/// Where nobody has the command's terminal open, how long until it is looked at again: a command may open it anew.
-pub(crate) const AGAIN: Duration = Duration::from_millis(100);
+/// Pause before reading the terminal again while no process has it open; the command may open it again.
+pub(crate) const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long our terminal may take nothing after the command's end, and for how many times of that.
-const SILENCE: Duration = Duration::from_secs(1);
-const STALLS: u32 = 5;
+/// The end waits for a terminal that takes nothing until it is silent for `MAX_STALLS` periods in a row.
+const STALL_PERIOD: Duration = Duration::from_secs(1);
+const MAX_STALLS: u32 = 5;
 
-/// How long a stdout that is no terminal may hold up the end, once we are told to end.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the end waits for a stdout that is not a terminal, once a signal ends this program.
+pub(crate) const HURRIED_PATIENCE: Duration = Duration::from_secs(1);
 
-pub(crate) fn no_thread(source: io::Error) -> Error {
+pub(crate) fn thread_error(source: io::Error) -> Error {
     Error::Io { what: "start a thread", source }
 }
 
-/// What is typed, read by a thread of its own: a read of a terminal cannot be made to give up. The thread is had before the
-/// command starts, which can use up all there are, and reads nothing before that.
+/// Reads typed input on its own thread, because a blocked read of a terminal cannot be cancelled. The thread
+/// starts before the command, which could use up all threads, and reads only once [`Keyboard::typed`] asks.
 pub(crate) struct Keyboard {
     begin: SyncSender<()>,
     typed: Receiver<Vec<u8>>,
@@ -67,8 +68,8 @@ pub(crate) struct Keyboard {
 
 impl Keyboard {
     /// # Errors
-    /// No thread is to be had.
-    pub(crate) fn ready() -> Result<Self, Error> {
+    /// The system cannot start a thread.
+    pub(crate) fn start() -> Result<Self, Error> {
         let (begin, begins) = sync_channel(1);
         let (sender, typed) = channel(16);
         let reads = move || {
@@ -76,13 +77,13 @@ impl Keyboard {
                 read_into(&sender);
             }
         };
-        thread::Builder::new().spawn(reads).map_err(no_thread)?;
+        thread::Builder::new().spawn(reads).map_err(thread_error)?;
         Ok(Self { begin, typed })
     }
 
-    /// What is typed from now on.
+    /// Starts reading, and returns the receiver of typed bytes.
     pub(crate) fn typed(self) -> Receiver<Vec<u8>> {
-        // The thread waits for it.
+        // The thread waits for this message.
         let _ = self.begin.send(());
         self.typed
     }
@@ -97,7 +98,7 @@ fn read_into(sender: &Sender<Vec<u8>>) {
                     return;
                 }
             }
-            // Somebody who has the terminal too made it non-blocking.
+            // Another process that shares the terminal made it non-blocking.
             Err(Errno::EAGAIN) => {
                 wait(io::stdin(), PollFlags::POLLIN, None);
             }
@@ -110,34 +111,34 @@ fn read_into(sender: &Sender<Vec<u8>>) {
     }
 }
 
-/// Whether our terminal is, where a read of it gave nothing. In raw mode no key does that; but whoever has the terminal too
-/// can set that reads do not wait, or another mode.
+/// Whether the terminal is gone, after a read that returned nothing. No key causes that in raw mode, but
+/// another process that shares the terminal can change its mode.
 pub(crate) fn is_gone() -> bool {
     tcgetattr(io::stdin()).is_err()
 }
 
-/// Copies what is typed to the command. Ends when our terminal is gone.
+/// Copies typed input to the command until the user's terminal is gone.
 pub(crate) async fn type_in(mut typed: Receiver<Vec<u8>>, mut to: Terminal) {
     while let Some(bytes) = typed.recv().await {
-        // Where nobody has the command's terminal open now, somebody may open it again.
+        // A process may open the command's terminal again, so ignore errors.
         let _ = to.write_all(&bytes).await;
     }
 }
 
-/// Our stdout, written by a thread of its own: a write to a terminal that nobody reads does not return.
+/// Writes to stdout on its own thread: a write blocks if nobody reads the terminal.
 pub(crate) struct Screen {
     bytes: Sender<Vec<u8>>,
-    /// How many bytes were shown.
+    /// Bytes written so far.
     shown: Arc<AtomicU64>,
-    /// What came of it, when the thread has ended.
+    /// The thread's result, once it ended.
     end: oneshot::Receiver<io::Result<()>>,
 }
 
 impl Screen {
-    /// To be called before anything runs that could want to be shown.
+    /// Starts the thread. Call this before the command runs.
     ///
     /// # Errors
-    /// No thread is to be had.
+    /// The system cannot start a thread.
     pub(crate) fn open() -> Result<Self, Error> {
         let (bytes, receiver) = channel::<Vec<u8>>(4);
         let (ended, end) = oneshot::channel();
@@ -146,7 +147,7 @@ impl Screen {
         let writes = move || {
             let _ = ended.send(write_from(receiver, &count));
         };
-        thread::Builder::new().spawn(writes).map_err(no_thread)?;
+        thread::Builder::new().spawn(writes).map_err(thread_error)?;
         Ok(Self { bytes, shown, end })
     }
 }
@@ -161,7 +162,7 @@ fn write_from(mut receiver: Receiver<Vec<u8>>, shown: &AtomicU64) -> io::Result<
     Ok(())
 }
 
-/// What the command writes, on its way to our stdout.
+/// Copies the command's output to the screen.
 pub(crate) struct Showing {
     copying: JoinHandle<io::Result<()>>,
     shown: Arc<AtomicU64>,
@@ -175,16 +176,17 @@ impl Showing {
         Self { copying: tokio::spawn(show(from, to, end)), shown, ended }
     }
 
-    /// Shows no more, and lets go of the command's terminal.
+    /// Stops copying and closes the command's terminal.
     pub(crate) fn abort(&self) {
         self.copying.abort();
     }
 
-    /// Once the command has ended: waits until all is shown that it wrote. A terminal that takes nothing for some seconds is
-    /// read by nobody; elsewhere this waits until a second after `hurry` is ready.
+    /// Waits until all output is shown, after the command ended. Gives up on a terminal that takes nothing
+    /// for some seconds. For any other stdout it gives up one second after `hurry` is ready.
     ///
     /// # Errors
-    /// Our stdout did not take all of it: `WouldBlock` where nobody reads it. That its reader has gone is none.
+    /// stdout did not take all output: `WouldBlock` if nobody reads it. A reader that closed stdout is no
+    /// error.
     pub(crate) async fn finish(self, hurry: impl Future<Output = ()>) -> io::Result<()> {
         let Self { mut copying, shown, ended } = self;
         let _ = ended.send(());
@@ -193,13 +195,13 @@ impl Showing {
                 stalled(&shown).await;
             } else {
                 hurry.await;
-                sleep(PATIENCE).await;
+                sleep(HURRIED_PATIENCE).await;
             }
         };
         let copied = tokio::select! {
             biased;
             copied = &mut copying => copied,
-            () = patience => return Err(untaken()),
+            () = patience => return Err(not_read()),
         };
         match copied {
             Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
@@ -208,33 +210,33 @@ impl Showing {
     }
 }
 
-/// Waits until no more is shown.
+/// Waits until the screen makes no more progress.
 async fn stalled(shown: &AtomicU64) {
     let mut stalls = 0;
-    while stalls < STALLS {
+    while stalls < MAX_STALLS {
         let before = shown.load(Relaxed);
-        sleep(SILENCE).await;
+        sleep(STALL_PERIOD).await;
         stalls = if shown.load(Relaxed) == before { stalls + 1 } else { 0 };
     }
 }
 
-/// Rows and columns of our terminal, which is standard input and can be read.
+/// Rows and columns of standard input, if it is a readable terminal.
 ///
 /// # Errors
-/// It is none, or is open for writing only.
+/// Standard input is not a terminal, or is open for writing only.
 pub(crate) fn size() -> Result<(u16, u16), Error> {
-    let size = Terminal::size(io::stdin()).map_err(absent)?;
+    let size = Terminal::size(io::stdin()).map_err(no_terminal)?;
     let access =
-        fcntl(io::stdin(), FcntlArg::F_GETFL).map_err(|errno| absent(errno.into()))? & libc::O_ACCMODE;
+        fcntl(io::stdin(), FcntlArg::F_GETFL).map_err(|errno| no_terminal(errno.into()))? & libc::O_ACCMODE;
     if access == libc::O_WRONLY {
-        let reason = "needs a standard input that can be read; the terminal there is open for writing only";
+        let reason = "needs a readable standard input; this terminal is open only for writing";
         return Err(Error::Io { what: "--tty", source: io::Error::other(reason) });
     }
     Ok(size)
 }
 
-/// For `--tty`, where standard input is no terminal. `ENOTTY` would say so once more.
-pub(crate) fn absent(source: io::Error) -> Error {
+/// The error of `--tty` without a terminal. The message leaves out `ENOTTY`, which would repeat it.
+pub(crate) fn no_terminal(source: io::Error) -> Error {
     match source.raw_os_error() {
         Some(libc::ENOTTY) => {
             Error::Io { what: "--tty", source: io::Error::other("needs a terminal as standard input") }
@@ -243,10 +245,11 @@ pub(crate) fn absent(source: io::Error) -> Error {
     }
 }
 
-/// The error for what was not shown. That nobody takes it is none where the command `was_killed`: then that is what is told.
+/// The error if output was not shown. If the command `was_killed`, an unread stdout is no error: the kill is
+/// reported instead.
 pub(crate) fn unwritten(shown: io::Result<()>, was_killed: bool) -> Option<Error> {
     let source = shown.err().filter(|error| !was_killed || error.kind() != io::ErrorKind::WouldBlock)?;
-    Some(Error::Io { what: WRITING, source })
+    Some(Error::Io { what: WRITE_OUTPUT, source })
 }
 
 async fn show(mut from: Terminal, to: Screen, mut end: oneshot::Receiver<()>) -> io::Result<()> {
@@ -258,19 +261,19 @@ async fn show(mut from: Terminal, to: Screen, mut end: oneshot::Receiver<()>) ->
             read = from.read(&mut buffer) => read,
         };
         match read {
-            // What is written no more is read all the same, or the command would wait for that.
+            // Keep reading even if the screen failed, so that the command does not block.
             Ok(count @ 1..) => {
                 let _ = to.bytes.send(buffer[..count].to_vec()).await;
             }
-            // Nobody has it open now.
-            _ if timeout(AGAIN, &mut end).await.is_ok() => break,
+            // No process has the terminal open now.
+            _ if timeout(REOPEN_PAUSE, &mut end).await.is_ok() => break,
             _ => {}
         }
     }
     let mut waits = true;
-    for _ in 0..MOST_LAST {
-        let read = match timeout(MOMENT, from.read(&mut buffer)).await {
-            Err(_) if mem::take(&mut waits) => timeout(LAST, from.read(&mut buffer)).await,
+    for _ in 0..MAX_LAST_READS {
+        let read = match timeout(NEXT_READ, from.read(&mut buffer)).await {
+            Err(_) if mem::take(&mut waits) => timeout(FIRST_READ, from.read(&mut buffer)).await,
             read => read,
         };
         let Ok(Ok(count @ 1..)) = read else { break };
@@ -278,4 +281,56 @@ async fn show(mut from: Terminal, to: Screen, mut end: oneshot::Receiver<()>) ->
     }
     drop(to.bytes);
     to.end.await.unwrap_or(Ok(()))
+}
+
+/// The user's terminal in raw mode. Dropping this restores the previous mode.
+pub(crate) struct Raw {
+    before: Termios,
+}
+
+impl Raw {
+    pub(crate) fn enter() -> io::Result<Self> {
+        let entered = Self { before: tcgetattr(io::stdin())? };
+        entered.set()?;
+        Ok(entered)
+    }
+
+    fn set(&self) -> io::Result<()> {
+        let mut raw = self.before.clone();
+        cfmakeraw(&mut raw);
+        Ok(tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?)
+    }
+
+    /// Enters raw mode again after a stop, and resizes the command's terminal. The shell used the terminal
+    /// meanwhile: it set its own mode, and only it was told of a new size.
+    ///
+    /// # Errors
+    /// Those of [`copy_size`].
+    pub(crate) fn reenter(&self, terminal: impl AsFd) -> io::Result<()> {
+        // The terminal may be gone.
+        let _ = self.set();
+        copy_size(terminal)
+    }
+
+    /// Restores the previous mode, until [`Raw::reenter`] or for good.
+    pub(crate) fn restore(&self) {
+        // If the terminal is gone, there is nothing to restore. TCSADRAIN would block if nobody reads the
+        // terminal.
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before);
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        self.restore();
+    }
+}
+
+/// Gives the command's terminal the size of the user's terminal, unless that is gone.
+///
+/// # Errors
+/// Those of [`Terminal::set_size`].
+pub(crate) fn copy_size(terminal: impl AsFd) -> io::Result<()> {
+    let size = Terminal::size(io::stdin());
+    size.map_or(Ok(()), |(rows, columns)| Terminal::set_size(terminal, rows, columns))
 }

@@ -1,5 +1,5 @@
-//! Real bridges between loopback listeners and Unix sockets in temporary directories: what passes, what ends, what the
-//! process is confined to. All of it once more as an ordinary user when root runs it.
+//! Real bridges between loopback listeners and Unix sockets in temporary directories: data, ends of streams,
+//! confinement. If root runs the tests, all of them run again as an ordinary user.
 
 pub(crate) mod end;
 pub(crate) mod many;
@@ -32,16 +32,16 @@ use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::sys::birth::{SpawnOptions, Users};
 
-/// Longer than anything here may take.
+/// Longer than any test may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Descriptors of a bridge without connections: control socket, listener, epoll, four pipes.
 const FILES_OF_NONE: usize = 11;
 
-/// A prime, so that nothing that moves in blocks fits it.
+/// A prime, so that no block size divides it.
 const PERIOD: usize = 65_521;
 
-/// A bridge that serves, and the socket that it leads to.
+/// A serving bridge and the socket that it connects to.
 struct World {
     bridge: Bridge,
     address: SocketAddr,
@@ -54,7 +54,7 @@ impl World {
         Self::with(|_| {}, 1024).await
     }
 
-    /// With a plan changed by `change`, and a proxy with that backlog.
+    /// With a plan changed by `change`, and a proxy with this backlog.
     async fn with(change: impl FnOnce(&mut BridgePlan), backlog: i32) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let proxy = proxy_at(&dir.path().join("proxy.sock"), backlog);
@@ -75,18 +75,18 @@ impl World {
         TcpStream::connect(self.address).await.expect("connects")
     }
 
-    /// The proxy's end of the connection that came next.
+    /// The proxy's end of the next connection.
     async fn accepted(&self) -> UnixStream {
         soon(self.proxy.as_ref().expect("listens").accept()).await.expect("accepts").0
     }
 
-    /// A connection, both ends.
+    /// Both ends of a connection.
     async fn pair(&self) -> (TcpStream, UnixStream) {
         let client = self.client().await;
         (client, self.accepted().await)
     }
 
-    /// Has every connection echo.
+    /// Echoes on every connection.
     fn echo(&mut self) {
         let proxy = self.proxy.take().expect("listens");
         tokio::spawn(async move {
@@ -106,24 +106,24 @@ impl World {
         Pid::from_raw(pid.trim().parse().expect("a number"))
     }
 
-    /// A file of the process.
+    /// A file of the bridge in `/proc`.
     fn proc(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/{name}", self.pid())).expect("there")
     }
 
-    /// How many descriptors it has. Only root may look.
+    /// The number of its descriptors. Only root may read it.
     fn files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("root may").count()
     }
 
-    /// Processor time that the bridge has used, in ticks of 10 ms.
+    /// CPU time of the bridge, in ticks of 10 ms.
     fn ticks(&self) -> u64 {
         let stat = self.proc("stat");
         let fields = stat.rsplit(')').next().expect("after the name").split(' ');
         fields.skip(12).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
     }
 
-    /// That it is there and still does its work.
+    /// Checks that the bridge is alive and serves connections.
     async fn assert_alive(&self) {
         let (mut client, mut proxy) = self.pair().await;
         exchange(&mut client, b"are you there").await;
@@ -177,7 +177,7 @@ async fn send_pattern(mut to: impl AsyncWriteExt + Unpin, count: usize) {
     to.shutdown().await.expect("ends");
 }
 
-/// Reads to the end; answers how many bytes came, all as they were sent.
+/// Reads to the end and compares with the pattern. Returns the number of bytes.
 async fn receive_pattern(mut from: impl AsyncReadExt + Unpin) -> usize {
     let pattern = [&*pattern(), &*pattern()].concat();
     let (mut buffer, mut count) = (vec![0; PERIOD], 0);
@@ -206,7 +206,7 @@ fn all_of_it_as_an_ordinary_user() {
     let output = Command::new("setpriv")
         .args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--"])
         .arg(&copy)
-        .args(["bridge::tests", "compile::bridge"])
+        .args(["bridge::tests", "plan::bridge"])
         .current_dir("/tmp")
         .env("TMPDIR", "/tmp")
         .output()

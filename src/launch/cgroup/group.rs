@@ -1,4 +1,4 @@
-//! Directories of cgroup v2 by their descriptors: made, locked, written to, removed. Decides nothing.
+//! Directories of cgroup v2 by descriptor: make, lock, write, remove.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,22 +19,22 @@ use crate::policy::cgroup::processors;
 use crate::sys;
 use crate::sys::locked;
 
-/// What every group of ours is called, before 16 hexadecimal digits.
+/// The prefix of each cgroup of Kennel; 16 hexadecimal digits follow.
 const PREFIX: &str = "kennel-";
 
-/// Whoever can open a group can lock it, and so keep us from it.
-const OURS_ALONE: Mode = Mode::S_IRWXU;
-const OTHERS_MAY_LOOK: Mode =
-    OURS_ALONE.union(Mode::S_IRGRP).union(Mode::S_IXGRP).union(Mode::S_IROTH).union(Mode::S_IXOTH);
+/// Any user who can open a cgroup can lock it, and block Kennel.
+const OWNER_ONLY: Mode = Mode::S_IRWXU;
+const WORLD_READABLE: Mode =
+    OWNER_ONLY.union(Mode::S_IRGRP).union(Mode::S_IXGRP).union(Mode::S_IROTH).union(Mode::S_IXOTH);
 
-/// How often to make a group anew that somebody takes for one of the dead.
+/// How often to retry when another program removes the new cgroup before it is locked.
 const TRIES: u32 = 50;
 
-/// A name that no other group has, not one of a program that was forked from this one either.
+/// A random name, also unique across forks of this program.
 ///
 /// # Errors
 /// Those of getrandom(2).
-pub(crate) fn name() -> io::Result<String> {
+pub(crate) fn random_name() -> io::Result<String> {
     Ok(format!("{PREFIX}{:016x}", sys::random()?))
 }
 
@@ -43,15 +43,15 @@ fn is_name(name: &str) -> bool {
     digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The group that ours are made in.
+/// The delegated cgroup that contains those of Kennel.
 #[derive(Debug)]
 pub(crate) struct Parent(OwnedFd);
 
-/// A group of ours: as long as this lives and is not let go, everybody can tell.
+/// A cgroup of Kennel, locked with flock(2): while the lock is held, other programs know that its owner lives.
 #[derive(Debug)]
-pub(crate) struct Locked {
+pub(crate) struct LockedGroup {
     directory: OwnedFd,
-    /// The lock goes with this open file description, which nobody else has.
+    /// The lock belongs to this open file description, which no other process shares.
     lock: Mutex<Option<Flock<OwnedFd>>>,
     name: String,
 }
@@ -61,35 +61,37 @@ impl Parent {
         Ok(Self(nix::fcntl::open(path, directory_flags(OFlag::O_RDONLY), Mode::empty())?))
     }
 
-    /// Moves this program to a group of its own: what holds processes can give no controllers. All of its threads.
-    pub(crate) fn make_room(&self) -> io::Result<()> {
-        let host = match make(self.0.as_fd(), HOST, OTHERS_MAY_LOOK) {
-            Err(error) if is_there(&error) => enter(self.0.as_fd(), HOST)?,
+    /// Moves this program with all of its threads to a child cgroup, because a cgroup with processes cannot
+    /// enable controllers.
+    pub(crate) fn move_self_to_child(&self) -> io::Result<()> {
+        let host = match make(self.0.as_fd(), HOST, WORLD_READABLE) {
+            Err(error) if is_eexist(&error) => open_path(self.0.as_fd(), HOST)?,
             made => made?,
         };
-        // Whoever made it may do with it, and with us in it, what it likes.
+        // Another owner could kill or freeze everything in the cgroup.
         if fstat(&host)?.st_uid != geteuid().as_raw() {
             return Err(Errno::EPERM.into());
         }
         write(host.as_fd(), "cgroup.procs", "0")
     }
 
-    /// Gives controllers to the groups in it.
-    pub(crate) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
-        give(self.0.as_fd(), controllers)
+    /// Enables controllers for the child cgroups.
+    pub(crate) fn enable_controllers(&self, controllers: &[Controller]) -> io::Result<()> {
+        enable_controllers(self.0.as_fd(), controllers)
     }
 
-    /// Makes a group, and locks it.
+    /// Makes a cgroup and locks it.
     ///
     /// # Errors
-    /// `EEXIST` where there is one of the name, which is let alone; `ResourceBusy` where somebody keeps it locked.
-    pub(crate) fn make(&self, name: &str) -> io::Result<Locked> {
-        let mut refused = io::Error::new(io::ErrorKind::ResourceBusy, "another program keeps it locked");
+    /// `EEXIST` if the name is taken; the existing cgroup stays as it is. `ResourceBusy` if another program
+    /// holds the lock.
+    pub(crate) fn make(&self, name: &str) -> io::Result<LockedGroup> {
+        let mut refused = io::Error::new(io::ErrorKind::ResourceBusy, "another program holds the lock");
         for round in 0..TRIES {
             match self.try_make(name, round) {
                 Ok(Some(locked)) => return Ok(locked),
-                Err(error) if is_there(&error) => return Err(error),
-                // Somebody sweeps up at this moment.
+                Err(error) if is_eexist(&error) => return Err(error),
+                // Another program removes abandoned cgroups at this moment.
                 Ok(None) => {}
                 Err(error) => {
                     let is_swept = error.raw_os_error() == Some(libc::ENOENT);
@@ -101,30 +103,30 @@ impl Parent {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        // It may have been made before something else was refused.
+        // The cgroup may exist although a later call failed.
         let _ = unlinkat(&self.0, name, UnlinkatFlags::RemoveDir);
         Err(refused)
     }
 
-    fn try_make(&self, name: &str, round: u32) -> io::Result<Option<Locked>> {
-        let directory = match make(self.0.as_fd(), name, OURS_ALONE) {
-            // Made in the round before, and taken for one of the dead.
-            Err(error) if is_there(&error) && round > 0 => enter(self.0.as_fd(), name)?,
+    fn try_make(&self, name: &str, round: u32) -> io::Result<Option<LockedGroup>> {
+        let directory = match make(self.0.as_fd(), name, OWNER_ONLY) {
+            // Made in an earlier round, and locked by a program that takes it for abandoned.
+            Err(error) if is_eexist(&error) && round > 0 => open_path(self.0.as_fd(), name)?,
             made => made?,
         };
-        // Once more with O_RDONLY, which a lock needs.
+        // flock(2) needs a descriptor that is not O_PATH.
         let lock = openat(&directory, ".", directory_flags(OFlag::O_RDONLY), Mode::empty())?;
         let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
-        // It may have been removed before it was locked; then it has no files any more.
+        // It may have been removed before it was locked. Then its files are gone.
         match read(directory.as_fd(), "cgroup.controllers") {
-            Ok(_) => Ok(Some(Locked { directory, lock: Mutex::new(Some(lock)), name: name.to_owned() })),
+            Ok(_) => Ok(Some(LockedGroup { directory, lock: Mutex::new(Some(lock)), name: name.to_owned() })),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Kills what is in a group and removes it, if nothing is in it any more; answers whether it is gone.
-    pub(crate) fn remove(&self, group: &Locked) -> bool {
+    /// Removes a cgroup and its leaves if no process is left. Returns whether it is gone.
+    pub(crate) fn remove(&self, group: &LockedGroup) -> bool {
         self.remove_tree(group.as_fd(), &group.name)
     }
 
@@ -135,7 +137,7 @@ impl Parent {
         matches!(unlinkat(&self.0, name, UnlinkatFlags::RemoveDir), Ok(()) | Err(Errno::ENOENT))
     }
 
-    /// Removes the groups of programs that are gone, as far as nothing is in them.
+    /// Kills and removes the cgroups of programs that are gone.
     pub(crate) fn sweep(&self) {
         let ours = geteuid().as_raw();
         for name in directories(self.0.as_fd()).unwrap_or_default().iter().filter(|name| is_name(name)) {
@@ -149,12 +151,12 @@ impl Parent {
                 let _ = write(locked.as_fd(), "cgroup.kill", "1");
                 let gone = (0..TRIES).any(|_| {
                     self.remove_tree(locked.as_fd(), name) || {
-                        // What was killed is gone soon.
+                        // Killed processes need a moment.
                         thread::sleep(Duration::from_millis(1));
                         false
                     }
                 });
-                tracing::info!(name, gone, "a cgroup was left by a program that is gone");
+                tracing::info!(name, gone, "found the cgroup of a program that is gone");
             }
         }
     }
@@ -166,32 +168,32 @@ impl AsFd for Parent {
     }
 }
 
-impl Locked {
-    /// From here on it is the reaper's, or whose that sweeps up.
-    pub(crate) fn let_go(&self) {
+impl LockedGroup {
+    /// Releases the lock: from here on the reaper or another program may remove the cgroup.
+    pub(crate) fn unlock(&self) {
         locked(&self.lock).take();
     }
 
-    pub(crate) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
-        give(self.as_fd(), controllers)
+    pub(crate) fn enable_controllers(&self, controllers: &[Controller]) -> io::Result<()> {
+        enable_controllers(self.as_fd(), controllers)
     }
 
     pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
         set(self.as_fd(), setting)
     }
 
-    /// Makes a group in it; answers its directory, as a path only.
+    /// Makes a leaf. Returns its directory, as an O_PATH descriptor.
     pub(crate) fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
-        make(self.as_fd(), name, OURS_ALONE)
+        make(self.as_fd(), name, OWNER_ONLY)
     }
 
-    /// Removes a group in it; answers whether it is gone.
+    /// Removes a leaf. Returns whether it is gone.
     pub(crate) fn remove_leaf(&self, name: &str) -> bool {
         matches!(unlinkat(self.as_fd(), name, UnlinkatFlags::RemoveDir), Ok(()) | Err(Errno::ENOENT))
     }
 }
 
-impl AsFd for Locked {
+impl AsFd for LockedGroup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
@@ -201,21 +203,21 @@ fn directory_flags(access: OFlag) -> OFlag {
     access | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
 
-/// mkdirat(2); answers the directory, as a path only.
+/// mkdirat(2). Returns the directory, as an O_PATH descriptor.
 fn make(at: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<OwnedFd> {
     mkdirat(at, name, mode)?;
-    enter(at, name)
+    open_path(at, name)
 }
 
-fn is_there(error: &io::Error) -> bool {
+fn is_eexist(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EEXIST)
 }
 
-fn enter(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+fn open_path(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(at, name, directory_flags(OFlag::O_PATH), Mode::empty())?)
 }
 
-fn give(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
+fn enable_controllers(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
     if controllers.is_empty() {
         return Ok(());
     }
@@ -223,7 +225,7 @@ fn give(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
     write(group, "cgroup.subtree_control", &wanted.join(" "))
 }
 
-/// Writes one setting of a group.
+/// Writes one setting of a cgroup.
 pub(crate) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
     match write(group, setting.file, &setting.value) {
         Err(error) if setting.may_lack && error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -232,23 +234,24 @@ pub(crate) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
     }
 }
 
-/// The kernel takes any list, and gives the processors of the group above where that has none of it.
+/// The kernel accepts any list. If the parent cgroup has none of the CPUs, it silently uses those of the
+/// parent.
 fn has_cpus(group: BorrowedFd<'_>, wanted: &str) -> io::Result<()> {
     let given = read(group, "cpuset.cpus.effective")?;
-    if lies_in(&given, wanted) {
+    if is_subset(&given, wanted) {
         return Ok(());
     }
-    let reason = format!("the cgroup above has none of the processors {wanted}, only {}", given.trim());
+    let reason = format!("the parent cgroup has none of the CPUs {wanted}, only {}", given.trim());
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
-/// Writes to a file of a group, in one piece, as the kernel asks for.
+/// Writes a file of a cgroup with one write(2), as the kernel requires.
 pub(crate) fn write(group: BorrowedFd<'_>, file: &str, text: &str) -> io::Result<()> {
     let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     File::from(openat(group, file, flags, Mode::empty())?).write_all(text.as_bytes())
 }
 
-/// Reads a file of a group.
+/// Reads a file of a cgroup.
 pub(crate) fn read(group: BorrowedFd<'_>, file: &str) -> io::Result<String> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut text = String::new();
@@ -256,7 +259,7 @@ pub(crate) fn read(group: BorrowedFd<'_>, file: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Names of the groups in a group.
+/// The names of the child cgroups.
 fn directories(group: BorrowedFd<'_>) -> nix::Result<Vec<String>> {
     let mut directory = Dir::openat(group, ".", directory_flags(OFlag::O_RDONLY), Mode::empty())?;
     let entries = directory.iter().flatten().filter(|entry| entry.file_type() == Some(Type::Directory));
@@ -264,10 +267,10 @@ fn directories(group: BorrowedFd<'_>) -> nix::Result<Vec<String>> {
     Ok(names.filter(|name| name != "." && name != "..").collect())
 }
 
-// Lists of processors: the kernel's, and those of policies.
+// CPU lists, as the kernel and policies write them.
 
-/// Whether every processor of a list is in another; not where one of them cannot be read.
-pub(crate) fn lies_in(list: &str, other: &str) -> bool {
+/// Whether `other` has every CPU of `list`. `false` if one of them cannot be parsed.
+pub(crate) fn is_subset(list: &str, other: &str) -> bool {
     let (Some(list), Some(other)) = (processors(list.trim()), processors(other.trim())) else {
         return list.trim().is_empty();
     };
@@ -276,16 +279,16 @@ pub(crate) fn lies_in(list: &str, other: &str) -> bool {
 }
 
 #[cfg(test)]
-mod cpus_tests {
+mod cpu_list_tests {
     use super::*;
 
     #[test]
     fn lists_lie_in_each_other() {
         for (list, other) in [("0", "0-3"), ("1,3\n", "3,1"), ("2-3", "0-2,3-4"), ("", "1"), ("5", "0,5-6")] {
-            assert!(lies_in(list, other), "{list} in {other}");
+            assert!(is_subset(list, other), "{list} in {other}");
         }
         for (list, other) in [("0-1", "2-3"), ("0-3", "0-2"), ("4", ""), ("0-1", "1")] {
-            assert!(!lies_in(list, other), "{list} in {other}");
+            assert!(!is_subset(list, other), "{list} in {other}");
         }
     }
 }
@@ -304,7 +307,7 @@ mod tests {
 
     #[test]
     fn names_are_random_and_known_again() {
-        let (one, other) = (name().expect("a name"), name().expect("a name"));
+        let (one, other) = (random_name().expect("a name"), random_name().expect("a name"));
         assert!(one != other && is_name(&one) && is_name(&other), "{one} {other}");
         for name in
             ["kennel-host", "kennel-", "kennel-0123", "kennel-0123456789abcdeg", "x-0123456789abcdef", ""]
@@ -313,11 +316,12 @@ mod tests {
         }
     }
 
-    /// Directories that are no cgroups will do: what is swept is decided by name, owner and lock.
+    /// Plain directories suffice: name, owner and lock decide what is removed.
     #[test]
     fn what_nobody_holds_is_swept_and_nothing_else() {
         let (dir, parent) = parent();
-        let (dead, alive, other) = (name().expect("a name"), name().expect("a name"), "kennel-of-somebody");
+        let (dead, alive, other) =
+            (random_name().expect("a name"), random_name().expect("a name"), "kennel-of-somebody");
         fs::create_dir_all(dir.path().join(&dead).join("1")).expect("directories");
         fs::create_dir(dir.path().join(&alive)).expect("a directory");
         fs::create_dir(dir.path().join(other)).expect("a directory");
@@ -335,8 +339,8 @@ mod tests {
     #[test]
     fn a_group_that_cannot_be_locked_is_not_taken_for_one() {
         let (dir, parent) = parent();
-        // Not a cgroup: it has no files, as one that was removed.
-        let error = parent.make(&name().expect("a name")).expect_err("no cgroup");
+        // A plain directory has no cgroup files, like a removed cgroup.
+        let error = parent.make(&random_name().expect("a name")).expect_err("no cgroup");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         let missing = dir.path().join("missing");
         assert_eq!(Parent::open(&missing).expect_err("missing").kind(), io::ErrorKind::NotFound);
@@ -345,7 +349,7 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_another_s() {
         let (dir, parent) = parent();
-        let name = name().expect("a name");
+        let name = random_name().expect("a name");
         fs::create_dir(dir.path().join(&name)).expect("a directory");
         let error = parent.make(&name).expect_err("taken");
         assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
@@ -356,11 +360,11 @@ mod tests {
     fn nobody_enters_what_another_user_made() {
         let (dir, parent) = parent();
         let host = dir.path().join(HOST);
-        // No cgroup, so it has no file to write to.
-        assert_eq!(parent.make_room().expect_err("no cgroup").kind(), io::ErrorKind::NotFound);
-        // Only root can give it away, where there is such a user.
+        // A plain directory has no file to write to.
+        assert_eq!(parent.move_self_to_child().expect_err("no cgroup").kind(), io::ErrorKind::NotFound);
+        // Only root can change the owner.
         if std::os::unix::fs::chown(&host, Some(12345), None).is_ok() {
-            let error = parent.make_room().expect_err("somebody else's");
+            let error = parent.move_self_to_child().expect_err("somebody else's");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         }
     }

@@ -1,4 +1,4 @@
-//! The group of one command: its own limits, what was used in it, and its end.
+//! The cgroup of one command: its limits, its usage, and its end.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,13 +9,14 @@ use crate::launch::cgroup::{Groups, failed, group};
 use crate::report::error::Error;
 use crate::report::outcome::Usage;
 
-/// The group of one worker and its command, or of a zygote. Dropping it removes it as soon as nothing is in it any more.
+/// The cgroup of one worker with its command, or of a zygote. Dropping it removes it, at once or when it is no
+/// longer in use.
 #[derive(Debug)]
 pub(crate) struct Leaf {
     groups: Arc<Groups>,
     name: String,
     directory: OwnedFd,
-    /// What all commands together had been refused when this one began; nothing where that was not said.
+    /// The events of the common limits at the start of this command. Empty if `begin` was not called.
     before: OnceLock<LimitEvents>,
 }
 
@@ -24,20 +25,20 @@ impl Leaf {
         Self { groups, name, directory, before: OnceLock::new() }
     }
 
-    /// Sets one of its limits.
+    /// Writes one limit.
     pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
         group::set(self.directory.as_fd(), setting)
     }
 
-    /// Its command begins: of what is refused to all together from here on it may be told.
+    /// Marks the start of the command: later events of the common limits may be its own.
     pub(crate) fn begin(&self) {
-        let _ = self.before.set(self.groups.refused());
+        let _ = self.before.set(self.groups.limit_events());
     }
 
-    /// Sets limits of its command alone.
+    /// Writes limits for this command only.
     ///
     /// # Errors
-    /// Those of its files.
+    /// Those of writing to its files.
     pub(crate) fn tighten(&self, settings: &[Setting]) -> Result<(), Error> {
         settings.iter().try_for_each(|setting| {
             let step = || format!("set {} of the command's cgroup to {}", setting.file, setting.value);
@@ -45,23 +46,23 @@ impl Leaf {
         })
     }
 
-    /// Moves a process into it.
-    pub(crate) fn take_in(&self, pid: i32) -> Result<(), Error> {
+    /// Moves a process into the cgroup.
+    pub(crate) fn add_process(&self, pid: i32) -> Result<(), Error> {
         group::write(self.directory.as_fd(), "cgroup.procs", &pid.to_string()).map_err(|source| {
             failed("move a process to its cgroup".to_owned(), self.groups.plan.protection, source)
         })
     }
 
-    /// Kills everything in it. Linux 5.14.
+    /// Kills everything in it: cgroup.kill, Linux 5.14.
     pub(crate) fn kill(&self) {
         let _ = group::write(self.directory.as_fd(), "cgroup.kill", "1");
     }
 
-    /// What was used in it so far.
+    /// The usage so far.
     pub(crate) fn used(&self) -> CgroupUsage {
         let has = |controller| self.groups.plan.controllers.contains(&controller);
         let read = |file: &str| group::read(self.directory.as_fd(), file).unwrap_or_default();
-        let (before, refused) = (self.before.get().copied().unwrap_or_default(), self.groups.refused());
+        let (before, refused) = (self.before.get().copied().unwrap_or_default(), self.groups.limit_events());
         let cpu = read("cpu.stat");
         let mut used = CgroupUsage {
             user_us: keyed(&cpu, "user_usec"),
@@ -103,9 +104,9 @@ impl Drop for Leaf {
     }
 }
 
-// What a cgroup says that its processes used, and of what they had too much. Pure: texts of the kernel in, numbers out.
+// Statistics of a cgroup, parsed from its files.
 
-/// What was read of a group at the end of its command.
+/// The usage of a cgroup at the end of its command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupUsage {
     pub(crate) user_us: Option<u64>,
@@ -115,16 +116,16 @@ pub(crate) struct CgroupUsage {
     pub(crate) peak_pids: Option<u64>,
     pub(crate) read: Option<u64>,
     pub(crate) written: Option<u64>,
-    /// Processes that were killed for want of memory, whosever limit it was.
+    /// Processes that the OOM killer killed, under any limit.
     pub(crate) oom_kills: Option<u64>,
-    /// Whether memory was at a limit of the group or of the session's: that is what they were killed for, if any was.
+    /// Whether memory reached the limit of the command or the session. If so, that limit caused the kills.
     pub(crate) over_own_limit: bool,
-    /// Whether a process or thread was refused because there were too many.
+    /// Whether fork(2) or clone(2) failed because of too many processes.
     pub(crate) refused_pids: bool,
 }
 
 impl CgroupUsage {
-    /// Enters what is known.
+    /// Copies the known values into `usage`.
     pub(crate) fn enter(&self, usage: &mut Usage) {
         usage.user_us = self.user_us.unwrap_or(usage.user_us);
         usage.system_us = self.system_us.unwrap_or(usage.system_us);
@@ -136,18 +137,18 @@ impl CgroupUsage {
         usage.oom_kills = self.oom_kills;
     }
 
-    /// Whether processes were killed for want of memory, whosever limit it was.
+    /// Whether the OOM killer killed a process, under any limit.
     pub(crate) fn was_killed_for_memory(&self) -> bool {
         self.oom_kills.is_some_and(|kills| kills > 0)
     }
 
-    /// Whether that was for a limit of the policy or the command.
+    /// Whether the memory limit of the policy or the command caused that.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         self.over_own_limit && self.was_killed_for_memory()
     }
 }
 
-/// How often the limits of a group itself were what refused something.
+/// How often the own limits of a cgroup took effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LimitEvents {
     pub(crate) memory: u64,
@@ -155,28 +156,28 @@ pub(crate) struct LimitEvents {
 }
 
 impl LimitEvents {
-    /// By memory.events.local.
+    /// From memory.events.local.
     pub(crate) fn memory(events: &str) -> u64 {
         keyed(events, "oom").unwrap_or_default()
     }
 
-    /// By pids.events.local.
+    /// From pids.events.local.
     pub(crate) fn pids(events: &str) -> u64 {
         keyed(events, "max").unwrap_or_default()
     }
 }
 
-/// The number behind a key, in a file of lines such as `oom_kill 3`.
+/// The value of a key in a flat keyed file, with lines such as `oom_kill 3`.
 pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// A file of one number.
+/// The value of a file with one number.
 pub(crate) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// The sum over all devices of a field of io.stat, with lines such as `8:0 rbytes=1 wbytes=2`.
+/// The sum of a field of io.stat over all devices, with lines such as `8:0 rbytes=1 wbytes=2`.
 pub(crate) fn summed(text: &str, key: &str) -> u64 {
     let fields = text.lines().flat_map(|line| line.split_whitespace().skip(1));
     let values = fields.filter_map(|field| field.strip_prefix(key)?.strip_prefix('=')?.parse::<u64>().ok());

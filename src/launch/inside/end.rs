@@ -1,4 +1,4 @@
-//! The end of a sandbox: to bring it about, to see it, to wait for it.
+//! The end of a sandbox: kill it, detect its end, wait for its end.
 
 use std::future::pending;
 use std::io;
@@ -9,21 +9,23 @@ use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::Interest;
 use tokio::time::Instant as Deadline;
 
-use crate::launch::inside::{Arrival, Inside, PATIENCE};
+use crate::launch::control::Arrival;
+use crate::launch::inside::{Inside, PATIENCE};
 use crate::sys;
 use crate::sys::reap::LAST_WAIT;
 
 impl Inside {
-    /// Kills init and waits, a second at most, until it has ended: then every other process has. Takes its zombie away,
-    /// if that is ours. Answers whether it has ended.
+    /// Kills init and waits up to a second for its end. The kernel ends init only after all other processes of
+    /// its pid namespace, see pid_namespaces(7). Reaps init if it is a child of this process. Returns whether
+    /// init has ended.
     ///
-    /// It has not where SIGKILL has to wait: a call that waits for the lock of a directory, or for a disk, is carried out
-    /// when its turn comes.
+    /// It has not if SIGKILL is delayed: a process blocked in the kernel, on a directory lock or a disk, dies
+    /// only after that call.
     pub(crate) async fn gone(&self) -> bool {
         self.gone_by(Deadline::now() + PATIENCE).await
     }
 
-    /// As [`gone`](Self::gone), for who may be kept from waiting and come back: until then, and not longer.
+    /// Like [`gone`](Self::gone) with an explicit deadline, for a caller that may be cancelled and call again.
     pub(crate) async fn gone_by(&self, last: Deadline) -> bool {
         let killed = self.kill();
         let Some(pidfd) = &self.pidfd else { return true };
@@ -31,19 +33,19 @@ impl Inside {
         let last_wait = match &ended {
             Ok(ended) => {
                 let _ = tokio::time::timeout_at(last, ended.readable()).await;
-                // The runtime looks later than the process ends: who comes when the time is up is not told by it.
+                // The runtime may learn of the end later than the kernel: look once more after the deadline.
                 PollTimeout::ZERO
             }
-            // There is no room for another descriptor.
+            // No free descriptor: wait in poll(2) instead.
             Err(_) => PollTimeout::from(LAST_WAIT),
         };
         let is_gone = sys::has_ended(pidfd, last_wait);
         match killed {
             _ if is_gone => {}
             Ok(()) => {
-                tracing::warn!("a sandbox was killed and is not gone: something in it is stuck in the kernel")
+                tracing::warn!("a killed sandbox is not gone: a process in it is blocked in the kernel")
             }
-            Err(error) => tracing::error!(%error, "a sandbox is not gone: it may not be killed"),
+            Err(error) => tracing::error!(%error, "a sandbox is not gone: this process may not kill it"),
         }
         if self.is_child {
             sys::reap(pidfd);
@@ -51,13 +53,13 @@ impl Inside {
         is_gone
     }
 
-    /// Whether its PID 1 has ended. Not by its socket: who was forked from this program has the other end of that too, where it
-    /// was made at that moment.
+    /// Whether init has ended. The control socket does not tell: a process forked from this program at the
+    /// wrong moment holds a copy of the other end.
     pub(crate) fn has_ended(&self) -> bool {
         self.pidfd.as_ref().is_some_and(|pidfd| sys::has_ended(pidfd, PollTimeout::ZERO))
     }
 
-    /// Waits until it has; forever where that cannot be watched.
+    /// Waits for the end of init; for ever if it cannot be watched.
     pub(crate) async fn ended(&self) {
         if let Some(pidfd) = &self.pidfd
             && let Ok(pidfd) = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE))
@@ -68,22 +70,23 @@ impl Inside {
         pending().await
     }
 
-    /// The next message of one that has ended.
-    pub(crate) fn left(&self) -> io::Result<Arrival> {
+    /// The next unread message after the end of init.
+    pub(crate) fn last_message(&self) -> io::Result<Arrival> {
         match self.receive() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Arrival::Closed),
             arrival => arrival,
         }
     }
 
-    /// Kills init, and with it every process of the sandbox. Its socket ends too: that ends it where it may not be killed, because
-    /// the embedding program has changed its ids, or has a filter of system calls.
+    /// Kills init, and with it all processes of the sandbox. It also shuts the control socket down. That ends
+    /// init even if this process may not signal it, because the embedding program has changed its user or has a
+    /// seccomp filter.
     ///
     /// # Errors
-    /// `EPERM` where only its socket was left.
+    /// `EPERM` if only the socket could be shut down.
     pub(crate) fn kill(&self) -> nix::Result<()> {
         let killed = self.pidfd.as_ref().map_or(Ok(()), |pidfd| sys::kill(pidfd));
-        // Where it was closed there is nobody to tell.
+        // It fails only if the socket is already shut down.
         let _ = shutdown(self.control.as_raw_fd(), Shutdown::Both);
         if let Some(leaf) = &self.leaf {
             leaf.kill();
@@ -99,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever waits may have been called away, and come back when the time was up.
+    /// The caller may be cancelled and return after the deadline.
     #[tokio::test]
     async fn what_has_ended_is_gone_however_late_it_is_asked_for() {
         let mut child = Command::new("true").spawn().expect("a program");

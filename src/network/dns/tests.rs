@@ -1,3 +1,5 @@
+//! Tests of the DNS stub: real messages, malformed ones, and arbitrary bytes.
+
 use std::cell::RefCell;
 
 use RecordType as Type;
@@ -8,7 +10,7 @@ use super::*;
 
 const GIVEN: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
 
-/// Knows `crates.io` and what is below `example.com`; `busy.example.com` finds no address left.
+/// Knows `crates.io` and names below `example.com`. For `busy.example.com` the table is full.
 fn lookup(name: &Name) -> Answer {
     match name.as_str() {
         "busy.example.com" => Answer::Busy,
@@ -134,7 +136,7 @@ fn names_are_asked_for_in_their_form_and_answered_in_the_clients() {
     });
     let reply = reply.expect("an answer");
     assert_eq!(asked.into_inner(), Name::parse("crates.io").ok());
-    // The question is the same bytes: some clients vary the case and look whether it comes back.
+    // The answer repeats the question byte for byte: some clients vary the case and compare it.
     assert_eq!(reply[12..bytes.len()], bytes[12..]);
     let message = Message::from_vec(&reply).expect("an answer that parses");
     let flags = message.metadata;
@@ -170,7 +172,7 @@ fn what_is_not_for_us_is_refused_with_its_code() {
     ] {
         let reply = ask(&query);
         let high = reply.edns.as_ref().map_or(0, Edns::rcode_high);
-        // As a number: 16 has two names.
+        // Compared as a number, because 16 has two names.
         assert_eq!(u16::from(ResponseCode::from(high, reply.metadata.response_code.low())), u16::from(code));
         assert_eq!(reply.metadata.op_code, query.metadata.op_code);
         assert!(reply.answers.is_empty());
@@ -198,7 +200,7 @@ fn what_is_no_query_gets_no_answer() {
     let mut response = query(named("crates.io"), RecordType::A);
     response.metadata.message_type = MessageType::Response;
     assert_eq!(answer(&response.to_vec().expect("a message"), lookup), None);
-    // A name that points at itself.
+    // A compression pointer to itself.
     let mut looped = whole[..12].to_vec();
     looped.extend([0xc0, 12, 0, 1, 0, 1]);
     assert_eq!(answer(&looped, lookup), None);
@@ -215,7 +217,7 @@ fn the_longest_name_fits_into_an_answer() {
     assert_eq!(addresses(&Message::from_vec(&bytes).expect("an answer that parses")), [GIVEN]);
 }
 
-/// The answer to anything at all keeps what the module says of answers.
+/// Checks the promises about answers for arbitrary bytes.
 fn holds(bytes: &[u8]) -> Result<(), TestCaseError> {
     let Some(reply) = answer(bytes, lookup) else { return Ok(()) };
     prop_assert!(reply.len() <= bytes.len().max(512));

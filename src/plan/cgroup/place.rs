@@ -1,4 +1,6 @@
-//! Where groups can be made: in what is delegated to the caller, or what it names. Pure: facts in, a place or a reason out.
+//! Where cgroups can be made: in a cgroup that is delegated to the caller, or in one that the policy names.
+//!
+//! Facts in, a place or a reason out. It reads and changes nothing.
 
 use std::path::PathBuf;
 
@@ -6,7 +8,7 @@ use crate::host::cgroups::{CgroupDirectory, Cgroups, Controller, HOST};
 use crate::host::remedy;
 use crate::host::remedy::DELEGATE;
 
-/// Why something cannot be held by a cgroup.
+/// Why no cgroup can enforce a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MissingCgroup {
     pub(crate) reason: String,
@@ -19,20 +21,20 @@ impl MissingCgroup {
     }
 }
 
-/// Where groups can be made.
+/// A cgroup in which Kennel can make others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CgroupPlace {
     pub(crate) path: PathBuf,
-    /// Controllers that it does not give to groups in it yet.
+    /// Controllers that it does not yet enable for its children.
     pub(crate) enable: Vec<Controller>,
-    /// Controllers that groups in it have then.
+    /// Controllers that its children have then.
     pub(crate) controllers: Vec<Controller>,
-    /// Whether this program is in it and has to leave it first.
+    /// Whether this program is in it and has to move out first.
     pub(crate) leave: bool,
 }
 
 impl CgroupPlace {
-    /// In `spot`, whose groups get all of `controllers`.
+    /// The cgroup `spot`, whose children get all of `controllers`.
     fn of(spot: &CgroupDirectory, controllers: &[Controller], leave: bool) -> Self {
         Self {
             path: spot.path.clone(),
@@ -47,7 +49,7 @@ impl CgroupPlace {
     }
 }
 
-/// The group that the policy names: whoever names it vouches for it.
+/// The cgroup that the policy names. Kennel trusts the policy that it is delegated.
 pub(crate) fn named(spot: &CgroupDirectory, is_root: bool) -> Result<CgroupPlace, MissingCgroup> {
     let at = spot.path.display();
     if !spot.writable {
@@ -60,7 +62,7 @@ pub(crate) fn named(spot: &CgroupDirectory, is_root: bool) -> Result<CgroupPlace
     usable(spot)
 }
 
-/// One that is delegated to the caller: its own, the one above, or for real root that of the whole hierarchy.
+/// A cgroup that is delegated to the caller: its own, its parent, or for real root the root of the hierarchy.
 pub(crate) fn delegated(
     facts: &Cgroups,
     is_root: bool,
@@ -89,11 +91,11 @@ pub(crate) fn delegated(
             Err(reason) => lack = lack.or(Some(reason)),
         }
     }
-    // As container engines do that have no service manager to ask. What it gives to groups is left as it is.
+    // As container engines do without a service manager. Kennel enables no further controller there.
     if is_root && top.is_root && top.writable && lack.is_none() {
         return offering(facts, top, CgroupPlace::of(top, &wanted(&top.gives), false), asked);
     }
-    // To delegate this one would give nothing of what is asked for.
+    // The missing controllers are those of cgroup v1. Delegating this cgroup would not help.
     let is_elsewhere = |asked: &Controller| {
         facts.of_v1.contains(asked) && !own.offers.contains(asked) && !top.offers.contains(asked)
     };
@@ -105,12 +107,14 @@ pub(crate) fn delegated(
     }))
 }
 
-/// What groups in a cgroup get of what it offers.
+/// The controllers that children of a cgroup can get, in Kennel's order.
 fn wanted(offers: &[Controller]) -> Vec<Controller> {
     Controller::ALL.into_iter().filter(|controller| offers.contains(controller)).collect()
 }
 
-/// A group that may hold no process but this one, which can leave.
+/// Checks that a cgroup holds no process but this one, which can move out: a cgroup with processes cannot
+/// enable controllers
+/// for its children (cgroups(7), "no internal processes").
 fn usable(spot: &CgroupDirectory) -> Result<CgroupPlace, MissingCgroup> {
     if spot.others > 0 && !spot.is_root {
         let reason = format!(
@@ -123,7 +127,7 @@ fn usable(spot: &CgroupDirectory) -> Result<CgroupPlace, MissingCgroup> {
     Ok(CgroupPlace::of(spot, &wanted(&spot.offers), spot.holds_us && !spot.is_root))
 }
 
-/// A place that offers something of what is asked for.
+/// Checks that a place has at least one of the controllers that the policy needs.
 fn offering(
     facts: &Cgroups,
     spot: &CgroupDirectory,
@@ -142,7 +146,7 @@ fn offering(
     }
 }
 
-/// For a hierarchy whose controllers cgroup v1 has.
+/// The error for a cgroup v2 hierarchy whose controllers belong to cgroup v1.
 fn empty(facts: &Cgroups, spot: &CgroupDirectory) -> MissingCgroup {
     let names: Vec<&str> = facts.of_v1.iter().map(|controller| controller.name()).collect();
     let names = names.join(", ");

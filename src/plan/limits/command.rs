@@ -1,4 +1,4 @@
-//! Limits of one command of a session: at most those of its policy.
+//! The limits of one command of a session. They are at most those of its policy.
 
 use kennel_helper::plan::Step;
 
@@ -12,18 +12,19 @@ use crate::policy::units::{Size, Span};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 
-/// Limits of one command, at most those of its policy.
+/// The limits of one command, in the forms that enforce them.
 pub(crate) struct Tightened {
-    /// What the payload sets right before its program.
+    /// Encoded steps that the payload carries out right before execve(2).
     pub(crate) steps: Vec<u8>,
-    /// All that hold for it.
+    /// All limits of the command.
     pub(crate) limits: Limits,
-    /// What its cgroup is to say.
+    /// Files of its cgroup.
     pub(crate) settings: Vec<Setting>,
 }
 
-/// The limits of a command that asks for `wanted` under a policy with `session`'s; and as many `descriptors` where neither
-/// says.
+/// The limits of a command that asks for `wanted`, under a policy with the limits `session`. `descriptors`
+/// holds if neither
+/// limits open files.
 ///
 /// # Errors
 /// A limit above the policy's, or one that a single command cannot have.
@@ -35,7 +36,7 @@ pub(crate) fn tightened(
 ) -> Result<Tightened, Error> {
     let none = Limits::default();
     let wanted = wanted.unwrap_or(&none);
-    // Whether there is an output to end by is a matter of both.
+    // Whether there is an output limit to end by is known only once both are combined.
     Limits { output_ends: false, ..wanted.clone() }.check()?;
     let for_all = [
         ("pids", wanted.pids.is_some() && !groups.hold(Controller::Pids)),
@@ -79,7 +80,7 @@ pub(crate) fn tightened(
     Ok(Tightened { steps: steps.bytes, limits, settings: groups.of_command(session, wanted) })
 }
 
-/// Puts what is wanted in the place of what the policy has, if it is not above it.
+/// Sets the limit to `wanted`, if that is not above `kept`.
 fn lower<T: PartialOrd + Copy>(name: &str, wanted: Option<T>, kept: &mut Option<T>) -> Result<(), Error> {
     if wanted.is_some() && kept.is_some() && wanted > *kept {
         return Err(refused(name, "is above that of the policy"));

@@ -1,23 +1,25 @@
-//! The language of argument rules: plain data that says what becomes of a call. It does not say of which
-//! calls (`rules`), nor how the kernel is told (`tree`).
+//! The language of rules on arguments: plain data that gives the verdict on a call.
+//! [`rules`](crate::plan::seccomp::rules)
+//! lists the rules, [`tree`](crate::plan::seccomp::tree) compiles them.
 
 use libc::{c_int, c_long};
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The call is made.
     Allow,
     /// The call is not made and returns this errno.
     Refuse(u32),
-    /// The call is not made and returns 0, as if it was: what it asks for is so, or nothing for it to know.
+    /// The call is not made and returns 0. What it asks for is in force already, or makes no difference to the
+    /// program.
     Pretend,
-    /// The whole process ends, as by SIGSYS.
+    /// The kernel kills the whole process, as by SIGSYS.
     Kill,
 }
 
 impl Verdict {
-    /// Refused with one of libc's errno constants.
+    /// A refusal with one of libc's errno constants.
     pub(crate) const fn refuse(errno: c_int) -> Self {
         Self::Refuse(errno.cast_unsigned())
     }
@@ -33,8 +35,8 @@ impl Verdict {
     }
 }
 
-/// One 32-bit word of `struct seccomp_data`, which is all a filter sees of a call. Memory behind a pointer
-/// argument is out of its sight.
+/// One 32-bit word of `struct seccomp_data`. A filter sees nothing else of a call, and no memory behind a
+/// pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     /// The system call number.
@@ -48,7 +50,7 @@ pub(crate) enum Word {
 }
 
 impl Word {
-    /// Where the word lies, in bytes (little endian).
+    /// The offset of the word, in bytes (little endian).
     pub(crate) const fn offset(self) -> u32 {
         match self {
             Self::Number => 0,
@@ -59,25 +61,25 @@ impl Word {
     }
 }
 
-/// A question about one word of a call.
+/// A condition on one word of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Test {
-    /// The word, cut to `mask`, is one of these.
+    /// The word, masked with the second field, is one of these values.
     OneOf(Word, u32, &'static [u32]),
-    /// The word, cut to `mask`, is none of these.
+    /// The word, masked with the second field, is none of these values.
     NoneOf(Word, u32, &'static [u32]),
     /// The word has at least one of these bits.
     AnyBit(Word, u32),
 }
 
-/// If every test holds, the verdict stands.
+/// The verdict, if every test holds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clause {
     pub(crate) when: &'static [Test],
     pub(crate) then: Verdict,
 }
 
-/// A decision list: the first clause that holds gives the verdict, and `otherwise` if none does.
+/// A decision list: the first clause that holds gives the verdict; `otherwise`, if none does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     /// The system calls that take these arguments in this order.

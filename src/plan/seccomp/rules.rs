@@ -1,12 +1,16 @@
-//! The rules on arguments, as data: which values of an allowed call are refused. No code beyond constants.
+//! The rules on arguments: which values of an allowed call are refused.
 //!
-//! Only low words are compared where the kernel itself cuts the argument to `int`, `unsigned int` or
-//! `umode_t` (`ioctl` request, `fcntl` command, socket options, `socket` family, `open` and `send` flags, every mode,
-//! `personality`, and `clone` flags, of which clone(2) takes the lower half): bits above must neither help nor harm. unshare(2) takes a full
-//! `unsigned long`, so both words are looked at.
+//! A rule compares only low words if the kernel itself cuts the argument to `int`, `unsigned int` or `umode_t`:
+//! `ioctl`
+//! request, `fcntl` command, socket options, `socket` family, `open` and `send` flags, every mode,
+//! `personality`, and `clone`
+//! flags (clone(2) takes their lower half). Higher bits must change nothing. unshare(2) takes a full `unsigned
+//! long`, so its
+//! rule compares both words.
 //!
-//! prctl(2) has no rule: what it can give away needs a capability that nobody inside has, the rest binds
-//! only the caller and its children.
+//! prctl(2) has no rule. Its dangerous options need a capability that no command has; the others bind only the
+//! caller and its
+//! children.
 
 use libc::c_int;
 
@@ -17,8 +21,9 @@ pub(crate) const ALLOW: Verdict = Verdict::Allow;
 pub(crate) const EPERM: Verdict = Verdict::refuse(libc::EPERM);
 pub(crate) const EXACT: u32 = u32::MAX;
 
-/// Every flag of clone(2) that makes a namespace. Its lowest byte is the exit signal, so CLONE_NEWTIME,
-/// which lies there, cannot be asked for by clone(2).
+/// Every flag of clone(2) that makes a namespace, except CLONE_NEWTIME: it lies in the lowest byte, which is
+/// the exit signal
+/// of clone(2), so clone(2) cannot ask for it.
 const NAMESPACES: u32 = bits(
     libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -29,8 +34,9 @@ const NAMESPACES: u32 = bits(
         | libc::CLONE_NEWNET,
 );
 
-/// The flags of unshare(2) that make no namespace. Named as what is allowed, because unshare has flags of
-/// its own that do: CLONE_NEWTIME (0x80) and, since Linux 7.1, UNSHARE_EMPTY_MNTNS (0x0010_0000).
+/// The flags of unshare(2) that make no namespace. The rule lists what is allowed, because unshare has further
+/// flags that make
+/// one: CLONE_NEWTIME (0x80) and, since Linux 7.1, UNSHARE_EMPTY_MNTNS (0x0010_0000).
 const PLAIN_UNSHARE: u32 = bits(
     libc::CLONE_FS
         | libc::CLONE_FILES
@@ -40,50 +46,57 @@ const PLAIN_UNSHARE: u32 = bits(
         | libc::CLONE_VM,
 );
 
-/// S_ISUID and S_ISGID: a file with them in a writable workspace would lend its owner's rights to whoever
-/// runs it outside.
+/// S_ISUID and S_ISGID. A file with these bits in a writable workspace would lend its owner's rights to any
+/// user who runs it
+/// outside.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 
-/// open(2) looks at its mode only with one of these; without, the mode may be garbage. `__O_TMPFILE` is
-/// O_TMPFILE without the O_DIRECTORY that it includes.
+/// open(2) reads its mode only with one of these flags; without them the mode may be garbage. `__O_TMPFILE` is
+/// O_TMPFILE
+/// without the O_DIRECTORY that it includes.
 const CREATES: u32 = bits(libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY));
 
-/// Kinds of node that give access to a device.
+/// File types of device nodes.
 const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
 
 pub(crate) const UNIX: &[u32] = &[bits(libc::AF_UNIX)];
 
-/// TCP Fast Open: to connect by sending, which Landlock does not look at. Refused as on a host where the sysctl
-/// net.ipv4.tcp_fastopen is 0: programs connect first then. TCP_FASTOPEN_CONNECT, an option, goes through
-/// connect(2) and is looked at.
+/// TCP Fast Open connects by sending, which Landlock does not check. It is refused as on a host with the sysctl
+/// net.ipv4.tcp_fastopen = 0: programs then connect first. The option TCP_FASTOPEN_CONNECT goes through
+/// connect(2), which
+/// Landlock checks.
 const FAST_OPEN: u32 = bits(libc::MSG_FASTOPEN);
 const NO_FAST_OPEN: Verdict = Verdict::refuse(libc::EOPNOTSUPP);
 
-/// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26,
-/// ADDR_NO_RANDOMIZE (debuggers: it weakens only the caller's own children), and 0xffff_ffff, which asks
-/// for the present one.
+/// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26, ADDR_NO_RANDOMIZE
+/// (for debuggers;
+/// it weakens only the caller's own children), and 0xffff_ffff, which asks for the current one.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0xffff_ffff];
 
-/// F_SETLEASE and, since Linux 6.19, F_SETDELEG: whoever else opens the file waits until the lease is given up, for up to
-/// 45 s (/proc/sys/fs/lease-break-time), and then there can be a new one. It takes no more than to own the file, be it
-/// granted read-only; as root that is any file of the system.
+/// F_SETLEASE and, since Linux 6.19, F_SETDELEG. Any other program that opens the file then waits until the
+/// lease is given up,
+/// for up to 45 s (/proc/sys/fs/lease-break-time); and the command can take a new one. A lease needs only
+/// ownership of the
+/// file, even if the grant is read-only. As root that is any file of the system.
 const LEASES: &[u32] = &[bits(libc::F_SETLEASE), 1040];
 
 /// The pid of init in every sandbox.
 const INIT: &[u32] = &[1];
 
-/// RLIMIT_CORE is 1, which keeps the host's core handler from being started, and 0 does not. Programs with secrets set it to 0,
-/// to have no core, and end at an error: they are told that it was done.
+/// RLIMIT_CORE is 1, which keeps the kernel from starting the host's core handler; 0 would not. Programs with
+/// secrets set it to
+/// 0 and end on an error, so the filter pretends that it was set.
 const CORE: &[u32] = &[libc::RLIMIT_CORE];
 
-/// Each half of a pointer to nothing.
+/// Both halves of a null pointer.
 const NULL: &[u32] = &[0];
 
-/// PRIO_USER and IOPRIO_WHO_USER: every process of the user, which init is one of.
+/// PRIO_USER and IOPRIO_WHO_USER: every process of the user, init among them.
 const PRIORITY_OF_USER: &[u32] = &[2];
 const IO_PRIORITY_OF_USER: &[u32] = &[3];
 
-/// All rules. A system call is in at most one, and in none of the lists of `syscalls`; `table` sees to it.
+/// All rules. A system call is in at most one of them, and then in no list of `syscalls`; `table` checks that
+/// at build time.
 pub(crate) const RULES: &[Rule] = &[
     Rule {
         calls: &[libc::SYS_clone],
@@ -104,7 +117,7 @@ pub(crate) const RULES: &[Rule] = &[
         clauses: &[Clause { when: &[Test::OneOf(Word::Low(1), EXACT, LEASES)], then: EPERM }],
         otherwise: ALLOW,
     },
-    // One rule for both: who may not set has nothing to ask.
+    // One rule for both: a program that may not set an option has no need to read it.
     Rule {
         calls: &[libc::SYS_setsockopt, libc::SYS_getsockopt],
         clauses: sockets::OPTIONS,
@@ -168,14 +181,14 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    // A limit can only be lowered; of cores, not even that.
+    // A limit can only be lowered; the core limit not even that.
     Rule {
         calls: &[libc::SYS_setrlimit],
         clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, CORE)], then: Verdict::Pretend }],
         otherwise: ALLOW,
     },
     Rule { calls: &[libc::SYS_prlimit64], clauses: LIMIT, otherwise: ALLOW },
-    // Init is a process of the same user: limits and priorities of its own must stay out of reach.
+    // Init is a process of the same user. Its limits and priorities must stay out of reach.
     Rule {
         calls: &[
             libc::SYS_sched_setparam,
@@ -202,7 +215,7 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    // RENAME_WHITEOUT leaves a character device (0:0) behind, since Linux 5.8 without any capability.
+    // RENAME_WHITEOUT leaves a character device (0:0) behind; since Linux 5.8 it needs no capability.
     Rule {
         calls: &[libc::SYS_renameat2],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(4), libc::RENAME_WHITEOUT)], then: EPERM }],
@@ -210,8 +223,9 @@ pub(crate) const RULES: &[Rule] = &[
     },
 ];
 
-/// prlimit64(pid, resource, new, old): of init none is set or asked for; of cores it is asked for, or not set and nothing
-/// asked for.
+/// prlimit64(pid, resource, new, old). A command can neither set nor read limits of init. It can read the core
+/// limit. Setting
+/// the core limit without reading it is pretended.
 const LIMIT: &[Clause] = &[
     Clause { when: &[Test::OneOf(Word::Low(0), EXACT, INIT)], then: EPERM },
     Clause {
@@ -233,7 +247,7 @@ const LIMIT: &[Clause] = &[
     Clause { when: &[Test::OneOf(Word::Low(1), EXACT, CORE)], then: EPERM },
 ];
 
-/// The rules of a bridge: sockets to a path and nothing else.
+/// The rules of a bridge: Unix sockets and no others.
 pub(crate) const BRIDGING: &[Rule] = &[Rule {
     calls: &[libc::SYS_socket],
     clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, UNIX)], then: ALLOW }],
@@ -245,19 +259,27 @@ pub(crate) const fn bits(int: c_int) -> u32 {
     int.cast_unsigned()
 }
 
-// The rule of ioctl(2), as data: which requests are refused.
+// The rule of ioctl(2): which requests are refused.
 
-/// What a terminal must not be asked to do: TIOCSTI and TIOCLINUX type into it, so what is outside the
-/// sandbox and reads it next would obey; TIOCCONS takes the console's output; TIOCSETD loads line
-/// disciplines, kernel modules with a long record of holes that only modem and serial-line tools use.
+/// Requests to a terminal that act outside of the sandbox. TIOCSTI and TIOCLINUX type into it, and the program
+/// that reads it
+/// next would obey. TIOCCONS takes the console's output. TIOCSETD loads line disciplines: kernel modules with a
+/// long record of
+/// holes that only modem and serial-line tools use.
 const TERMINAL_TRICKS: &[u32] =
     &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
 
-/// Of btrfs (linux/btrfs.h) SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, the second versions of these, and SUBVOL_SETFLAGS; of bcachefs
-/// SUBVOLUME_CREATE, SUBVOLUME_DESTROY, and theirs. A snapshot of what is shown has no mounts, so nothing in it is covered. A
-/// subvolume that is destroyed goes with the mounts that lie on it, and may be any of the file system's by its number
-/// (btrfs-ioctl(3), mount option `user_subvol_rm_allowed`). In one that is made read-only nothing can be undone. All of it takes
-/// no more than to own them. rmdir(2) removes empty ones, and heeds mounts.
+/// Of btrfs (linux/btrfs.h): SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, their second versions, and
+/// SUBVOL_SETFLAGS. Of bcachefs:
+/// SUBVOLUME_CREATE, SUBVOLUME_DESTROY, and their second versions.
+///
+/// A snapshot of a shown subvolume has no mounts, so nothing in it is covered. Destroying a subvolume takes the
+/// mounts on it
+/// away, and a number can name any subvolume of the file system (btrfs-ioctl(3), mount option
+/// `user_subvol_rm_allowed`). A
+/// subvolume that is made read-only cannot be repaired. All of it needs only ownership. rmdir(2) removes empty
+/// subvolumes, and
+/// respects mounts.
 const SUBVOLUMES: &[u32] = &[
     0x4008_941a,
     0x4020_bc10,
@@ -272,30 +294,40 @@ const SUBVOLUMES: &[u32] = &[
     0x5000_943f,
 ];
 
-/// FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY and _ALL_USERS (Documentation/filesystems/fscrypt.rst): keys belong to
-/// the user and stay on the whole file system. Who removes one locks all that is under it, and needs no more than to read a
-/// directory for that.
+/// FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY and _ALL_USERS
+/// (Documentation/filesystems/fscrypt.rst). Keys belong
+/// to the user and hold for the whole file system. A program that removes one locks everything under it, and
+/// needs only read
+/// access to a directory for that.
 const ENCRYPTION_KEYS: &[u32] = &[0xc040_6618, 0xc040_6619, 0xc050_6617];
 
-/// The requests for terminals, for sockets and interfaces, and for wireless ones, each with the low byte cut off.
+/// The requests for terminals, for sockets and interfaces, and for wireless interfaces, with the low byte cut
+/// off.
 const PAGE: u32 = 0xffff_ff00;
 const SOCKET_REQUESTS: &[u32] = &[0x8900, 0x8b00];
 
-/// Settings of network interfaces, routes and neighbours (linux/sockios.h), in the order of their numbers, and SIOCGSKNS
-/// (0x894c), which hands out a socket's network namespace. They take CAP_NET_ADMIN over the namespace of the socket, not
-/// of the caller: a command of root's without a user namespace has that over every user namespace that root made, so a
-/// socket passed to it would do. What only asks (SIOCGIF…) stays, but SIOCGIFBR (0x8940), which loads a module.
+/// Settings of network interfaces, routes and neighbours (linux/sockios.h), in the order of their numbers, and
+/// SIOCGSKNS
+/// (0x894c), which hands out a socket's network namespace.
+///
+/// They need CAP_NET_ADMIN over the namespace of the socket, not of the caller. Without a user namespace, a
+/// command of root has
+/// it over every user namespace that root made, so a socket that is passed to it would suffice. Requests that
+/// only read
+/// (SIOCGIF…) stay allowed, except SIOCGIFBR (0x8940), which loads a module.
 const NETWORK_SETTINGS: &[u32] = &[
     0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931, 0x8932,
     0x8934, 0x8936, 0x8937, 0x8940, 0x8941, 0x8943, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955, 0x8971, 0x8982,
     0x8983, 0x89b0,
 ];
-/// Sixteen requests each: bonding, bridges, and what protocols and drivers have of their own, such as tunnels.
+/// Blocks of sixteen requests: bonding, bridges, and private requests of protocols and drivers, such as
+/// tunnels.
 const SETTINGS_BY_SIXTEEN: &[u32] = &[0x8990, 0x89a0, 0x89e0, 0x89f0];
-/// Settings of wireless interfaces are even, what asks is odd (linux/wireless.h).
+/// Settings of wireless interfaces have even numbers, reads have odd ones (linux/wireless.h).
 const WIRELESS_SETTINGS: &[u32] = &[0x8b00];
-/// SIOCETHTOOL, which sets and asks by what lies behind a pointer. Programs that only ask know this errno from
-/// interfaces that have no such thing, as `lo`.
+/// SIOCETHTOOL sets or reads, depending on memory behind a pointer. Programs that only read know this errno
+/// from interfaces
+/// without ethtool support, such as `lo`.
 const ETHTOOL: &[u32] = &[0x8946];
 
 /// ioctl(descriptor, request, argument).
@@ -310,7 +342,7 @@ pub(crate) const REQUESTS: &[Clause] = &[
     Clause { when: &[Test::OneOf(Word::Low(1), EXACT, ETHTOOL)], then: Verdict::refuse(libc::EOPNOTSUPP) },
 ];
 
-/// An ioctl request, which libc spells `unsigned long` and the kernel reads as `unsigned int`.
+/// An ioctl request: libc has it as `unsigned long`, the kernel reads it as `unsigned int`.
 #[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
 const fn constant(request: libc::Ioctl) -> u32 {
     request as u32

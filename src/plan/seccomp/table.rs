@@ -1,5 +1,4 @@
-//! From lists of system calls to ranges of numbers: what every `u32` leads to. Pure, and complete by
-//! construction: a number nobody listed is unknown.
+//! From lists of system calls to ranges of numbers: a decision for every `u32`. A number in no list is unknown.
 
 use libc::c_long;
 
@@ -7,36 +6,36 @@ use crate::plan::seccomp::rule::{Clause, Rule, Test, Verdict, Word};
 use crate::plan::seccomp::rules::RULES;
 use crate::plan::seccomp::syscalls;
 
-/// Numbers from here on belong to x32, whose calls take other structures: a filter for one must not judge
-/// the other.
+/// First number of the x32 ABI. Its calls take other structures, so rules for x86_64 must not judge them.
 const X32: u32 = 0x4000_0000;
-/// The number a tracer sets to have a call skipped (strace --inject); the kernel has no such call either.
+/// The number that a tracer sets to skip a call (strace --inject). No system call has it.
 const SKIPPED: u32 = u32::MAX;
-/// Above every number that Linux has given out.
+/// Above every system call number of Linux.
 const SIZE: u32 = 512;
 
 const UNKNOWN_ERRNO: u32 = libc::ENOSYS.cast_unsigned();
 const UNKNOWN: CallDecision = CallDecision::Verdict(Verdict::Refuse(UNKNOWN_ERRNO));
 const KILL: CallDecision = CallDecision::Verdict(Verdict::Kill);
 
-/// What a number leads to.
+/// The decision for a system call number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallDecision {
     /// The same for all arguments.
     Verdict(Verdict),
-    /// It depends: the index of a rule.
+    /// It depends on the arguments: the index of a rule.
     Rule(usize),
 }
 
-/// Numbers from `first` up to where the next range begins.
+/// Numbers from `first` up to the start of the next range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: u32,
     pub(crate) decision: CallDecision,
 }
 
-/// What each number below `SIZE` leads to, known when this is built. So is a mistake in the lists: a call in
-/// two of them, or beyond the table, does not compile.
+/// The decision for each number below `SIZE`, computed at build time. If a call is in two lists, or its number
+/// is too large,
+/// the build fails.
 static DECISIONS: [CallDecision; SIZE as usize] = decisions();
 
 const fn decisions() -> [CallDecision; SIZE as usize] {
@@ -71,7 +70,7 @@ const fn enter(table: &mut [CallDecision], calls: &[c_long], decision: CallDecis
     }
 }
 
-/// What a number leads to.
+/// The decision for a number.
 pub(crate) fn decision(number: u32) -> CallDecision {
     if (X32..SKIPPED).contains(&number) {
         return KILL;
@@ -79,14 +78,14 @@ pub(crate) fn decision(number: u32) -> CallDecision {
     usize::try_from(number).ok().and_then(|at| DECISIONS.get(at)).map_or(UNKNOWN, |known| *known)
 }
 
-/// Which part of all decisions a filter takes.
+/// Which decisions a filter makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Every one.
+    /// All of them.
     Whole,
-    /// Every one but those on the calls that make a worker, which are allowed.
+    /// All except those on the calls that make a worker. These calls are allowed.
     AllButMaking,
-    /// Only those: every other call is allowed.
+    /// Only those on the calls that make a worker. Every other call is allowed.
     Making,
 }
 
@@ -101,7 +100,7 @@ impl Part {
     }
 }
 
-/// The whole number space as ranges, in rising order, neighbours differing.
+/// All numbers as ranges, in rising order. Neighbouring ranges differ.
 pub(crate) fn ranges(part: Part) -> Vec<Range> {
     let known = (0..).zip(DECISIONS.iter().copied());
     let above = [(SIZE, UNKNOWN), (X32, KILL), (SKIPPED, UNKNOWN)];
@@ -111,8 +110,9 @@ pub(crate) fn ranges(part: Part) -> Vec<Range> {
     merged(known.chain(above).map(taken))
 }
 
-/// The whole number space for a program of our own that makes few calls: those that `allowed` lists or `rules` decide
-/// about. Any other ends it.
+/// All numbers as ranges, for a process of Kennel's own that makes few calls: those that `allowed` lists or
+/// `rules` decide. Any
+/// other call ends the process.
 pub(crate) fn only(allowed: &[c_long], rules: &[Rule]) -> Vec<Range> {
     let decide = |number: u32| {
         let is_it = |call: &c_long| u32::try_from(*call) == Ok(number);
@@ -125,7 +125,7 @@ pub(crate) fn only(allowed: &[c_long], rules: &[Rule]) -> Vec<Range> {
     merged((0..SIZE).map(|number| (number, decide(number))).chain([(SIZE, KILL)]))
 }
 
-/// Numbers with what each and all after it lead to, as ranges.
+/// Merges neighbours with the same decision. Each decision holds until the next number.
 fn merged(decisions: impl Iterator<Item = (u32, CallDecision)>) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::with_capacity(128);
     for (first, decision) in decisions {
@@ -136,28 +136,28 @@ fn merged(decisions: impl Iterator<Item = (u32, CallDecision)>) -> Vec<Range> {
     ranges
 }
 
-// What the filter says of one call, read from the lists and rules directly, and which arguments that was about. Pure.
-//
-// For who answers in the filter's place ([`asking`](crate::plan::seccomp::asking)): the errno must be the filter's.
+// The verdict on one call, read directly from the lists and rules, and the arguments that it depends on. The
+// listener of
+// [`asking`](crate::plan::seccomp::asking) answers with it, so the errno must equal the filter's.
 
 /// A call as a filter sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SystemCall {
-    /// Its number on x86_64.
+    /// The system call number on x86_64.
     pub(crate) number: u32,
     pub(crate) arguments: [u64; 6],
 }
 
-/// That a call is refused, and for what.
+/// A refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedCall {
-    /// What it returns.
+    /// The errno that the call returns.
     pub(crate) errno: i32,
-    /// The arguments that made the difference, by their index; none where it is refused whatever they are.
+    /// The arguments that it depends on, by index; empty if it depends on none.
     pub(crate) because: Vec<(u8, u64)>,
 }
 
-/// What becomes of a call: `None` where it is allowed, seems to be, or kills.
+/// The refusal of a call; `None` if the call is allowed or pretended, or kills the process.
 pub(crate) fn judge(call: &SystemCall) -> Option<RefusedCall> {
     let (verdict, because) = match decision(call.number) {
         CallDecision::Verdict(verdict) => (verdict, Vec::new()),
@@ -181,7 +181,7 @@ fn holds(test: &Test, call: &SystemCall) -> bool {
     }
 }
 
-/// The arguments that a clause looks at, cut to what it looks at in them.
+/// The arguments that a clause tests, reduced to the tested bits.
 fn arguments(clause: &Clause, call: &SystemCall) -> Vec<(u8, u64)> {
     let seen = clause.when.iter().filter_map(|test| {
         let (Test::OneOf(word, mask, _) | Test::NoneOf(word, mask, _) | Test::AnyBit(word, mask)) = *test;
@@ -200,7 +200,7 @@ fn read(word: Word, call: &SystemCall) -> u32 {
     let half = |value: u64| u32::try_from(value & 0xffff_ffff).unwrap_or_default();
     match word {
         Word::Number => call.number,
-        // Any other convention is killed before it is asked about.
+        // The filter kills any other architecture before a listener is asked.
         Word::Arch => 0,
         Word::Low(index) => half(argument(index)),
         Word::High(index) => half(argument(index) >> 32),

@@ -1,20 +1,20 @@
-//! From ranges and rules to a BPF program. Decides nothing: what a call leads to is said in `table` and
-//! `rules`.
+//! From ranges and rules to a BPF program. `table` and `rules` make the decisions.
 
 use libc::sock_filter;
 
 use crate::plan::seccomp::rule::{Clause, Rule, Test, Verdict, Word};
 use crate::plan::seccomp::table::{CallDecision, Range};
 
-/// linux/audit.h: EM_X86_64, 64 bit, little endian. An i386 call (int 0x80) carries another value, and
-/// other numbers.
+/// EM_X86_64, 64 bit, little endian (linux/audit.h). An i386 call (int 0x80) has another value, and other
+/// numbers.
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 
-/// Single numbers that are compared with, one after the other, where the search for a range ends.
+/// How many single numbers are compared, one after the other, at the end of a search.
 const MOST_SINGLES: usize = 2;
 
-/// The program that gives every call the verdict of its range. Written from the end: verdicts, rules, tree,
-/// and what runs first, the check of the calling convention.
+/// Compiles the program that gives every call the verdict of its range. It is written from the end: verdicts,
+/// rules, tree, and
+/// then the check of the architecture, which runs first.
 pub(crate) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
     let mut out = Assembler::default();
     let is_used = |index| ranges.iter().any(|range| range.decision == CallDecision::Rule(index));
@@ -23,7 +23,7 @@ pub(crate) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
         .enumerate()
         .map(|(index, rule)| match is_used(index) {
             true => decision_list(&mut out, rule),
-            // Nothing leads there.
+            // Nothing jumps there.
             false => out.verdict(Verdict::Kill),
         })
         .collect();
@@ -35,9 +35,11 @@ pub(crate) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
     out.finish()
 }
 
-/// Cuts the ranges into stretches of one decision: every second range of one has it, and those between are single numbers,
-/// as most rules are of one call among others that are allowed. To be told from its surroundings a number takes one compare,
-/// a range two.
+/// Cuts the ranges into stretches. In a stretch every second range has the same decision, and the ranges
+/// between are single
+/// numbers. Most rules are of one call among others that are allowed. Telling a single number from its
+/// neighbours takes one
+/// comparison, a range two.
 fn stretches(mut ranges: &[Range]) -> Vec<&[Range]> {
     let mut stretches = Vec::new();
     while !ranges.is_empty() {
@@ -51,7 +53,7 @@ fn stretches(mut ranges: &[Range]) -> Vec<&[Range]> {
     stretches
 }
 
-/// Finds the stretch of the number in the accumulator, halving what is left, and what the number leads to there.
+/// Finds the stretch of the number in the accumulator by halving, then the number's decision in that stretch.
 fn search(out: &mut Assembler, stretches: &[&[Range]], rules: &[Label]) -> Label {
     match stretches {
         [] => out.verdict(Verdict::Kill),
@@ -99,7 +101,7 @@ fn question(out: &mut Assembler, test: &Test, yes: Label, no: Label) -> Label {
     }
 }
 
-/// Goes to `found` if the masked word is among `values`.
+/// Jumps to `found` if the masked word is among `values`, otherwise to `missing`.
 fn member(out: &mut Assembler, word: Word, mask: u32, values: &[u32], found: Label, missing: Label) -> Label {
     let compared =
         values.iter().rev().fold(missing, |next, value| out.branch(Compare::Equal, *value, found, next));
@@ -107,15 +109,18 @@ fn member(out: &mut Assembler, word: Word, mask: u32, values: &[u32], found: Lab
     out.load(word, masked)
 }
 
-// Writes classic BPF from its last instruction to its first. Knows instructions and distances, nothing of
-// system calls.
+// Writes classic BPF from its last instruction to its first. It knows instructions and distances, and nothing
+// of system calls.
 //
-// Classic BPF only jumps forwards, and a conditional jump at most 255 instructions. Written backwards, every
-// target is already in place when a jump is made, so a target out of reach is seen at once and
-// gets a trampoline (an unconditional jump, whose reach has no limit) right behind the jump.
+// Classic BPF only jumps forwards, and a conditional jump spans at most 255 instructions. Written backwards,
+// every target is in
+// place when a jump is written. If a target is out of reach, a trampoline goes right behind the jump: an
+// unconditional jump,
+// whose reach has no limit.
 
-// linux/bpf_common.h, with operands always the immediate `k`; the four kinds of step that the kernel can
-// follow at install when it looks for calls that are always allowed, and RET.
+// Opcodes of linux/bpf_common.h; operands are always the immediate `k`. On install the kernel follows these
+// four kinds of
+// instruction and RET, to find calls that are always allowed.
 const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 const JUMP_ALWAYS: u16 = 0x05; // BPF_JMP | BPF_JA
@@ -142,37 +147,38 @@ impl Compare {
     }
 }
 
-/// Where an instruction stands, counted from the end of the program, so that it never moves.
+/// The position of an instruction, counted from the end of the program, so that it never moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(usize);
 
-/// A program in the making; its instructions in reverse.
+/// A program under construction. Its instructions are in reverse.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
     reversed: Vec<sock_filter>,
-    /// The instructions that end the program, by what they return; of those that are alike, the nearest is the last.
+    /// The instructions that end the program, with what they return. Of several with the same result, the last
+    /// is the nearest.
     returns: Vec<(u32, Label)>,
 }
 
 impl Assembler {
-    /// An instruction that ends the program with `verdict`: one for all who ask and can reach it.
+    /// An instruction that ends the program with `verdict`. It reuses one within reach.
     pub(crate) fn verdict(&mut self, verdict: Verdict) -> Label {
         self.end(verdict.encode(), 0)
     }
 
-    /// Loads a word of `struct seccomp_data`, then goes to `next`.
+    /// Loads a word of `struct seccomp_data`, then goes on to `next`.
     pub(crate) fn load(&mut self, word: Word, next: Label) -> Label {
         self.follow(next);
         self.push(LOAD, 0, 0, word.offset())
     }
 
-    /// Keeps the bits of `mask`, then goes to `next`.
+    /// Masks the accumulator, then goes on to `next`.
     pub(crate) fn and(&mut self, mask: u32, next: Label) -> Label {
         self.follow(next);
         self.push(AND, 0, 0, mask)
     }
 
-    /// Goes to `yes` if the comparison with `operand` holds, else to `no`.
+    /// Jumps to `yes` if the comparison with `operand` holds, otherwise to `no`.
     pub(crate) fn branch(&mut self, compare: Compare, operand: u32, yes: Label, no: Label) -> Label {
         let yes = self.near(yes, 1); // One step may come between: the trampoline to `no`.
         let no = self.near(no, 0);
@@ -180,7 +186,7 @@ impl Assembler {
         self.push(compare.code(), jt, jf, operand)
     }
 
-    /// The program in the order in which it runs; it starts with what was written last.
+    /// The program in the order in which it runs: the last instruction that was written comes first.
     pub(crate) fn finish(mut self) -> Vec<sock_filter> {
         self.reversed.reverse();
         self.reversed
@@ -191,7 +197,7 @@ impl Assembler {
         Label(self.reversed.len() - 1)
     }
 
-    /// How many instructions a jump written now would skip to reach `target`.
+    /// How many instructions a jump that is written now would skip to reach `target`.
     const fn skipped(&self, target: Label) -> usize {
         self.reversed.len() - 1 - target.0
     }
@@ -200,12 +206,13 @@ impl Assembler {
         u8::try_from(self.skipped(target)).expect("near() put a trampoline within reach")
     }
 
-    /// `target`, or what leads there if a conditional jump could not reach it after `slack` more steps.
+    /// `target`, or an instruction that leads there, if a conditional jump could not reach it after `slack`
+    /// more instructions.
     fn near(&mut self, target: Label, slack: usize) -> Label {
         let there = &self.reversed[target.0];
         match (there.code, there.k) {
             _ if self.is_near(target, slack) => target,
-            // As short as the jump to it, and others may reach this one too.
+            // It is as short as a jump to it, and others may reach it too.
             (RETURN, result) => self.end(result, slack),
             _ => self.trampoline(target),
         }
@@ -226,7 +233,7 @@ impl Assembler {
         }
     }
 
-    /// Makes `next` what runs after the instruction written now.
+    /// Makes `next` run after the instruction that is written now.
     fn follow(&mut self, next: Label) {
         if self.skipped(next) > 0 {
             self.trampoline(next);

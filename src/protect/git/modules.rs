@@ -1,6 +1,6 @@
-//! The submodules and linked worktrees of a repository, which git keeps in its `modules` and `worktrees`. One walk finds them.
+//! Finds the submodules and linked worktrees of a repository, which git keeps in `modules` and `worktrees`, in one walk.
 //!
-//! Commands lay there as many repositories as they like, as deep as they like, so the walk has a bound. Beyond the bound both
+//! Commands can make any number of repositories there, at any depth, so the walk has a bound. Beyond the bound, both
 //! directories are protected as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,42 +10,42 @@ use std::{fs, io, mem};
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::protect::git::obeyed::{LISTS, OBEYED};
-use crate::protect::git::{is_repository, read_small, unless_absent};
+use crate::protect::git::{LISTS, OBEYED};
+use crate::protect::git::{is_repository, none_if_missing, read_small};
 use crate::report::failure;
 use crate::report::failure::shown;
 use crate::view::path_walk::WalkAim;
 
-/// Submodules and linked worktrees that are looked at, of all repositories together.
+/// Submodules and linked worktrees that are looked at, in all repositories together.
 pub(crate) const MOST: usize = 2000;
 
 /// Entries that are listed on the way to them. A submodule has about fifteen.
 pub(crate) const MOST_ENTRIES: usize = 40_000;
 
-/// How deep below a repository a directory may lie, in parts of its path and in bytes.
+/// How deep a directory may be below a repository, in parts of its path and in bytes.
 pub(crate) const DEEPEST: usize = 32;
 pub(crate) const LONGEST: usize = 1024;
 
-/// Parts of a repository in which there are other directories of git.
+/// The parts of a repository that contain other directories of git.
 pub(crate) const PARTS: [&str; 2] = [MODULES, WORKTREES];
 const MODULES: &str = "modules";
 const WORKTREES: &str = "worktrees";
 
-/// What a repository has for itself. Git puts no submodule there, but an old git may have, and a command can put such a
-/// repository around a submodule.
-const OWN: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
+/// Directories that belong to the repository itself. Git puts no submodule there. But an old git may have done so, and a command
+/// can make such a repository around a submodule.
+const OWN_DIRECTORIES: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
 
-/// What git obeys in a linked worktree's directory.
+/// What git obeys in the directory of a linked worktree.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
 
-/// Files that make a repository of a directory: git makes none of one that submodules with longer names lie in. A submodule may
-/// have such a name too.
-const SIGNS: &[&str] = &["HEAD", "config"];
+/// Files that make a directory a repository. They must not appear in a directory around submodules, because git would take
+/// it for the repository. A submodule can have such a name itself.
+const REPOSITORY_FILES: &[&str] = &["HEAD", "config"];
 
-/// The directories that do so where there is a `HEAD`.
-const SIGNS_BESIDE_HEAD: &[&str] = &["objects", "refs"];
+/// Directories that make a directory with a `HEAD` a repository.
+const REPOSITORY_DIRECTORIES: &[&str] = &["objects", "refs"];
 
-/// What may be looked at yet, of all repositories of a start.
+/// What may still be looked at, in all repositories of one start.
 #[derive(Debug)]
 pub(crate) struct WalkBudget {
     pub(crate) repositories: usize,
@@ -58,118 +58,122 @@ impl Default for WalkBudget {
     }
 }
 
-/// Why a part is not looked at in full.
-pub(crate) enum Failed {
-    /// There are too many repositories or entries in it, or it is too deep.
+/// Why a part could not be looked at completely.
+pub(crate) enum WalkError {
+    /// It has too many repositories or entries, or is too deep.
     Beyond,
     /// Something in it cannot be looked at.
     Io(io::Error),
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for WalkError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-/// What was found in a part of a repository. Paths are relative to that.
+/// What was found in a part of a repository. Paths are relative to the repository.
 #[derive(Debug, Default)]
-pub(crate) struct FoundModule {
+pub(crate) struct ObeyedPaths {
     /// What git obeys.
     pub(crate) paths: BTreeMap<PathBuf, WalkAim>,
-    /// Directories, there or not, in which others of git's are put.
+    /// Directories, existing or not, in which git puts other repositories or worktrees.
     pub(crate) listed: BTreeSet<PathBuf>,
 }
 
 /// A walk through a part of a repository.
-struct Look<'r> {
+struct ModuleWalk<'r> {
     repository: &'r Path,
-    found: FoundModule,
+    found: ObeyedPaths,
     repositories: BTreeSet<PathBuf>,
-    /// Directories of submodules that were listed.
+    /// Directories that were listed.
     looked_at: BTreeSet<PathBuf>,
-    /// Directories around repositories that are none themselves.
+    /// Directories that contain repositories and are none themselves.
     around: Vec<PathBuf>,
-    left: &'r mut WalkBudget,
+    budget: &'r mut WalkBudget,
 }
 
-/// What git obeys in a part of a repository, one of [`PARTS`]. Submodules have worktrees and submodules too, and worktrees have
-/// submodules of their own.
+/// What git obeys in a part of a repository, one of [`PARTS`]. Submodules can have worktrees and submodules, and worktrees can
+/// have submodules.
 ///
 /// # Errors
 /// Something cannot be looked at, or it is beyond the bound.
-pub(crate) fn obeyed_in(repository: &Path, part: &str, left: &mut WalkBudget) -> Result<FoundModule, Failed> {
-    let mut look = Look {
+pub(crate) fn obeyed_in(
+    repository: &Path,
+    part: &str,
+    budget: &mut WalkBudget,
+) -> Result<ObeyedPaths, WalkError> {
+    let mut walk = ModuleWalk {
         repository,
-        found: FoundModule::default(),
+        found: ObeyedPaths::default(),
         repositories: BTreeSet::new(),
         looked_at: BTreeSet::new(),
         around: Vec::new(),
-        left,
+        budget,
     };
     match part {
-        MODULES => look.submodules(Path::new(part))?,
-        _ => look.worktrees(Path::new(part))?,
+        MODULES => walk.submodules(Path::new(part))?,
+        _ => walk.worktrees(Path::new(part))?,
     }
-    look.take_signs()?;
-    Ok(look.found)
+    walk.add_signs()?;
+    Ok(walk.found)
 }
 
-impl Look<'_> {
+impl ModuleWalk<'_> {
     fn at(&self, path: &Path) -> PathBuf {
         self.repository.join(path)
     }
 
-    /// Takes these in `directory`.
-    fn take(&mut self, directory: &Path, names: &[&str], aim: WalkAim) {
+    /// Takes these names in `directory`.
+    fn add(&mut self, directory: &Path, names: &[&str], aim: WalkAim) {
         for name in names {
             self.found.paths.entry(directory.join(name)).or_insert(aim);
         }
     }
 
     /// Counts a submodule or a linked worktree.
-    fn count(&mut self) -> Result<(), Failed> {
-        self.left.repositories = self.left.repositories.checked_sub(1).ok_or(Failed::Beyond)?;
+    fn count(&mut self) -> Result<(), WalkError> {
+        self.budget.repositories = self.budget.repositories.checked_sub(1).ok_or(WalkError::Beyond)?;
         Ok(())
     }
 
-    /// What lies in a directory. Each level is closed before the next is opened.
-    fn list(&mut self, directory: &Path) -> Result<Vec<(PathBuf, FileType)>, Failed> {
+    /// The entries of a directory. Each level is closed before the next is opened.
+    fn list(&mut self, directory: &Path) -> Result<Vec<(PathBuf, FileType)>, WalkError> {
         if directory.iter().count() > DEEPEST || directory.as_os_str().len() > LONGEST {
-            return Err(Failed::Beyond);
+            return Err(WalkError::Beyond);
         }
-        let listing = unless_absent(fs::read_dir(self.at(directory)));
+        let listing = none_if_missing(fs::read_dir(self.at(directory)));
         let mut entries = Vec::new();
         for entry in listing.map_err(|error| closed(directory, error))?.into_iter().flatten() {
             let entry = entry?;
-            self.left.entries = self.left.entries.checked_sub(1).ok_or(Failed::Beyond)?;
+            self.budget.entries = self.budget.entries.checked_sub(1).ok_or(WalkError::Beyond)?;
             entries.push((directory.join(entry.file_name()), entry.file_type()?));
         }
         self.found.listed.insert(directory.to_owned());
         Ok(entries)
     }
 
-    fn worktrees(&mut self, directory: &Path) -> Result<(), Failed> {
+    fn worktrees(&mut self, directory: &Path) -> Result<(), WalkError> {
         for (path, _) in self.list(directory)? {
             self.count()?;
-            self.take(&path, OBEYED_OF_WORKTREE, WalkAim::Git);
+            self.add(&path, OBEYED_OF_WORKTREE, WalkAim::Git);
             self.submodules(&path.join(MODULES))?;
         }
         Ok(())
     }
 
-    /// The submodules in a `modules`, there or not.
-    fn submodules(&mut self, modules: &Path) -> Result<(), Failed> {
-        let there = unless_absent(fs::symlink_metadata(self.at(modules)));
+    /// Takes the submodules in a directory `modules`, which need not exist.
+    fn submodules(&mut self, modules: &Path) -> Result<(), WalkError> {
+        let there = none_if_missing(fs::symlink_metadata(self.at(modules)));
         match there.map_err(|error| closed(modules, error))? {
             Some(there) if there.is_symlink() => Err(is_link(modules)),
             _ => self.submodules_in(modules, false).map(drop),
         }
     }
 
-    /// The submodules below a directory: their names may have slashes. Answers whether there are any. What looks like a
-    /// repository may lie around others, as a command can make it so, and an old git too.
-    fn submodules_in(&mut self, directory: &Path, is_repository: bool) -> Result<bool, Failed> {
+    /// Takes the submodules below a directory, because their names may have slashes. Returns whether there are any. A directory
+    /// that looks like a repository may contain submodules too: a command or an old git can have arranged that.
+    fn submodules_in(&mut self, directory: &Path, is_repository: bool) -> Result<bool, WalkError> {
         let mut has_some = false;
         if !self.looked_at.insert(directory.to_owned()) {
             return Ok(has_some);
@@ -179,26 +183,26 @@ impl Look<'_> {
             if is_any_of(&PARTS) {
                 continue;
             }
-            // Where it leads is followed by git, and by nobody here.
+            // Git would follow the link. This walk does not.
             if kind.is_symlink() && !is_repository {
                 return Err(is_link(&path));
             }
-            if kind.is_dir() && (!is_any_of(OWN) || self.is_submodule(&path)?) {
+            if kind.is_dir() && (!is_any_of(OWN_DIRECTORIES) || self.is_submodule(&path)?) {
                 has_some |= self.submodule(&path)?;
             }
         }
         Ok(has_some)
     }
 
-    /// Takes what git obeys in the repository of a submodule, if it is one, and in those below it. Answers whether there are
-    /// any. Others can lie in it only while git takes it for none.
-    fn submodule(&mut self, path: &Path) -> Result<bool, Failed> {
+    /// Takes what git obeys in the repository of a submodule, if it is one, and in those below it. Returns whether there are
+    /// any. Others can be inside it only while git does not take it for a repository.
+    fn submodule(&mut self, path: &Path) -> Result<bool, WalkError> {
         let is_one = self.is_submodule(path)?;
         let is_new = is_one && self.repositories.insert(path.to_owned());
         if is_new {
             self.count()?;
-            self.take(path, OBEYED, WalkAim::Git);
-            self.take(path, LISTS, WalkAim::GitList);
+            self.add(path, OBEYED, WalkAim::Git);
+            self.add(path, LISTS, WalkAim::GitList);
         }
         let is_repository = is_surely_repository(&self.at(path))?;
         let is_around = self.submodules_in(path, is_repository)?;
@@ -212,16 +216,16 @@ impl Look<'_> {
         Ok(is_one || is_around)
     }
 
-    /// Whether it is a repository, or would be again if somebody put back what he took away: its config stays, because it is
-    /// protected.
-    fn is_submodule(&self, path: &Path) -> Result<bool, Failed> {
+    /// Whether it is a repository, or could become one again if a command put back what it took away. Its config cannot be
+    /// taken away, because it is protected.
+    fn is_submodule(&self, path: &Path) -> Result<bool, WalkError> {
         let at = self.at(path);
         Ok(is_repository(&at) || is_file(&at.join("config")).map_err(|error| closed(path, error))?)
     }
 
-    /// Takes what would make a repository of a directory that others lie in. A submodule may have such a name too, or lie in
-    /// one that has.
-    fn take_signs(&mut self) -> Result<(), Failed> {
+    /// Takes what would make a repository of a directory around others. A submodule may have such a name, or be below a
+    /// directory that has.
+    fn add_signs(&mut self) -> Result<(), WalkError> {
         let ways: BTreeSet<&Path> = self.repositories.iter().flat_map(|path| path.ancestors()).collect();
         let mut signs = Vec::new();
         for around in mem::take(&mut self.around) {
@@ -231,9 +235,9 @@ impl Look<'_> {
                     signs.push((path, aim));
                 }
             };
-            SIGNS.iter().for_each(|name| sign(name, WalkAim::GitSign));
+            REPOSITORY_FILES.iter().for_each(|name| sign(name, WalkAim::GitRepositoryFile));
             if is_file(&self.at(&around).join("HEAD"))? {
-                SIGNS_BESIDE_HEAD.iter().for_each(|name| sign(name, WalkAim::Git));
+                REPOSITORY_DIRECTORIES.iter().for_each(|name| sign(name, WalkAim::Git));
             }
         }
         for (path, aim) in signs {
@@ -243,7 +247,7 @@ impl Look<'_> {
     }
 }
 
-/// An error that says where it was met, unless it is a shortage.
+/// Adds the path to an error of permissions.
 fn closed(path: &Path, error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -253,27 +257,27 @@ fn closed(path: &Path, error: io::Error) -> io::Error {
     }
 }
 
-/// Where it leads is followed by git, and by nobody here.
-fn is_link(path: &Path) -> Failed {
+/// The error for a link. Git would follow it. This walk does not.
+fn is_link(path: &Path) -> WalkError {
     io::Error::other(format!("{} is a link", shown(path))).into()
 }
 
-/// Whether something lies there that is no directory.
+/// Whether something exists there that is no directory.
 fn is_file(path: &Path) -> io::Result<bool> {
-    Ok(unless_absent(fs::symlink_metadata(path))?.is_some_and(|metadata| !metadata.is_dir()))
+    Ok(none_if_missing(fs::symlink_metadata(path))?.is_some_and(|metadata| !metadata.is_dir()))
 }
 
-/// Whether every git takes it for a repository, and so puts no submodule into it: it is as git makes one.
+/// Whether every version of git takes it for a repository, and so puts no submodule into it.
 fn is_surely_repository(path: &Path) -> io::Result<bool> {
     let has = |name: &str| {
         let at = path.join(name);
         fs::symlink_metadata(&at).is_ok_and(|it| it.is_dir()) && access(&at, AccessFlags::X_OK).is_ok()
     };
-    let is_own = unless_absent(fs::symlink_metadata(path.join("commondir")))?.is_none();
+    let is_own = none_if_missing(fs::symlink_metadata(path.join("commondir")))?.is_none();
     Ok(is_own && has("objects") && has("refs") && has_head(path)?)
 }
 
-/// Whether its `HEAD` is as git writes one: with a branch's name, or with an object's.
+/// Whether `HEAD` looks as git writes it: the name of a branch, or of an object.
 fn has_head(repository: &Path) -> io::Result<bool> {
     let text = read_small(&repository.join("HEAD"))?.unwrap_or_default();
     let has_object = text.get(..40).is_some_and(|name| name.iter().all(u8::is_ascii_hexdigit));

@@ -1,136 +1,133 @@
-//! What git outside obeys below a directory: who writes these has git run commands of his choice.
+//! What git outside obeys below a directory. Who writes these files makes git run commands.
 //!
-//! Commands wrote there before, and prepare what is looked at here. What cannot be looked at is not absent, and what a
-//! command can take away for a while is no sign.
+//! Commands of earlier sandboxes could write there, and can prepare what Kennel looks at here. So what cannot be looked at does not
+//! count as missing, and what a command can take away for a while is no sign of anything.
 
 #[cfg(test)]
 mod tests;
 
+use crate::protect::git::LISTS;
+use crate::protect::git::OBEYED;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::protect::git::modules::{Failed, PARTS, WalkBudget, obeyed_in};
-use crate::protect::git::{MOST_READ, is_repository, read_followed, unless_absent};
+use crate::protect::git::modules::{PARTS, WalkBudget, WalkError, obeyed_in};
+use crate::protect::git::{MOST_READ, is_repository, none_if_missing, read_followed};
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
-use crate::view::path_walk::{Bases, MOST_OF_NAME, UnresolvedPath, WalkAim};
+use crate::view::path_walk::{Bases, NAME_MAX, UnresolvedPath, WalkAim};
 
-/// What git obeys in a repository.
-pub(crate) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
-
-/// Directories in a repository with a file for each remote: where it is, and what is fetched and pushed.
-pub(crate) const LISTS: &[&str] = &["remotes", "branches"];
-
-/// What a `.git` begins with that is a file, gitrepository-layout(5). The space is no part of what follows.
+/// How a `.git` file begins, gitrepository-layout(5). White space after it is part of the path.
 const POINTER: &[u8] = b"gitdir: ";
 
-/// What git outside obeys that is started in some directories.
+/// What git obeys that is started in some directories outside.
 #[derive(Debug, Default)]
 pub(crate) struct Obeyed {
-    /// Ways to what is obeyed, and to what leads git there. Links may be on them.
+    /// Paths of what git obeys, and of what leads git there. They may go over links.
     pub(crate) paths: Vec<(UnresolvedPath, WalkAim)>,
-    /// Directories, there or not, in which others of git's are put: what is added is obeyed too.
+    /// Directories, existing or not, in which git puts other repositories or worktrees. Git obeys what is added there too.
     pub(crate) listed: Vec<PathBuf>,
-    /// What was not looked at in full, and is one of `paths` for all that is in it; and why.
-    pub(crate) unseen: Vec<(PathBuf, Unseen)>,
-    /// Repositories in reach of commands, whose parts were taken.
+    /// What was not looked at completely, and why. `paths` has it as a whole.
+    pub(crate) incomplete: Vec<(PathBuf, Incomplete)>,
+    /// Repositories in reach of commands that were searched for submodules and worktrees.
     repositories: BTreeSet<PathBuf>,
-    left: WalkBudget,
+    budget: WalkBudget,
 }
 
-/// Why something was not looked at in full.
+/// Why something was not looked at completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unseen {
-    /// A repository has too many submodules or linked worktrees, or they are too deep in it. All of its `modules` and
-    /// `worktrees` stays as it is.
+pub(crate) enum Incomplete {
+    /// A repository has too many submodules or linked worktrees, or they are too deep. All of its `modules` and `worktrees`
+    /// is protected instead.
     Beyond,
-    /// What was in the way.
+    /// It could not be read, with the cause.
     Cause(String),
 }
 
 impl Obeyed {
-    /// Adds what git obeys of `.git` in `base`, wherever that leads; in `base` itself where that looks like a repository, which
-    /// anybody who may write there can arrange; and in the repository that `base` lies in. What is in none of the directories
-    /// that are `writable` stays as it is.
+    /// Adds what git obeys for a command that is started in `base`: what `.git` in `base` leads to, `base` itself if it looks
+    /// like a repository (anybody who can write there can arrange that), and the repositories around `base`. Only repositories
+    /// in `writable` directories are searched, because commands cannot change others.
     ///
     /// # Errors
-    /// A shortage, by which it cannot be known. What nobody may look at in a grant is found on the ways; elsewhere it is out of
-    /// the reach of commands.
-    pub(crate) fn take(&mut self, base: &Path, writable: &Bases) -> io::Result<()> {
-        self.take_git(base, writable)?;
-        if may_be_repository(base)? {
-            self.take_repository(&UnresolvedPath::new(base, ""), writable)?;
+    /// A shortage of descriptors or memory: the answer is unknown. A path that may not be looked at is no error here. In a grant,
+    /// the walk along it reports it; elsewhere, commands cannot reach it.
+    pub(crate) fn add(&mut self, base: &Path, writable: &Bases) -> io::Result<()> {
+        self.add_git(base, writable)?;
+        if may_become_repository(base)? {
+            self.add_repository(&UnresolvedPath::new(base, ""), writable)?;
         }
-        // A grant may be a part of one, such as `.git/modules`, or a directory of its worktree. Which one git takes is up to what
-        // commands laid into those on the way.
+        // A grant may be a part of a repository, such as `.git/modules`, or a directory of a worktree. Commands decide which
+        // of the repositories around it git takes, so all count.
         for above in base.ancestors().skip(1) {
             if is_repository(above) {
-                self.take_repository(&UnresolvedPath::new(above, ""), writable)?;
+                self.add_repository(&UnresolvedPath::new(above, ""), writable)?;
             }
             if fs::symlink_metadata(above.join(".git")).is_ok() {
-                self.take_git(above, writable)?;
+                self.add_git(above, writable)?;
             }
         }
         Ok(())
     }
 
-    /// `.git` in a directory, or what it is a pointer to.
-    fn take_git(&mut self, directory: &Path, writable: &Bases) -> io::Result<()> {
+    /// Takes `.git` in a directory, or what it points to.
+    fn add_git(&mut self, directory: &Path, writable: &Bases) -> io::Result<()> {
         let own = UnresolvedPath::new(directory, ".git");
         let text = self.text(&own)?;
         match text.as_deref().and_then(|text| text.strip_prefix(POINTER)).and_then(path_in) {
             Some(to) => {
                 self.paths.push((own, WalkAim::Git));
-                self.take_repository(&UnresolvedPath::new(directory, to), writable)
+                self.add_repository(&UnresolvedPath::new(directory, to), writable)
             }
-            None => self.take_repository(&own, writable),
+            None => self.add_repository(&own, writable),
         }
     }
 
-    /// Where it says that it has another's config, that one too; git goes no further either.
-    fn take_repository(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<()> {
-        let Some(at) = self.take_one(way, writable)? else { return Ok(()) };
+    /// Takes a repository, and the one that its `commondir` names. Git follows no further `commondir` either.
+    fn add_repository(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<()> {
+        let Some(at) = self.add_one(way, writable)? else { return Ok(()) };
         let text = self.text(&UnresolvedPath::new(&at, "commondir"))?;
         match text.as_deref().and_then(path_in) {
-            Some(to) => self.take_one(&UnresolvedPath::new(&at, to), writable).map(drop),
+            Some(to) => self.add_one(&UnresolvedPath::new(&at, to), writable).map(drop),
             None => Ok(()),
         }
     }
 
-    /// Says where it lies.
-    fn take_one(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<Option<PathBuf>> {
+    /// Takes one repository, and returns its canonical path.
+    fn add_one(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<Option<PathBuf>> {
         self.paths.extend(OBEYED.iter().map(|name| (way.join(name), WalkAim::Git)));
         self.paths.extend(LISTS.iter().map(|name| (way.join(name), WalkAim::GitList)));
-        let at = unless_closed(fs::canonicalize(way.path()))?;
+        let at = none_if_closed(fs::canonicalize(way.path()))?;
         if let Some(at) =
-            at.as_ref().filter(|at| writable.touch(at) && self.repositories.insert((*at).clone()))
+            at.as_ref().filter(|at| writable.overlaps(at) && self.repositories.insert((*at).clone()))
         {
-            self.take_parts(at)?;
+            self.add_parts(at)?;
         }
         Ok(at)
     }
 
-    /// What a file begins with, if there is one that may be looked at.
+    /// The beginning of a file; `None` if there is none, or it may not be read.
     fn text(&mut self, way: &UnresolvedPath) -> io::Result<Option<Vec<u8>>> {
-        unless_closed(read_followed(&way.path())).map(Option::flatten).or_else(|error| {
-            let words = unless_shortage(error)?;
-            self.unseen.push((way.path(), Unseen::Cause(words)));
+        none_if_closed(read_followed(&way.path())).map(Option::flatten).or_else(|error| {
+            let words = words_unless_shortage(error)?;
+            self.incomplete.push((way.path(), Incomplete::Cause(words)));
             self.paths.push((way.clone(), WalkAim::Git));
             Ok(None)
         })
     }
 
-    fn take_parts(&mut self, repository: &Path) -> io::Result<()> {
-        let looked = PARTS.map(|part| (part, obeyed_in(repository, part, &mut self.left)));
-        // Beyond the bound it is not known which of the two grows: both stay as they are.
-        let is_beyond = looked.iter().any(|(_, found)| matches!(found, Err(Failed::Beyond)));
+    /// Takes the submodules and linked worktrees of a repository.
+    fn add_parts(&mut self, repository: &Path) -> io::Result<()> {
+        let results = PARTS.map(|part| (part, obeyed_in(repository, part, &mut self.budget)));
+        // Beyond the bound, it is unknown which of the two grows, so both are protected as a whole.
+        let is_beyond = results.iter().any(|(_, found)| matches!(found, Err(WalkError::Beyond)));
         if is_beyond {
-            self.unseen.push((repository.to_owned(), Unseen::Beyond));
+            self.incomplete.push((repository.to_owned(), Incomplete::Beyond));
         }
-        for (part, found) in looked {
+        for (part, found) in results {
             match found {
                 Ok(found) if !is_beyond => {
                     let ways = found
@@ -141,11 +138,11 @@ impl Obeyed {
                     self.listed.extend(found.listed.iter().map(|path| repository.join(path)));
                     continue;
                 }
-                Err(Failed::Io(error)) => {
-                    let words = unless_shortage(error)?;
-                    self.unseen.push((repository.join(part), Unseen::Cause(words)));
+                Err(WalkError::Io(error)) => {
+                    let words = words_unless_shortage(error)?;
+                    self.incomplete.push((repository.join(part), Incomplete::Cause(words)));
                 }
-                Ok(_) | Err(Failed::Beyond) => {}
+                Ok(_) | Err(WalkError::Beyond) => {}
             }
             self.paths.push((UnresolvedPath::new(repository, part), WalkAim::Git));
         }
@@ -153,39 +150,39 @@ impl Obeyed {
     }
 }
 
-/// The path in a file of git's that has nothing else in it: white space is a part of it, other than the line's end. `None` for
-/// what leads nowhere, as no file system has such a name.
+/// The path in a file of git that holds nothing else. Only line ends are cut off: other white space is part of the path. `None`
+/// if no file system can have such a name.
 fn path_in(text: &[u8]) -> Option<&Path> {
     let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'))?;
     let text = text.get(..=end)?.split(|byte| *byte == 0).next()?;
     let path = Path::new(OsStr::from_bytes(text));
-    let can_be = !text.is_empty() && path.iter().all(|part| part.len() <= MOST_OF_NAME);
+    let can_be = !text.is_empty() && path.iter().all(|part| part.len() <= NAME_MAX);
     can_be.then_some(path)
 }
 
-/// Whether `path` is a repository, or would be again if somebody put back what he took away: its config stays where it is,
-/// because it is protected.
+/// Whether `path` is a repository, or could become one again if a command put back what it took away. Its config cannot be
+/// taken away, because it is protected.
 ///
 /// # Errors
-/// A shortage, by which it cannot be known.
-fn may_be_repository(path: &Path) -> io::Result<bool> {
+/// A shortage of descriptors or memory: the answer is unknown.
+fn may_become_repository(path: &Path) -> io::Result<bool> {
     if is_repository(path) {
         return Ok(true);
     }
-    match unless_absent(read_followed(&path.join("config"))) {
-        // Of one that is longer than what is read it is not known whether git has a section in it.
+    match none_if_missing(read_followed(&path.join("config"))) {
+        // The rest of a config that is too long to read may have a section of git in it.
         Ok(config) => {
-            Ok(config.flatten().is_some_and(|config| config.len() > MOST_READ || is_of_git(&config)))
+            Ok(config.flatten().is_some_and(|config| config.len() > MOST_READ || is_git_config(&config)))
         }
-        Err(error) => unless_shortage(error).map(|_| false),
+        Err(error) => words_unless_shortage(error).map(|_| false),
     }
 }
 
-/// What `git init` writes into a config, in the section `core`. Other programs have such a section too.
-const OF_GIT: [&[u8]; 2] = [b"repositoryformatversion", b"bare"];
+/// Keys that `git init` writes into the section `core` of a config. Other programs have a section `core` too.
+const GIT_KEYS: [&[u8]; 2] = [b"repositoryformatversion", b"bare"];
 
-/// Whether a config is a repository's: git-config(1), "Syntax".
-fn is_of_git(config: &[u8]) -> bool {
+/// Whether a config is that of a repository: git-config(1), "Syntax".
+fn is_git_config(config: &[u8]) -> bool {
     let mut is_core = false;
     config.split(|byte| *byte == b'\n').any(|line| {
         let mut rest = line.trim_ascii_start();
@@ -196,22 +193,22 @@ fn is_of_git(config: &[u8]) -> bool {
             rest = after.strip_prefix(b"]").unwrap_or_default().trim_ascii_start();
         }
         let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(rest.len());
-        is_core && rest.get(..end).is_some_and(|key| OF_GIT.iter().any(|of| key.eq_ignore_ascii_case(of)))
+        is_core && rest.get(..end).is_some_and(|key| GIT_KEYS.iter().any(|of| key.eq_ignore_ascii_case(of)))
     })
 }
 
-/// The words for what stays as it is.
+/// The words for an error of what is protected as a whole then.
 ///
 /// # Errors
-/// There is not enough of something, which may be otherwise in a moment.
-fn unless_shortage(error: io::Error) -> io::Result<String> {
+/// A shortage, which may be over in a moment.
+fn words_unless_shortage(error: io::Error) -> io::Result<String> {
     if error.raw_os_error().is_some_and(is_shortage) { Err(error) } else { Ok(failure::words(&error)) }
 }
 
-/// `None` where there is nothing of that kind, or it may not be looked at.
-fn unless_closed<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
-    match looked {
+/// `None` if there is no such file, or it may not be looked at.
+fn none_if_closed<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
-        looked => unless_absent(looked),
+        result => none_if_missing(result),
     }
 }

@@ -1,4 +1,4 @@
-//! What protecting comes to, on directories made for it.
+//! Tests of `protect`, on directories made for them.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use crate::policy::profile::Profile;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::view::inputs::{HomeNames, SandboxKind};
 
-/// A directory with a workspace `w` in it, and in that: directories, and links with their texts.
+/// A directory with a workspace `w`, which has these directories, and links with these texts.
 fn workspace(directories: &[&str], links: &[(&str, &str)]) -> TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     fs::create_dir(dir.path().join("w")).expect("the workspace");
@@ -25,7 +25,7 @@ fn workspace(directories: &[&str], links: &[(&str, &str)]) -> TempDir {
     dir
 }
 
-/// What came of protecting: places below the workspace.
+/// The result of `protect`. Paths are relative to the workspace.
 struct Walls {
     base: PathBuf,
     read_only: Vec<String>,
@@ -51,7 +51,7 @@ fn walls(dir: &TempDir, paths: &[&str]) -> Walls {
     walls_beside(dir, &[], paths)
 }
 
-/// The same where there are covers already.
+/// With covers that exist before.
 fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
     let source = BindSource::resolve(&dir.path().join("w")).expect("the workspace");
     let base = source.path.clone();
@@ -116,7 +116,7 @@ fn up_from_a_link_in_a_protected_directory_is_up_from_where_it_leads() {
 }
 
 #[test]
-fn a_directory_that_is_left_again_stays_where_it_is() {
+fn a_directory_before_a_step_up_is_pinned() {
     let dir = workspace(&["x", "y"], &[("p", "x/../y")]);
     let walls = walls(&dir, &["p"]);
     assert_eq!(walls.read_only, ["y"]);
@@ -124,7 +124,7 @@ fn a_directory_that_is_left_again_stays_where_it_is() {
 }
 
 #[test]
-fn a_way_may_end_in_a_step_up() {
+fn a_path_may_end_in_a_step_up() {
     let dir = workspace(&["a/b", "y"], &[("p", "a/b/.."), ("q", "a/.."), ("l", "y")]);
     let walls = walls(&dir, &["p", "q"]);
     assert_eq!(walls.read_only, ["a", "a/b"], "the workspace itself stays writable");
@@ -163,7 +163,7 @@ fn links_to_the_directory_they_lie_in_end() {
 }
 
 #[test]
-fn a_long_way_to_a_directory_does_not_spoil_a_short_one() {
+fn a_long_path_to_a_directory_does_not_spoil_a_short_one() {
     let names: Vec<String> = (0..MOST_LINKS).map(|number| format!("l{number}")).collect();
     let mut links: Vec<(&str, &str)> =
         names.windows(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
@@ -174,8 +174,8 @@ fn a_long_way_to_a_directory_does_not_spoil_a_short_one() {
 }
 
 #[test]
-fn of_many_links_in_a_directory_it_is_told_that_not_all_are_followed() {
-    for (count, gaps) in [(MOST_FOLLOWED, vec![]), (MOST_FOLLOWED + 1, vec![Why::TooMany])] {
+fn links_beyond_the_limit_of_a_directory_are_reported() {
+    for (count, gaps) in [(MOST_FOLLOWED, vec![]), (MOST_FOLLOWED + 1, vec![GapReason::TooMany])] {
         let names: Vec<String> = (0..count).map(|number| format!("y{number}")).collect();
         let directories: Vec<&str> = names.iter().map(String::as_str).chain(["p"]).collect();
         let links: Vec<(String, String)> =
@@ -183,12 +183,12 @@ fn of_many_links_in_a_directory_it_is_told_that_not_all_are_followed() {
         let links: Vec<(&str, &str)> = links.iter().map(|(at, to)| (&**at, &**to)).collect();
         let walls = walls(&workspace(&directories, &links), &["p"]);
         assert_eq!(walls.read_only.len(), 1 + MOST_FOLLOWED);
-        assert_eq!(walls.gaps.iter().map(|gap| gap.why.clone()).collect::<Vec<_>>(), gaps);
+        assert_eq!(walls.gaps.iter().map(|gap| gap.reason.clone()).collect::<Vec<_>>(), gaps);
     }
 }
 
 #[test]
-fn what_is_covered_already_needs_no_more() {
+fn covered_paths_need_no_other_wall() {
     let dir = workspace(&["s/x", "s/y"], &[("p", "s/x/../y")]);
     let walls = walls_beside(&dir, &["s"], &["p", "s/x", "s/later"]);
     assert!(walls.read_only.is_empty() && walls.pinned.is_empty());
@@ -196,11 +196,11 @@ fn what_is_covered_already_needs_no_more() {
 }
 
 #[test]
-fn a_way_above_the_workspace_may_lead_back() {
+fn a_path_above_the_workspace_may_lead_back() {
     let far_up = format!("{}w/y", "../".repeat(64));
     let dir = workspace(&["y", "z"], &[("p", "../w/y"), ("q", "../up/../w/z"), ("r", &far_up)]);
     symlink("w/y", dir.path().join("up")).expect("a link outside");
-    // Up from `w/y` is `w`, which has no `w`: only the text says that it leads to `z`.
+    // `..` after `up` is the parent of `w/y`, so `w`, which has no `w`. By its text alone, the path would lead to `z`.
     let walls = walls(&dir, &["p", "q", "r"]);
     assert_eq!(walls.read_only, ["y"]);
     assert!(walls.watches_absent("w/z", "w"), "{:?}", walls.watches);
@@ -214,7 +214,7 @@ fn a_link_outside_of_the_workspace_may_lead_back() {
 }
 
 #[test]
-fn what_lies_outside_of_the_workspace_is_left_alone() {
+fn paths_outside_of_the_workspace_are_left_alone() {
     let dir = workspace(&[], &[("p", "../other"), ("q", "../missing/x"), ("r", "/"), ("s", "..")]);
     fs::create_dir(dir.path().join("other")).expect("a directory");
     let walls = walls(&dir, &["p", "q", "r", "s"]);
@@ -240,7 +240,7 @@ fn as_many_links_are_followed_as_the_kernel_follows() {
 }
 
 #[test]
-fn links_in_what_is_covered_are_followed_and_not_told() {
+fn links_below_a_cover_are_followed_and_not_watched() {
     let dir = workspace(
         &["s", "y", "z"],
         &[("p", "s/link"), ("s/link", "../y"), ("q", "s/l/../z"), ("s/l", "../y")],
@@ -251,7 +251,7 @@ fn links_in_what_is_covered_are_followed_and_not_told() {
 }
 
 #[test]
-fn a_link_that_several_ways_pass_is_watched_once() {
+fn a_link_on_several_paths_is_watched_once() {
     let dir = workspace(&["d"], &[("l", "d")]);
     let walls = walls(&dir, &["l/a", "l/b"]);
     let link = Watch::new(&walls.base, Path::new("l"), Path::new("l"), Expected::Link("d".into()));
@@ -259,7 +259,7 @@ fn a_link_that_several_ways_pass_is_watched_once() {
 }
 
 #[test]
-fn what_many_links_lead_to_is_listed_once() {
+fn the_target_of_many_links_is_listed_once() {
     let links: Vec<(String, &str)> = (0..32).map(|number| (format!("p/{number}"), "../big")).collect();
     let links: Vec<(&str, &str)> = links.iter().map(|(at, to)| (&**at, *to)).collect();
     let dir = workspace(&["p", "big"], &links);
@@ -272,29 +272,33 @@ fn what_many_links_lead_to_is_listed_once() {
 }
 
 #[test]
-fn a_way_that_is_too_deep_ends_in_something_read_only() {
+fn a_path_that_is_too_deep_ends_in_a_read_only_directory() {
     let deep = vec!["d"; 70].join("/");
     let dir = workspace(&[&deep, "p"], &[("p/hook", &format!("../{deep}"))]);
     let walls = walls(&dir, &["p"]);
     let end = vec!["d"; 64].join("/");
     assert_eq!(walls.read_only, [&end, "p"]);
-    assert_eq!(walls.gaps.iter().map(|gap| gap.why.clone()).collect::<Vec<_>>(), [Why::Far]);
+    assert_eq!(walls.gaps.iter().map(|gap| gap.reason.clone()).collect::<Vec<_>>(), [GapReason::TooLong]);
 }
 
 #[test]
-fn a_way_of_too_many_steps_is_told() {
+fn a_path_of_too_many_steps_is_reported() {
     let text = "../p/".repeat(600);
     let dir = workspace(&["p", "q"], &[("p/hook", &text), ("q/hook", "../p/hook")]);
     let walls = walls(&dir, &["p", "q"]);
     assert_eq!(walls.read_only, ["p", "q"]);
-    assert!(walls.gaps.iter().all(|gap| gap.why == Why::Far) && walls.gaps.len() == 2, "{:?}", walls.gaps);
+    assert!(
+        walls.gaps.iter().all(|gap| gap.reason == GapReason::TooLong) && walls.gaps.len() == 2,
+        "{:?}",
+        walls.gaps
+    );
 }
 
 #[test]
-fn links_are_followed_as_far_as_all_may_be() {
+fn steps_behind_links_are_limited_in_all() {
     let texts: Vec<String> = (0..40).map(|number| format!("{}y{number}", "../p/".repeat(450))).collect();
     let names: Vec<String> = (0..40).map(|number| format!("p/l{number:02}")).collect();
     let links: Vec<(&str, &str)> = names.iter().zip(&texts).map(|(at, to)| (&**at, &**to)).collect();
     let walls = walls(&workspace(&["p"], &links), &["p"]);
-    assert!(walls.gaps.iter().any(|gap| gap.why == Why::TooMany), "{:?}", walls.gaps);
+    assert!(walls.gaps.iter().any(|gap| gap.reason == GapReason::TooMany), "{:?}", walls.gaps);
 }

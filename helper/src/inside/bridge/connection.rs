@@ -1,5 +1,5 @@
-//! One connection: a client, the proxy, and a flow of bytes in each direction. Moves bytes while it can and says what it
-//! waits for by what it has marked; opens and watches nothing.
+//! One connection: a client, the proxy, and a flow of bytes in each direction. It moves bytes while it can.
+//! Its marks say what it waits for; it opens and watches nothing.
 
 use super::pipes::{Pipe, Pipes};
 use crate::{
@@ -7,13 +7,13 @@ use crate::{
     sys::{self, Errno, Fd},
 };
 
-/// Calls of splice(2) in one turn of one flow.
-const TURN: usize = 8;
+/// Most calls of splice(2) in one turn of one flow.
+const SPLICES_PER_TURN: usize = 8;
 
-/// Bytes asked for at once: more than a pipe holds.
-const MOST: usize = 1 << 20;
+/// Bytes to ask for at once: more than a pipe holds.
+const SPLICE_BYTES: usize = 1 << 20;
 
-/// Which end of a connection.
+/// One end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Client,
@@ -21,27 +21,27 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// The number that epoll tells for this end of the connection `token`, which is even.
+    /// The epoll data for this end of the connection `token`, which is even.
     pub(super) fn of(self, token: u64) -> u64 {
         token | u64::from(self == Self::Proxy)
     }
 
-    /// What such a number stands for.
+    /// Splits such a number into the end and the token.
     pub(super) fn split(number: u64) -> (Self, u64) {
         let side = if number & 1 == 0 { Self::Client } else { Self::Proxy };
         (side, number & !1)
     }
 }
 
-/// What came of a turn.
+/// The result of a turn.
 pub(super) enum Outcome {
-    /// There is more to do at once.
+    /// There is more to do now.
     More,
-    /// Nothing can be done until something happens.
+    /// The connection waits for an event.
     Waits,
-    /// Both directions have come to their end.
+    /// Both directions have ended.
     Over,
-    /// An end is gone without saying that it was done.
+    /// An end closed before it was done.
     Broken,
 }
 
@@ -65,7 +65,7 @@ impl Connection {
         [&self.client.socket, &self.proxy.socket]
     }
 
-    /// Takes in what epoll told of an end.
+    /// Records an epoll event of one end.
     pub(super) fn mark(&mut self, side: Side, events: u32) {
         let end = match side {
             Side::Client => &mut self.client,
@@ -74,21 +74,21 @@ impl Connection {
         end.readable |= events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR) != 0;
         end.writable |= events & (EPOLLOUT | EPOLLHUP | EPOLLERR) != 0;
         match side {
-            // A reset. What it sent before is as lost as what it was to be sent.
+            // A reset loses what the client sent before, and what was to be sent to it.
             Side::Client => self.broken |= events & EPOLLERR != 0,
-            // It takes nothing any more. What it sent before it went is still to be had.
+            // The proxy takes nothing more. What it sent before can still be read.
             Side::Proxy if events & EPOLLHUP != 0 => self.up.cut(),
             Side::Proxy => {}
         }
     }
 
-    /// Moves what can be moved without waiting, up to a limit.
+    /// Moves bytes without waiting, up to a limit.
     pub(super) fn turn(&mut self, pipes: &mut Pipes) -> Outcome {
         if self.broken {
             return Outcome::Broken;
         }
         let up = match self.up.turn(&mut self.client, &mut self.proxy, pipes) {
-            // The proxy reads no more, but may not have said all.
+            // The proxy reads no more, but may still be sending.
             Err(Lost::Receiver) => {
                 self.up.cut();
                 false
@@ -106,19 +106,19 @@ impl Connection {
         }
     }
 
-    /// Whether the proxy was given all that the client has said.
+    /// Whether the proxy got everything that the client sent.
     pub(super) fn has_sent(&self) -> bool {
         matches!(self.up.course, Course::Over)
     }
 
-    /// Has the client learn, when this is dropped, that it was all.
-    pub(super) fn end_whole(&self) {
-        // Where it is gone itself there is nobody to learn it.
-        let _ = sys::not_reset_when_closed(&self.client.socket);
+    /// Makes the close of the client's socket an orderly end instead of a reset.
+    pub(super) fn close_orderly(&self) {
+        // If the client is gone, nobody needs the orderly end.
+        let _ = sys::linger_off(&self.client.socket);
     }
 }
 
-/// A socket, and what it was ready for when last heard of.
+/// A socket, and its readiness as last reported.
 struct End {
     socket: Fd,
     readable: bool,
@@ -131,36 +131,36 @@ impl End {
     }
 }
 
-/// Which end a flow lost.
+/// The end that a flow lost.
 enum Lost {
     Sender,
     Receiver,
 }
 
-/// Where a flow stands.
+/// The state of a flow.
 #[derive(Clone, Copy, Default)]
 enum Course {
     #[default]
     Open,
-    /// The sender has said all; some of it may still be held.
+    /// The sender has sent everything; the pipe may still hold some of it.
     Ending,
     Over,
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Default)]
 struct Flow {
-    /// What has been taken from the sender and not yet given to the receiver is in here, that many bytes.
+    /// Bytes taken from the sender and not yet given to the receiver, and their number.
     pipe: Option<Pipe>,
     held: usize,
     course: Course,
 }
 
 impl Flow {
-    /// Answers whether there is more to do at once.
+    /// Moves bytes in this direction. Returns whether there is more to do now.
     fn turn(&mut self, from: &mut End, to: &mut End, pipes: &mut Pipes) -> Result<bool, Lost> {
         let mut moved = true;
-        for _ in 0..TURN {
+        for _ in 0..SPLICES_PER_TURN {
             moved = match self.course {
                 _ if self.held > 0 => self.drain(to)?,
                 Course::Open => self.fill(from, pipes)?,
@@ -183,7 +183,7 @@ impl Flow {
         Ok(moved)
     }
 
-    /// Takes from the sender; the pipe is empty. Answers whether it could.
+    /// Takes bytes from the sender into the empty pipe. Returns whether it could.
     fn fill(&mut self, from: &mut End, pipes: &mut Pipes) -> Result<bool, Lost> {
         if !from.readable {
             return Ok(false);
@@ -192,7 +192,7 @@ impl Flow {
             Some(pipe) => pipe,
             none => none.insert(pipes.take().map_err(|_| Lost::Sender)?),
         };
-        match sys::splice(&from.socket, &pipe.into, MOST) {
+        match sys::splice(&from.socket, &pipe.into, SPLICE_BYTES) {
             Ok(0) => self.course = Course::Ending,
             Ok(count) => self.held = count,
             Err(Errno(EAGAIN)) => from.readable = false,
@@ -201,7 +201,7 @@ impl Flow {
         Ok(from.readable)
     }
 
-    /// Gives to the receiver what is held. Answers whether it could.
+    /// Gives bytes from the pipe to the receiver. Returns whether it could.
     fn drain(&mut self, to: &mut End) -> Result<bool, Lost> {
         let Some(pipe) = self.pipe.as_ref().filter(|_| to.writable) else { return Ok(false) };
         match sys::splice(&pipe.out, &to.socket, self.held) {
@@ -213,7 +213,7 @@ impl Flow {
         Ok(to.writable)
     }
 
-    /// Lets go of what is held and takes nothing more.
+    /// Drops the bytes in the pipe and takes no more.
     fn cut(&mut self) {
         *self = Self { pipe: None, held: 0, course: Course::Over };
     }

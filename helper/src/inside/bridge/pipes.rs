@@ -1,13 +1,13 @@
-//! Pipes that bytes pass through on their way from one socket to another. A few are made at the start and kept; a direction
-//! has one only while bytes are in it, because the kernel counts what a user has in pipes, and gives small ones beyond 64
-//! MiB.
+//! Pipes that carry bytes from one socket to another. The bridge creates a few at the start and keeps them. A
+//! direction holds one only while it contains bytes: the kernel counts each user's pipe memory and shrinks
+//! pipes beyond 64 MiB.
 
 use crate::sys::{self, Errno, Fd};
 
-/// Pipes kept for the next turn.
-const KEPT: usize = 4;
+/// Number of idle pipes to keep.
+const KEPT_PIPES: usize = 4;
 
-/// A pipe, empty unless a direction has it.
+/// A pipe. It is empty unless a direction holds it.
 pub(super) struct Pipe {
     pub(super) out: Fd,
     pub(super) into: Fd,
@@ -20,15 +20,15 @@ impl Pipe {
     }
 }
 
-/// Pipes that nobody has.
+/// The idle pipes.
 pub(super) struct Pipes {
-    kept: [Option<Pipe>; KEPT],
+    kept: [Option<Pipe>; KEPT_PIPES],
 }
 
 impl Pipes {
-    /// Makes those that are kept, so that connections which find descriptors used up can pass their bytes.
+    /// Creates the kept pipes, so that connections can pass bytes even if descriptors run out.
     pub(super) fn new() -> Result<Self, Errno> {
-        let mut kept = [const { None }; KEPT];
+        let mut kept = [const { None }; KEPT_PIPES];
         for place in &mut kept {
             *place = Some(Pipe::new()?);
         }

@@ -1,5 +1,5 @@
-//! The connections of a bridge, and the queue of those that have something to do. Room for all of them is set aside at
-//! the start; a place that is free is used again.
+//! The connections of a bridge, and the queue of those with work. The table reserves room for all of them at
+//! the start and reuses free slots.
 
 use super::{
     connection::{Connection, Outcome, Side},
@@ -10,11 +10,11 @@ use crate::{
     sys::{Arena, Errno, Fd},
 };
 
-/// A place: free, or with a connection, which may be in the queue.
+/// A slot: free, or with a connection, which may be in the queue.
 struct Place {
     connection: Option<Connection>,
     queued: bool,
-    /// The next in the queue, or the next that is free; none is both.
+    /// The next slot in the queue, or the next free one. A slot is never in both lists.
     next: Option<u32>,
 }
 
@@ -33,17 +33,17 @@ impl Table {
         Ok(Self { places, alive: 0, free: None, first: None, last: None, finishing: false })
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub(super) fn alive(&self) -> usize {
         self.alive
     }
 
-    /// Whether any connection has something to do.
+    /// Whether any connection has work.
     pub(super) fn has_work(&self) -> bool {
         self.first.is_some()
     }
 
-    /// Puts a connection in; answers its token, or `None` where there is no room, and then the connection is closed.
+    /// Adds a connection. Returns its token, or `None` if the table is full; that closes the connection.
     pub(super) fn insert(&mut self, connection: Connection) -> Option<u64> {
         let place = Place { connection: Some(connection), queued: false, next: None };
         let index = match self.free {
@@ -72,7 +72,8 @@ impl Table {
         }
     }
 
-    /// From now on a connection is over once all that its client has said was passed on. Some may be already.
+    /// From now on a connection ends once everything that its client sent was passed on. Some may have ended
+    /// already.
     pub(super) fn finish(&mut self) {
         self.finishing = true;
         for index in 0.. {
@@ -84,7 +85,7 @@ impl Table {
         }
     }
 
-    /// Takes in what epoll told, and puts the connection into the queue.
+    /// Records an epoll event and queues the connection.
     pub(super) fn mark(&mut self, number: u64, events: u32) {
         let (side, token) = Side::split(number);
         let Some(index) = index_of(token) else { return };
@@ -93,7 +94,7 @@ impl Table {
         self.queue(index);
     }
 
-    /// Gives the first in the queue a turn; `false` where there is none.
+    /// Gives the first connection in the queue a turn. Returns `false` if the queue is empty.
     pub(super) fn turn(&mut self, pipes: &mut Pipes) -> bool {
         let Some(index) = self.first else { return false };
         let finishing = self.finishing;
@@ -108,7 +109,7 @@ impl Table {
             None => Outcome::Waits,
         };
         if let (Outcome::Over, Some(connection)) = (&outcome, &place.connection) {
-            connection.end_whole();
+            connection.close_orderly();
         }
         self.first = next;
         if next.is_none() {
@@ -126,7 +127,7 @@ impl Table {
         self.places.get(index as usize)
     }
 
-    /// Puts a connection at the end of the queue, unless it is in it.
+    /// Appends a connection to the queue unless it is in it already.
     fn queue(&mut self, index: u32) {
         let Some(place) = self.place(index) else { return };
         if place.queued {

@@ -1,4 +1,4 @@
-//! Structures that the kernel reads and writes, field by field. Data only; sources as in [`kernel`](super).
+//! Structures that the kernel reads and writes. Data only; sources as in [`kernel`](super).
 
 /// `struct open_how`.
 #[repr(C)]
@@ -17,7 +17,7 @@ pub(crate) struct MountAttr {
     pub(crate) userns: u64,
 }
 
-/// The head of `struct statx`, with its spare room.
+/// The head of `struct statx`, and its spare fields.
 #[repr(C)]
 pub(crate) struct Statx {
     pub(crate) mask: u32,
@@ -127,7 +127,7 @@ pub(crate) struct SockaddrIn {
     pub(crate) zero: [u8; 8],
 }
 
-/// The head of `struct rusage`, with the counters nobody reads.
+/// The head of `struct rusage`, and its unused counters.
 #[repr(C)]
 pub(crate) struct Rusage {
     pub(crate) user_s: u64,
@@ -138,7 +138,7 @@ pub(crate) struct Rusage {
     pub(crate) rest: [u64; 13],
 }
 
-/// `struct sigaction` as the kernel takes it.
+/// `struct sigaction` in the kernel's layout.
 #[repr(C)]
 pub(crate) struct Sigaction {
     pub(crate) handler: usize,

@@ -1,4 +1,4 @@
-//! Children: one that shares memory with its parent, one that does not.
+//! Creating children: one that shares memory with its parent, and one that does not.
 
 use core::mem::MaybeUninit;
 
@@ -12,14 +12,15 @@ pub(crate) fn vfork<T>(
     argument: &mut T,
 ) -> Result<i32, Errno> {
     let flags = CLONE_VM | CLONE_VFORK | SIGCHLD as usize;
-    // SAFETY: `stack` is writable and used by nobody else; the parent does not run while the child may use it
+    // SAFETY: `stack` is writable and has no other user. The parent does not run while the child may use it
     // or `argument`, so both borrows outlive the child's use of them.
     let pid = unsafe { arch::vfork_call(flags, top(stack), entry, ptr::from_mut(argument).cast()) };
     i32::try_from(check(pid)?).map_err(|_| Errno(EPROTO))
 }
 
-/// clone(CLONE_NEWPID), or clone3(CLONE_INTO_CGROUP) with it where there is a `leaf` (Linux 5.7): a child with a copy of
-/// this memory, PID 1 of a new pid namespace. Answers `None` in the child, its pid in the parent.
+/// clone(CLONE_NEWPID); if there is a `leaf`, clone3(CLONE_INTO_CGROUP) with it (Linux 5.7). The child gets a
+/// copy of this memory and is PID 1 of a new pid namespace. Returns `None` in the child and the child's PID
+/// in the parent.
 pub(crate) fn fork_into_new_pid_namespace(leaf: Option<&Fd>) -> Result<Option<i32>, Errno> {
     let pid = match leaf {
         None => call!(nr::CLONE, CLONE_NEWPID | SIGCHLD as usize, 0, 0, 0, 0)?,

@@ -1,5 +1,5 @@
-//! Calls that only the bridge makes: readiness, connections, pipes, splice(2); and the room for its table. No descriptor
-//! that is made here ever blocks.
+//! System calls that only the bridge makes: epoll, connections, pipes, splice(2), and memory for its table.
+//! No descriptor created here ever blocks.
 
 use core::mem::MaybeUninit;
 
@@ -10,13 +10,14 @@ pub(crate) fn epoll() -> Result<Fd, Errno> {
     call!(nr::EPOLL_CREATE1, EPOLL_CLOEXEC).map(fd)
 }
 
-/// epoll_ctl(EPOLL_CTL_ADD): `data` is told with whatever of `events` becomes true of `what`. Ends when `what` is closed.
+/// epoll_ctl(EPOLL_CTL_ADD): reports `data` with the `events` that occur on `what`. Ends when `what` is
+/// closed.
 pub(crate) fn watch(epoll: &Fd, what: &Fd, events: u32, data: u64) -> Result<(), Errno> {
     let event = EpollEvent { events, data };
     call!(nr::EPOLL_CTL, epoll.0, EPOLL_CTL_ADD, what.0, &raw const event).map(drop)
 }
 
-/// epoll_wait(2) for that many milliseconds, -1 for ever.
+/// epoll_wait(2) for that many milliseconds; -1 waits forever.
 pub(crate) fn watched<'e>(
     epoll: &Fd,
     events: &'e mut [EpollEvent],
@@ -34,7 +35,7 @@ pub(crate) fn accept(listener: &Fd) -> Result<Fd, Errno> {
     call!(nr::ACCEPT4, listener.0, 0, 0, SOCK_NONBLOCK | SOCK_CLOEXEC).map(fd)
 }
 
-/// socket(2) of a Unix byte stream. Its connect(2) answers `EAGAIN` where the other's backlog is full.
+/// socket(2) of a Unix byte stream. Its connect(2) fails with `EAGAIN` if the peer's backlog is full.
 pub(crate) fn unix_stream() -> Result<Fd, Errno> {
     call!(nr::SOCKET, AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0).map(fd)
 }
@@ -46,42 +47,43 @@ pub(crate) fn pipe() -> Result<[Fd; 2], Errno> {
     Ok(ends.map(Fd))
 }
 
-/// splice(2): moves at most `length` bytes, one of both being a pipe. `EAGAIN` where it would have to wait.
+/// splice(2): moves at most `length` bytes; one of the two is a pipe. `EAGAIN` if it would have to wait.
 pub(crate) fn splice(from: &Fd, to: &Fd, length: usize) -> Result<usize, Errno> {
     call!(nr::SPLICE, from.0, 0, to.0, 0, length, SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
 }
 
-/// shutdown(SHUT_WR): the other end reads to its end.
+/// shutdown(SHUT_WR): the peer reads to the end.
 pub(crate) fn end_writing(socket: &Fd) -> Result<(), Errno> {
     call!(nr::SHUTDOWN, socket.0, SHUT_WR).map(drop)
 }
 
-/// setsockopt(SO_LINGER), off: closing a TCP connection no longer resets it, as it does where lingering is on and takes
-/// no time.
-pub(crate) fn not_reset_when_closed(socket: &Fd) -> Result<(), Errno> {
+/// setsockopt(SO_LINGER), off. Closing a TCP connection resets it while lingering is on with a time of zero;
+/// this ends that.
+pub(crate) fn linger_off(socket: &Fd) -> Result<(), Errno> {
     let linger = Linger { on: 0, seconds: 0 };
     call!(nr::SETSOCKOPT, socket.0, SOL_SOCKET, SO_LINGER, &raw const linger, size_of::<Linger>()).map(drop)
 }
 
-/// A list that grows in a mapping of its own, up to a length that is fixed. Pages are not resident before they are used.
+/// A list that grows in its own mapping, up to a fixed length. Unused pages take no memory.
 pub(crate) struct Arena<T: 'static> {
     room: &'static mut [MaybeUninit<T>],
     used: usize,
 }
 
 impl<T> Arena<T> {
-    /// mmap(2) of room for `most`.
+    /// mmap(2) of room for `most` elements.
     pub(crate) fn new(most: usize) -> Result<Self, Errno> {
         let length = most.checked_mul(size_of::<T>()).ok_or(Errno(EPROTO))?;
         let flags = MAP_PRIVATE | MAP_ANONYMOUS;
         let base = call!(nr::MMAP, 0, length, PROT_READ | PROT_WRITE, flags, -1i32, 0)?;
         let base = ptr::with_exposed_provenance_mut::<MaybeUninit<T>>(base);
-        // SAFETY: the mapping is that long, aligned to a page, new and never unmapped; nobody else refers to it.
+        // SAFETY: the mapping is that long, page-aligned, new and never unmapped; no other reference to it
+        // exists.
         let room = unsafe { core::slice::from_raw_parts_mut(base, most) };
         Ok(Self { room, used: 0 })
     }
 
-    /// Appends `value`; answers its index, or `None` where there is no room.
+    /// Appends `value`. Returns its index, or `None` if the list is full.
     pub(crate) fn push(&mut self, value: T) -> Option<usize> {
         let index = self.used;
         self.room.get_mut(index)?.write(value);

@@ -1,4 +1,4 @@
-//! What only the client `kennel-exec` calls; not part of the inside.
+//! System calls that only the client `kennel-exec` makes; they are not part of the inside.
 
 use super::*;
 
@@ -20,7 +20,7 @@ const PR_CAPBSET_READ: usize = 23;
 const PR_GET_NO_NEW_PRIVS: usize = 39;
 const SECCOMP_MODE_FILTER: usize = 2;
 const ENOPROTOOPT: i32 = 92;
-/// linux/sockios.h: of a Unix socket, how much memory has what its peer has not read.
+/// linux/sockios.h: the bytes of memory that a Unix socket's peer has not read yet.
 const SIOCOUTQ: usize = 0x5411;
 
 /// `struct cmsghdr` before its data.
@@ -31,16 +31,16 @@ impl Fd {
     pub(crate) const STDERR: &'static Self = &Self(2);
 }
 
-/// How often a descriptor that takes nothing is tried again, and after how many milliseconds each.
+/// How often to retry a write, and how many milliseconds to wait each time.
 const ATTEMPTS: u32 = 1000;
 const PAUSE: i32 = 10;
 
-/// Bytes that a pipe takes at once when poll(2) says that it takes any: PIPE_BUF.
+/// A pipe that poll(2) reports writable takes this many bytes at once: PIPE_BUF.
 const PIECE: usize = 4096;
 const POLLOUT: i16 = 4;
 
-/// write(2) until all of it is written, and not while that would block: nobody may read it. `EAGAIN` where it takes nothing for
-/// long.
+/// write(2) of all bytes that never blocks, because nobody may be reading. `EAGAIN` if the descriptor takes
+/// nothing for long.
 pub(crate) fn write_waiting(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
     let mut left = ATTEMPTS;
     while !bytes.is_empty() {
@@ -57,7 +57,7 @@ pub(crate) fn write_waiting(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
             }
             Err(Errno(EAGAIN)) if left > 0 => {
                 left = left.saturating_sub(1);
-                // poll(2) of nothing sleeps.
+                // poll(2) without descriptors sleeps.
                 let _ = call!(super::nr::POLL, 0, 0, PAUSE);
             }
             Err(errno) => return Err(errno),
@@ -79,7 +79,7 @@ pub(crate) fn effective_user() -> u32 {
     call!(nr::GETEUID).map_or(u32::MAX, |user| user as u32)
 }
 
-/// rt_sigaction(2): those of `signals` that this process was started to ignore; a bit for each, the lowest for signal 1.
+/// rt_sigaction(2): the inherited ignored signals among `signals`, as a bit mask, lowest bit for signal 1.
 pub(crate) fn ignored(signals: u64) -> u64 {
     let bit = |signal: u32| 1u64.rotate_left(signal.wrapping_sub(1));
     let is_ignored = |&signal: &u32| {
@@ -93,12 +93,12 @@ pub(crate) fn ignored(signals: u64) -> u64 {
         .fold(0, |set, signal| set | bit(signal))
 }
 
-/// socket(2) of Unix packets.
+/// socket(2) of type SOCK_SEQPACKET.
 pub(crate) fn packets() -> Result<Fd, Errno> {
     call!(super::nr::SOCKET, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0).map(fd)
 }
 
-/// getsockopt(SO_PEERCRED): the process and user that made the socket at the other end listen.
+/// getsockopt(SO_PEERCRED): PID and user of the process that made the peer socket listen.
 pub(crate) fn peer(socket: &Fd) -> Result<(u32, u32), Errno> {
     let mut credentials = [u32::MAX; 3];
     let mut length = size_of_val(&credentials);
@@ -108,7 +108,7 @@ pub(crate) fn peer(socket: &Fd) -> Result<(u32, u32), Errno> {
     Ok((process, user))
 }
 
-/// getsockopt(SO_PEERPIDFD): a hold on that process. `None` before Linux 6.5; `EINVAL` where it is gone.
+/// getsockopt(SO_PEERPIDFD): a pidfd of that process. `None` before Linux 6.5; `EINVAL` if it is gone.
 pub(crate) fn peer_process(socket: &Fd) -> Result<Option<Fd>, Errno> {
     let mut number = [0u32];
     let mut length = size_of_val(&number);
@@ -129,7 +129,7 @@ pub(crate) fn has_ended(process: &Fd) -> bool {
     call!(super::nr::POLL, &raw mut ended, 1, 0) != Ok(0)
 }
 
-/// sendmsg(2) of one packet, with descriptors 0, 1, 2 and, where there is one, a fourth.
+/// sendmsg(2) of one packet with descriptors 0, 1 and 2, and a fourth if there is one.
 pub(crate) fn send_standard(socket: &Fd, bytes: &mut [u8], fourth: Option<&Fd>) -> Result<(), Errno> {
     let count = if fourth.is_some() { 4 } else { 3 };
     let length = size_of::<i32>().wrapping_mul(count).wrapping_add(RIGHTS_HEAD);
@@ -148,7 +148,7 @@ pub(crate) fn send_standard(socket: &Fd, bytes: &mut [u8], fourth: Option<&Fd>) 
     call!(super::nr::SENDMSG, socket.0, &raw const message, MSG_NOSIGNAL).map(drop)
 }
 
-/// prlimit(2): as many descriptors as this process may allow itself.
+/// prlimit(2): raises this process's soft limit of descriptors to its hard limit.
 pub(crate) fn allow_all_descriptors() -> Result<(), Errno> {
     let mut limits = [0u64; 2];
     call!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, 0, limits.as_mut_ptr())?;
@@ -162,13 +162,13 @@ pub(crate) fn memory_file(name: &CStr) -> Result<Fd, Errno> {
     call!(nr::MEMFD_CREATE, name.as_ptr(), 1).map(fd)
 }
 
-/// kill(2) of this process with SIGSTOP: returns when somebody continues it.
+/// kill(2) of this process with SIGSTOP. Returns once another process continues it.
 pub(crate) fn stop() -> Result<(), Errno> {
     let myself = call!(nr::GETPID)?;
     call!(super::nr::KILL, myself, SIGSTOP).map(drop)
 }
 
-/// read(2) of one `struct signalfd_siginfo`: the signal's number.
+/// read(2) of one `struct signalfd_siginfo`. Returns the signal's number.
 pub(crate) fn next_signal(from: &Fd) -> Result<u32, Errno> {
     let mut siginfo = [0u32; 32];
     call!(super::nr::READ, from.0, siginfo.as_mut_ptr(), size_of_val(&siginfo))?;
@@ -176,12 +176,12 @@ pub(crate) fn next_signal(from: &Fd) -> Result<u32, Errno> {
     Ok(number)
 }
 
-/// open(2) of the null device as the lowest free descriptor, kept open for good.
+/// open(2) of the null device as the lowest free descriptor, never closed.
 pub(crate) fn open_null() -> Result<(), Errno> {
     call!(super::nr::OPENAT, AT_FDCWD, c"/dev/null".as_ptr(), O_RDWR, 0).map(drop)
 }
 
-/// The strings of a NULL-terminated array of addresses, such as the environment.
+/// The strings of a NULL-terminated pointer array, such as the environment.
 #[derive(Clone, Copy)]
 pub(crate) struct Strings {
     next: *const usize,
@@ -204,7 +204,7 @@ impl Iterator for Strings {
     type Item = &'static CStr;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // SAFETY: this goes no further than the zero at the end of the array.
+        // SAFETY: this never reads beyond the zero at the end of the array.
         let address = unsafe { self.next.read() };
         if address == 0 {
             return None;
@@ -215,8 +215,8 @@ impl Iterator for Strings {
     }
 }
 
-/// prctl(2): whether this process has a seccomp filter, no new privileges and an empty bounding set, as in a sandbox of ours.
-/// Only for sentences to people.
+/// prctl(2): whether this process has a seccomp filter, no_new_privs and an empty bounding set, as in a
+/// Kennel sandbox. Used only for messages.
 pub(crate) fn is_sandboxed() -> bool {
     let ask = |question: usize, about: usize| call!(crate::kernel::nr::PRCTL, question, about, 0, 0, 0);
     // Beyond the kernel's last capability it is an error.
@@ -225,8 +225,8 @@ pub(crate) fn is_sandboxed() -> bool {
         && (0..CAPABILITIES).all(|capability| ask(PR_CAPBSET_READ, capability) != Ok(1))
 }
 
-/// ioctl(SIOCOUTQ) of unix(7): whether the peer has not read all that was sent to it.
-pub(crate) fn is_unheard(socket: &Fd) -> bool {
+/// ioctl(SIOCOUTQ) of unix(7): whether the peer has unread messages.
+pub(crate) fn is_unread(socket: &Fd) -> bool {
     let mut unread = 0i32;
     call!(crate::kernel::nr::IOCTL, socket.0, SIOCOUTQ, &raw mut unread).is_ok() && unread > 0
 }

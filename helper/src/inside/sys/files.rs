@@ -1,13 +1,13 @@
-//! Files, directories and descriptors.
+//! System calls on files, directories and descriptors.
 
 use super::*;
 
-/// fcntl(2) with a command that answers a descriptor.
+/// fcntl(2) with a command that returns a descriptor.
 pub(crate) fn fcntl(of: &Fd, command: usize, argument: usize) -> Result<Fd, Errno> {
     call!(nr::FCNTL, of.0, command, argument).map(fd)
 }
 
-/// fcntl(F_SETFD): whether the payload keeps standard descriptor `number` across execve(2).
+/// fcntl(F_SETFD): lets the payload keep standard descriptor `number` across execve(2).
 pub(crate) fn keep_across_exec(number: usize) -> Result<(), Errno> {
     call!(nr::FCNTL, number, F_SETFD, 0).map(drop)
 }
@@ -22,7 +22,7 @@ pub(crate) fn duplicate_to(from: &Fd, number: usize) -> Result<(), Errno> {
     call!(nr::DUP3, from.0, number, 0).map(drop)
 }
 
-/// mmap(2), private to this process: `bytes` of a file, or zeroes, and behind them zeroed scratch.
+/// mmap(2), private to this process: `bytes` of a file or of zeros, with zeroed scratch after them.
 pub(crate) fn map(
     file: Option<&Fd>,
     bytes: usize,
@@ -34,18 +34,18 @@ pub(crate) fn map(
     let file = file.map_or(-1, |file| file.0);
     let base = call!(nr::MMAP, 0, length, PROT_READ | PROT_WRITE, flags, file, 0)?;
     let base = ptr::with_exposed_provenance_mut::<u8>(base);
-    // SAFETY: the mapping is `length` long, new and never unmapped; nobody else refers to this range of it.
+    // SAFETY: the mapping is `length` long, new and never unmapped; no other reference to this range exists.
     let first = unsafe { core::slice::from_raw_parts_mut(base, bytes) };
     let scratch_at = base.wrapping_add(start).cast::<usize>();
     let words = scratch.checked_div(size_of::<usize>()).ok_or(Errno(EPROTO))?;
-    // SAFETY: disjoint from the range above, aligned by the rounding, zero-filled, referred to nowhere else.
+    // SAFETY: disjoint from the range above, aligned by the rounding, zero-filled, with no other reference.
     let scratch = unsafe { core::slice::from_raw_parts_mut(scratch_at, words) };
     Ok((first, scratch))
 }
 
-/// munmap(2) of what [`map`] mapped and nobody refers to any more.
+/// munmap(2) of a range that [`map`] mapped and nothing refers to any more.
 pub(crate) fn unmap((base, length): (usize, usize)) {
-    // It fails for nothing that is mapped, and what is not mapped needs no unmapping.
+    // It cannot fail for a mapped range, and an unmapped one needs no call.
     let _ = call!(nr::MUNMAP, base, length);
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn open_for_writing(path: &CStr) -> Result<Fd, Errno> {
     call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_WRONLY | O_CLOEXEC, 0).map(fd)
 }
 
-/// statfs(2): how many blocks and inodes are free in the tmpfs at `path`; `None` where another file system is.
+/// statfs(2): free blocks and inodes of the tmpfs at `path`; `None` if another file system is there.
 pub(crate) fn tmpfs_room(path: &CStr) -> Result<Option<[u64; 2]>, Errno> {
     let mut answer = [0u64; STATFS_WORDS];
     call!(nr::STATFS, path.as_ptr(), answer.as_mut_ptr())?;
@@ -68,9 +68,9 @@ pub(crate) fn create(root: &Fd, path: &CStr, mode: u32) -> Result<Fd, Errno> {
     call!(nr::OPENAT, root.0, path.as_ptr(), flags, mode).map(fd)
 }
 
-/// openat2(2), O_PATH, no symbolic or magic link anywhere on the way. Linux 5.6.
+/// openat2(2) with O_PATH that follows no symbolic or magic link. Linux 5.6.
 ///
-/// With a `root`, the path is walked inside it; without, it is a host path.
+/// With a `root`, the path stays inside it. Without one, it is a host path.
 pub(crate) fn open_path(root: Option<&Fd>, path: &CStr) -> Result<Fd, Errno> {
     let beneath = if root.is_some() { RESOLVE_IN_ROOT } else { 0 };
     let how = OpenHow {
@@ -80,7 +80,8 @@ pub(crate) fn open_path(root: Option<&Fd>, path: &CStr) -> Result<Fd, Errno> {
     };
     let at = root.map_or(AT_FDCWD, |root| root.0);
     loop {
-        // EAGAIN: a rename or mount elsewhere raced with the restricted walk; the kernel asks to try again.
+        // EAGAIN: a rename or mount elsewhere raced with the restricted walk, and the kernel asks to try
+        // again.
         match call!(nr::OPENAT2, at, path.as_ptr(), &raw const how, size_of::<OpenHow>()) {
             Err(Errno(EAGAIN)) => {}
             answer => return answer.map(fd),
@@ -101,7 +102,7 @@ pub(crate) fn identity(of: &Fd) -> Result<(u64, u64), Errno> {
     Ok((device, stat.inode))
 }
 
-/// statx(2): whether it is the root of a mount. Linux 5.8.
+/// statx(2): whether `of` is the root of a mount. Linux 5.8.
 pub(crate) fn is_mount_root(of: &Fd) -> Result<bool, Errno> {
     // SAFETY: all-zero bytes are a valid value of this plain record.
     let mut stat: Statx = unsafe { mem::zeroed() };
@@ -117,7 +118,7 @@ pub(crate) fn is_null_device(number: u32) -> Result<bool, Errno> {
     Ok(stat.mode & S_IFMT == S_IFCHR && stat.special_device == [1, 3])
 }
 
-/// write(2), until everything is written.
+/// write(2) until everything is written.
 pub(crate) fn write_all(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
         let written = call!(nr::WRITE, to.0, bytes.as_ptr(), bytes.len())?;
@@ -141,7 +142,7 @@ pub(crate) fn symlink(root: &Fd, path: &CStr, points_to: &CStr) -> Result<(), Er
     call!(nr::SYMLINKAT, points_to.as_ptr(), root.0, path.as_ptr()).map(drop)
 }
 
-/// mknodat(S_IFREG): an empty file, which nobody opens.
+/// mknodat(S_IFREG): an empty file, without opening it.
 pub(crate) fn make_empty_file(root: &Fd, path: &CStr) -> Result<(), Errno> {
     call!(nr::MKNODAT, root.0, path.as_ptr(), S_IFREG | 0o444, 0).map(drop)
 }
@@ -156,7 +157,7 @@ pub(crate) fn change_dir(path: &CStr) -> Result<(), Errno> {
     call!(nr::CHDIR, path.as_ptr()).map(drop)
 }
 
-/// umask(2); answers the mask before.
+/// umask(2). Returns the previous mask.
 pub(crate) fn file_mask(mask: usize) -> usize {
     call!(nr::UMASK, mask).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Namespaces and what is set up in them.
+//! System calls on namespaces, and on their host name and network devices.
 
 use super::*;
 
@@ -22,14 +22,15 @@ pub(crate) fn set_hostname(name: &[u8]) -> Result<(), Errno> {
     call!(nr::SETHOSTNAME, name.as_ptr(), name.len()).map(drop)
 }
 
-/// rtnetlink(7), RTM_SETLINK: `lo` up. Not by an ioctl, since a zygote's filter refuses those that set up networks, and a
-/// worker of it may need this.
+/// rtnetlink(7), RTM_SETLINK: brings `lo` up. An ioctl would not do: a zygote's filter refuses those that set
+/// up networks, and its worker may need this.
 pub(crate) fn loopback_up() -> Result<(), Errno> {
     let socket = call!(nr::SOCKET, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE).map(fd)?;
-    // struct nlmsghdr, struct ifinfomsg: length; type and flags; sequence; port; kind; index; flags; which of them change.
+    // struct nlmsghdr, struct ifinfomsg: length; type and flags; sequence; port; kind; index; flags; mask of
+    // changed flags.
     let request = [32, RTM_SETLINK | (NLM_F_REQUEST | NLM_F_ACK) << 16, 0, 0, 0, LOOPBACK, IFF_UP, IFF_UP];
     call!(nr::WRITE, socket.0, request.as_ptr(), size_of_val(&request))?;
-    // struct nlmsghdr, struct nlmsgerr: an error number, 0 for none; and the head of the request.
+    // struct nlmsghdr, struct nlmsgerr: an error number, 0 for success, and the head of the request.
     let mut answer = [0i32; 9];
     let length = call!(nr::READ, socket.0, answer.as_mut_ptr(), size_of_val(&answer))?;
     match answer {
@@ -39,7 +40,7 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     }
 }
 
-/// socket(2), ioctl(SIOCSIFADDR): one more address for `lo`, under a label of its own.
+/// socket(2), ioctl(SIOCSIFADDR): adds an address to `lo`, under its own label.
 pub(crate) fn loopback_address(address: u32) -> Result<(), Errno> {
     let mut sockaddr = [0; 24];
     put(&mut sockaddr, &u32::try_from(AF_INET).unwrap_or_default().to_le_bytes());

@@ -1,4 +1,4 @@
-//! Signals, waiting, execve(2), the end.
+//! System calls for signals, waiting, execve(2) and exit.
 
 use super::*;
 
@@ -19,19 +19,20 @@ fn disposition(signal: u32, handler: usize) -> Result<(), Errno> {
     call!(nr::RT_SIGACTION, signal, &raw const action, 0, 8).map(drop)
 }
 
-/// rt_sigaction(2): every disposition back to default, also those that were ignored across execve(2).
+/// rt_sigaction(2): resets every signal to its default, including signals that stayed ignored across
+/// execve(2).
 pub(crate) fn default_signals() -> Result<(), Errno> {
     let mut settable = (1..=64).filter(|&signal| signal != SIGKILL && signal != SIGSTOP);
     settable.try_for_each(|signal| disposition(signal, SIG_DFL))
 }
 
-/// rt_sigaction(SIGCHLD, SIG_IGN): the kernel takes children away when they end.
+/// rt_sigaction(SIGCHLD, SIG_IGN): the kernel reaps children when they end.
 pub(crate) fn ignore_children() -> Result<(), Errno> {
     disposition(SIGCHLD, SIG_IGN)
 }
 
 /// clock_gettime(CLOCK_MONOTONIC), in microseconds.
-// Not in line: most of a kilobyte of the image, for all who ask.
+// Inlining would add most of a kilobyte to the image.
 #[inline(never)]
 pub(crate) fn monotonic_us() -> u64 {
     let mut time = [0u64; 2];
@@ -41,7 +42,7 @@ pub(crate) fn monotonic_us() -> u64 {
     seconds.saturating_mul(1_000_000).saturating_add(nanoseconds / 1000)
 }
 
-/// rt_sigaction(SIGCHLD, SIG_DFL): children that end stay until they are reaped.
+/// rt_sigaction(SIGCHLD, SIG_DFL): ended children stay until this process reaps them.
 pub(crate) fn keep_children() -> Result<(), Errno> {
     disposition(SIGCHLD, SIG_DFL)
 }
@@ -61,7 +62,7 @@ pub(crate) fn signal_fd(mask: u64) -> Result<Fd, Errno> {
     call!(nr::SIGNALFD4, -1i32, &raw const mask, 8, SFD_CLOEXEC).map(fd)
 }
 
-/// read(2) of one `struct signalfd_siginfo`, thrown away: it only said that there is something to reap.
+/// read(2) of one `struct signalfd_siginfo`, which is discarded: it only says that a child can be reaped.
 pub(crate) fn take_signal(from: &Fd) -> Result<(), Errno> {
     let mut siginfo = [0u8; 128];
     call!(nr::READ, from.0, siginfo.as_mut_ptr(), siginfo.len()).map(drop)
@@ -75,14 +76,14 @@ pub(crate) fn poll(fds: &mut [PollFd]) -> Result<(), Errno> {
     }
 }
 
-/// A child that was reaped.
+/// A reaped child.
 pub(crate) struct Reaped {
     pub(crate) pid: i32,
     pub(crate) status: i32,
     pub(crate) usage: Rusage,
 }
 
-/// wait4(2) for any child; `None` where none has ended (`wait` false), `ECHILD` where none is left.
+/// wait4(2) for any child. `None` if none has ended (`wait` false); `ECHILD` if none is left.
 pub(crate) fn reap(wait: bool) -> Result<Option<Reaped>, Errno> {
     let mut status = 0i32;
     // SAFETY: all-zero bytes are a valid value of this plain record.
@@ -112,7 +113,7 @@ pub(crate) struct Vectors<'s> {
 }
 
 impl<'s> Vectors<'s> {
-    /// Lays both arrays out in `scratch`; the strings live as long as the plan.
+    /// Writes both arrays to `scratch`. The strings live as long as the plan.
     pub(crate) fn lay_out(
         scratch: &'s mut [usize],
         arguments: List<'static>,
@@ -146,7 +147,7 @@ impl Arguments {
         Self { stack }
     }
 
-    /// How many there are, the program's name included.
+    /// The number of arguments, including the program's name.
     pub(crate) fn count(&self) -> usize {
         // SAFETY: `at` was promised the stack of program start, which begins with the count.
         unsafe { self.stack.read() }

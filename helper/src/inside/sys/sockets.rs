@@ -1,8 +1,8 @@
-//! Sockets and what passes over them.
+//! System calls on sockets and their messages.
 
 use super::*;
 
-/// recvmsg(2): bytes received and the numbers of the descriptors that came with them.
+/// recvmsg(2): the number of bytes, and the descriptors that came with them.
 pub(crate) fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<(usize, [i32; 4]), Errno> {
     let mut rights = Rights { length: 0, level: 0, kind: 0, descriptors: [-1; 4] };
     let mut vector = IoVec { base: buffer.as_mut_ptr(), length: buffer.len() };
@@ -19,7 +19,7 @@ pub(crate) fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<(usize, [i32; 4]
     Ok((count, rights.descriptors))
 }
 
-/// sendmsg(2) of one packet, with at most one descriptor.
+/// sendmsg(2) of one packet with at most one descriptor.
 pub(crate) fn send(socket: &Fd, bytes: &mut [u8], descriptor: Option<&Fd>) -> Result<(), Errno> {
     let mut rights = Rights { length: 20, level: SOL_SOCKET, kind: SCM_RIGHTS, descriptors: [-1; 4] };
     let mut space = 0;
@@ -44,7 +44,7 @@ fn message(vector: &mut IoVec, rights: &mut Rights, space: usize) -> MsgHdr {
     }
 }
 
-/// socket(2), bind(2) of an IPv4 socket of that kind; a stream then listens.
+/// socket(2), bind(2) of an IPv4 socket of that kind; a stream socket also gets listen(2).
 pub(crate) fn socket_at(kind: u32, address: u32, port: u32) -> Result<Fd, Errno> {
     let socket = call!(nr::SOCKET, AF_INET, kind as usize | SOCK_CLOEXEC, 0).map(fd)?;
     let port = u16::try_from(port).map_err(|_| Errno(EINVAL))?;
@@ -66,7 +66,7 @@ pub(crate) fn stream(family: usize) -> Result<Fd, Errno> {
     call!(nr::SOCKET, family, SOCK_STREAM | SOCK_CLOEXEC, 0).map(fd)
 }
 
-/// connect(2); `address` has the layout of the socket's family.
+/// connect(2). `address` has the layout of the socket's family.
 pub(crate) fn connect(socket: &Fd, address: &[u8]) -> Result<(), Errno> {
     call!(nr::CONNECT, socket.0, address.as_ptr(), address.len()).map(drop)
 }

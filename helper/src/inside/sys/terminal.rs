@@ -1,13 +1,13 @@
-//! Pseudoterminals.
+//! System calls on pseudoterminals.
 
 use super::*;
 
-/// openat(2) of a terminal device, absolute path, without making it the controlling one.
+/// openat(2) of a terminal device by absolute path. It does not become the controlling terminal.
 pub(crate) fn open_terminal(path: &CStr) -> Result<Fd, Errno> {
     call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_RDWR | O_NOCTTY | O_CLOEXEC, 0).map(fd)
 }
 
-/// ioctl(2) whose argument is an integer.
+/// ioctl(2) with an integer argument.
 pub(crate) fn ioctl(fd: &Fd, request: usize, argument: usize) -> Result<usize, Errno> {
     call!(nr::IOCTL, fd.0, request, argument)
 }

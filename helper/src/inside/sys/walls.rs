@@ -1,8 +1,8 @@
-//! Landlock, capabilities, limits, seccomp: what a process gives up.
+//! System calls that give rights up: Landlock, capabilities, limits, seccomp.
 
 use super::*;
 
-/// landlock_create_ruleset(2). Linux 5.13; an older ABI accepts the later fields as long as they are zero.
+/// landlock_create_ruleset(2). Linux 5.13; an older ABI accepts the later fields if they are zero.
 pub(crate) fn landlock_ruleset(attr: &RulesetAttr) -> Result<Fd, Errno> {
     call!(nr::LANDLOCK_CREATE_RULESET, ptr::from_ref(attr), size_of::<RulesetAttr>(), 0).map(fd)
 }
@@ -24,12 +24,12 @@ pub(crate) fn landlock_restrict(ruleset: &Fd) -> Result<(), Errno> {
     call!(nr::LANDLOCK_RESTRICT_SELF, ruleset.0, 0).map(drop)
 }
 
-/// prctl(2) with one argument, the rest zero.
+/// prctl(2) with one argument; the rest is zero.
 pub(crate) fn prctl(option: u32, argument: u64) -> Result<(), Errno> {
     call!(nr::PRCTL, option, argument, 0, 0, 0).map(drop)
 }
 
-/// prctl(PR_CAPBSET_DROP) of every capability that this kernel has.
+/// prctl(PR_CAPBSET_DROP) for every capability that this kernel has.
 pub(crate) fn drop_bounding_set() -> Result<(), Errno> {
     for capability in 0..CAPABILITIES {
         match call!(nr::PRCTL, PR_CAPBSET_DROP, capability, 0, 0, 0) {
@@ -42,18 +42,18 @@ pub(crate) fn drop_bounding_set() -> Result<(), Errno> {
     Ok(())
 }
 
-/// capset(2): no effective, permitted or inheritable capability. The ambient set follows.
+/// capset(2): drops every effective, permitted and inheritable capability. The ambient set follows.
 pub(crate) fn drop_capabilities() -> Result<(), Errno> {
     let header = [LINUX_CAPABILITY_VERSION_3, 0];
     let none = [0u32; 6];
     call!(nr::CAPSET, &raw const header, &raw const none).map(drop)
 }
 
-/// capget(2), capset(2): one of the low 32 capabilities out of the effective, permitted and inheritable set. The ambient
-/// set follows.
+/// capget(2), capset(2): removes one of the low 32 capabilities from the effective, permitted and inheritable
+/// sets. The ambient set follows.
 pub(crate) fn drop_capability(capability: u32) -> Result<(), Errno> {
     let header = [LINUX_CAPABILITY_VERSION_3, 0];
-    // effective, permitted, inheritable of the low ones, then of the high ones
+    // effective, permitted and inheritable sets of the low capabilities, then of the high ones
     let mut sets = [0u32; 6];
     call!(nr::CAPGET, &raw const header, &raw mut sets)?;
     let bit = 1u32.checked_shl(capability).ok_or(Errno(EINVAL))?;
@@ -74,7 +74,8 @@ pub(crate) fn limit(resource: u32, soft: u64, hard: u64) -> Result<(), Errno> {
     call!(nr::PRLIMIT64, 0, resource, &raw const limit, 0).map(drop)
 }
 
-/// sched_setscheduler(SCHED_OTHER), setpriority(0), ioprio_set(IOPRIO_CLASS_NONE) of this process, where asked for.
+/// sched_setscheduler(SCHED_OTHER), setpriority(0) and ioprio_set(IOPRIO_CLASS_NONE) for this process, as
+/// requested.
 pub(crate) fn make_ordinary(policy: bool, nice: bool, io: bool) -> Result<(), Errno> {
     if policy {
         let priority = 0i32;
@@ -89,8 +90,8 @@ pub(crate) fn make_ordinary(policy: bool, nice: bool, io: bool) -> Result<(), Er
     Ok(())
 }
 
-/// seccomp(SECCOMP_SET_MODE_FILTER): `program` is `struct sock_filter`s back to back. Answers the number of the
-/// listener where `flags` ask for one.
+/// seccomp(SECCOMP_SET_MODE_FILTER): `program` is an array of `struct sock_filter`. Returns the listener's
+/// descriptor if `flags` ask for one.
 pub(crate) fn seccomp(program: &[u8], flags: u64) -> Result<usize, Errno> {
     let length = u16::try_from(program.len() / 8).map_err(|_| Errno(EINVAL))?;
     let program = SockFprog { length, filter: program.as_ptr() };

@@ -1,4 +1,4 @@
-//! How a bridge ends: let go, told to finish, left alone or killed.
+//! How a bridge ends: dropped, finished, without its parent, or killed.
 
 use std::io;
 
@@ -18,12 +18,12 @@ async fn bridge_that_is_let_go_is_gone_with_its_connections() {
     })
     .await;
     assert_eq!(soon(proxy.read(&mut [0; 8])).await.expect("the end"), 0);
-    let error = soon(client.read(&mut [0; 8])).await.expect_err("not all there was");
+    let error = soon(client.read(&mut [0; 8])).await.expect_err("an incomplete stream");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     TcpStream::connect(address).await.expect_err("nobody listens");
 }
 
-/// A connection by which that much was sent, with nobody left at the client's end.
+/// A connection with `count` sent bytes and a closed client.
 async fn sent_and_left(world: &World, count: usize) -> UnixStream {
     let (client, proxy) = world.pair().await;
     soon(send_pattern(client, count)).await;
@@ -37,7 +37,7 @@ async fn bridge_that_finishes_passes_on_what_was_sent() {
     let mut first = sent_and_left(&world, SIZE).await;
     let second = sent_and_left(&world, SIZE).await;
     let third = world.pair().await;
-    // There is no room for them yet.
+    // The bridge has no room for these yet.
     for number in 0..100u8 {
         exchange(&mut world.client().await, &[number]).await;
     }
@@ -50,7 +50,7 @@ async fn bridge_that_finishes_passes_on_what_was_sent() {
         soon(world.accepted().await.read_to_end(&mut said)).await.expect("reads to the end");
         assert_eq!(said, [expected]);
     }
-    // Although `first` never ended.
+    // Although `first` never closes its side.
     assert!(matches!(soon(world.bridge.ended()).await, Error::Lost));
     assert!(world.bridge.is_finishing());
 }

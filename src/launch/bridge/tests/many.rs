@@ -1,11 +1,11 @@
-//! Many connections at once: all are served, or wait without a spin, and nothing is left of them.
+//! Many connections at once: all are served, or wait without using CPU time, and no descriptor leaks.
 
 use kennel_helper::plan::entries;
 use tokio::task::JoinSet;
 
 use super::*;
 
-/// That many descriptors and connections.
+/// Limits the descriptors and connections of a bridge.
 fn room_for(plan: &mut BridgePlan, files: u64, connections: u32) {
     let mut walls = crate::plan::Section::default();
     for (index, entry) in (0..).zip(entries(&plan.walls.bytes)) {
@@ -78,7 +78,7 @@ async fn full_backlog_of_the_proxy_keeps_clients_waiting_without_a_spin() {
 
 #[tokio::test]
 async fn who_finds_no_room_waits_until_somebody_is_done() {
-    // Fewer descriptors than connections are promised: the kernel itself refuses. Then fewer connections.
+    // First fewer descriptors than promised connections, so that the kernel refuses; then fewer connections.
     for (files, connections) in [(30, 1000), (1000, 5)] {
         let mut world = World::with(|plan| room_for(plan, files, connections), 1024).await;
         world.echo();

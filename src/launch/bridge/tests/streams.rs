@@ -1,4 +1,4 @@
-//! What passes through one connection, and how each end learns of the other's.
+//! One connection: its bytes, and how each end learns that the other is gone.
 
 use std::io;
 
@@ -70,7 +70,7 @@ async fn refused_connection_is_reset_and_nothing_else() {
     let (mut open, mut proxy) = world.pair().await;
     drop(world.proxy.take());
     for _ in 0..3 {
-        // The reset may be there before connect(2) has been answered.
+        // The reset may arrive before connect(2) returns.
         let refused = async { TcpStream::connect(world.address).await?.read(&mut [0; 8]).await };
         let error = soon(refused).await.expect_err("reset");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
@@ -85,7 +85,7 @@ async fn proxy_that_dies_takes_its_connection_and_no_other() {
     let world = World::new().await;
     let (mut client, mut proxy) = world.pair().await;
     proxy.write_all(b"half of").await.expect("takes it");
-    // What it did not read makes its end a reset.
+    // Unread data turns the close into a reset.
     exchange(&mut client, &[1; 1 << 16]).await;
     proxy.readable().await.expect("arrives");
     drop(proxy);
@@ -104,7 +104,7 @@ async fn client_that_dies_is_told_to_the_proxy() {
     client.set_zero_linger().expect("set");
     drop(client);
     assert_eq!(soon(proxy.read(&mut [0; 8])).await.expect("the end"), 0);
-    // Also one that had said all before.
+    // The same with a client that closed its sending side before.
     let (mut client, mut proxy) = world.pair().await;
     client.shutdown().await.expect("half closes");
     assert_eq!(soon(proxy.read(&mut [0; 8])).await.expect("the end"), 0);
@@ -127,7 +127,7 @@ async fn proxy_that_is_gone_ends_a_silent_client() {
     let (mut client, proxy) = world.pair().await;
     drop(proxy);
     assert_eq!(soon(client.read(&mut [0; 8])).await.expect("the end"), 0);
-    // Both directions are over: what is sent now finds nobody.
+    // Both directions are closed: nothing receives this.
     let error = soon(async {
         loop {
             if let Err(error) = client.write_all(&[0; 1 << 10]).await {

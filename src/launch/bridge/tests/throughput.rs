@@ -1,4 +1,4 @@
-//! How fast it is.
+//! A measurement of the throughput.
 
 use std::io;
 use std::io::Write;
@@ -32,7 +32,7 @@ async fn throughput_beside_direct_loopback() {
     }
 }
 
-/// Seconds from one end to the other.
+/// Seconds for `size` bytes.
 async fn timed<W, R>(mut from: W, mut to: R, size: usize) -> f64
 where
     W: tokio::io::AsyncWrite + Unpin + Send + 'static,

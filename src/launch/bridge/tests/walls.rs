@@ -1,4 +1,4 @@
-//! What a bridge is confined to.
+//! The confinement of a bridge.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -42,7 +42,7 @@ async fn bridge_has_no_privilege_and_sees_one_socket() {
     assert_sees_one_socket(&world);
 }
 
-/// The owner of its user namespace can look into it, from outside.
+/// The owner of a user namespace can look into it from outside.
 fn assert_sees_one_socket(world: &World) {
     let root = format!("/proc/{}/root", world.pid());
     let names: Vec<_> =

@@ -1,11 +1,11 @@
-//! What is found to be obeyed, in directories made for it.
+//! Tests of what git obeys, in directories made for them.
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 
 use super::*;
 use crate::protect::git::modules::{DEEPEST, MOST};
 
-/// A directory with these empty files, and directories where the name ends with `/`, below `.git`.
+/// A directory with a `.git` that has these empty files. A name that ends with `/` is a directory.
 fn with(names: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for name in names {
@@ -19,13 +19,13 @@ fn with(names: &[&str]) -> tempfile::TempDir {
     dir
 }
 
-/// What is obeyed below a directory. Paths are relative to it, where they lie in it.
+/// What git obeys for a directory. Paths inside it are relative to it.
 #[derive(Debug)]
 struct Below {
     paths: Vec<PathBuf>,
     listed: Vec<PathBuf>,
-    unseen: Vec<PathBuf>,
-    /// Those of them that have more than is looked at.
+    incomplete: Vec<PathBuf>,
+    /// Those of `incomplete` that are beyond the bound.
     beyond: Vec<PathBuf>,
 }
 
@@ -33,21 +33,21 @@ fn obeyed(base: &Path) -> Below {
     obeyed_beside(base, base)
 }
 
-/// The same where so many entries are listed at most.
+/// With a bound for listed entries.
 fn obeyed_in_entries(base: &Path, entries: usize) -> Below {
     below(base, base, WalkBudget { entries, ..WalkBudget::default() })
 }
 
-/// The same where commands may write in another directory.
+/// With another writable directory.
 fn obeyed_beside(base: &Path, writable: &Path) -> Below {
     below(base, writable, WalkBudget::default())
 }
 
-fn below(base: &Path, writable: &Path, left: WalkBudget) -> Below {
+fn below(base: &Path, writable: &Path, budget: WalkBudget) -> Below {
     let real = |path: &Path| fs::canonicalize(path).expect("its name");
     let (base, writable) = (real(base), real(writable));
-    let mut obeyed = Obeyed { left, ..Obeyed::default() };
-    obeyed.take(&base, &Bases::new([writable])).expect("no shortage");
+    let mut obeyed = Obeyed { budget, ..Obeyed::default() };
+    obeyed.add(&base, &Bases::new([writable])).expect("no shortage");
     let below = |path: &Path| {
         let around = path.parent().and_then(|around| fs::canonicalize(around).ok());
         let path = around.map_or(path.to_owned(), |around| around.join(path.file_name().expect("a name")));
@@ -59,11 +59,11 @@ fn below(base: &Path, writable: &Path, left: WalkBudget) -> Below {
     Below {
         paths,
         listed: obeyed.listed.iter().map(|path| below(path)).collect(),
-        unseen: obeyed.unseen.iter().map(|(path, _)| below(path)).collect(),
+        incomplete: obeyed.incomplete.iter().map(|(path, _)| below(path)).collect(),
         beyond: obeyed
-            .unseen
+            .incomplete
             .iter()
-            .filter(|(_, why)| *why == Unseen::Beyond)
+            .filter(|(_, why)| *why == Incomplete::Beyond)
             .map(|(path, _)| below(path))
             .collect(),
     }
@@ -80,7 +80,7 @@ fn too_many_directories_are_protected_as_one() {
         let dir = with(&one.each_ref().map(String::as_str));
         let deepest = format!("{below}/0/{deepest}");
         let found = obeyed(dir.path());
-        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.unseen.is_empty());
+        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.incomplete.is_empty());
         let add = |number: usize| {
             let at = dir.path().join(".git").join(below).join(number.to_string());
             fs::create_dir(&at).expect("a directory");
@@ -88,17 +88,17 @@ fn too_many_directories_are_protected_as_one() {
         };
         (1..MOST).for_each(add);
         let found = obeyed(dir.path());
-        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.unseen.is_empty());
+        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.incomplete.is_empty());
         add(MOST);
         assert_is_beyond(&obeyed(dir.path()), &deepest);
     }
 }
 
-/// Whether all of `modules` and `worktrees` stays as it is, `part` of one included, and it is told.
+/// All of `modules` and `worktrees` is protected, and not `part` alone, and the report says so.
 fn assert_is_beyond(found: &Below, part: &str) {
     assert!(has(&found.paths, "modules") && has(&found.paths, "worktrees"), "{found:?}");
     assert!(!has(&found.paths, part), "{found:?}");
-    assert_eq!((&*found.beyond, &*found.unseen), (&[".git".into()][..], &[".git".into()][..]));
+    assert_eq!((&*found.beyond, &*found.incomplete), (&[".git".into()][..], &[".git".into()][..]));
 }
 
 #[test]
@@ -111,13 +111,17 @@ fn submodules_and_worktrees_are_counted_together() {
         fs::write(at("modules", number).join("config"), "").expect("a file");
     }
     let found = obeyed(dir.path());
-    assert!(found.unseen.is_empty() && has(&found.paths, "worktrees/w/commondir"), "{:?}", found.unseen);
+    assert!(
+        found.incomplete.is_empty() && has(&found.paths, "worktrees/w/commondir"),
+        "{:?}",
+        found.incomplete
+    );
     assert!(has(&found.paths, "modules/sub/hooks"));
     fs::create_dir(at("worktrees", MOST)).expect("a directory");
     assert_is_beyond(&obeyed(dir.path()), "modules/sub/hooks");
 }
 
-/// They take time too.
+/// Listing them takes time too.
 #[test]
 fn entries_that_are_no_repositories_are_counted() {
     let dir = with(&["modules/sub/config", "modules/many/"]);
@@ -126,7 +130,7 @@ fn entries_that_are_no_repositories_are_counted() {
     }
     // With `sub`, its config, and `many`.
     let found = obeyed_in_entries(dir.path(), 100);
-    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/hooks"), "{:?}", found.unseen);
+    assert!(found.incomplete.is_empty() && has(&found.paths, "modules/sub/hooks"), "{:?}", found.incomplete);
     assert_is_beyond(&obeyed_in_entries(dir.path(), 99), "modules/sub/hooks");
 }
 
@@ -143,7 +147,7 @@ fn what_cannot_be_looked_at_is_protected_as_a_whole() {
             set(mode);
             let found = obeyed(dir.path());
             set(0o700);
-            assert!(has(&found.unseen, below) && has(&found.paths, below), "{below} {mode:o}: {found:?}");
+            assert!(has(&found.incomplete, below) && has(&found.paths, below), "{below} {mode:o}: {found:?}");
         }
     }
 }
@@ -183,7 +187,7 @@ fn only_beside_a_head_do_directories_make_a_repository() {
     for sign in ["objects", "refs"] {
         assert!(
             !has(&obeyed(dir.path()).paths, &format!("modules/tools/{sign}")),
-            "a submodule may be called so"
+            "a submodule may have this name"
         );
     }
     fs::write(dir.path().join(".git/modules/tools/HEAD"), "").expect("a file");
@@ -193,7 +197,7 @@ fn only_beside_a_head_do_directories_make_a_repository() {
 }
 
 #[test]
-fn what_others_keep_in_a_config_is_theirs() {
+fn a_config_of_another_program_makes_no_repository() {
     let dir = with(&["../store/config", "../store/objects/", "../store/refs/"]);
     let is_one = |config: &str| {
         fs::write(dir.path().join("store/config"), config).expect("a file");
@@ -205,9 +209,9 @@ fn what_others_keep_in_a_config_is_theirs() {
     assert!(is_one("[core]\n\tbare = true\n"));
 }
 
-/// As somebody can lay it around those that are there, or while the user adds them.
+/// A command can make it around existing repositories, or while the user adds them.
 #[test]
-fn what_only_looks_like_a_repository_hides_none() {
+fn a_false_repository_hides_no_submodule() {
     let sub = ["modules/tools/sub/objects/", "modules/tools/sub/refs/", "modules/tools/sub/HEAD"];
     for around in [
         &["modules/tools/config"][..],
@@ -225,19 +229,19 @@ fn what_only_looks_like_a_repository_hides_none() {
     let dir = with(&[hooks, around].concat());
     assert!(has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"));
     fs::write(dir.path().join(".git/modules/tools/HEAD"), "ref: refs/heads/x\n").expect("a file");
-    assert!(has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"), "a command can write that");
+    assert!(has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"), "a command can write such a HEAD");
     fs::create_dir(dir.path().join("elsewhere")).expect("a directory");
     symlink("../../elsewhere", dir.path().join(".git/modules/link")).expect("a link");
-    assert!(has(&obeyed(dir.path()).unseen, "modules"), "nobody follows it");
+    assert!(has(&obeyed(dir.path()).incomplete, "modules"), "links are not followed");
 }
 
 #[test]
-fn whatever_its_config_says_a_submodule_is_one() {
+fn a_submodule_with_an_empty_config_is_one() {
     let dir = with(&["modules/sub/", "modules/sub/config"]);
     assert!(has(&obeyed(dir.path()).paths, "modules/sub/hooks"));
 }
 
-/// As for a directory of worktrees beside their repository, or one that was made by `--separate-git-dir`.
+/// As with worktrees beside their repository, or `git init --separate-git-dir`.
 #[test]
 fn a_repository_that_git_is_pointed_to_is_one() {
     let dir = with(&[]);
@@ -256,7 +260,11 @@ fn a_repository_that_git_is_pointed_to_is_one() {
     let of_worktree = obeyed(dir.path()).paths;
     assert!(of_worktree.contains(&"bare/hooks".into()), "{of_worktree:?}");
     let elsewhere = tempfile::tempdir().expect("a temporary directory");
-    assert_eq!(obeyed(elsewhere.path()).paths.len(), OBEYED.len() + LISTS.len(), "it lies elsewhere");
+    assert_eq!(
+        obeyed(elsewhere.path()).paths.len(),
+        OBEYED.len() + LISTS.len(),
+        "the workspace is elsewhere"
+    );
 }
 
 #[test]
@@ -270,14 +278,14 @@ fn git_is_followed_along_links() {
     let real = fs::canonicalize(dir.path()).expect("its name");
     let leads = |to: &str| obeyed_beside(&at("w"), dir.path()).paths.contains(&real.join(to));
     assert!(leads("main/config") && leads("main/hooks"), "a link to a repository");
-    // To a pointer, which is meant from where the link lies; and what says where the config is, a link too.
+    // A link to a pointer: its text starts at the directory of the link. `commondir` is a link too.
     fs::remove_file(at("w/.git")).expect("removed");
     fs::write(at("pointer"), "gitdir: ../tree\n").expect("a file");
     symlink("../pointer", at("w/.git")).expect("a link");
     fs::write(at("common"), "../main\n").expect("a file");
     symlink("../common", at("tree/commondir")).expect("a link");
     assert!(leads("tree/config.worktree") && leads("main/config"));
-    // A directory too can have its config elsewhere.
+    // A directory can have its config elsewhere too.
     fs::remove_file(at("w/.git")).expect("removed");
     fs::create_dir(at("w/.git")).expect("a directory");
     fs::write(at("w/.git/commondir"), "../../main\r\n").expect("a file");
@@ -300,7 +308,7 @@ fn a_pointer_is_read_as_git_reads_it() {
 }
 
 #[test]
-fn the_way_to_what_cannot_be_looked_at_is_known() {
+fn a_pointer_into_a_closed_directory_is_followed_by_its_text() {
     if nix::unistd::geteuid().is_root() {
         return;
     }
@@ -327,7 +335,7 @@ fn a_repository_is_one_around_a_part_of_it() {
     assert!(found.paths.contains(&"commondir".into()), "{found:?}");
 }
 
-/// As somebody can lay it there before the user adds the submodule.
+/// A command can make it before the user adds the submodule.
 #[test]
 fn a_submodule_is_found_whatever_lies_around_it() {
     let sub = ["modules/tools/logs/objects/", "modules/tools/logs/refs/", "modules/tools/logs/HEAD"];
@@ -337,23 +345,23 @@ fn a_submodule_is_found_whatever_lies_around_it() {
     let is_found = || has(&obeyed(dir.path()).paths, "modules/tools/logs/config");
     let write = |head: &str| fs::write(at("modules/tools/HEAD"), head).expect("a file");
     write("ref: refs/heads/x\n");
-    assert!(is_found(), "in a repository as git makes one");
+    assert!(is_found(), "in a complete repository");
     fs::write(at("modules/tools/commondir"), "/nonexistent").expect("a file");
-    assert!(is_found(), "it has its objects elsewhere");
+    assert!(is_found(), "its objects are elsewhere");
     fs::remove_file(at("modules/tools/commondir")).expect("removed");
     write("ref:\x0crefs/heads/x\n");
-    assert!(is_found(), "no white space to git");
+    assert!(is_found(), "a form feed is no white space to git");
     for sign in ["objects", "refs", "config", "HEAD"] {
         assert!(has(&obeyed(dir.path()).paths, &format!("modules/tools/{sign}")), "{sign}");
     }
     fs::rename(at("modules/tools"), at("modules/elsewhere")).expect("renamed");
     symlink("elsewhere", at("modules/tools")).expect("a link");
     let found = obeyed(dir.path());
-    assert!(has(&found.unseen, "modules") && found.beyond.is_empty(), "nobody follows it");
+    assert!(has(&found.incomplete, "modules") && found.beyond.is_empty(), "links are not followed");
     assert!(has(&found.paths, "modules") && !has(&found.paths, "worktrees"), "{found:?}");
 }
 
-/// Such a repository has directories of its own, which are not looked through.
+/// The own directories of a repository are not searched.
 #[test]
 fn a_repository_may_have_many_objects() {
     let dir = with(&["modules/sub/objects/", "modules/sub/refs/"]);
@@ -362,29 +370,32 @@ fn a_repository_may_have_many_objects() {
     for number in 0..10 {
         fs::write(sub.join("objects").join(number.to_string()), "").expect("a file");
     }
-    // `sub`, and what lies in it.
+    // `sub` and its three entries.
     let found = obeyed_in_entries(dir.path(), 4);
-    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/config"), "{:?}", found.unseen);
+    assert!(found.incomplete.is_empty() && has(&found.paths, "modules/sub/config"), "{:?}", found.incomplete);
 }
 
 #[test]
-fn whoever_takes_away_its_head_leaves_a_repository() {
+fn a_repository_without_head_is_still_one() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| dir.path().join(name);
     fs::write(at("cfg"), "[Core]\n\tbare = true\n").expect("a file");
     symlink("cfg", at("config")).expect("a link");
     assert!(obeyed(dir.path()).paths.contains(&"hooks".into()));
     fs::write(at("cfg"), "[core]\n\tremote = storage\n").expect("a file");
-    assert!(!obeyed(dir.path()).paths.contains(&"hooks".into()), "other programs have a config too");
+    assert!(
+        !obeyed(dir.path()).paths.contains(&"hooks".into()),
+        "other programs have files named config too"
+    );
     for name in ["objects", "refs"] {
         fs::create_dir(at(name)).expect("a directory");
     }
-    assert!(!obeyed(dir.path()).paths.contains(&"hooks".into()), "and directories of these names");
+    assert!(!obeyed(dir.path()).paths.contains(&"hooks".into()), "and directories with these names");
     fs::write(at("HEAD"), "").expect("a file");
     assert!(obeyed(dir.path()).paths.contains(&"hooks".into()));
 }
 
-/// As git goes: what has another's config is one step away.
+/// Git follows one `commondir` only.
 #[test]
 fn one_commondir_is_followed_and_no_chain() {
     let dir = with(&[]);
@@ -408,7 +419,7 @@ fn a_repository_above_is_followed_into_a_grant() {
     assert!(found.paths.contains(&config), "{found:?}");
 }
 
-/// Whoever may open what a command may not is not to be led there by it.
+/// A command must not make Kennel open files that the command itself may not open.
 #[test]
 fn a_link_to_what_is_no_file_is_not_opened() {
     let dir = with(&["objects/", "refs/", "HEAD"]);
@@ -422,30 +433,30 @@ fn a_link_to_what_is_no_file_is_not_opened() {
             symlink(to, link).expect("a link");
         }
         let found = obeyed(dir.path());
-        assert!(has(&found.paths, "commondir") && found.unseen.is_empty(), "{to}: {found:?}");
+        assert!(has(&found.paths, "commondir") && found.incomplete.is_empty(), "{to}: {found:?}");
     }
     assert_eq!(write().expect_err("nobody reads").raw_os_error(), Some(libc::ENXIO));
 }
 
-/// Whoever may write there lays as much as he likes, and each later start has to look.
+/// Commands can make any number of repositories, and each later start looks at them.
 #[test]
-fn so_much_is_looked_at_and_no_more() {
+fn the_walk_has_a_bound() {
     let repository = |at: &Path| {
         fs::create_dir_all(at).expect("a directory");
         fs::write(at.join("config"), "").expect("a file");
     };
-    // As deep as anybody has submodules, and as many.
+    // As many submodules as large projects have, and as deep.
     let dir = with(&[]);
     for number in 0..600 {
         repository(&dir.path().join(format!(".git/modules/libs/{}/x/{number}", number % 10)));
     }
     let found = obeyed(dir.path());
     assert!(
-        found.unseen.is_empty() && has(&found.paths, "modules/libs/9/x/599/config"),
+        found.incomplete.is_empty() && has(&found.paths, "modules/libs/9/x/599/config"),
         "{:?}",
-        found.unseen
+        found.incomplete
     );
-    // Two repositories, one of which may have as many.
+    // Two repositories; together they are beyond the bound.
     let dir = with(&["HEAD", "../c/HEAD"]);
     fs::write(dir.path().join(".git/commondir"), "../c").expect("a file");
     for number in 0..MOST / 2 + 1 {
@@ -453,13 +464,13 @@ fn so_much_is_looked_at_and_no_more() {
         repository(&dir.path().join(format!("c/modules/{number}")));
     }
     let found = obeyed(dir.path());
-    assert_eq!((&*found.beyond, &*found.unseen), (&["c".into()][..], &["c".into()][..]));
+    assert_eq!((&*found.beyond, &*found.incomplete), (&["c".into()][..], &["c".into()][..]));
     assert!(has(&found.paths, "modules/7/config"));
     assert!(found.paths.contains(&"c/modules".into()) && found.paths.contains(&"c/worktrees".into()));
-    // `modules` is one of the directories, and one more is where a submodule has its own.
+    // `modules` counts as one directory, and the `modules` of the submodule as another.
     for (name, deepest) in [("a", DEEPEST - 2), (&*"a".repeat(200), 5)] {
         let nest = |levels: usize| with(&[&format!("modules/{}/config", vec![name; levels].join("/"))]);
-        assert!(obeyed(nest(deepest).path()).unseen.is_empty(), "{name}");
+        assert!(obeyed(nest(deepest).path()).incomplete.is_empty(), "{name}");
         let config = format!("modules/{}/config", vec![name; deepest + 1].join("/"));
         assert_is_beyond(&obeyed(nest(deepest + 1).path()), &config);
     }
@@ -473,10 +484,10 @@ fn worktrees_of_a_submodule_are_found() {
         fs::create_dir_all(modules).expect("a directory");
     }
     let found = obeyed(dir.path());
-    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/worktrees/99/commondir"));
+    assert!(found.incomplete.is_empty() && has(&found.paths, "modules/sub/worktrees/99/commondir"));
 }
 
-/// Whether it is git's is not known.
+/// The part that is not read may be a section of git.
 #[test]
 fn a_config_that_is_too_long_may_be_a_repositorys() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -490,7 +501,7 @@ fn a_config_that_is_too_long_may_be_a_repositorys() {
 #[test]
 fn a_config_of_git_has_its_keys() {
     for config in ["[core]\n\tbare = true\n", "[user]\n[CORE] RepositoryFormatVersion=0", "[core]\nbare"] {
-        assert!(is_of_git(config.as_bytes()), "{config}");
+        assert!(is_git_config(config.as_bytes()), "{config}");
     }
     for config in [
         "",
@@ -499,6 +510,6 @@ fn a_config_of_git_has_its_keys() {
         "bare = true\n[core]\n[x]\nbare = true",
         "# [core]\n#bare\n[core]\n;bare\nbarely = true",
     ] {
-        assert!(!is_of_git(config.as_bytes()), "{config}");
+        assert!(!is_git_config(config.as_bytes()), "{config}");
     }
 }

@@ -1,0 +1,357 @@
+//! The flags that make a policy, and the policy that they make.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use kennel::{
+    Audit, Cgroup, EnvBase, Error, ForeignProxy, IoLimits, Mount, Network, NetworkMode, OnUnavailable,
+    Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
+};
+
+use crate::{
+    descriptor::resolve_descriptor,
+    parse::{self, assignment, count, processors, word},
+};
+
+/// Flags that add to a policy file and override it.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyFlags {
+    /// Set of grants to start from [default: repo-write].
+    #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
+    pub(crate) profile: Option<Profile>,
+    /// Directory to work in, visible at its own path [default: the current directory].
+    #[arg(long, value_name = "DIR", value_parser = parse::path())]
+    pub(crate) workspace: Option<PathBuf>,
+    /// Read a policy from a TOML or JSON file, or from a descriptor such as <(…) of a shell.
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    pub(crate) policy: Option<PathBuf>,
+    /// Show P read-only, at T if given.
+    #[arg(long, value_name = "P[:T]", help_heading = "View", value_parser = parse::paths)]
+    pub(crate) ro: Vec<String>,
+    /// Show P writable, at T if given.
+    #[arg(long, value_name = "P[:T]", help_heading = "View", value_parser = parse::paths)]
+    pub(crate) rw: Vec<String>,
+    /// Put an empty private directory at P.
+    #[arg(long, value_name = "P[:SIZE]", help_heading = "View", value_parser = parse::paths)]
+    pub(crate) tmpfs: Vec<String>,
+    /// Hide P.
+    #[arg(long, value_name = "P", help_heading = "View", value_parser = parse::path())]
+    pub(crate) mask: Vec<PathBuf>,
+    /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config.
+    #[arg(long, value_name = "P", help_heading = "View", value_parser = parse::path())]
+    pub(crate) protect: Vec<PathBuf>,
+    /// Collect changes to the workspace in memory instead of writing them.
+    #[arg(long, help_heading = "View")]
+    pub(crate) overlay: bool,
+    /// Like --overlay, but keep the changes in the empty directory DIR. Use it for large changes or before
+    /// Linux 6.6.
+    #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
+    pub(crate) overlay_upper: Option<PathBuf>,
+    /// Like --overlay, with at most SIZE of changes [default: that of --tmp-size].
+    #[arg(long, value_name = "SIZE", help_heading = "View")]
+    pub(crate) overlay_size: Option<Size>,
+    /// Show toolchains outside the system directories [default: auto].
+    #[arg(long, value_name = "WHICH", help_heading = "View", value_parser = word::<Toolchains>(Toolchains::ALL.map(Toolchains::as_str)))]
+    pub(crate) toolchains: Option<Toolchains>,
+    /// Whether each exec gets new private directories (/tmp, HOME and others) or the session shares them;
+    /// /dev/shm is not affected [default: exec].
+    #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
+    pub(crate) tmp: Option<TmpLife>,
+    /// Start in DIR instead of the workspace.
+    #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Network access [default: that of the profile; repo-write and ci-only use `proxy` with --allow or
+    /// --proxy-socket].
+    #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
+    pub(crate) net: Option<NetworkMode>,
+    /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
+    pub(crate) allow: Vec<String>,
+    /// Refuse connections to HOST:PORT, even if another rule allows them.
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
+    pub(crate) deny: Vec<String>,
+    /// Allow names that resolve to private or special addresses in CIDR.
+    #[arg(long, value_name = "CIDR", help_heading = "Network")]
+    pub(crate) allow_address: Vec<String>,
+    /// Connect through the HTTP proxy at URL; `environment` uses https_proxy and no_proxy.
+    #[arg(long, value_name = "URL", help_heading = "Network")]
+    pub(crate) upstream: Option<String>,
+    /// Use the proxy at this Unix socket instead of Kennel's; it alone decides which connections pass.
+    #[arg(long, value_name = "SOCKET", help_heading = "Network", value_parser = parse::path())]
+    pub(crate) proxy_socket: Option<PathBuf>,
+    /// Ask the name server at ADDRESS[:PORT] instead of the system's.
+    #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
+    pub(crate) name_server: Vec<String>,
+    /// Turn off the DNS server and the listeners for programs without proxy support.
+    #[arg(long, help_heading = "Network")]
+    pub(crate) no_transparent: bool,
+    /// Append each command, decision, denial and limit to FILE as lines of JSON. `{date}` in its name becomes
+    /// the day. FILE must be outside every writable directory. /dev/fd/N names an open file.
+    #[arg(long, value_name = "FILE", help_heading = "Audit", value_parser = parse::path())]
+    pub(crate) audit: Option<PathBuf>,
+    /// Give each line the hash of the line before it, for `kennel audit verify`.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_chain: bool,
+    /// Refuse commands and connections that cannot be logged.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_closed: bool,
+    /// Log the arguments of commands too; they may contain secrets.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_arguments: bool,
+    /// Host name that the command sees [default: kennel].
+    #[arg(long, value_name = "H", help_heading = "Network")]
+    pub(crate) hostname: Option<String>,
+    /// Environment to start from [default: scrubbed].
+    #[arg(long, value_name = "BASE", help_heading = "Environment", value_parser = word::<EnvBase>(EnvBase::ALL.map(EnvBase::as_str)))]
+    pub(crate) env: Option<EnvBase>,
+    /// Pass variable N to the command.
+    #[arg(long, value_name = "N", help_heading = "Environment")]
+    pub(crate) pass_env: Vec<String>,
+    /// Set variable K to V.
+    #[arg(long, value_name = "K=V", value_parser = assignment, help_heading = "Environment")]
+    pub(crate) setenv: Vec<(String, String)>,
+    /// Memory limit, such as 512M.
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) memory: Option<Size>,
+    /// Swap that the command may use beyond --memory [default: none]. Needs --memory and a cgroup.
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) swap: Option<Size>,
+    /// Maximum number of processes.
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = count, allow_negative_numbers = true)]
+    pub(crate) pids: Option<u64>,
+    /// CPU limit, such as 1.5.
+    #[arg(long, value_name = "F", help_heading = "Limits", value_parser = processors, allow_negative_numbers = true)]
+    pub(crate) cpus: Option<f64>,
+    /// CPUs to run on, such as 0-1. Needs a cgroup.
+    #[arg(long, value_name = "LIST", help_heading = "Limits")]
+    pub(crate) cpuset: Option<String>,
+    /// Disk rates for the workspace, per second: read=10M,write=5M,read_ops=100,write_ops=50. Needs a cgroup.
+    #[arg(long, value_name = "RATES", help_heading = "Limits")]
+    pub(crate) io: Option<IoLimits>,
+    /// Where to create cgroups for limits: auto, off, or a directory of cgroup v2 [default: auto].
+    #[arg(long, value_name = "WHERE", help_heading = "Limits")]
+    pub(crate) cgroup: Option<Cgroup>,
+    /// CPU time limit of each process, such as 10s.
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    pub(crate) cpu_time: Option<Span>,
+    /// Kill the command after TIME (exit status 124).
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    pub(crate) timeout: Option<Span>,
+    /// Bytes to keep of stdout and of stderr; Kennel reads and discards the rest.
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) max_output: Option<Size>,
+    /// Kill the command when it exceeds --max-output instead of discarding the rest.
+    #[arg(long, help_heading = "Limits")]
+    pub(crate) output_ends: bool,
+    /// Total size of the private directories: /tmp, /dev/shm, HOME [default: 2G]. With --tmp session,
+    /// /dev/shm gets the same size on top.
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) tmp_size: Option<Size>,
+    /// Total number of files and directories in the private directories, and in each --tmpfs [default: one
+    /// for each 4K of size].
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = count, allow_negative_numbers = true)]
+    pub(crate) tmp_inodes: Option<u64>,
+    /// What to do when the host cannot provide a protection [default: refuse].
+    #[arg(long, value_name = "WHAT", value_parser = word::<OnUnavailable>(OnUnavailable::ALL.map(OnUnavailable::as_str)))]
+    pub(crate) on_unavailable: Option<OnUnavailable>,
+    /// If the command fails, report which protection blocked what and which flag would allow it. Its stderr
+    /// then goes through a pipe.
+    #[arg(long)]
+    pub(crate) explain: bool,
+}
+
+/// Makes the policy from the policy file, if there is one, and the flags.
+pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
+    let mut policy = match &flags.policy {
+        Some(file) => Policy::load(file)?,
+        None => Policy::default(),
+    };
+    set(&mut policy.profile, flags.profile);
+    set(&mut policy.workspace, flags.workspace.clone());
+    set(&mut policy.toolchains, flags.toolchains);
+    set(&mut policy.tmp, flags.tmp);
+    set(&mut policy.on_unavailable, flags.on_unavailable);
+    set(&mut policy.hostname, flags.hostname.clone());
+    set(&mut policy.env.base, flags.env);
+    policy.cwd = flags.cwd.clone().or(policy.cwd);
+    policy.audit = audit(flags, policy.audit.take())?;
+    policy.overlay = overlay(flags, policy.overlay.take());
+    policy.explain |= flags.explain;
+    network(&mut policy.network, flags);
+    policy.protect.extend(flags.protect.iter().cloned());
+    policy.env.pass.extend(flags.pass_env.iter().cloned());
+    policy.env.set.extend(flags.setenv.iter().cloned());
+    policy.mounts.extend(mounts(flags)?);
+    limits(&mut policy, flags);
+    Ok(policy)
+}
+
+/// Resolves the path of an audit log; it may name a descriptor.
+///
+/// # Errors
+/// The descriptor is not that of a regular file with a name.
+pub(crate) fn log(path: &Path) -> Result<PathBuf, Error> {
+    resolve_descriptor(path).map_err(|source| {
+        let remedy =
+            "open a regular file there, as in 3>>kennel.log, or pass the name of the file".to_owned();
+        Error::Grant { what: "audit log", path: path.to_owned(), source, remedy: Some(remedy) }
+    })
+}
+
+fn audit(flags: &PolicyFlags, of_file: Option<Audit>) -> Result<Option<Audit>, Error> {
+    let audit = flags.audit.as_deref().map(log).transpose()?.map(Audit::new).or(of_file);
+    let chosen = [flags.audit_chain, flags.audit_closed, flags.audit_arguments];
+    match audit {
+        Some(audit) => Ok(Some(Audit {
+            chain: audit.chain || flags.audit_chain,
+            fail_closed: audit.fail_closed || flags.audit_closed,
+            arguments: audit.arguments || flags.audit_arguments,
+            ..audit
+        })),
+        None if chosen.contains(&true) => Err(PolicyError::Value {
+            key: "audit".to_owned(),
+            value: String::new(),
+            reason: "--audit-chain, --audit-closed and --audit-arguments need --audit FILE".to_owned(),
+        }
+        .into()),
+        None => Ok(None),
+    }
+}
+
+fn overlay(flags: &PolicyFlags, of_file: Option<Overlay>) -> Option<Overlay> {
+    let asked = flags.overlay || flags.overlay_upper.is_some() || flags.overlay_size.is_some();
+    let mut overlay = if asked { of_file.unwrap_or_default() } else { return of_file };
+    if flags.overlay_upper.is_some() {
+        overlay = Overlay { upper: flags.overlay_upper.clone(), size: None };
+    }
+    overlay.size = flags.overlay_size.or(overlay.size);
+    Some(overlay)
+}
+
+fn network(network: &mut Network, flags: &PolicyFlags) {
+    network.mode = flags.net.or(network.mode);
+    network.allow.extend(flags.allow.iter().cloned());
+    network.deny.extend(flags.deny.iter().cloned());
+    network.allow_addresses.extend(flags.allow_address.iter().cloned());
+    network.name_servers.extend(flags.name_server.iter().cloned());
+    network.upstream = flags.upstream.clone().or(network.upstream.take());
+    if let Some(unix) = &flags.proxy_socket {
+        network.proxy = Some(ForeignProxy { unix: unix.clone() });
+    }
+    if flags.no_transparent {
+        network.transparent = Some(false);
+    }
+}
+
+fn mounts(flags: &PolicyFlags) -> Result<Vec<Mount>, Error> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let bind = |spec: &String| Mount::parse_bind(spec);
+    let ro = |(source, target)| Mount::ReadOnly { source, target };
+    let rw = |(source, target)| Mount::ReadWrite { source, target };
+    let tmpfs = |(target, size)| Mount::Tmpfs { target, size };
+    let ro = flags.ro.iter().map(|spec| checked("--ro", bind(spec).map(ro)));
+    let rw = flags.rw.iter().map(|spec| checked("--rw", bind(spec).map(rw)));
+    let tmpfs = flags.tmpfs.iter().map(|spec| checked("--tmpfs", Mount::parse_tmpfs(spec).map(tmpfs)));
+    let mask = flags.mask.iter().map(|path| checked("--mask", Ok(Mount::Mask { path: absolute(path) })));
+    Ok(ro.chain(rw).chain(tmpfs).chain(mask).collect::<Result<_, PolicyError>>()?)
+}
+
+/// Validates one mount by itself, so that an error names the flag and not the list of mounts.
+fn checked(flag: &str, parsed: Result<Mount, PolicyError>) -> Result<Mount, PolicyError> {
+    let alone = |mount: &Mount| Policy { mounts: vec![mount.clone()], ..Policy::default() }.validate();
+    parsed.and_then(|mount| alone(&mount).map(|()| mount)).map_err(|error| match error {
+        PolicyError::Value { value, reason, .. } => {
+            PolicyError::Value { key: flag.to_owned(), value, reason }
+        }
+        error => error,
+    })
+}
+
+fn limits(policy: &mut Policy, flags: &PolicyFlags) {
+    let limits = &mut policy.limits;
+    limits.memory = flags.memory.or(limits.memory);
+    limits.swap = flags.swap.or(limits.swap);
+    limits.pids = flags.pids.or(limits.pids);
+    limits.cpus = flags.cpus.or(limits.cpus);
+    limits.cpuset = flags.cpuset.clone().or(limits.cpuset.take());
+    limits.io = flags.io.or(limits.io);
+    set(&mut limits.cgroup, flags.cgroup.clone());
+    limits.cpu_time = flags.cpu_time.or(limits.cpu_time);
+    limits.timeout = flags.timeout.or(limits.timeout);
+    limits.output = flags.max_output.or(limits.output);
+    limits.output_ends |= flags.output_ends;
+    limits.tmp_size = flags.tmp_size.or(limits.tmp_size);
+    limits.tmp_inodes = flags.tmp_inodes.or(limits.tmp_inodes);
+}
+
+fn set<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+    use kennel::{Audit, ForeignProxy, Overlay, Policy};
+    use serde_json::Value;
+
+    const DOCUMENT: &str = include_str!("../../../docs/policy.md");
+
+    /// The words in backticks in a line of Markdown.
+    fn quoted(text: &str) -> impl Iterator<Item = String> + '_ {
+        text.split('`').skip(1).step_by(2).map(str::to_owned)
+    }
+
+    /// The words in backticks in one column of every table of keys.
+    fn column(number: usize) -> BTreeSet<String> {
+        let tables = DOCUMENT.split("| key | flag | type | default | meaning |\n").skip(1);
+        let rows = tables.flat_map(|table| table.lines().take_while(|line| line.starts_with('|')));
+        rows.filter_map(|row| row.split('|').nth(number)).flat_map(quoted).collect()
+    }
+
+    /// The keys of a policy; a key inside a table has the table's name before it.
+    fn keys() -> BTreeSet<String> {
+        let mut policy = Policy::default().overlay(Overlay::default());
+        policy.audit = Some(Audit { chain: true, ..Audit::new("log") });
+        policy.network.proxy = Some(ForeignProxy { unix: "s".into() });
+        let Ok(Value::Object(policy)) = serde_json::to_value(policy) else { panic!("no table") };
+        let mut found = BTreeSet::new();
+        for (key, value) in policy {
+            match value {
+                Value::Object(inner) if key != "require" => {
+                    let (proxy, inner): (Vec<_>, Vec<_>) =
+                        inner.into_iter().map(|(name, _)| name).partition(|name| name == "proxy");
+                    found.extend(proxy.iter().map(|name| format!("{key}.{name}.unix")));
+                    found.extend(inner.iter().map(|name| format!("{key}.{name}")));
+                    // `overlay` may also stand alone, as `true`.
+                    if key == "overlay" {
+                        found.insert(key);
+                    }
+                }
+                _ => {
+                    found.insert(key);
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_document_has_every_key_and_every_flag() {
+        assert_eq!(column(1), keys());
+        let mut whole = crate::args::Arguments::command();
+        whole.build();
+        let run = whole.find_subcommand("run").expect("a command");
+        let flags = run.get_arguments().filter_map(|argument| argument.get_long());
+        let flags: BTreeSet<String> =
+            flags.filter(|flag| *flag != "help").map(|flag| format!("--{flag}")).collect();
+        let without_key =
+            DOCUMENT.lines().find(|line| line.starts_with("Flags without a key: ")).expect("a line");
+        let mut named = column(2);
+        named.extend(quoted(without_key));
+        assert_eq!(named, flags);
+    }
+}

@@ -1,0 +1,261 @@
+//! Turns the words of a command line into [`Arguments`], and single words into values.
+
+use std::{
+    error,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use clap::{
+    Args, Command, Parser,
+    builder::{PathBufValueParser, PossibleValuesParser, StyledStr, TypedValueParser},
+    error::{ContextKind, ContextValue, ErrorKind},
+};
+use kennel::Error;
+
+use crate::args::{Arguments, Exec, Run, Verb};
+
+const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
+
+const NOT_UTF8: &str = "is not UTF-8";
+
+/// Parses a command line, the program's name first.
+///
+/// # Errors
+/// Words that the parser does not understand, and requests for help or the version.
+pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
+    let words = typed.get(1..).unwrap_or_default();
+    // `run` and `exec` start very often. Building the flags of all commands takes as long as starting a
+    // process, so build only those of this command.
+    let verb = match words.first().and_then(|verb| verb.to_str()) {
+        Some("run") => parse_one::<Run>(words).map(Verb::Run),
+        Some("exec") => parse_one::<Exec>(words).map(Verb::Exec),
+        _ => None,
+    };
+    match verb {
+        Some(verb) => Ok(Arguments { verb }),
+        // The full parser writes every error and every help text.
+        None => Arguments::try_parse_from(typed).map_err(with_advice),
+    }
+}
+
+/// Suggests `--` if somebody typed a command without it, which clap takes for an unexpected argument.
+fn with_advice(mut error: clap::Error) -> clap::Error {
+    let is_behind = |usage: &ContextValue| usage.to_string().contains("-- <CMD>");
+    if error.kind() != ErrorKind::UnknownArgument || !error.get(ContextKind::Usage).is_some_and(is_behind) {
+        return error;
+    }
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) if !word.starts_with('-') => {
+            let tip = StyledStr::from(format!("put `--` before the command: -- {word}"));
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        }
+        // clap suggests passing the flag after `--`, but that would run a command of that name.
+        _ => drop(error.remove(ContextKind::Suggested)),
+    }
+    error
+}
+
+/// The error for the first argument of Kennel's own that must be UTF-8 and is not.
+pub(crate) fn not_utf8(typed: &[OsString]) -> Error {
+    let own: Vec<&OsString> = typed.iter().take_while(|argument| *argument != "--").collect();
+    let at = own.iter().position(|argument| argument.to_str().is_none());
+    let value =
+        at.and_then(|at| own.get(at)).map_or_else(String::new, |value| value.to_string_lossy().into_owned());
+    // The argument contains its flag, or follows it.
+    let flag = match (value.strip_prefix("--"), at) {
+        (Some(_), _) => value.split('=').next(),
+        (None, Some(at)) => at.checked_sub(1).and_then(|before| own.get(before)?.to_str()),
+        (None, None) => None,
+    };
+    let has_policy = own.get(1).is_some_and(|verb| *verb != "exec");
+    let remedy = match flag {
+        Some("--ro" | "--rw" | "--tmpfs") => "; grant a parent directory instead",
+        Some("--setenv") if has_policy => "; set the variable for `kennel` and pass it with --pass-env",
+        _ => "",
+    };
+    Error::Command { what: "argument", value, reason: format!("{NOT_UTF8}{remedy}") }
+}
+
+/// Parses the arguments of one command, its name first. Returns `None` for anything that needs the full
+/// parser.
+fn parse_one<A: Args>(words: &[OsString]) -> Option<A> {
+    let matches = A::augment_args(Command::new("kennel")).try_get_matches_from(words).ok()?;
+    A::from_arg_matches(&matches).ok()
+}
+
+/// Parses one of the words of `T`; help, completions and errors list them.
+pub(crate) fn word<T>(all: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all).try_map(|word| word.parse::<T>())
+}
+
+pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn count(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "write a whole number, such as 64")
+}
+
+pub(crate) fn processors(text: &str) -> Result<f64, &'static str> {
+    text.parse().map_err(|_| "write a number of processors, such as 1.5")
+}
+
+pub(crate) fn credential(text: &str) -> Result<(String, PathBuf), String> {
+    let (key, file) = text.split_once('=').ok_or("write KEY=FILE")?;
+    Ok((key.to_owned(), expand_path(file)?))
+}
+
+/// Parses a path. A leading `~/` is the home directory, as in policy files: shells do not expand it in
+/// `--ro=~/x` or `/data:~/x`.
+pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| expand(path, home().as_deref()))
+}
+
+/// Expands `~/` in each part of `P[:T]` or `P[:SIZE]`.
+pub(crate) fn paths(text: &str) -> Result<String, String> {
+    expand_each(text, home().as_deref())
+}
+
+/// Expands `~/` in a path that follows `KEY=`.
+fn expand_path(text: &str) -> Result<PathBuf, String> {
+    expand(text.into(), home().as_deref())
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
+}
+
+fn expand(path: PathBuf, home: Option<&Path>) -> Result<PathBuf, String> {
+    let Ok(rest) = path.strip_prefix("~") else { return Ok(path) };
+    Ok(home.ok_or(NO_HOME)?.join(rest).components().collect())
+}
+
+fn expand_each(text: &str, home: Option<&Path>) -> Result<String, String> {
+    let part = |part: &str| {
+        let path = if part.is_empty() { part.into() } else { expand(part.into(), home)?.into_os_string() };
+        path.into_string().map_err(|_| "HOME is not UTF-8; use `~/` in a policy file instead".to_owned())
+    };
+    Ok(text.split(':').map(part).collect::<Result<Vec<_>, _>>()?.join(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_that_is_not_utf8_gets_the_remedy_of_its_flag() {
+        use std::os::unix::ffi::OsStringExt;
+        for (line, words) in [
+            ("run --ro /a\u{1} true", "parent directory instead"),
+            ("run --rw=/a\u{1} true", "parent directory instead"),
+            ("run --setenv A=\u{1} -- true", "pass it with --pass-env"),
+            ("session start --name a --setenv=A=\u{1}", "pass it with --pass-env"),
+            ("exec a --setenv A=\u{1} -- true", "is not UTF-8"),
+            ("op m.toml say --arg a=\u{1}", "is not UTF-8"),
+            ("run --allow \u{1}:1 true", "is not UTF-8"),
+            ("run --hostname=\u{1} true", "is not UTF-8"),
+            ("op m.toml \u{1}", "is not UTF-8"),
+        ] {
+            // No UTF-8 text contains the byte 0xff.
+            let word = |word: &str| word.bytes().map(|byte| if byte == 1 { 0xff } else { byte }).collect();
+            let typed: Vec<_> =
+                ["kennel"].into_iter().chain(line.split(' ')).map(word).map(OsString::from_vec).collect();
+            let error = not_utf8(&typed).to_string();
+            assert!(error.contains('\u{fffd}') && error.ends_with(words), "{line:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn parsing_one_command_equals_the_full_parser() {
+        let lines = [
+            "run true",
+            "run -- make -j 4 --help",
+            "run -q --profile read-only --ro /a:/b --rw /c --setenv A=B --timeout 3s --json out -- sh -c run",
+            "run --overlay --commit --max-output 1M --output-ends --memory 1G -- run --version",
+            "exec a1 true",
+            "exec a1 --cwd src --setenv A=B --timeout 30s -- exec --tty",
+            "run",
+            "run --",
+            "run --help",
+            "run -h",
+            "run -V",
+            "run --version",
+            "run --absent true",
+            "run --timeout never true",
+            "run --profile nope true",
+            "run --net proxy --env inherit --tmp session -- true",
+            "run --diff --commit true",
+            "run run run",
+            "exec",
+            "exec --help",
+            "exec a1",
+            "help run",
+            "running",
+            "--version",
+            "",
+        ];
+        for line in lines {
+            let typed: Vec<OsString> =
+                ["kennel"].into_iter().chain(line.split_whitespace()).map(Into::into).collect();
+            let told = |result: Result<Arguments, clap::Error>| match result {
+                Ok(arguments) => format!("{arguments:?}"),
+                Err(error) => format!("{:?}: {error}", error.kind()),
+            };
+            let whole = Arguments::try_parse_from(&typed).map_err(with_advice);
+            assert_eq!(told(parse(&typed)), told(whole), "{line}");
+        }
+        assert!(parse(&[]).is_err());
+    }
+
+    #[test]
+    fn a_command_without_dashes_gets_a_tip() {
+        for (line, tip) in [
+            ("kennel run ls -la", Some("tip: put `--` before the command: -- ls\n")),
+            ("kennel run --net none ls", Some("-- ls\n")),
+            ("kennel exec a1 ls", Some("-- ls\n")),
+            ("kennel session start --name a ls", None),
+            // Following clap's suggestion would run a command of that name.
+            ("kennel run --ev inherit -- true", None),
+        ] {
+            let typed: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            let said = parse(&typed).expect_err(line).to_string();
+            assert_eq!(tip.is_some(), said.contains("tip:"), "{line}: {said}");
+            assert!(said.contains(tip.unwrap_or_default()), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_leading_tilde_is_the_home_directory() {
+        let home = Some(Path::new("/home/me"));
+        for (typed, meant) in [
+            ("~/x", "/home/me/x"),
+            ("~", "/home/me"),
+            ("~/", "/home/me"),
+            ("./~/x", "./~/x"),
+            ("~you/x", "~you/x"),
+            ("/a/~/x", "/a/~/x"),
+            ("a/", "a/"),
+        ] {
+            let path = expand(typed.into(), home).expect(typed);
+            assert_eq!(path.as_os_str(), meant, "{typed}");
+        }
+        for (typed, meant) in [
+            ("~/x:~/y", "/home/me/x:/home/me/y"),
+            ("/a:~/y", "/a:/home/me/y"),
+            ("~/x:64M", "/home/me/x:64M"),
+            (":", ":"),
+            ("a:b:c", "a:b:c"),
+        ] {
+            assert_eq!(expand_each(typed, home).as_deref(), Ok(meant), "{typed}");
+        }
+        for refused in [expand("~/x".into(), None).map(drop), expand_each("a:~", None).map(drop)] {
+            assert_eq!(refused, Err(NO_HOME.to_owned()));
+        }
+    }
+}
