@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
-use crate::audit::trail::Late;
+use crate::audit::trail::DenialLog;
 use crate::command::explain::Judge;
 use crate::command::stdio::Flood;
 use crate::report::denial::Denial;
@@ -220,11 +220,11 @@ const TAIL_SIZE: usize = 64 << 10;
 pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     judge: Judge,
-    late: Late,
+    late: DenialLog,
 }
 
 impl Tail {
-    pub(crate) fn new(judge: Judge, late: Late) -> Self {
+    pub(crate) fn new(judge: Judge, late: DenialLog) -> Self {
         Self { bytes: VecDeque::new(), judge, late }
     }
 
@@ -244,7 +244,7 @@ impl Tail {
 
     /// Writes denials to the audit log.
     pub(crate) fn record(&self, denials: &[Denial]) {
-        self.late.denied(denials);
+        self.late.record(denials);
     }
 
     #[cfg(test)]

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag, open};
 use nix::sys::stat::{Mode, fstat};
 
-use crate::policy::validate::without_dots;
+use crate::policy::path::without_dots;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, shown};
 use crate::sys::dirfd;
