@@ -15,7 +15,7 @@ use crate::report::audit_error::AuditError;
 use crate::report::denial::Denial;
 use crate::report::error::Error;
 use crate::report::failure::Class;
-use crate::report::outcome::{Denial, Outcome};
+use crate::report::outcome::Outcome;
 use crate::sys::locked;
 
 /// The number of sandboxes that this process has created.

@@ -66,7 +66,7 @@ impl Child {
             }
         }
         if let (Some(stderr), Some(judge)) = (&mut self.stderr, &running.spec.judge) {
-            stderr.explain_errors(judge.clone(), running.log.exec.late());
+            stderr.explain_errors(judge.clone(), running.log.exec.denial_log());
         }
         Ok(())
     }

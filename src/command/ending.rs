@@ -196,7 +196,7 @@ impl Running {
     /// The error of a failed start.
     pub(crate) fn failure(&mut self, section: u32, index: u32, errno: i32) -> Error {
         let error = self.start_error(section, index, errno);
-        self.log.exec.failed(&error);
+        self.log.exec.record_failure(&error);
         error
     }
 
@@ -258,7 +258,7 @@ impl Running {
         if let (Some(limit), Some(judge)) = (ended.limit, &self.spec.judge) {
             denials.extend(explain::denial_for_limit(&judge.limits, limit));
         }
-        self.log.exec.denied(&denials);
+        self.log.exec.record_denials(&denials);
         // The proxy has already recorded its own.
         denials.extend(self.refusals.proxy.iter().flat_map(Witness::denials));
         let mut outcome = Outcome {
@@ -268,14 +268,14 @@ impl Running {
             audit_id: self.log.exec.id().map(str::to_owned),
             ..ended
         };
-        self.log.exec.ended(&mut outcome);
+        self.log.exec.record_outcome(&mut outcome);
         outcome
     }
 
     /// The private file system that init reported as full. `code` is the field of the report.
     pub(crate) fn full(&self, code: u32) -> Option<Full> {
         let (index, lacks_inodes) = control::full::read(code)?;
-        let tmpfs = self.prepared.compiled.rooms.get(index)?;
+        let tmpfs = self.prepared.compiled.tmpfs_sizes.get(index)?;
         Some(if lacks_inodes { Full::Inodes(tmpfs.inodes) } else { Full::Bytes(tmpfs.size) })
     }
 }

@@ -29,7 +29,7 @@ const MOST: usize = 16;
 /// Explains the errors of one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) explainer: Arc<Explainer>,
     /// Its working directory.
     pub(crate) directory: PathBuf,
     /// All limits of the command.
@@ -57,12 +57,13 @@ impl Judge {
                 let for_paths = named.iter().filter_map(|named| self.denial_for_path(named, *errno));
                 for_paths.chain(denial_for_errno(&self.limits, *errno)).collect()
             }
-            Complaint::Network(trouble) => network_denial(&self.terms, trouble).into_iter().collect(),
+            Complaint::Network(trouble) => network_denial(&self.explainer, trouble).into_iter().collect(),
         }
     }
 
     fn denial_for_path(&self, named: &Named, errno: Errno) -> Option<Denial> {
-        let mut denial = self.terms.explain(&self.directory.join(&named.path), errno, &self.restrictions)?;
+        let mut denial =
+            self.explainer.explain(&self.directory.join(&named.path), errno, &self.restrictions)?;
         // The command may have changed its directory, and neighbouring lines may be about different things.
         if named.path.is_relative() || !named.is_same_line {
             denial.basis = Basis::Possible;
@@ -123,9 +124,11 @@ fn limit_denial(protection: Protection, value: &str, flag: Option<&str>) -> Deni
 const ANYWHERE: &str = "HOST:PORT";
 
 /// The denial for a network error, if the sandbox caused it.
-fn network_denial(terms: &Terms, trouble: &Trouble) -> Option<Denial> {
-    match (trouble, terms.network) {
-        (Trouble::Unreachable, NetworkMode::None) => Some(no_network(terms, "network".to_owned(), ANYWHERE)),
+fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
+    match (trouble, explainer.network) {
+        (Trouble::Unreachable, NetworkMode::None) => {
+            Some(no_network(explainer, "network".to_owned(), ANYWHERE))
+        }
         (Trouble::Name(name), NetworkMode::None) => {
             let subject = name.clone().unwrap_or_else(|| "network".to_owned());
             // The message names no port. Most programs that look up a name use HTTPS.

@@ -47,7 +47,7 @@ impl ChildOutput {
     }
 
     /// Keeps the last bytes, so that `judge` can explain errors in them.
-    pub(crate) fn explain_errors(&mut self, judge: Judge, late: Late) {
+    pub(crate) fn explain_errors(&mut self, judge: Judge, late: DenialLog) {
         self.tail = Some(Box::new(Tail::new(judge, late)));
     }
 

@@ -228,7 +228,7 @@ impl Running {
                     let _ = self.inside.get_ref().kill();
                     self.stop.init_deadline = None;
                 }
-                () = init_ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().left(),
+                () = init_ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().last_message(),
             }
         };
         let arrival = arrival.map_err(Error::io("read the control socket"))?;

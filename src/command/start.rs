@@ -58,7 +58,7 @@ impl Command {
         let mut log = self.open_log(&trail, &spec)?;
         let command_ends = streams.each_ref().map(|stream| stream.command_end.as_fd());
         let handed_over = self.hand_over(&prepared, &trail, &spec, &request, command_ends).await;
-        let handed_over = handed_over.inspect_err(|error| log.exec.failed(error))?;
+        let handed_over = handed_over.inspect_err(|error| log.exec.record_failure(error))?;
         tracing::debug!(parent: &log.span, "handed over");
         // Wipes the environment, which may hold secrets.
         drop(request);
@@ -100,7 +100,7 @@ impl Command {
         )?;
         // A restricted command has a fresh worker, which has just set the modes. A grant may be read-only by now.
         if self.bounds.restrictions.is_empty() {
-            limits.steps.extend_from_slice(&compiled.modes.bytes);
+            limits.steps.extend_from_slice(&compiled.shared_modes.bytes);
         }
         Ok(limits)
     }
@@ -126,8 +126,8 @@ impl Command {
         let Tightened { limits, settings, .. } = limits;
         let policy_timeout = limits.timeout.map(|span| span.duration());
         let output = limits.output.map(Size::bytes);
-        let judge = compiled.terms.as_ref().map(|terms| Judge {
-            terms: Arc::clone(terms),
+        let judge = compiled.explainer.as_ref().map(|explainer| Judge {
+            explainer: Arc::clone(explainer),
             directory: directory.clone(),
             limits: limits.clone(),
             restrictions: self.bounds.restrictions.clone(),
@@ -204,7 +204,7 @@ impl Command {
             let worker = self.source.worker(prepared, trail, spec.own_steps.as_ref(), self.fail_fast).await?;
             set_cgroup_limits(&worker, spec)?;
             let started_at = Instant::now();
-            match prepared::hand_over(&worker.inside, request, stdio) {
+            match prepared::send_request(&worker.inside, request, stdio) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.source.has_others()? => {}
                 // If the only worker is gone, waiting for the command reports how it ended.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

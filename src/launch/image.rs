@@ -17,7 +17,7 @@ use crate::launch::control::socket_pair;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage;
-use crate::sys::birth::{BirthError, Born, Placement, SpawnOptions, Users};
+use crate::sys::birth::{Born, CloneError, Placement, SpawnOptions, Users};
 use crate::sys::dirfd::own_path;
 use crate::sys::{birth, without_sigxfsz};
 
@@ -63,7 +63,7 @@ impl Images {
         if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
             match birth::spawn_inside(sealed.as_fd(), control, self.options, placement) {
                 // An older kernel with that setting, or a security module, refuses to execute a memfd.
-                Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(CloneError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 born => return born.map_err(|error| birth_error(error, self.options.users)),
             }
         }
@@ -71,7 +71,7 @@ impl Images {
             Some(image) => image,
             None => {
                 let image = Image::on_disk()
-                    .map_err(|error| birth_error(BirthError::Exec(error), self.options.users))?;
+                    .map_err(|error| birth_error(CloneError::Exec(error), self.options.users))?;
                 // If another thread was faster, its image is the same.
                 self.on_disk.get_or_init(|| image)
             }
@@ -152,18 +152,18 @@ impl AsFd for Image {
 
 // Errors of a start, with the protection that they concern and a remedy.
 
-fn birth_error(error: BirthError, users: Users) -> Error {
+fn birth_error(error: CloneError, users: Users) -> Error {
     let (step, protection, source) = match error {
-        BirthError::Clone(source) => {
+        CloneError::Clone(source) => {
             let (step, protection) = refused_namespace(&source, users);
             (step, protection, source)
         }
-        BirthError::Keep(source) => {
+        CloneError::Keep(source) => {
             ("keep the capabilities for the set-up", Protection::Capabilities, source)
         }
-        BirthError::Exec(source) => return not_executed(source),
+        CloneError::Exec(source) => return not_executed(source),
     };
-    let remedy = remedy::of_birth(protection, &source);
+    let remedy = remedy::remedy_for_clone(protection, &source);
     Error::Step { step: step.to_owned(), protection, source, remedy }
 }
 
@@ -182,7 +182,7 @@ fn not_executed(source: io::Error) -> Error {
                   that is not mounted noexec";
     let remedy = match source.raw_os_error() {
         Some(libc::EACCES) | None => Some(noexec.to_owned()),
-        _ => remedy::of_birth(Protection::Capabilities, &source),
+        _ => remedy::remedy_for_clone(Protection::Capabilities, &source),
     };
     let step = "execute the init program".to_owned();
     Error::Step { step, protection: Protection::Root, source, remedy }

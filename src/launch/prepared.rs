@@ -121,7 +121,7 @@ impl Prepared {
     /// What has changed about the mounts since the one-shot was started ahead, or else since the policy was
     /// compiled.
     pub(crate) fn mount_change(&self) -> MountChange {
-        match (&*locked(&self.prestarted), &self.compiled.ground) {
+        match (&*locked(&self.prestarted), &self.compiled.mount_snapshot) {
             (Some(prestarted), _) => prestarted.footing_change(),
             (None, Some(ground)) => ground.change(true),
             // No snapshot was taken.

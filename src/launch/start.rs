@@ -59,7 +59,7 @@ pub(crate) fn hand_over_one_shot(
     prepared: &Prepared,
     narrow: Option<&Memfd>,
 ) -> Result<(), Error> {
-    inside.set_footing(prepared.compiled.footing.now());
+    inside.set_footing(prepared.compiled.one_shot_mounts.now());
     let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
     send_plan(inside, plan, narrow)
 }

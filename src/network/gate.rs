@@ -74,8 +74,8 @@ impl Gate {
     /// # Errors
     /// The socket of a foreign proxy is gone or is another one.
     pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
-        let foreign = match &settings.way {
-            Reach::Foreign { path, identity } => Some(Arc::new(open_socket(path, *identity)?)),
+        let foreign = match &settings.upstream {
+            ProxyUpstream::Foreign { path, identity } => Some(Arc::new(open_socket(path, *identity)?)),
             _ => None,
         };
         Ok(Self {
@@ -125,8 +125,8 @@ impl Gate {
             return Ok(Permit { destination, route, by: AllowedBy::Foreign });
         }
         let by = self.decide(&destination).await?;
-        let route = match &self.settings.way {
-            Reach::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
+        let route = match &self.settings.upstream {
+            ProxyUpstream::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
                 if let Host::Address(address) = destination.host {
                     self.check(address, &destination, by)?;
                 }

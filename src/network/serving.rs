@@ -18,8 +18,8 @@ use crate::network::accept;
 use crate::network::gate::Gate;
 use crate::network::proxy::Proxy;
 use crate::plan::network::PORT;
+use crate::report::denial::Denial;
 use crate::report::error::Error;
-use crate::report::outcome::Denial;
 use crate::sys::locked;
 
 /// How long `drain` waits for bytes that clients have already sent.

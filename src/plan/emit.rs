@@ -189,7 +189,7 @@ impl Emitter<'_> {
                 self.mount(target, place, Within::Granted);
                 // Not these: each worker mounts its own /proc and /dev/pts anyway, and nobody outside can
                 // replace a mount point in an overlay.
-                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.lies_in_overlay(target) {
+                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.is_in_overlay(target) {
                     self.on_host.push(MountOnHost { target: target.to_owned(), path });
                 }
                 Ok(())

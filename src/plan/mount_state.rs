@@ -17,6 +17,7 @@ use crate::plan::{Section, emit};
 use crate::protect::paths::Protected;
 use crate::protect::place::Done;
 use crate::protect::recheck;
+use crate::report::denial::Denial;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
@@ -102,7 +103,7 @@ impl MountSnapshot {
             _ => None,
         });
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), Role::of(view, mount)));
-        let watches = protected.watches.iter().map(|watch| (watch.stands_on(), Role::Watch));
+        let watches = protected.watches.iter().map(|watch| (watch.depends_on(), Role::Watch));
         let listed = protected.listed.iter().map(|path| (path.clone(), Role::Listed));
         let secrets = secrets.into_iter().map(|path| (path, Role::Watch));
         let of_view = grants.chain(read_only).chain(mounts);

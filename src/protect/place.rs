@@ -16,8 +16,8 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::protect::remove;
 use crate::protect::watch::{Expected, HeldDirectory, Watch};
+use crate::report::denial::Basis;
 use crate::report::escape::harmless;
-use crate::report::outcome::Basis;
 use crate::sys;
 use crate::sys::entries::rename_without_replacing;
 use crate::sys::inode::{FileKind, kind};

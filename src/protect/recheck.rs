@@ -13,6 +13,7 @@ use crate::protect::place::{Done, ProtectedPlace};
 use crate::protect::remove;
 use crate::protect::remove::Check;
 use crate::protect::watch::{Expected, Watch, parts_from};
+use crate::report::denial::{Basis, Denial};
 use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::shown;

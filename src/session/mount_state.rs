@@ -87,11 +87,11 @@ pub(crate) struct WorkerMounts {
 impl Current {
     fn new(compiled: &Compiled, generation: u64) -> Self {
         Self {
-            snapshot: compiled.ground.clone().unwrap_or_default(),
+            snapshot: compiled.mount_snapshot.clone().unwrap_or_default(),
             watches: Arc::clone(&compiled.watches),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
             weaker: weaker(&compiled.enforcement),
-            remount: compiled.again.clone(),
+            remount: compiled.repair_mounts.clone(),
             own: None,
             generation,
             is_settling: false,
@@ -131,12 +131,12 @@ impl SessionMounts {
                 let next = is_idle.then(|| self.recompile(generation)).transpose()?;
                 let remount = next.as_ref().map_or(&current.remount, |next| &next.remount);
                 // Without mounts there are no steps, and an empty memfd cannot be mapped.
-                let own = (!remount.bytes.is_empty()).then(|| OwnSteps::of(remount.clone())).transpose();
+                let own = (!remount.bytes.is_empty()).then(|| OwnSteps::new(remount.clone())).transpose();
                 let own = own.map_err(Error::io("write the steps of a worker to a memfd"))?.map(Arc::new);
                 // Nothing fails from here on. The next command would take a half-done update for a complete one.
                 match next {
                     Some(next) => *current = next,
-                    None => current.snapshot.settle_mounts(),
+                    None => current.snapshot.record_mount_points(),
                 }
                 (current.own, current.generation) = (own, generation);
             }
@@ -164,8 +164,8 @@ impl SessionMounts {
         let current = self.lock();
         let own = match (&current.own, own_steps) {
             (own, None) => own.clone(),
-            (None, Some(steps)) => Some(Arc::new(OwnSteps::of(steps.clone())?)),
-            (Some(own), Some(steps)) => Some(Arc::new(OwnSteps::of(own.section.followed_by(steps))?)),
+            (None, Some(steps)) => Some(Arc::new(OwnSteps::new(steps.clone())?)),
+            (Some(own), Some(steps)) => Some(Arc::new(OwnSteps::new(own.section.followed_by(steps))?)),
         };
         Ok(WorkerMounts { own, watches: Arc::clone(&current.watches), generation: current.generation })
     }

@@ -37,7 +37,7 @@ impl Live {
         // The zygote makes its namespaces while the rest is compiled. An error from here on drops and kills it.
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
-        let zygote = start::start(&images, kind, &begun.namespaces, leaf)?;
+        let zygote = start::begin_session(&images, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, kind)?;
         let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;

@@ -93,13 +93,13 @@ impl Sandbox {
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
-        let mut started = start::start(&images, kind, &begun.namespaces, leaf)?;
+        let mut started = start::begin_one_shot(&images, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, kind)?;
-        let prepared = Prepared::new(compiled, images)?.grouped(groups);
-        start::unless_for_session(&prepared)?;
+        let prepared = Prepared::new(compiled, images)?.with_groups(groups);
+        start::refuse_kept_overlay(&prepared)?;
         start::hand_over_one_shot(&mut started, &prepared, None)?;
         let inputs = CompileInputs { policy: policy.clone(), host, caller, kind: SandboxKind::OneShot };
-        Ok(Self::renewable(inputs, prepared.with_begun(started)))
+        Ok(Self::renewable(inputs, prepared.with_prestarted(started)))
     }
 
     /// Lets `callback` decide about connections that no rule of the policy decides, in network mode `proxy`. An answer that
@@ -207,11 +207,11 @@ impl OneShots {
     fn renewed(&self) -> Result<Arc<Prepared>, Error> {
         let mut prepared = locked(&self.prepared);
         if let Some(inputs) = &self.inputs {
-            match prepared.change() {
+            match prepared.mount_change() {
                 MountChange::None => {}
                 MountChange::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
                 MountChange::Some => {
-                    *prepared = Arc::new(prepared.anew(inputs.compile()?));
+                    *prepared = Arc::new(prepared.recompiled(inputs.compile()?));
                 }
             }
         }
@@ -265,7 +265,7 @@ async fn start_worker(
     trail: &Arc<Trail>,
     own_steps: Option<Section>,
 ) -> Result<ReadyWorker, Error> {
-    let own = own_steps.map(OwnSteps::of).transpose();
+    let own = own_steps.map(OwnSteps::new).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut reports = Vec::new();

@@ -270,7 +270,7 @@ impl Live {
             .chain(leaf.as_ref().map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
         let mut inside = Inside::worker(control);
-        inside.lies_in(leaf);
+        inside.set_leaf(leaf);
         Ok(Worker::ordered(inside, mounts))
     }
 
