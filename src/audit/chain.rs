@@ -1,4 +1,4 @@
-//! The hash chain: each line has the SHA-256 of the line before it. Pure but for reading the last line of a file.
+//! The hash chain of a log: each line has the SHA-256 of the line before it, and [`verify_audit`] checks them.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -12,70 +12,70 @@ use sha2::{Digest, Sha256};
 
 use crate::report::audit_error::AuditError;
 
-/// The hash before the first line of a file.
-pub(crate) const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+/// The previous hash of the first line of a file.
+pub(crate) const NO_LINE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// A line that is longer is not one of ours.
-pub(crate) const LONGEST: u64 = 1 << 20;
+/// The longest line of a log, in bytes with its newline. Kennel writes no longer ones.
+pub(crate) const LINE_MAX: u64 = 1 << 20;
 
 /// The hash of a line, without its newline.
 pub(crate) fn hash(line: &[u8]) -> String {
-    Sha256::digest(line).iter().fold(String::with_capacity(NONE.len()), |mut text, byte| {
-        // Writing to a string does not fail.
+    Sha256::digest(line).iter().fold(String::with_capacity(NO_LINE.len()), |mut text, byte| {
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-/// What a line says about the chain.
+/// The part of a line that belongs to the chain.
 #[derive(Deserialize)]
 pub(crate) struct Link {
-    /// The hash of the line before.
+    /// The hash of the line before; `None`: the line is not chained.
     pub(crate) prev: Option<String>,
 }
 
 /// The last line of a log.
 #[derive(Debug)]
-pub(crate) struct Last {
-    /// Without its newline; `None` where there is no line.
+pub(crate) struct LastLine {
+    /// The line without its newline; `None`: the file is empty.
     line: Option<Vec<u8>>,
-    /// Whether it has one.
+    /// Whether the line ends with a newline. True for an empty file.
     pub(crate) is_whole: bool,
 }
 
-impl Last {
+impl LastLine {
     pub(crate) fn hash(&self) -> String {
-        self.line.as_deref().map_or_else(|| NONE.to_owned(), hash)
+        self.line.as_deref().map_or_else(|| NO_LINE.to_owned(), hash)
     }
 
-    /// Whether it is one of a chain.
+    /// Whether the line has the hash of the line before it.
     pub(crate) fn is_chained(&self) -> bool {
         let link = |line| serde_json::from_slice::<Link>(line).is_ok_and(|link| link.prev.is_some());
         self.line.as_deref().is_some_and(link)
     }
 }
 
-/// The last line of a file of that size.
+/// Reads the last line of a file with this size.
 ///
 /// # Errors
-/// Those of reading, and a line that is not one of ours.
-pub(crate) fn last(file: &File, size: u64) -> io::Result<Last> {
+/// The file cannot be read, or the line is longer than [`LINE_MAX`].
+pub(crate) fn read_last_line(file: &File, size: u64) -> io::Result<LastLine> {
     if size == 0 {
-        return Ok(Last { line: None, is_whole: true });
+        return Ok(LastLine { line: None, is_whole: true });
     }
     let mut length = 4096;
     loop {
-        let begin = size.saturating_sub(length);
-        let mut bytes = vec![0; usize::try_from(size - begin).map_err(|_| ErrorKind::FileTooLarge)?];
-        file.read_exact_at(&mut bytes, begin)?;
+        let start = size.saturating_sub(length);
+        let mut bytes = vec![0; usize::try_from(size - start).map_err(|_| ErrorKind::FileTooLarge)?];
+        file.read_exact_at(&mut bytes, start)?;
         let is_whole = bytes.last() == Some(&b'\n');
         if is_whole {
             bytes.pop();
         }
         match bytes.iter().rposition(|&byte| byte == b'\n') {
-            Some(before) => return Ok(Last { line: Some(bytes.split_off(before + 1)), is_whole }),
-            None if begin == 0 => return Ok(Last { line: Some(bytes), is_whole }),
-            None if length >= LONGEST => {
+            Some(newline) => return Ok(LastLine { line: Some(bytes.split_off(newline + 1)), is_whole }),
+            None if start == 0 => return Ok(LastLine { line: Some(bytes), is_whole }),
+            None if length >= LINE_MAX => {
                 return Err(io::Error::new(ErrorKind::InvalidData, "its last line is not a record"));
             }
             None => length *= 4,
@@ -83,28 +83,26 @@ pub(crate) fn last(file: &File, size: u64) -> io::Result<Last> {
     }
 }
 
-// Whether a log is whole: each line a record, each with the hash of the one before it.
-
-/// What [`verify_audit`] found.
+/// The result of [`verify_audit`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verified {
-    /// How many lines there are.
+    /// The number of lines.
     pub records: u64,
-    /// How many of them have the hash of the line before: from the first that does, all do.
+    /// The number of lines with the hash of the line before. After the first such line, every line has one.
     pub chained: u64,
-    /// The hash of the last line. Keep it elsewhere to notice when lines are cut off at the end, which the chain alone does
-    /// not show.
+    /// The hash of the last line. Keep it elsewhere to notice if lines are cut off at the end: the chain alone does not
+    /// show that.
     pub head: String,
 }
 
-/// Reads a log and checks its chain of hashes. A log without a chain is accepted: nothing in it is chained.
+/// Reads a log and checks its chain of hashes. It accepts a log without a chain; [`Verified::chained`] is then 0.
 ///
-/// `head` is an earlier [`Verified::head`] that was kept elsewhere: its line must still be there.
+/// `head` is a [`Verified::head`] from an earlier check: the log must still contain its line.
 ///
 /// # Errors
-/// [`AuditError::Read`]; [`AuditError::Broken`] for the first line that is not a record, or whose hash is not that of the
-/// line before it, and if the line of `head` is missing.
+/// [`AuditError::Read`] if the log cannot be read. [`AuditError::Broken`] for the first line that is not a record or has the
+/// wrong hash, and if the line of `head` is missing.
 ///
 /// ```
 /// # let place = tempfile::tempdir()?;
@@ -116,31 +114,31 @@ pub struct Verified {
 /// ```
 pub fn verify_audit(path: impl AsRef<Path>, head: Option<&str>) -> Result<Verified, AuditError> {
     let path = path.as_ref();
-    let mut is_missing = head.is_some_and(|head| head != NONE);
+    let mut is_head_missing = head.is_some_and(|head| head != NO_LINE);
     let unreadable = |source| AuditError::Read { path: path.to_owned(), source };
     let mut file = BufReader::new(open(path).map_err(unreadable)?);
-    let mut found = Verified { records: 0, chained: 0, head: NONE.to_owned() };
+    let mut verified = Verified { records: 0, chained: 0, head: NO_LINE.to_owned() };
     let mut line = Vec::new();
     loop {
         line.clear();
-        file.by_ref().take(LONGEST).read_until(b'\n', &mut line).map_err(unreadable)?;
-        if line.is_empty() && is_missing {
+        file.by_ref().take(LINE_MAX).read_until(b'\n', &mut line).map_err(unreadable)?;
+        if line.is_empty() && is_head_missing {
             let reason = "the line with the expected hash is not in it: lines were cut off, or changed";
-            return Err(AuditError::Broken { path: path.to_owned(), line: found.records, reason });
+            return Err(AuditError::Broken { path: path.to_owned(), line: verified.records, reason });
         }
         if line.is_empty() {
-            return Ok(found);
+            return Ok(verified);
         }
-        found = next(found, &line).map_err(|(line, reason)| AuditError::Broken {
+        verified = verify_line(verified, &line).map_err(|(line, reason)| AuditError::Broken {
             path: path.to_owned(),
             line,
             reason,
         })?;
-        is_missing &= head != Some(&*found.head);
+        is_head_missing &= head != Some(&*verified.head);
     }
 }
 
-/// Without waiting for the writer of a FIFO.
+/// Opens a regular file. With O_NONBLOCK, open(2) of a FIFO does not wait for a writer.
 fn open(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
@@ -149,8 +147,8 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// What is known after one more line.
-fn next(before: Verified, line: &[u8]) -> Result<Verified, (u64, &'static str)> {
+/// Checks one more line.
+fn verify_line(before: Verified, line: &[u8]) -> Result<Verified, (u64, &'static str)> {
     let number = before.records + 1;
     let line = line.strip_suffix(b"\n").ok_or((number, "is cut off"))?;
     let link: Link = serde_json::from_slice(line).map_err(|_| (number, "is not a record"))?;
@@ -172,12 +170,12 @@ mod tests {
     fn last_of(bytes: &[u8]) -> io::Result<(String, bool)> {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(bytes).expect("written");
-        last(&file, bytes.len() as u64).map(|last| (last.hash(), last.is_whole))
+        read_last_line(&file, bytes.len() as u64).map(|last| (last.hash(), last.is_whole))
     }
 
     #[test]
-    fn the_last_line_is_found_however_long() {
-        assert_eq!(last_of(b"").expect("read"), (NONE.to_owned(), true));
+    fn the_last_line_is_found_at_any_length() {
+        assert_eq!(last_of(b"").expect("read"), (NO_LINE.to_owned(), true));
         assert_eq!(last_of(b"one\n").expect("read"), (hash(b"one"), true));
         assert_eq!(last_of(b"one\ntwo").expect("read"), (hash(b"two"), false));
         assert_eq!(last_of(b"one\n\n").expect("read"), (hash(b""), true));
@@ -187,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_lines_is_refused() {
+    fn a_file_without_lines_is_refused() {
         last_of(&vec![b'x'; 5 << 20]).expect_err("no line");
     }
 
     #[test]
-    fn the_hash_is_that_of_sha256sum() {
+    fn the_hash_is_the_same_as_from_sha256sum() {
         assert_eq!(hash(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     }
 }
@@ -203,7 +201,7 @@ mod verify_tests {
 
     /// A log with chained lines, and the hash of each.
     fn chained(lines: &[&str]) -> (String, Vec<String>) {
-        let (mut text, mut prev, mut heads) = (String::new(), super::NONE.to_owned(), Vec::new());
+        let (mut text, mut prev, mut heads) = (String::new(), super::NO_LINE.to_owned(), Vec::new());
         for line in lines {
             let line = format!("{{\"event\":\"{line}\",\"prev\":\"{prev}\"}}");
             prev = super::hash(line.as_bytes());
@@ -225,7 +223,7 @@ mod verify_tests {
     }
 
     #[test]
-    fn a_whole_log_is_whole() {
+    fn an_unchanged_log_is_accepted() {
         let (text, heads) = chained(&["a", "b", "c"]);
         let found = verify(&text, None).expect("whole");
         assert_eq!((found.records, found.chained, &found.head), (3, 3, &heads[2]));
@@ -234,11 +232,11 @@ mod verify_tests {
         }
         let plain = verify("{\"event\":\"a\"}\n", None).expect("whole");
         assert_eq!((plain.records, plain.chained), (1, 0));
-        assert_eq!(verify("", None).expect("empty").head, super::NONE);
+        assert_eq!(verify("", None).expect("empty").head, super::NO_LINE);
     }
 
     #[test]
-    fn what_is_no_file_is_no_log_and_keeps_nobody_waiting() {
+    fn only_a_regular_file_is_read() {
         let place = tempfile::tempdir().expect("a directory");
         let fifo = place.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
@@ -260,7 +258,7 @@ mod verify_tests {
         assert_eq!(verify(&joined(&[lines[0], "{}", lines[1]]), None).map_err(|broken| broken.0), Err(2));
         assert_eq!(verify(text.trim_end(), None), Err((3, "is cut off")));
         assert_eq!(verify("not json\n", None), Err((1, "is not a record")));
-        // Only a hash that was kept shows that the end is missing.
+        // Only a hash that was kept elsewhere shows that the end is missing.
         let cut = joined(&lines[..2]);
         verify(&cut, None).expect("whole by itself");
         assert_eq!(verify(&cut, Some(&heads[2])).map_err(|broken| broken.0), Err(2));

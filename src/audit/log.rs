@@ -1,4 +1,4 @@
-//! A log that is open: which file it is in, and what has been lost.
+//! An open log: it switches to a new file each day and counts lost records.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,7 +19,7 @@ use crate::report::failure;
 use crate::report::shortage::of_path;
 use crate::sys::locked;
 
-/// The log of a policy, for all sandboxes made of it.
+/// The log of a policy. All sandboxes of that policy share it.
 #[derive(Debug)]
 pub(crate) struct Log {
     audit: Audit,
@@ -30,34 +30,43 @@ pub(crate) struct Log {
 
 #[derive(Debug)]
 struct State {
-    /// None where a file could not be opened anew.
+    /// The current file; `None`: it could not be opened again.
     file: Option<LogFile>,
-    /// Records that could not be written since the last that could.
+    /// The number of records lost since the last line that was written.
     lost: u64,
-    /// How many could not be written in all, and why not the last.
-    unwritten: Option<(u64, String)>,
+    /// All records that were lost.
+    losses: Option<Losses>,
+}
+
+/// Records that could not be written.
+#[derive(Debug)]
+struct Losses {
+    count: u64,
+    /// Why the last one could not be written.
+    cause: String,
 }
 
 impl Log {
-    /// Opens or makes the log; its path is absolute. Its directory is held from here on: names in it may come and go.
+    /// Opens or creates the log; its path is absolute. The log keeps its directory open, so that every later file is created
+    /// in the same directory.
     ///
     /// # Errors
-    /// It can be neither opened nor made, or is no log.
+    /// The file cannot be opened or created, or is not a log.
     pub(crate) fn open(audit: &Audit) -> Result<Self, Error> {
-        Self::try_open(audit).map_err(|source| not_opened(audit, source))
+        Self::try_open(audit).map_err(|source| open_error(audit, source))
     }
 
     fn try_open(audit: &Audit) -> io::Result<Self> {
-        audit::make(&audit.path)?;
+        audit::create_default_directory(&audit.path)?;
         let parent = audit.path.parent().unwrap_or(Path::new("/"));
         let name = audit.path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         let directory = open(parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         let file = LogFile::open(&directory, &name, &audit::day(SystemTime::now()))?;
-        let state = Mutex::new(State { file: Some(file), lost: 0, unwritten: None });
+        let state = Mutex::new(State { file: Some(file), lost: 0, losses: None });
         Ok(Self { audit: audit.clone(), directory, name, state })
     }
 
-    /// What the policy says of it.
+    /// The settings of the policy.
     pub(crate) fn audit(&self) -> &Audit {
         &self.audit
     }
@@ -65,7 +74,8 @@ impl Log {
     /// Appends a line.
     ///
     /// # Errors
-    /// It is not written. What is lost is counted, and told once here and in the next line that is written.
+    /// The line could not be written. The log counts lost lines, reports the first with `tracing`, and tells their number in
+    /// the next line that it writes.
     pub(crate) fn write(&self, mut line: Line<'_>) -> io::Result<()> {
         let mut state = locked(&self.state);
         line.lost = state.lost;
@@ -78,17 +88,17 @@ impl Log {
                     tracing::error!(%path, %error, "the audit log cannot be written");
                 }
                 state.lost += 1;
-                let before = state.unwritten.take().map_or(0, |(before, _)| before);
-                state.unwritten = Some((before + 1, failure::words(error)));
+                let count = state.losses.take().map_or(0, |losses| losses.count) + 1;
+                state.losses = Some(Losses { count, cause: failure::words(error) });
             }
         }
         written
     }
 
-    /// That records could not be written, if so, in words.
-    pub(crate) fn unwritten(&self) -> Option<String> {
+    /// A message about the records that could not be written, if there are any.
+    pub(crate) fn losses(&self) -> Option<String> {
         let state = locked(&self.state);
-        let (count, cause) = state.unwritten.as_ref()?;
+        let Losses { count, cause } = state.losses.as_ref()?;
         let path = failure::shown(&self.audit.path);
         Some(format!("audit log {path}: records that could not be written: {count}: {cause}"))
     }
@@ -98,23 +108,23 @@ impl Log {
             Some(file) => state.file.insert(file),
             None => state.file.insert(LogFile::open(&self.directory, &self.name, today)?),
         };
-        file.append_in_turn(self.audit.chain, |prev| {
+        file.append_locked(self.audit.chain, |prev| {
             line.prev = prev;
             Ok(line.into_bytes()?)
         })
     }
 }
 
-/// For a log that cannot be opened.
-pub(crate) fn not_opened(audit: &Audit, source: io::Error) -> Error {
+/// The error for a log that cannot be opened.
+fn open_error(audit: &Audit, source: io::Error) -> Error {
     let otherwise = match source.kind() {
         _ if source.raw_os_error() == Some(libc::ELOOP) => {
-            "name the file itself: links to one are not followed; of /dev/fd, descriptors from 3 on are taken"
+            "name the file itself: Kennel does not follow links; of /dev/fd, it accepts descriptors from 3 on"
         }
         io::ErrorKind::InvalidData => {
             "name another file: this one is not a log, or something else wrote to it"
         }
-        io::ErrorKind::InvalidInput => "name a file that is not there yet, or a log",
+        io::ErrorKind::InvalidInput => "name a new file or an existing log",
         _ => "name a file in a directory that you can write",
     };
     let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());
@@ -129,11 +139,11 @@ mod tests {
     use crate::report::enforcement::Protection;
 
     #[test]
-    fn a_new_day_is_a_new_file_with_a_chain_of_its_own() {
+    fn each_day_has_its_own_file_and_chain() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("exec-{date}.log");
         let log = Log::open(&Audit { chain: true, ..Audit::new(path) }).expect("open");
-        let mut state = log.state.lock().expect("nobody else");
+        let mut state = log.state.lock().expect("not poisoned");
         for day in ["2026-01-31", "2026-01-31", "2026-02-01", "2026-02-02", "2026-02-02"] {
             let line = Line::new("1", "s", None, Record::SessionEnd {});
             log.append(&mut state, line, day).expect("written");
@@ -145,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_goes_on_also_for_who_does_not_ask_for_one() {
+    fn a_chain_continues_for_writers_that_do_not_ask_for_one() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("log");
         for (chain, chained) in [(false, 0), (true, 1), (false, 2), (true, 3)] {
@@ -156,9 +166,9 @@ mod tests {
         }
     }
 
-    /// Who began without a chain sees that another has begun one meanwhile.
+    /// A writer that began without a chain notices that another writer has begun one.
     #[test]
-    fn writers_side_by_side_take_turns() {
+    fn concurrent_writers_take_turns() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("log");
         let open = |chain| Log::open(&Audit { chain, ..Audit::new(&path) }).expect("open");
@@ -178,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_any_size_is_a_line_that_can_be_verified() {
+    fn a_record_of_any_size_can_be_verified() {
         let place = tempfile::tempdir().expect("a directory");
         let audit = Audit { chain: true, ..Audit::new(place.path().join("log")) };
         let (huge, many) = ("\u{1}".repeat(1 << 20), vec!["\u{1}".repeat(1 << 14); 1 << 6]);
@@ -201,7 +211,7 @@ mod tests {
         });
         let denial = Record::Denial { protection: Protection::Seccomp, subject: &huge, reason: &huge };
         for record in [exec, spawn, denial] {
-            // Opened anew each time: the last line is what is read then.
+            // Opening the log again reads its last line.
             let log = Log::open(&audit).expect("open");
             log.write(Line::new("1", "s", None, record)).expect("written");
         }
@@ -212,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_opened_again_is_an_error_each_time() {
+    fn each_failed_attempt_to_open_the_file_again_is_an_error() {
         let place = tempfile::tempdir().expect("a directory");
         let log = Log::open(&Audit::new(place.path().join("log"))).expect("open");
         std::fs::remove_file(place.path().join("log")).expect("removed");

@@ -1,5 +1,7 @@
-//! The audit log: a line of JSON for each session, command, decision, denial and limit. Names, paths and numbers only;
-//! nothing of what passes, no value of the environment, and arguments only where the policy says so.
+//! The audit log: a line of JSON for each session, command, decision, denial and limit.
+//!
+//! The log has names, paths and numbers. It never has the data of connections or the values of environment variables. It has
+//! the arguments of commands only if the policy asks for them.
 
 pub(crate) mod chain;
 pub(crate) mod file;
@@ -16,11 +18,10 @@ use std::time::SystemTime;
 
 use crate::policy::audit::{Audit, DATE};
 
-// Where the log of a user lies who named none.
-
-/// The usual log of that day, UTC: `$XDG_STATE_HOME/kennel/audit/exec-YYYY-MM-DD.log`, or below `~/.local/state` where
-/// that is not set. `None` where there is no home either. Nothing is made; who opens the log makes its directory with
-/// mode 0700.
+/// The default log of the day (UTC) that contains `date`: `$XDG_STATE_HOME/kennel/audit/exec-YYYY-MM-DD.log`, or the same
+/// below `~/.local/state` if `XDG_STATE_HOME` is not set. `None` if `HOME` is not set either.
+///
+/// This function creates nothing. Kennel creates the directory with mode 0700 when it opens the log.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -31,42 +32,44 @@ use crate::policy::audit::{Audit, DATE};
 /// ```
 #[must_use]
 pub fn audit_log_path(date: SystemTime) -> Option<PathBuf> {
-    Some(directory()?.join(format!("exec-{}.log", day(date))))
+    Some(default_directory()?.join(format!("exec-{}.log", day(date))))
 }
 
 impl Audit {
-    /// The usual log, a file for each day: that of [`audit_log_path`]. `None` where neither `XDG_STATE_HOME` nor `HOME`
-    /// says where.
+    /// The default log, with a file for each day, as [`audit_log_path`] names it. `None` if neither `XDG_STATE_HOME` nor
+    /// `HOME` is set.
     #[must_use]
     pub fn usual() -> Option<Self> {
-        Some(Self::new(directory()?.join(format!("exec-{DATE}.log"))))
+        Some(Self::new(default_directory()?.join(format!("exec-{DATE}.log"))))
     }
 }
 
-fn directory() -> Option<PathBuf> {
-    // What is not absolute is to be ignored (XDG base directory specification).
-    let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = named("XDG_STATE_HOME").or_else(|| Some(named("HOME")?.join(".local/state")))?;
+fn default_directory() -> Option<PathBuf> {
+    // The XDG base directory specification ignores relative paths.
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = variable("XDG_STATE_HOME").or_else(|| Some(variable("HOME")?.join(".local/state")))?;
     Some(state.join("kennel/audit"))
 }
 
-/// A day, UTC, as file names have it.
+/// The day in UTC, as in file names: `2026-01-31`.
 pub(crate) fn day(time: SystemTime) -> String {
     let mut text = humantime::format_rfc3339_seconds(time).to_string();
     text.truncate("2026-01-31".len());
     text
 }
 
-/// Makes the directory of a log where it is the usual one and missing.
+/// Creates the directory of a log if it is the default directory and does not exist.
 ///
 /// # Errors
-/// Those of making it; `PermissionDenied` where others could put a log of theirs into it.
-pub(crate) fn make(log: &Path) -> io::Result<()> {
-    let Some(directory) = directory().filter(|usual| log.parent() == Some(usual)) else { return Ok(()) };
+/// The directory cannot be created; `PermissionDenied` if other users could put their own log into it.
+pub(crate) fn create_default_directory(log: &Path) -> io::Result<()> {
+    let Some(directory) = default_directory().filter(|default| log.parent() == Some(default)) else {
+        return Ok(());
+    };
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-    let found = directory.metadata()?;
-    let is_ours = found.uid() == nix::unistd::geteuid().as_raw() || found.uid() == 0;
-    if is_ours && found.mode() & 0o022 == 0 {
+    let metadata = directory.metadata()?;
+    let is_trusted = metadata.uid() == nix::unistd::geteuid().as_raw() || metadata.uid() == 0;
+    if is_trusted && metadata.mode() & 0o022 == 0 {
         return Ok(());
     }
     Err(io::Error::new(ErrorKind::PermissionDenied, "others can write to its directory"))
@@ -79,15 +82,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_day_is_a_day() {
+    fn a_day_is_in_utc() {
         assert_eq!(day(SystemTime::UNIX_EPOCH + Duration::from_secs(86_399)), "1970-01-01");
         assert_eq!(day(SystemTime::UNIX_EPOCH + Duration::from_secs(86_400)), "1970-01-02");
     }
 
     #[test]
-    fn a_directory_that_is_not_the_usual_one_is_not_made() {
+    fn only_the_default_directory_is_created() {
         let place = tempfile::tempdir().expect("a directory");
-        make(&place.path().join("absent/log")).expect("left alone");
+        create_default_directory(&place.path().join("absent/log")).expect("nothing to do");
         assert!(!place.path().join("absent").exists());
     }
 }

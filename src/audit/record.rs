@@ -1,4 +1,4 @@
-//! What is written down, as data. The names of fields are the format: `docs/audit.md` describes them.
+//! The records of the audit log. The names of variants and fields are the format that `docs/audit.md` describes.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -10,7 +10,8 @@ use crate::policy::network::NetworkMode;
 use crate::policy::profile::Profile;
 use crate::report::enforcement::{Level, Protection};
 use crate::report::failure::Class;
-use crate::report::outcome::{Ended, Limit, Usage};
+use crate::report::limit::Limit;
+use crate::report::outcome::{Ended, Usage};
 
 /// One event.
 #[derive(Clone, Debug, Serialize)]
@@ -20,12 +21,12 @@ pub(crate) enum Record<'r> {
     Session { profile: Profile, workspace: String, network: NetworkMode, enforcement: Level },
     /// A session has ended.
     SessionEnd {},
-    /// A command is about to be handed over.
+    /// A command is about to start.
     Exec {
         program: String,
-        /// How many, without the program.
+        /// The number of arguments, without the program.
         arguments: usize,
-        /// Themselves, where the policy says so.
+        /// The arguments, if the policy asks for them.
         #[serde(skip_serializing_if = "Option::is_none")]
         argv: Option<Vec<String>>,
         directory: String,
@@ -38,10 +39,10 @@ pub(crate) enum Record<'r> {
         limit: Option<Limit>,
         duration_ms: u64,
         usage: Option<Usage>,
-        /// Why, where it did not end by itself.
+        /// Why the command failed, if it did not end by itself.
         class: Option<Class>,
     },
-    /// Something was refused to a command, by a wall other than the proxy.
+    /// A protection other than the proxy refused something to a command.
     Denial { protection: Protection, subject: &'r str, reason: &'r str },
     /// A limit ended a command.
     Limit {
@@ -60,38 +61,38 @@ pub(crate) enum Record<'r> {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum End {
-    /// In the words of the report.
+    /// The command has an outcome.
     Ended(Ended),
-    /// Without an outcome: `failed` where it was not started, `dropped` where nobody waited for its end.
-    Without(&'static str),
+    /// There is no outcome: `failed` if the command could not be started, `dropped` if the caller did not wait for it.
+    NoOutcome(&'static str),
 }
 
-/// A spawn that was asked for: names and lengths.
+/// A request to spawn a program: names and lengths.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Spawn<'r> {
-    /// `allowed`, `denied`; `failed` where it was allowed and did not come to be.
+    /// `allowed` or `denied`; `failed` if the broker allowed the program and could not start it.
     pub(crate) decision: &'static str,
-    /// As it was asked for.
+    /// The program as the request names it.
     pub(crate) program: &'r str,
-    /// Of the manifest, where the arguments are one.
+    /// The operation of the manifest that the arguments match.
     pub(crate) operation: Option<&'r str>,
     pub(crate) shape: ArgumentsShape,
-    /// Names of variables that were asked to be set.
+    /// The names of the variables that the request sets.
     pub(crate) variables: Vec<&'r str>,
     pub(crate) credentials: Vec<&'r str>,
     pub(crate) directory: Option<&'r str>,
-    /// What it is for machines, and in words, where it was not allowed or failed.
+    /// The class of the failure, and its reason in words, if the spawn was denied or failed.
     pub(crate) class: Option<Class>,
     pub(crate) reason: Option<String>,
 }
 
-/// What an argument list is like.
+/// The shape of an argument list.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ArgumentsShape {
-    /// The pattern of its operation.
+    /// The pattern of the operation.
     Pattern(String),
-    /// How many bytes each argument has.
+    /// The length of each argument, in bytes.
     Lengths(Vec<usize>),
 }
 
@@ -100,82 +101,82 @@ pub(crate) enum ArgumentsShape {
 pub(crate) struct Egress {
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
-    /// Where it went.
+    /// The address that the proxy connected to.
     pub(crate) address: Option<IpAddr>,
-    /// `allowed`, `denied`, `failed`; `begun` in a log that fails closed, before what is allowed is dialled.
+    /// `allowed`, `denied` or `failed`; `begun` in a log that fails closed, before the proxy connects.
     pub(crate) decision: &'static str,
     pub(crate) reason: &'static str,
-    /// What it is for machines, where it did not pass.
+    /// The class of the failure, if the connection was denied or failed.
     pub(crate) class: Option<Class>,
     pub(crate) bytes_up: u64,
     pub(crate) bytes_down: u64,
     pub(crate) duration_ms: u64,
 }
 
-/// What is left of texts and lists of a record that is too long: characters and entries.
-const TEXT: usize = 1000;
-const ENTRIES: usize = 40;
+/// The characters that remain of each text if a record is too long.
+const TEXT_MAX: usize = 1000;
+/// The entries that remain of each list if a record is too long.
+const ENTRIES_MAX: usize = 40;
 
-fn text(text: &str) -> &str {
-    text.char_indices().nth(TEXT).map_or(text, |(end, _)| &text[..end])
+fn truncated(text: &str) -> &str {
+    text.char_indices().nth(TEXT_MAX).map_or(text, |(end, _)| &text[..end])
 }
 
 impl Record<'_> {
-    /// Cuts what commands, and those who ask for them, can make as long as they like.
-    pub(crate) fn cut(&mut self) {
-        let short = |long: &mut String| *long = text(long).to_owned();
-        let few = |many: &mut Vec<&str>| {
-            many.truncate(ENTRIES);
-            many.iter_mut().for_each(|long| *long = text(long));
+    /// Truncates the texts and lists whose length commands and callers choose.
+    fn truncate(&mut self) {
+        let truncate_text = |text: &mut String| *text = truncated(text).to_owned();
+        let truncate_list = |list: &mut Vec<&str>| {
+            list.truncate(ENTRIES_MAX);
+            list.iter_mut().for_each(|text| *text = truncated(text));
         };
         match self {
             Self::Exec { program, argv, directory, .. } => {
-                short(program);
-                short(directory);
+                truncate_text(program);
+                truncate_text(directory);
                 if let Some(argv) = argv {
-                    argv.truncate(ENTRIES);
-                    argv.iter_mut().for_each(short);
+                    argv.truncate(ENTRIES_MAX);
+                    argv.iter_mut().for_each(truncate_text);
                 }
             }
             Self::Spawn(Spawn { program, shape, variables, credentials, directory, reason, .. }) => {
-                *program = text(program);
-                *directory = directory.map(text);
-                few(variables);
-                few(credentials);
-                reason.iter_mut().for_each(short);
+                *program = truncated(program);
+                *directory = directory.map(truncated);
+                truncate_list(variables);
+                truncate_list(credentials);
+                reason.iter_mut().for_each(truncate_text);
                 match shape {
-                    ArgumentsShape::Pattern(pattern) => short(pattern),
-                    ArgumentsShape::Lengths(lengths) => lengths.truncate(ENTRIES),
+                    ArgumentsShape::Pattern(pattern) => truncate_text(pattern),
+                    ArgumentsShape::Lengths(lengths) => lengths.truncate(ENTRIES_MAX),
                 }
             }
             Self::Denial { subject, reason, .. } => {
-                *subject = text(subject);
-                *reason = text(reason);
+                *subject = truncated(subject);
+                *reason = truncated(reason);
             }
-            Self::Egress(Egress { host, .. }) => short(host),
-            Self::Session { workspace, .. } => short(workspace),
+            Self::Egress(Egress { host, .. }) => truncate_text(host),
+            Self::Session { workspace, .. } => truncate_text(workspace),
             Self::SessionEnd {} | Self::Exit { .. } | Self::Limit { .. } => {}
         }
     }
 }
 
-// A record with what every line has.
-
+/// One line of the log: a record with the fields that every line has.
 #[derive(Serialize)]
 pub(crate) struct Line<'l> {
-    /// RFC 3339, UTC, milliseconds.
+    /// RFC 3339 in UTC, with milliseconds.
     time: String,
-    /// Of no other record of the host, as long as its process lives.
+    /// Unique among the records on this host while the process of the writer runs.
     id: &'l str,
     session: &'l str,
-    /// The command, where only one can have been it; counted from 1 in its session.
+    /// The number of the command in its session, from 1. `None`: more than one command could be meant.
     exec: Option<u64>,
     #[serde(flatten)]
     record: Record<'l>,
-    /// How many records before this one could not be written.
+    /// The number of records before this one that could not be written.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) lost: u64,
-    /// Whether parts of the record are left out, because it would be no line of a log otherwise.
+    /// Whether the record was truncated to fit into a line.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cut: bool,
     /// The hash of the line before.
@@ -189,20 +190,20 @@ impl<'l> Line<'l> {
         Self { time, id, session, exec, record, lost: 0, cut: false, prev: None }
     }
 
-    /// As JSON, short enough for whoever reads the log.
+    /// The line as JSON without its newline, shorter than [`chain::LINE_MAX`].
     pub(crate) fn into_bytes(mut self) -> serde_json::Result<Vec<u8>> {
         let bytes = serde_json::to_vec(&self)?;
-        // With its newline, and one before it.
-        if (bytes.len() as u64) < chain::LONGEST - 2 {
+        // Room for the newline, and for one before the line.
+        if (bytes.len() as u64) < chain::LINE_MAX - 2 {
             return Ok(bytes);
         }
-        self.record.cut();
+        self.record.truncate();
         self.cut = true;
         serde_json::to_vec(&self)
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -215,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// A record of each kind, with everything that it can have.
+    /// One record of each kind, with all its fields.
     fn all() -> Vec<Record<'static>> {
         let usage = Some(Usage::default());
         vec![
@@ -289,7 +290,7 @@ mod tests {
             for key in fields.keys() {
                 assert!(named.contains(&**key), "{event}: docs/audit.md lacks `{key}`");
             }
-            // The other words in backticks are values or flags.
+            // All other words in backticks are values or flags.
             let values =
                 ["full", "partial", "none", "failed", "dropped", "pattern", "lengths", "--audit-arguments"];
             for word in named {

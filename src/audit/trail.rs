@@ -1,4 +1,4 @@
-//! What one sandbox, a session or a one-shot, leaves in the log: its name, its commands, its records.
+//! The audit trail of one sandbox (a session or a one-shot): its name in the log, its commands and its records.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -6,53 +6,63 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::audit::log::Log;
 use crate::audit::record::{End, Line, Record};
 use crate::report::audit_error::AuditError;
+use crate::report::denial::Denial;
 use crate::report::error::Error;
+use crate::report::failure::Class;
 use crate::report::outcome::{Denial, Outcome};
 use crate::sys::locked;
 
-/// Sessions and one-shots of this process.
-static COUNT: AtomicU64 = AtomicU64::new(0);
+/// The number of sandboxes that this process has created.
+static SANDBOXES: AtomicU64 = AtomicU64::new(0);
 
-/// One sandbox, as the log knows it. There is one without a log too: it is what commands are counted by.
+/// The audit trail of one sandbox. A sandbox without a log has one too, because it numbers the commands.
 #[derive(Debug)]
 pub(crate) struct Trail {
     session: String,
     log: Option<Arc<Log>>,
     records: AtomicU64,
-    /// The number of the last command, and those that run.
-    execs: Mutex<(u64, BTreeSet<u64>)>,
+    commands: Mutex<Commands>,
+}
+
+/// The commands of a sandbox, numbered from 1.
+#[derive(Debug, Default)]
+struct Commands {
+    /// The number of the last command that began.
+    last: u64,
+    /// The numbers of the commands that run.
+    running: BTreeSet<u64>,
 }
 
 impl Trail {
     pub(crate) fn new(log: Option<&Arc<Log>>) -> Arc<Self> {
         Arc::new(Self {
-            session: format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Relaxed)),
+            session: format!("{}.{}", std::process::id(), SANDBOXES.fetch_add(1, Relaxed)),
             log: log.cloned(),
             records: AtomicU64::new(0),
-            execs: Mutex::default(),
+            commands: Mutex::default(),
         })
     }
 
-    /// Its name in the log.
+    /// The name of the sandbox in the log.
     pub(crate) fn session(&self) -> &str {
         &self.session
     }
 
-    /// Whether what cannot be written down must not be.
-    pub(crate) fn is_strict(&self) -> bool {
+    /// Whether nothing may happen that cannot be logged.
+    pub(crate) fn is_fail_closed(&self) -> bool {
         self.log.as_ref().is_some_and(|log| log.audit().fail_closed)
     }
 
-    /// Writes a record down, where there is a log; answers its id.
+    /// Writes a record if there is a log, and returns its id.
     ///
     /// # Errors
-    /// It could not be written, and the policy says that it must be.
+    /// The record could not be written, and the log fails closed.
     pub(crate) fn write<'r>(
         &self,
         exec: Option<u64>,
@@ -69,22 +79,17 @@ impl Trail {
         }
     }
 
-    /// That records could not be written, if so, in words.
-    pub(crate) fn unwritten(&self) -> Option<String> {
-        self.log.as_ref()?.unwritten()
-    }
-
-    /// The number of the command that runs, where it is the only one.
-    pub(crate) fn only(&self) -> Option<u64> {
-        let execs = self.lock();
-        let mut numbers = execs.1.iter();
+    /// The number of the running command, if only one runs.
+    pub(crate) fn only_command(&self) -> Option<u64> {
+        let commands = locked(&self.commands);
+        let mut numbers = commands.running.iter();
         numbers.next().copied().filter(|_| numbers.next().is_none())
     }
 
-    /// A command begins.
+    /// Gives the next command its number, and records its start.
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// As for [`write`](Self::write).
     pub(crate) fn begin(
         self: &Arc<Self>,
         program: &OsStr,
@@ -92,61 +97,57 @@ impl Trail {
         directory: &Path,
     ) -> Result<Exec, AuditError> {
         let number = {
-            let mut execs = self.lock();
-            execs.0 += 1;
-            let number = execs.0;
-            execs.1.insert(number);
+            let mut commands = locked(&self.commands);
+            commands.last += 1;
+            let number = commands.last;
+            commands.running.insert(number);
             number
         };
-        // From here on its end takes the number away.
+        // From here on, dropping it removes the number from the running commands.
         let mut exec =
-            Exec { trail: Arc::clone(self), number, id: None, is_open: false, begun: Instant::now() };
+            Exec { trail: Arc::clone(self), number, id: None, needs_exit: false, start: Instant::now() };
         exec.id = self.write(Some(number), || {
-            let argv = self.log.as_ref().is_some_and(|log| log.audit().arguments);
+            let with_argv = self.log.as_ref().is_some_and(|log| log.audit().arguments);
             let text = |text: &OsString| text.to_string_lossy().into_owned();
             Record::Exec {
                 program: program.to_string_lossy().into_owned(),
                 arguments: arguments.len(),
-                argv: argv.then(|| arguments.iter().map(text).collect()),
+                argv: with_argv.then(|| arguments.iter().map(text).collect()),
                 directory: directory.display().to_string(),
             }
         })?;
-        exec.is_open = self.log.is_some();
+        exec.needs_exit = self.log.is_some();
         Ok(exec)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeSet<u64>)> {
-        locked(&self.execs)
     }
 }
 
-/// A command that runs, until it is dropped. Its end is written down, whatever it is.
+/// A running command. Its end is recorded in every case, at the latest when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Exec {
     trail: Arc<Trail>,
     number: u64,
-    /// Of its record, where that could be written.
+    /// The id of its record, if the record could be written.
     id: Option<String>,
-    /// Whether its end is to be written.
-    is_open: bool,
-    begun: Instant,
+    /// Whether the log still needs the record of its end.
+    needs_exit: bool,
+    start: Instant,
 }
 
 impl Exec {
-    /// The record of the command.
+    /// The id of the record of the command.
     pub(crate) fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// Its end. Whether some of what was to be written down could not be is entered.
-    pub(crate) fn ended(&mut self, outcome: &mut Outcome) {
-        if std::mem::take(&mut self.is_open) {
-            self.write_end(outcome);
-            outcome.unaudited = self.trail.unwritten();
+    /// Records the outcome of the command. Enters into the outcome whether the log has lost records.
+    pub(crate) fn record_outcome(&mut self, outcome: &mut Outcome) {
+        if std::mem::take(&mut self.needs_exit) {
+            self.write_exit(outcome);
+            outcome.unaudited = self.trail.log.as_ref().and_then(|log| log.losses());
         }
     }
 
-    fn write_end(&self, outcome: &Outcome) {
+    fn write_exit(&self, outcome: &Outcome) {
         if let Some(limit) = outcome.limit {
             let (configured, used) = (outcome.configured.as_deref(), outcome.used.as_deref());
             self.write(Record::Limit { limit, configured, used });
@@ -162,57 +163,57 @@ impl Exec {
         });
     }
 
-    /// Whoever learns later what was refused to it.
-    pub(crate) fn late(&self) -> Late {
-        Late { trail: Arc::clone(&self.trail), number: self.number }
+    /// A handle that records denials of this command, also after its end.
+    pub(crate) fn denial_log(&self) -> DenialLog {
+        DenialLog { trail: Arc::clone(&self.trail), number: self.number }
     }
 
-    /// Something was refused to it. What the proxy refuses is written down by the proxy.
-    pub(crate) fn denied(&self, denials: &[Denial]) {
-        self.late().denied(denials);
+    /// Records what the sandbox refused to the command. The proxy records its own refusals.
+    pub(crate) fn record_denials(&self, denials: &[Denial]) {
+        self.denial_log().record(denials);
     }
 
-    /// It could not be started.
-    pub(crate) fn failed(&mut self, error: &Error) {
-        if std::mem::take(&mut self.is_open) {
-            self.unfinished("failed", Some(error.failure().class));
+    /// Records that the command could not be started.
+    pub(crate) fn record_failure(&mut self, error: &Error) {
+        if std::mem::take(&mut self.needs_exit) {
+            self.write_exit_without_outcome("failed", Some(error.failure().class));
         }
     }
 
-    fn unfinished(&self, ended: &'static str, class: Option<crate::report::failure::Class>) {
+    fn write_exit_without_outcome(&self, ended: &'static str, class: Option<Class>) {
         self.write(Record::Exit {
-            ended: End::Without(ended),
+            ended: End::NoOutcome(ended),
             exit_code: None,
             signal: None,
             limit: None,
-            duration_ms: millis(self.begun.elapsed()),
+            duration_ms: millis(self.start.elapsed()),
             usage: None,
             class,
         });
     }
 
-    /// Writes down what has happened: it cannot be refused any more, and the next command will be.
+    /// Writes a record of something that has already happened. If it fails, a log that fails closed refuses the next command.
     fn write(&self, record: Record<'_>) {
         let _ = self.trail.write(Some(self.number), || record);
     }
 }
 
-/// What is known of a command after its end.
+/// Records denials of one command. It stays usable after the end of the command.
 #[derive(Clone, Debug)]
-pub(crate) struct Late {
+pub(crate) struct DenialLog {
     trail: Arc<Trail>,
     number: u64,
 }
 
-impl Late {
-    /// Of a command that is in no log.
+impl DenialLog {
+    /// For a command without a log.
     #[cfg(test)]
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn disabled() -> Self {
         Self { trail: Trail::new(None), number: 0 }
     }
 
-    /// Something was refused to it.
-    pub(crate) fn denied(&self, denials: &[Denial]) {
+    /// Records what the sandbox refused to the command.
+    pub(crate) fn record(&self, denials: &[Denial]) {
         for Denial { protection, subject, reason, .. } in denials {
             let record = || Record::Denial { protection: *protection, subject, reason };
             let _ = self.trail.write(Some(self.number), record);
@@ -222,13 +223,14 @@ impl Late {
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        if std::mem::take(&mut self.is_open) {
-            self.unfinished("dropped", None);
+        if std::mem::take(&mut self.needs_exit) {
+            self.write_exit_without_outcome("dropped", None);
         }
-        self.trail.lock().1.remove(&self.number);
+        locked(&self.trail.commands).running.remove(&self.number);
     }
 }
 
+/// A duration in whole milliseconds, as records have it.
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

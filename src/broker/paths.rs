@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::broker::SpawnPolicy;
-use crate::policy::validate::without_dots;
+use crate::policy::path::without_dots;
 use crate::report::error::Error;
 use crate::report::spawn_error::SpawnError;
 use crate::sys::inode::Identity;

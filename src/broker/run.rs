@@ -69,7 +69,7 @@ async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError
 fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
     let sandbox = sandbox(spawn, audit, own.as_ref())?;
     let mut command = sandbox.command(own.as_ref().map_or(&*spawn.program, |own| &own.at));
-    command.called(&spawn.called).args(&spawn.arguments).output_caps(spawn.limits.output);
+    command.arg0(&spawn.called).args(&spawn.arguments).output_caps(spawn.limits.output);
     for (name, value) in &spawn.environment {
         command.env(name, value);
     }

@@ -11,13 +11,13 @@ use tokio::process::Command;
 use crate::capabilities::granted::{Granted, GrantedPath};
 use crate::capabilities::{Capabilities, environment, granted};
 use crate::host::caller::Caller;
-use crate::plan::request::{c_string, places};
+use crate::plan::request::{c_string, candidates};
 use crate::report::error::Error;
 
 /// The command, to be spawned by whoever asked for it.
 pub(crate) fn command(wanted: &PlainCommand) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
-    let places = places(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
+    let places = candidates(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
     // Where none can be executed, the first that is there says why at spawning, else one that is known not to be there: a
     // directory of PATH that cannot be entered says nothing about the program.
     let place = places

@@ -64,7 +64,7 @@ pub(crate) async fn run(mut command: Command, program: &OsStr, limits: &RunLimit
     let begun = Instant::now();
     let mut group = Group::start(&mut command, program)?;
     let [stdout, stderr] = group.streams(limits)?;
-    let mut streams = [Collected::of(Some(stdout)), Collected::of(Some(stderr))];
+    let mut streams = [Collected::new(Some(stdout)), Collected::new(Some(stderr))];
     let timed_out = gather(&mut streams, &group.exit, limits.timeout).await?;
     let (status, usage) = group.end(timed_out).await?;
     let duration = begun.elapsed();

@@ -1,4 +1,4 @@
-//! A running command, shaped like `tokio::process::Child`: its pipes, its signals, its end.
+//! A running command, in the shape of `tokio::process::Child`: pipes, signals and the end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,47 +19,54 @@ use crate::launch::control::Arrival;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
 
-/// A command that runs. Dropping it ends it, with every process that it started,
-/// unless [`kill_on_drop`](crate::command::Command::kill_on_drop) was turned off.
+/// A running command. Dropping it kills the command and every process that it started, unless
+/// [`kill_on_drop`](crate::command::Command::kill_on_drop) is off.
 #[derive(Debug)]
 pub struct Child {
-    /// Its standard input, if piped.
+    /// Standard input, if piped.
     pub stdin: Option<ChildStdin>,
-    /// Its standard output, if piped. It ends when no process has the pipe open any more: in a session, it may have been
-    /// passed to another command or to a process in the background.
+    /// Standard output, if piped. It ends when no process has the pipe open any more. In a session, the command may have
+    /// passed the pipe to another command or to a background process.
     pub stdout: Option<ChildOutput>,
-    /// Its standard error, if piped.
+    /// Standard error, if piped.
     pub stderr: Option<ChildOutput>,
-    /// Its terminal, if one was asked for and the command has started.
+    /// The terminal, if the caller asked for one and the command has started.
     pub terminal: Option<Terminal>,
     kill_on_drop: bool,
     running: Option<Running>,
-    /// The end, once it was told.
-    ended: Option<Outcome>,
+    /// The outcome, once it is known.
+    outcome: Option<Outcome>,
 }
 
 impl Child {
-    pub(crate) fn new(running: Running, kill_on_drop: bool) -> Self {
+    /// `pipes` are the caller's ends of the standard streams.
+    pub(crate) fn new(
+        running: Running,
+        pipes: [Option<OwnedFd>; 3],
+        kill_on_drop: bool,
+    ) -> Result<Self, Error> {
         let (stdin, stdout, stderr, terminal) = (None, None, None, None);
-        Self { stdin, stdout, stderr, terminal, kill_on_drop, running: Some(running), ended: None }
+        let running = Some(running);
+        let mut child = Self { stdin, stdout, stderr, terminal, kill_on_drop, running, outcome: None };
+        child.open_pipes(pipes)?;
+        Ok(child)
     }
 
-    /// Takes our ends of the pipes.
-    pub(crate) fn connect(&mut self, [input, output, error]: [Option<OwnedFd>; 3]) -> Result<(), Error> {
+    fn open_pipes(&mut self, [stdin, stdout, stderr]: [Option<OwnedFd>; 3]) -> Result<(), Error> {
         let Some(running) = &self.running else { return Ok(()) };
-        let [of_output, of_error] = running.output_caps();
+        let [stdout_cap, stderr_cap] = running.spec.output_caps;
         let reader = |fd: Option<OwnedFd>, cap| fd.map(|fd| ChildOutput::new(fd, cap)).transpose();
         let failed = || Error::io("open a pipe to the command");
-        self.stdin = input.map(ChildStdin::new).transpose().map_err(failed())?;
-        self.stdout = reader(output, of_output).map_err(failed())?;
-        self.stderr = reader(error, of_error).map_err(failed())?;
+        self.stdin = stdin.map(ChildStdin::new).transpose().map_err(failed())?;
+        self.stdout = reader(stdout, stdout_cap).map_err(failed())?;
+        self.stderr = reader(stderr, stderr_cap).map_err(failed())?;
         for stream in self.stdout.iter_mut().chain(&mut self.stderr) {
             if let Some(flood) = running.flood() {
-                stream.ends_by(flood);
+                stream.end_at_cap(flood);
             }
         }
-        if let (Some(stderr), Some(judge)) = (&mut self.stderr, running.judge()) {
-            stderr.explain_by(judge.clone(), running.late());
+        if let (Some(stderr), Some(judge)) = (&mut self.stderr, &running.spec.judge) {
+            stderr.explain_errors(judge.clone(), running.log.exec.late());
         }
         Ok(())
     }
@@ -68,47 +75,47 @@ impl Child {
     pub(crate) async fn started(&mut self) -> Result<(), Error> {
         while let Some(running) = self.running.as_mut().filter(|running| !running.has_started()) {
             let arrival = running.next().await?;
-            self.ended = self.arrived(arrival)?;
+            self.outcome = self.take_in(arrival)?;
         }
         Ok(())
     }
 
-    /// Waits for the end of the command; when this returns, no process of the sandbox can do anything any more. If a
-    /// killed process is stuck in a system call, this returns two seconds later anyway, and that call may still be carried
-    /// out ([`Outcome::is_left`]). Standard input is closed first. Called again it answers the same, as with
+    /// Closes standard input and waits for the end of the command. When this returns, no process of the sandbox can do
+    /// anything any more. One exception: if a killed process is stuck in a system call, this returns after two seconds,
+    /// and the kernel may still finish that call ([`Outcome::is_left`]). A second call returns the same outcome, as with
     /// `tokio::process`.
     ///
     /// # Errors
-    /// Those of [`Command::spawn`](crate::command::Command::spawn), if the start was not waited for; [`Error::Lost`] if the sandbox
-    /// was killed from outside, and where another error was answered before.
+    /// As for [`Command::spawn`](crate::command::Command::spawn), if nobody waited for the start; [`Error::Lost`] if
+    /// somebody outside killed the sandbox, or if an earlier call failed.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn wait(&mut self) -> Result<Outcome, Error> {
         self.end().await?;
-        self.ended.clone().ok_or(Error::Lost)
+        self.outcome.clone().ok_or(Error::Lost)
     }
 
-    /// The same for who asks once.
+    /// Like [`wait`](Self::wait), without the copy.
     pub(crate) async fn outcome(mut self) -> Result<Outcome, Error> {
         self.end().await?;
-        self.ended.take().ok_or(Error::Lost)
+        self.outcome.take().ok_or(Error::Lost)
     }
 
-    /// Waits until the end is known and everything is let go.
+    /// Waits for the outcome and releases the sandbox.
     async fn end(&mut self) -> Result<(), Error> {
         drop(self.stdin.take());
-        while self.ended.is_none() {
+        while self.outcome.is_none() {
             let running = self.running.as_mut().ok_or(Error::Lost)?;
             let arrival = running.next().await?;
-            self.ended = self.arrived(arrival)?;
+            self.outcome = self.take_in(arrival)?;
         }
-        self.let_go().await;
+        self.release().await;
         Ok(())
     }
 
-    /// Lets go of a sandbox that has told its end. Whoever gives up waiting for it can come back.
-    async fn let_go(&mut self) {
+    /// Releases a sandbox whose end is known. If the caller drops this future, another call continues.
+    async fn release(&mut self) {
         if let Some(running) = &mut self.running {
             running.drain().await;
         }
@@ -120,13 +127,13 @@ impl Child {
     /// Waits for the end and collects what the command writes to its pipes until then.
     ///
     /// # Errors
-    /// Those of [`wait`](Self::wait).
+    /// As for [`wait`](Self::wait).
     ///
     /// # Panics
-    /// As [`wait`](Self::wait).
+    /// As for [`wait`](Self::wait).
     pub async fn wait_with_output(mut self) -> Result<Output, Error> {
-        let mut stdout = Collected::of(self.stdout.take());
-        let mut stderr = Collected::of(self.stderr.take());
+        let mut stdout = Collected::new(self.stdout.take());
+        let mut stderr = Collected::new(self.stderr.take());
         {
             let mut end = pin!(self.end());
             loop {
@@ -137,47 +144,47 @@ impl Child {
                 }
             }
         }
-        let mut outcome = self.ended.take().ok_or(Error::Lost)?;
-        // Somebody may hold the pipes still: what lives on in the background, or another command of the session that
-        // was given them. What comes after the end is not the command's.
+        let mut outcome = self.outcome.take().ok_or(Error::Lost)?;
+        // A background process or another command of the session may still hold the pipes. What they write after the end is
+        // not the output of this command.
         let (stdout, kept_out) = stdout.rest()?;
         let (stderr, kept_err) = stderr.rest()?;
         outcome.count(stdout.as_ref(), stderr.as_ref());
         Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
     }
 
-    /// Sends a signal to the command's process group. SIGSTOP and SIGCONT reach every process of the sandbox.
+    /// Sends a signal to the process group of the command. SIGSTOP and SIGCONT reach every process of the sandbox.
     ///
     /// # Errors
-    /// `EINVAL` for a number that is no signal, and those of send(2). A command that has ended is not an error.
+    /// `EINVAL` if the number is not a signal; errors of send(2). It is not an error that the command has ended.
     pub fn signal(&self, number: i32) -> io::Result<()> {
         let is_signal = |number: &u32| *number <= libc::SIGRTMAX().cast_unsigned();
         let number = u32::try_from(number).ok().filter(is_signal).ok_or(Errno::EINVAL)?;
         self.running.as_ref().map_or(Ok(()), |running| running.signal(number))
     }
 
-    /// Asks for every process of the sandbox to be killed; [`wait`](Self::wait) returns when that is done.
+    /// Orders the kill of every process of the sandbox. [`wait`](Self::wait) returns when they are gone.
     ///
     /// # Errors
-    /// Those of send(2).
+    /// Errors of send(2).
     pub fn start_kill(&mut self) -> io::Result<()> {
         self.running.as_mut().map_or(Ok(()), |running| running.kill(Cause::Killed))
     }
 
-    /// Kills every process of the sandbox and waits until that is done.
+    /// Kills every process of the sandbox and waits until they are gone.
     ///
     /// # Errors
-    /// Those of [`wait`](Self::wait).
+    /// As for [`wait`](Self::wait).
     ///
     /// # Panics
-    /// As [`wait`](Self::wait).
+    /// As for [`wait`](Self::wait).
     pub async fn kill(&mut self) -> Result<Outcome, Error> {
         self.start_kill().map_err(Error::io("order the end of the sandbox"))?;
         self.wait().await
     }
 
-    /// Takes in what came from init; answers the outcome when it is the end.
-    fn arrived(&mut self, arrival: Arrival) -> Result<Option<Outcome>, Error> {
+    /// Processes a message of init. Returns the outcome if it reports the end.
+    fn take_in(&mut self, arrival: Arrival) -> Result<Option<Outcome>, Error> {
         let Some(running) = self.running.as_mut() else { return Err(Error::Lost) };
         let result = match arrival {
             Arrival::Terminal(master) => {
@@ -193,10 +200,10 @@ impl Child {
             Arrival::Report(Report::Failed { section, index, errno }) => {
                 Err(running.failure(section, index, errno))
             }
-            // Its descriptor was lost for want of room for one.
+            // The message lost its descriptor: this program has no room for another one.
             Arrival::Report(Report::Terminal {} | Report::Refusing {}) => Err(Error::no_descriptor()),
             Arrival::Refusing(listener) => {
-                running.follow(listener)?;
+                running.follow_seccomp(listener)?;
                 return Ok(None);
             }
             Arrival::Born(_)
@@ -210,12 +217,12 @@ impl Child {
                 running.note(&report);
                 return Ok(None);
             }
-            // Init was killed: by the last resort of ours, or with its command for want of memory.
+            // Init was killed: by Kennel because it did not obey, or by the kernel because the memory limit was hit.
             Arrival::Closed if running.was_killed() || running.was_killed_for_memory() => {
                 Ok(Some(running.outcome(ExitStatus::from_raw(libc::SIGKILL), Usage::default(), None)))
             }
             Arrival::Closed => {
-                running.undo_unheard();
+                running.undo_and_log();
                 Err(running.lost())
             }
         };

@@ -1,7 +1,7 @@
-//! What ended a command, decided in one place for every way in which commands are run. Pure: facts in, a verdict out.
+//! Decides how a command ended, for every way to run one: facts in, a verdict out.
 //!
-//! A limit is named where the kernel or Kennel said so, or by a rule that [`Limit`] tells beside its name; never on a
-//! guess, and never for a command that succeeded.
+//! It names a limit only if the kernel or Kennel reported it, or by a rule that [`Limit`] documents. It never guesses, and
+//! it never names a limit for a command that succeeded.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -21,46 +21,45 @@ use crate::protect::recheck::Undone;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::{Error, NOT_PERMITTED, TERMINAL, WORKING_DIRECTORY};
 use crate::report::failure;
-use crate::report::outcome::{Ended, Limit, Outcome, Usage};
+use crate::report::limit::Limit;
+use crate::report::outcome::{Ended, Outcome, Usage};
 
-/// Why Kennel ordered the end of a command.
+/// Why Kennel killed a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Its wall time was up.
+    /// The wall time was over.
     TimedOut,
-    /// The caller wanted it.
+    /// The caller asked for it.
     Killed,
-    /// It wrote more than the policy lets it: how many bytes of one stream were seen by then, and how many are kept.
+    /// It wrote more than the policy allows: Kennel had read `seen` bytes of one stream, and `cap` is the limit.
     Flooded { seen: u64, cap: u64 },
 }
 
-/// A private file system in which nothing was left when a command ended: its size, and how many inodes it has.
+/// A private file system that was full when the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// No bytes.
+    /// No space was left; the size in bytes.
     Bytes(u64),
-    /// No inodes.
+    /// No inode was left; the number of inodes.
     Inodes(u64),
 }
 
-/// What is known of an end.
+/// What is known about an end.
 pub(crate) struct Facts<'f> {
     pub(crate) status: ExitStatus,
-    /// Why Kennel ordered its end, if it did.
+    /// Why Kennel killed it, if it did.
     pub(crate) cause: Option<Cause>,
     pub(crate) duration: Duration,
     pub(crate) usage: &'f Usage,
-    /// What held for it.
     pub(crate) limits: &'f Limits,
-    /// The wall time that held for it.
+    /// The wall time that it had.
     pub(crate) timeout: Option<Duration>,
-    /// A private file system that was full at its end.
     pub(crate) full: Option<Full>,
-    /// What its cgroup says; nothing where it has none.
+    /// The counters of its cgroup; all zero without one.
     pub(crate) group: &'f CgroupUsage,
 }
 
-/// What it comes to.
+/// The verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ending {
     pub(crate) ended: Ended,
@@ -68,7 +67,7 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// The outcome of a command that ended so; nothing was enforced, refused, counted or recorded yet.
+    /// The outcome so far, still without enforcement, denials, output and audit.
     pub(crate) fn outcome(self, facts: &Facts<'_>) -> Outcome {
         let limit = self.hit.as_ref().map(|hit| hit.limit);
         let (configured, used) = self.hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
@@ -94,7 +93,7 @@ impl Ending {
     }
 }
 
-/// The limit that ended a command, its value and what was used of it, in the words of the policy.
+/// The limit that ended a command, its value and how much was used, written as in a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
     pub(crate) limit: Limit,
@@ -102,12 +101,13 @@ pub(crate) struct Hit {
     pub(crate) used: Option<String>,
 }
 
-/// Whether a command has the status of a kill. With any other it ended by itself, and what was ordered meanwhile came too late.
+/// Whether the status is that of a kill. With any other status the command ended by itself, before the order to kill it took
+/// effect.
 pub(crate) fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(libc::SIGKILL)
 }
 
-/// Decides.
+/// Decides how the command ended.
 pub(crate) fn ending(facts: &Facts<'_>) -> Ending {
     let by_itself = if facts.status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
     let (ended, hit) = match facts.cause.filter(|_| was_killed(facts.status)) {
@@ -142,7 +142,7 @@ fn full(full: Full) -> Hit {
     Hit { limit: Limit::Tmpfs, configured: Some(words.clone()), used: Some(words) }
 }
 
-/// A cgroup was at its limit of memory, and processes of this command were killed for it.
+/// A cgroup reached its memory limit, and the kernel killed processes of this command.
 fn out_of_memory(facts: &Facts<'_>) -> Option<Hit> {
     let words = |bytes: u64| Size::from_bytes(bytes).to_string();
     facts.group.ran_out_of_memory().then(|| Hit {
@@ -152,23 +152,24 @@ fn out_of_memory(facts: &Facts<'_>) -> Option<Hit> {
     })
 }
 
-/// A cgroup refused the command a process or thread.
+/// A cgroup refused a new process or thread.
 fn out_of_pids(facts: &Facts<'_>) -> Option<Hit> {
     facts.group.refused_pids.then(|| Hit {
         limit: Limit::Pids,
         configured: facts.limits.pids.map(|count| count.to_string()),
-        // Without its init.
+        // Init does not count.
         used: facts.usage.peak_pids.map(|count| count.saturating_sub(1).to_string()),
     })
 }
 
-/// Limits that end a process by a signal of their own. A shell tells of a child that ended so by a status of its own.
+/// Limits with their own signal. A shell reports such a signal of its child as status 128 + signal.
 fn by_signal(facts: &Facts<'_>) -> Option<Hit> {
     let by_shell = facts.status.code().map(|code| code - 128);
     let is = |signal| facts.status.signal() == Some(signal) || by_shell == Some(signal);
     let used = Duration::from_micros(facts.usage.user_us.saturating_add(facts.usage.system_us));
     if let Some(span) = facts.limits.cpu_time {
-        // SIGKILL comes a second after SIGXCPU, to who does not heed that; others send it as well.
+        // If a process ignores SIGXCPU, the kernel sends SIGKILL a second later. Other senders use SIGKILL too, so the used
+        // time decides.
         if is(libc::SIGXCPU) || is(libc::SIGKILL) && used >= hard_limit(span) {
             let millis = Duration::from_millis(u64::try_from(used.as_millis()).unwrap_or(u64::MAX));
             return Some(Hit {
@@ -182,32 +183,32 @@ fn by_signal(facts: &Facts<'_>) -> Option<Hit> {
     Some(Hit { limit: Limit::FileSize, configured: Some(size.to_string()), used: None })
 }
 
-/// From when on the kernel kills for a limit in whole seconds. It counts ticks there, which on a busy machine are some
-/// hundred milliseconds more than the time that it tells of afterwards.
+/// The CPU time at which the kernel sends SIGKILL. It counts whole seconds in ticks. On a busy machine, the ticks add up to some
+/// hundred milliseconds more than the usage that the kernel reports at the end.
 fn hard_limit(span: Span) -> Duration {
     const TICKS: Duration = Duration::from_millis(500);
     Duration::from_secs(span.whole_seconds() + 1).saturating_sub(TICKS)
 }
 
-// What a command's end was: why it did not start, or its outcome.
+// The error of a failed start, and the outcome of a command that ran.
 
 impl Running {
-    /// The error for a failed start.
+    /// The error of a failed start.
     pub(crate) fn failure(&mut self, section: u32, index: u32, errno: i32) -> Error {
-        let error = self.why(section, index, errno);
-        self.exec.failed(&error);
+        let error = self.start_error(section, index, errno);
+        self.log.exec.failed(&error);
         error
     }
 
-    fn why(&self, section: u32, index: u32, errno: i32) -> Error {
+    fn start_error(&self, section: u32, index: u32, errno: i32) -> Error {
         let source = io::Error::from_raw_os_error(errno);
-        let program = || self.asked.program.to_string_lossy().into_owned();
+        let program = || self.spec.program.to_string_lossy().into_owned();
         match (section, index, errno) {
             (section::REQUEST, request::EXEC, libc::ENOENT) => Error::NotFound { program: program() },
             (section::REQUEST, request::EXEC, _) => Error::NotExecutable { program: program(), source },
             (section::REQUEST, request::CWD, _) => Error::Command {
                 what: WORKING_DIRECTORY,
-                value: self.asked.directory.display().to_string(),
+                value: self.spec.directory.display().to_string(),
                 reason: match errno {
                     libc::EACCES => format!("cannot be entered in the sandbox: {NOT_PERMITTED}"),
                     _ => format!("cannot be entered in the sandbox: {}", failure::words(&source)),
@@ -216,64 +217,66 @@ impl Running {
             (section::REQUEST, request::TERMINAL, _) => Error::Io { what: TERMINAL, source },
             (section::REQUEST, _, _) => Error::Io { what: "hand the command over", source },
             (section::LIMITS, _, _) => Error::Io { what: "set the command's limits", source },
-            _ => self.prepared.step_failed(self.asked.narrow.as_ref(), (section, index), errno),
+            _ => self.prepared.step_failed(self.spec.own_steps.as_ref(), (section, index), errno),
         }
     }
 
-    /// What its cgroup says that was used, where it has one.
+    /// The counters of its cgroup; all zero without one.
     fn used(&self) -> CgroupUsage {
         self.inside.get_ref().leaf().map(Leaf::used).unwrap_or_default()
     }
 
-    /// Whether the kernel killed processes of it for want of memory, which takes everything of its cgroup.
+    /// Whether the kernel killed processes because memory ran out. That kills everything in the cgroup, init included.
     pub(crate) fn was_killed_for_memory(&self) -> bool {
         self.used().was_killed_for_memory()
     }
 
-    /// What became of the command; `full` is a private file system of it in which nothing was left.
+    /// The outcome of the command. `full` is a private file system that was full at the end.
     pub(crate) fn outcome(&mut self, status: ExitStatus, mut usage: Usage, full: Option<Full>) -> Outcome {
-        let duration = self.born.elapsed();
-        self.killed = self.killed.filter(|_| was_killed(status));
+        let duration = self.started_at.elapsed();
+        self.stop.cause = self.stop.cause.filter(|_| was_killed(status));
         let group = self.used();
         group.enter(&mut usage);
         let facts = Facts {
             status,
-            cause: self.killed,
+            cause: self.stop.cause,
             duration,
             usage: &usage,
-            limits: &self.asked.limits,
-            timeout: self.asked.timeout,
+            limits: &self.spec.limits,
+            timeout: self.spec.timeout,
             full,
             group: &group,
         };
         let ended = ending(&facts).outcome(&facts);
         let (user_us, system_us) = (usage.user_us, usage.system_us);
-        tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
+        tracing::debug!(parent: &self.log.span, %status, user_us, system_us, killed = usage.killed, "ended");
         let inside = self.inside.get_ref();
         let Undone { mut denials, is_left } =
-            if self.is_stuck { inside.undo_so_far() } else { inside.undo() };
-        denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
-        if let (Some(limit), Some(judge)) = (ended.limit, &self.asked.judge) {
-            denials.extend(explain::of_end(&judge.limits, limit));
+            if self.stop.is_stuck { inside.undo_so_far() } else { inside.undo() };
+        let by_seccomp = self.refusals.seccomp.iter();
+        denials.extend(by_seccomp.flat_map(|refusals| refusals.denials(!status.success())));
+        if let (Some(limit), Some(judge)) = (ended.limit, &self.spec.judge) {
+            denials.extend(explain::denial_for_limit(&judge.limits, limit));
         }
-        self.exec.denied(&denials);
-        denials.extend(self.witness.iter().flat_map(Witness::denials));
+        self.log.exec.denied(&denials);
+        // The proxy has already recorded its own.
+        denials.extend(self.refusals.proxy.iter().flat_map(Witness::denials));
         let mut outcome = Outcome {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
             is_left,
-            audit_id: self.exec.id().map(str::to_owned),
+            audit_id: self.log.exec.id().map(str::to_owned),
             ..ended
         };
-        self.exec.ended(&mut outcome);
+        self.log.exec.ended(&mut outcome);
         outcome
     }
 
-    /// The private file system that init found full, as it says which.
-    pub(crate) fn full(&self, which: u32) -> Option<Full> {
-        let (room, lacks_inodes) = control::full::read(which)?;
-        let room = self.prepared.compiled.rooms.get(room)?;
-        Some(if lacks_inodes { Full::Inodes(room.inodes) } else { Full::Bytes(room.size) })
+    /// The private file system that init reported as full. `code` is the field of the report.
+    pub(crate) fn full(&self, code: u32) -> Option<Full> {
+        let (index, lacks_inodes) = control::full::read(code)?;
+        let tmpfs = self.prepared.compiled.rooms.get(index)?;
+        Some(if lacks_inodes { Full::Inodes(tmpfs.inodes) } else { Full::Bytes(tmpfs.size) })
     }
 }
 
@@ -313,11 +316,11 @@ mod tests {
     }
 
     #[test]
-    fn signals_of_limits_name_them_where_there_is_one() {
+    fn a_signal_names_the_limit_that_sends_it_if_the_command_has_one() {
         let of = |raw| judged(raw, None, 3_100_000, &limits(), None).hit;
         let cpu = hit(Limit::CpuTime, "2s", Some("3100ms"));
         assert_eq!(of(libc::SIGXCPU), cpu);
-        assert_eq!(of(exit(128 + libc::SIGXCPU)), cpu, "as a shell tells of its child");
+        assert_eq!(of(exit(128 + libc::SIGXCPU)), cpu, "as a shell reports its child");
         assert_eq!(of(libc::SIGKILL), cpu, "the hard limit");
         let size = hit(Limit::FileSize, "4K", None);
         assert_eq!(of(libc::SIGXFSZ), size);
@@ -327,9 +330,9 @@ mod tests {
         }
     }
 
-    /// An out-of-memory killer of the host's, or anybody else.
+    /// The out-of-memory killer of the host sends SIGKILL, and so may anybody else.
     #[test]
-    fn a_kill_before_the_time_is_up_is_no_limit_s() {
+    fn a_kill_before_the_hard_limit_names_no_limit() {
         for raw in [libc::SIGKILL, exit(128 + libc::SIGKILL)] {
             assert_eq!(judged(raw, None, 2_400_000, &limits(), None).hit, None);
             let short = Limits { cpu_time: Some(Duration::from_millis(100).into()), ..Limits::default() };
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kennel_ended_it_for_comes_first() {
+    fn the_cause_of_kennels_kill_comes_first() {
         let room = Some(Full::Bytes(1 << 20));
         let wall = judged(libc::SIGKILL, Some(Cause::TimedOut), 9_000_000, &limits(), room);
         let expected = hit(Limit::WallTime, "2s", Some("2250ms"));
@@ -350,12 +353,12 @@ mod tests {
         let flood = Some(Cause::Flooded { seen: 1500, cap: 1024 });
         let flooded = judged(libc::SIGKILL, flood, 0, &limits(), room);
         assert_eq!(flooded.hit, hit(Limit::Output, "1K", Some("1500")));
-        assert_eq!(judged(0, flood, 0, &limits(), room).hit, None, "it was over before");
-        assert_eq!(judged(exit(3), flood, 0, &limits(), None).hit, None, "so it was");
+        assert_eq!(judged(0, flood, 0, &limits(), room).hit, None, "it had ended before");
+        assert_eq!(judged(exit(3), flood, 0, &limits(), None).hit, None, "it had ended before");
     }
 
     #[test]
-    fn who_ended_before_the_kill_ended_by_itself() {
+    fn a_command_that_ended_before_the_kill_ended_by_itself() {
         for cause in [Cause::TimedOut, Cause::Killed] {
             for (raw, ended) in
                 [(0, Ended::Exited), (exit(3), Ended::Exited), (libc::SIGTERM, Ended::Signaled)]
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn full_places_count_for_who_failed() {
+    fn a_full_file_system_counts_only_if_the_command_failed() {
         let of = |raw, full| judged(raw, None, 0, &limits(), Some(full)).hit;
         assert_eq!(of(exit(1), Full::Bytes(4 << 20)), hit(Limit::Tmpfs, "4M", Some("4M")));
         assert_eq!(of(libc::SIGBUS, Full::Bytes(4 << 20)), hit(Limit::Tmpfs, "4M", Some("4M")));
@@ -377,14 +380,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn who_succeeds_by_itself_hit_no_limit(used: u64, seen: u64, cap: u64, room: u64, floods: bool) {
+        fn a_command_that_succeeds_hit_no_limit(used: u64, seen: u64, cap: u64, room: u64, floods: bool) {
             let cause = if floods { Cause::Flooded { seen, cap } } else { Cause::TimedOut };
             let ending = judged(0, Some(cause), used, &limits(), Some(Full::Bytes(room)));
             prop_assert_eq!(ending, Ending { ended: Ended::Exited, hit: None });
         }
 
         #[test]
-        fn what_the_policy_does_not_limit_is_never_named(raw in 0..0x8000_i32, used: u64) {
+        fn a_limit_that_the_policy_does_not_set_is_never_named(raw in 0..0x8000_i32, used: u64) {
             let ending = judged(raw, None, used, &Limits::default(), None);
             prop_assert_eq!(ending.hit, None);
         }

@@ -1,6 +1,8 @@
-//! Which wall refused what, after a command failed: from what the filter of system calls was asked about (`refused`),
-//! and from what the command said on stderr (`text`), judged by the policy. What it says is taken for a hint where to
-//! look, never for a fact: whatever is told of a path is true under the policy, whoever made the command say so.
+//! Explains after a failure which wall refused what. The sources are the seccomp filter (`refused`) and the error messages on
+//! stderr (`text`).
+//!
+//! A message is only a hint where to look. The policy decides: what a denial says about a path is true, even if the command
+//! was made to print a false message.
 
 pub(crate) mod refused;
 #[cfg(test)]
@@ -13,35 +15,34 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use crate::command::explain::text::{Complaint, Named, Trouble};
-use crate::plan::explain::Terms;
+use crate::plan::explain::Explainer;
 use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
+use crate::report::denial::{Basis, Denial, advice};
 use crate::report::enforcement::Protection;
-use crate::report::outcome::{Basis, Denial, Limit};
-use crate::report::subject::advice;
+use crate::report::limit::Limit;
 
-/// More denials than that are not made of what one command says.
+/// Most denials from the messages of one command.
 const MOST: usize = 16;
 
-/// What explains the errors of one command.
+/// Explains the errors of one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
     pub(crate) terms: Arc<Terms>,
-    /// Where it started.
+    /// Its working directory.
     pub(crate) directory: PathBuf,
-    /// All limits that hold for it.
+    /// All limits of the command.
     pub(crate) limits: Limits,
-    /// What it goes without.
-    pub(crate) narrowed: Vec<Restriction>,
+    pub(crate) restrictions: Vec<Restriction>,
 }
 
 impl Judge {
-    /// What the errors are about that the end of its stderr has, as far as the sandbox is the reason.
-    pub(crate) fn denials(&self, said: &[u8]) -> Vec<Denial> {
+    /// The errors in `stderr` that the sandbox caused.
+    pub(crate) fn denials(&self, stderr: &[u8]) -> Vec<Denial> {
         let mut denials: Vec<Denial> = Vec::new();
-        for complaint in text::complaints(said) {
-            for denial in self.of(&complaint) {
+        for complaint in text::complaints(stderr) {
+            for denial in self.denials_for(&complaint) {
                 if denials.len() < MOST && !denials.contains(&denial) {
                     denials.push(denial);
                 }
@@ -50,31 +51,31 @@ impl Judge {
         denials
     }
 
-    fn of(&self, complaint: &Complaint) -> Vec<Denial> {
+    fn denials_for(&self, complaint: &Complaint) -> Vec<Denial> {
         match complaint {
             Complaint::File(errno, named) => {
-                let of_paths = named.iter().filter_map(|named| self.of_path(named, *errno));
-                of_paths.chain(of_error(&self.limits, *errno)).collect()
+                let for_paths = named.iter().filter_map(|named| self.denial_for_path(named, *errno));
+                for_paths.chain(denial_for_errno(&self.limits, *errno)).collect()
             }
-            Complaint::Network(what) => network_denial(&self.terms, what).into_iter().collect(),
+            Complaint::Network(trouble) => network_denial(&self.terms, trouble).into_iter().collect(),
         }
     }
 
-    fn of_path(&self, named: &Named, errno: Errno) -> Option<Denial> {
-        let mut denial = self.terms.explain(&self.directory.join(&named.path), errno, &self.narrowed)?;
-        // A command may have gone to another directory, and lines near each other may have nothing to do with each other.
-        if named.path.is_relative() || !named.beside {
+    fn denial_for_path(&self, named: &Named, errno: Errno) -> Option<Denial> {
+        let mut denial = self.terms.explain(&self.directory.join(&named.path), errno, &self.restrictions)?;
+        // The command may have changed its directory, and neighbouring lines may be about different things.
+        if named.path.is_relative() || !named.is_same_line {
             denial.basis = Basis::Possible;
         }
         Some(denial)
     }
 }
 
-// Limits that an error may be the doing of: which, its value, the flag that raises it. Pure.
+// Limits: which limit may have caused an error, its value, and the flag that raises it.
 
-/// The limit that answers `errno`, where the command has it. Others give the same: the host's own, or one that the
-/// command has set itself.
-pub(crate) fn of_error(limits: &Limits, errno: Errno) -> Option<Denial> {
+/// The limit that causes `errno`, if the command has it. Only a possible cause: limits of the host, or limits that the command
+/// sets itself, cause the same error.
+fn denial_for_errno(limits: &Limits, errno: Errno) -> Option<Denial> {
     let limit = match errno {
         Errno::EFBIG => Limit::FileSize,
         Errno::EMFILE => Limit::OpenFiles,
@@ -82,12 +83,13 @@ pub(crate) fn of_error(limits: &Limits, errno: Errno) -> Option<Denial> {
         Errno::EAGAIN => Limit::Pids,
         _ => return None,
     };
-    of_end(limits, limit)
+    denial_for_limit(limits, limit)
 }
 
-/// The limit that a command seems to have ended for: it ended by the limit's signal, which it may also have sent itself.
-/// Wall time, output and private places are no protections of their own, and told as such.
-pub(crate) fn of_end(limits: &Limits, limit: Limit) -> Option<Denial> {
+/// A denial for the limit that seems to have ended a command. Only a possible cause: the command may have sent itself the
+/// signal of the limit. Wall time, output and tmpfs size are not protections; [`Outcome`](crate::report::outcome::Outcome)
+/// reports them.
+pub(crate) fn denial_for_limit(limits: &Limits, limit: Limit) -> Option<Denial> {
     let (protection, value, flag) = match limit {
         Limit::Memory => (Protection::Memory, limits.memory?.to_string(), Some("--memory SIZE")),
         Limit::Pids => (Protection::Pids, limits.pids?.to_string(), Some("--pids N")),
@@ -96,10 +98,10 @@ pub(crate) fn of_end(limits: &Limits, limit: Limit) -> Option<Denial> {
         Limit::OpenFiles => (Protection::OpenFiles, limits.open_files?.to_string(), None),
         Limit::WallTime | Limit::Output | Limit::Tmpfs => return None,
     };
-    Some(denial(protection, &value, flag))
+    Some(limit_denial(protection, &value, flag))
 }
 
-fn denial(protection: Protection, value: &str, flag: Option<&str>) -> Denial {
+fn limit_denial(protection: Protection, value: &str, flag: Option<&str>) -> Denial {
     let reason = match protection {
         Protection::FileSize | Protection::OpenFiles => {
             format!("the limit is {value}, {protection} in [limits] of a policy file")
@@ -115,23 +117,23 @@ fn denial(protection: Protection, value: &str, flag: Option<&str>) -> Denial {
     }
 }
 
-// Errors of the network that follow from the policy. What the proxy refuses it tells itself.
+// Network errors that follow from the policy. The proxy itself reports what it refuses.
 
-/// Where the command does not say what it wanted to reach.
+/// Stands for the destination if the message names none.
 const ANYWHERE: &str = "HOST:PORT";
 
-/// What the sandbox has to do with it, if anything.
-pub(crate) fn network_denial(terms: &Terms, what: &Trouble) -> Option<Denial> {
-    match (what, terms.network) {
+/// The denial for a network error, if the sandbox caused it.
+fn network_denial(terms: &Terms, trouble: &Trouble) -> Option<Denial> {
+    match (trouble, terms.network) {
         (Trouble::Unreachable, NetworkMode::None) => Some(no_network(terms, "network".to_owned(), ANYWHERE)),
         (Trouble::Name(name), NetworkMode::None) => {
             let subject = name.clone().unwrap_or_else(|| "network".to_owned());
-            // The port is not said; most that asks for a name speaks HTTPS.
+            // The message names no port. Most programs that look up a name use HTTPS.
             let to = name.as_ref().map_or_else(|| ANYWHERE.to_owned(), |name| format!("{name}:443"));
-            Some(no_network(terms, subject, &to))
+            Some(no_network(explainer, subject, &to))
         }
         (Trouble::Port(port), NetworkMode::Host) => {
-            let allowed = terms.ports.as_ref().filter(|ports| !ports.contains(port))?;
+            let allowed = explainer.ports.as_ref().filter(|ports| !ports.contains(port))?;
             let allowed: Vec<String> = allowed.iter().map(u16::to_string).collect();
             let flag = format!("--allow '*:{port}'");
             let reason = format!("TCP connections are allowed to port {} only", allowed.join(", "));
@@ -147,8 +149,8 @@ pub(crate) fn network_denial(terms: &Terms, what: &Trouble) -> Option<Denial> {
     }
 }
 
-fn no_network(terms: &Terms, subject: String, to: &str) -> Denial {
-    let flag = terms.proxy_flags.map(|flags| format!("{flags} {to}"));
+fn no_network(explainer: &Explainer, subject: String, to: &str) -> Denial {
+    let flag = explainer.proxy_flags.map(|flags| format!("{flags} {to}"));
     Denial {
         protection: Protection::NetworkNamespace,
         subject,

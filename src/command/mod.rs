@@ -1,4 +1,4 @@
-//! A command, shaped like `tokio::process`: the same for sandbox, session and pool.
+//! Builds and runs one command, in the shape of `tokio::process`. Sandboxes and sessions share it.
 
 pub(crate) mod child;
 pub(crate) mod ending;
@@ -23,6 +23,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::command::child::Child;
 use crate::command::source::WorkerSource;
+use crate::command::start::DefaultStdio;
 use crate::command::stdio::{Stdio, StdioKind};
 use crate::command::variables::Variables;
 use crate::plan::restrict::Restriction;
@@ -31,29 +32,45 @@ use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
 use crate::sys::secret::Secret;
 
-/// A command to be run in a [`Sandbox`](crate::session::sandbox::Sandbox) or [`Session`](crate::session::Session).
+/// A command to run in a [`Sandbox`](crate::session::sandbox::Sandbox) or [`Session`](crate::session::Session).
 pub struct Command {
     source: Arc<dyn WorkerSource>,
     program: OsString,
+    /// `None`: the program as given.
+    arg0: Option<OsString>,
     arguments: Vec<OsString>,
     environment: Variables,
+    /// Variables for the next start only.
+    secrets: Vec<(OsString, Secret)>,
     directory: Option<PathBuf>,
-    timeout: Option<Duration>,
-    terminal: Option<(u16, u16)>,
-    stdin: Option<StdioKind>,
-    stdout: Option<StdioKind>,
-    stderr: Option<StdioKind>,
+    streams: Streams,
+    bounds: Bounds,
     kill_on_drop: bool,
     background: bool,
     fail_fast: bool,
-    limits: Option<Limits>,
-    narrowings: Vec<Restriction>,
-    called: Option<OsString>,
-    secrets: Vec<(OsString, Secret)>,
-    caps: Option<[u64; 2]>,
 }
 
-/// Names only: values of variables may be secrets.
+/// The streams that the caller has set.
+#[derive(Default)]
+struct Streams {
+    stdin: Option<StdioKind>,
+    stdout: Option<StdioKind>,
+    stderr: Option<StdioKind>,
+    /// Rows and columns. A terminal replaces all three streams.
+    terminal: Option<(u16, u16)>,
+}
+
+/// How the caller bounds the command, beyond the policy.
+#[derive(Default)]
+struct Bounds {
+    timeout: Option<Duration>,
+    limits: Option<Limits>,
+    /// Bytes of stdout and of stderr that Kennel keeps.
+    output_caps: Option<[u64; 2]>,
+    restrictions: Vec<Restriction>,
+}
+
+/// Shows only the names of variables: values may be secrets.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Command")
@@ -61,7 +78,7 @@ impl fmt::Debug for Command {
             .field("arguments", &self.arguments)
             .field("variables", &self.environment.iter().map(|(name, _)| name).collect::<Vec<_>>())
             .field("directory", &self.directory)
-            .field("timeout", &self.timeout)
+            .field("timeout", &self.bounds.timeout)
             .finish_non_exhaustive()
     }
 }
@@ -70,22 +87,16 @@ impl Command {
     pub(crate) fn new(source: Arc<dyn WorkerSource>, program: &OsStr) -> Self {
         Self {
             program: program.to_owned(),
+            arg0: None,
             arguments: Vec::new(),
-            environment: Variables::of(source.prepared().compiled.environment.0.clone()),
+            environment: Variables::new(source.prepared().compiled.environment.0.clone()),
+            secrets: Vec::new(),
             directory: None,
-            timeout: None,
-            terminal: None,
-            stdin: None,
-            stdout: None,
-            stderr: None,
+            streams: Streams::default(),
+            bounds: Bounds::default(),
             kill_on_drop: true,
             background: false,
             fail_fast: false,
-            limits: None,
-            narrowings: Vec::new(),
-            called: None,
-            secrets: Vec::new(),
-            caps: None,
             source,
         }
     }
@@ -114,132 +125,133 @@ impl Command {
         self
     }
 
-    /// Removes every variable, also those of the policy.
+    /// Removes every variable, including those of the policy.
     pub fn env_clear(&mut self) -> &mut Self {
-        self.environment = Variables::of(Vec::new());
+        self.environment = Variables::new(Vec::new());
         self
     }
 
-    /// Replaces the whole environment. Each name must occur once.
+    /// Replaces the whole environment. No name may occur twice.
     pub(crate) fn replace_environment(&mut self, variables: Vec<(OsString, OsString)>) {
-        self.environment = Variables::of(variables);
+        self.environment = Variables::new(variables);
     }
 
-    /// The program's first argument, its own name.
-    pub(crate) fn called(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
-        self.called = Some(name.as_ref().to_owned());
+    /// Sets `argv[0]`. Default: the program as given.
+    pub(crate) fn arg0(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
+        self.arg0 = Some(name.as_ref().to_owned());
         self
     }
 
-    /// Variables for the next start only: they are wiped as soon as they are handed over.
+    /// Sets variables for the next start only. Kennel wipes them as soon as the worker has them.
     pub(crate) fn secrets(&mut self, secrets: Vec<(OsString, Secret)>) -> &mut Self {
         self.secrets = secrets;
         self
     }
 
-    /// How many bytes of stdout and stderr are kept, instead of the limit for both.
+    /// Sets how many bytes of stdout and of stderr Kennel keeps, instead of one limit for both.
     pub(crate) fn output_caps(&mut self, caps: [u64; 2]) -> &mut Self {
-        self.caps = Some(caps);
+        self.bounds.output_caps = Some(caps);
         self
     }
 
-    /// Where the command starts, as a path in the sandbox; a relative one starts at the policy's directory.
+    /// Sets the working directory, as a path in the sandbox. A relative path starts at the policy's directory.
     pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Self {
         self.directory = Some(directory.as_ref().to_owned());
         self
     }
 
-    /// The command's wall time; after it, every process of the command is killed. At most the policy's own. It begins when a
-    /// worker has the command, and does not count waiting for one: whoever wants a bound of everything puts
-    /// `tokio::time::timeout` around the call, and what is dropped then is gone.
+    /// Sets the wall time of the command. When it is over, Kennel kills every process of the command. The policy's limit holds
+    /// too; the shorter one counts. The time begins when a worker has the command. Waiting for a worker does not count. To
+    /// limit the whole call, put `tokio::time::timeout` around it; dropping the call ends the command.
     ///
-    /// Under `tokio::time::pause` the clock runs ahead whenever the runtime has nothing to do but to wait for the command,
-    /// and its time is up at once.
+    /// Under `tokio::time::pause`, tokio moves the clock forward while the runtime only waits for the command. The command
+    /// then times out at once.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
-        self.timeout = Some(timeout);
+        self.bounds.timeout = Some(timeout);
         self
     }
 
-    /// Runs the command on a pseudoterminal of its own, of the given size in characters, as its controlling
-    /// terminal and standard descriptors; see [`Child::terminal`].
+    /// Runs the command on its own pseudoterminal, with the given size in characters. The pseudoterminal is the controlling
+    /// terminal and all three standard streams; see [`Child::terminal`].
     pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
-        self.terminal = Some((rows, columns));
+        self.streams.terminal = Some((rows, columns));
         self
     }
 
-    /// Standard input. Default: inherited, for [`output`](Self::output) `/dev/null`.
+    /// Sets standard input. Default: inherited; for [`output`](Self::output), `/dev/null`.
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
-        self.stdin = Some(stdin.into().0);
+        self.streams.stdin = Some(stdin.into().0);
         self
     }
 
-    /// Standard output. Default: inherited, for [`output`](Self::output) collected.
+    /// Sets standard output. Default: inherited; for [`output`](Self::output), collected.
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
-        self.stdout = Some(stdout.into().0);
+        self.streams.stdout = Some(stdout.into().0);
         self
     }
 
-    /// Standard error. Default: inherited, for [`output`](Self::output) collected.
+    /// Sets standard error. Default: inherited; for [`output`](Self::output), collected.
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Self {
-        self.stderr = Some(stderr.into().0);
+        self.streams.stderr = Some(stderr.into().0);
         self
     }
 
-    /// Whether dropping the [`Child`] ends the sandbox. Default: true. With false it lives on in the background of
-    /// the runtime, and ends with it; dropped outside of a runtime, it ends at once.
+    /// Whether dropping the [`Child`] kills the command. Default: true. With false, a task of the runtime follows the command
+    /// to its end, and the command ends with the runtime. If the child is dropped outside of a runtime, the command
+    /// ends at once.
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Self {
         self.kill_on_drop = kill;
         self
     }
 
-    /// Whether processes that the command leaves behind live on until the session ends, with the command's own namespaces
-    /// and private places. Default: false, they are killed when it ends. Only in a session.
+    /// Whether processes that the command leaves behind live on until the session ends. They keep the namespaces and the
+    /// private directories of the command. Default: false, Kennel kills them when the command ends. Only in a session.
     pub fn background(&mut self, background: bool) -> &mut Self {
         self.background = background;
         self
     }
 
-    /// Whether to fail with [`Error::Busy`] if no worker is ready. Default: false, one is made and waited for.
+    /// Whether to fail with [`Error::Busy`] if no worker is ready. Default: false, the command waits for a new worker.
     pub fn fail_fast(&mut self, fail_fast: bool) -> &mut Self {
         self.fail_fast = fail_fast;
         self
     }
 
-    /// Tighter limits for this command: memory, CPU time, open files, file size, output and wall time. Those of
-    /// the policy cannot be raised.
+    /// Sets tighter limits for this command: memory, CPU time, open files, file size, output and wall time. It cannot raise
+    /// a limit of the policy.
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
-        self.limits = Some(limits);
+        self.bounds.limits = Some(limits);
         self
     }
 
-    /// Makes a grant of the policy, named by its path in the sandbox, read-only for this command, with everything below it.
+    /// Makes a grant of the policy and everything below it read-only for this command. Name it by its path in the sandbox.
     pub fn read_only(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
-        self.narrowings.push(Restriction::ReadOnly(grant.into()));
+        self.bounds.restrictions.push(Restriction::ReadOnly(grant.into()));
         self
     }
 
-    /// Hides a grant of the policy, named by its path in the sandbox, from this command.
+    /// Hides a grant of the policy from this command. Name it by its path in the sandbox.
     pub fn hide(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
-        self.narrowings.push(Restriction::Hide(grant.into()));
+        self.bounds.restrictions.push(Restriction::Hide(grant.into()));
         self
     }
 
-    /// Gives this command a network of its own, with nothing in it but loopback.
+    /// Gives this command its own network with only a loopback interface.
     pub fn no_network(&mut self) -> &mut Self {
-        self.narrowings.push(Restriction::NoNetwork);
+        self.bounds.restrictions.push(Restriction::NoNetwork);
         self
     }
 
-    /// Starts the command: returns once its program runs. Given descriptors are used up: a second start of the
+    /// Starts the command and returns once its program runs. A start takes the given descriptors: a second start of the
     /// same `Command` uses the defaults instead.
     ///
     /// # Errors
-    /// Everything that keeps the program from running; nothing of the sandbox is left then.
+    /// Everything that keeps the program from running. Nothing of the sandbox is left then.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn spawn(&mut self) -> Result<Child, Error> {
-        let mut child = self.start(|| StdioKind::Inherit, || StdioKind::Inherit).await?;
+        let mut child = self.start(DefaultStdio::Inherit).await?;
         child.started().await?;
         Ok(child)
     }
@@ -247,44 +259,44 @@ impl Command {
     /// Runs the command to its end.
     ///
     /// # Errors
-    /// Those of [`spawn`](Self::spawn). A command that fails is not an error: see [`Outcome::status`].
+    /// As for [`spawn`](Self::spawn). A command that fails is not an error: see [`Outcome::status`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn status(&mut self) -> Result<Outcome, Error> {
-        self.start(|| StdioKind::Inherit, || StdioKind::Inherit).await?.outcome().await
+        self.start(DefaultStdio::Inherit).await?.outcome().await
     }
 
-    /// Runs the command to its end and collects what it writes.
+    /// Runs the command to its end and collects its output.
     ///
     /// # Errors
-    /// Those of [`spawn`](Self::spawn).
+    /// As for [`spawn`](Self::spawn).
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output(&mut self) -> Result<Output, Error> {
-        self.start(|| StdioKind::Null, || StdioKind::Piped).await?.wait_with_output().await
+        self.start(DefaultStdio::Collect).await?.wait_with_output().await
     }
 
-    /// As [`output`](Self::output), with `input` as standard input.
+    /// Like [`output`](Self::output), with `input` as standard input.
     ///
     /// # Errors
-    /// Those of [`spawn`](Self::spawn). A command that does not read all of its input is not an error.
+    /// As for [`spawn`](Self::spawn). A command that does not read all of its input is not an error.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output_with_input(&mut self, input: &[u8]) -> Result<Output, Error> {
-        self.stdin = Some(StdioKind::Piped);
-        let mut child = self.start(|| StdioKind::Null, || StdioKind::Piped).await?;
+        self.streams.stdin = Some(StdioKind::Piped);
+        let mut child = self.start(DefaultStdio::Collect).await?;
         let pipe = child.stdin.take();
         let write = async {
             if let Some(mut pipe) = pipe {
-                // The command may close its input early; what it makes of that is its outcome.
+                // The command may close its input early. Its outcome tells whether that was a failure.
                 let _ = pipe.write_all(input).await;
             }
             pending().await
         };
-        // Somebody else may have its end of the pipe and never read from it: with the command the writing ends.
+        // Another process may hold the reading end and never read. The writing ends with the command.
         tokio::select! {
             output = child.wait_with_output() => output,
             never = write => never,

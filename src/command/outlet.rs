@@ -1,6 +1,7 @@
-//! Where the output goes that passes through us because it is counted, cut or read. That may be anything and may make its
-//! writer wait, so a thread of its own writes to it. The thread is had before the command starts: a command can use up the
-//! processes of its user, and the end of it must be told all the same.
+//! Copies the output of a command to descriptors, so that Kennel can count, cut and read it.
+//!
+//! A descriptor can be anything and may block its writer, so each has its own thread. The thread starts before the command: a
+//! command can use up the process limit of its user, and Kennel must be able to report its end anyway.
 
 use std::future::Future;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,17 +24,17 @@ use crate::command::stdio::{Stdio, checked};
 use crate::report::error::{Error, STREAMS};
 use crate::report::outcome::{Ended, Outcome};
 
-/// Bytes that are read at once: what a pipe holds.
+/// Bytes of one read: the default size of a pipe.
 const PIECE: usize = 64 << 10;
 
-/// Bytes of stack that a thread needs, with room to spare.
+/// Stack of a thread in bytes, with room to spare.
 const STACK: usize = 128 << 10;
 
-/// How long output that nobody takes may hold up the end, once somebody wants that.
+/// How long unread output may delay the end, once the caller is in a hurry.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Descriptors that a command's output is copied to, so that it is counted, and cut at the policy's cap. Each has a thread
-/// that writes to it, from before the command starts.
+/// Descriptors that Kennel copies a command's output to. Kennel counts the output and cuts it at the policy's cap. Each
+/// descriptor has a thread that writes to it; the threads start before the command.
 ///
 /// ```no_run
 /// # async fn example(sandbox: kennel::Sandbox) -> Result<(), Box<dyn std::error::Error>> {
@@ -53,19 +54,19 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Outlets([Option<Outlet>; 2]);
 
-/// One descriptor: what is to be written, and what came of it.
+/// The thread of one descriptor.
 #[derive(Debug)]
 struct Outlet {
     pieces: Sender<Vec<u8>>,
+    /// The result of all writes.
     written: oneshot::Receiver<io::Result<()>>,
 }
 
 impl Outlets {
-    /// Gives the command a pipe for stdout and for stderr if there is a descriptor to copy to; otherwise the stream is left
-    /// as it is.
+    /// Gives the command a pipe for each stream that has a descriptor here. The other streams stay as they are.
     ///
     /// # Errors
-    /// A directory, or a descriptor that was opened as a path only: nothing could be written there. No thread can be started.
+    /// A descriptor that cannot be written to: a directory or an `O_PATH` descriptor. The kernel refuses a thread.
     pub fn new(
         command: &mut Command,
         stdout: Option<OwnedFd>,
@@ -85,9 +86,9 @@ impl Outlets {
         Ok(Self([open(stdout)?, open(stderr)?]))
     }
 
-    /// Copies what the command writes, from now on. Takes its pipes; call it within a runtime.
+    /// Takes the pipes of the command and starts to copy.
     ///
-    /// If the reader is gone, the command gets SIGPIPE when it writes on.
+    /// If the reader of a descriptor is gone, the command gets SIGPIPE at its next write.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time enabled.
@@ -96,46 +97,48 @@ impl Outlets {
         let Self([stdout, stderr]) = self;
         let start = |to: Outlet, from: &mut Option<ChildOutput>| {
             let (ended, end) = oneshot::channel();
-            from.take().map(|from| Pump { task: tokio::spawn(to.copy(from, end)), ended })
+            from.take().map(|from| CopyTask { task: tokio::spawn(to.copy(from, end)), ended })
         };
         let stdout = stdout.and_then(|to| start(to, &mut child.stdout));
         Copying([stdout, stderr.and_then(|to| start(to, &mut child.stderr))])
     }
 }
 
-/// The copying of one command's output. Dropped, it ends as at the command's end.
+/// The running copies of one command's output. Dropping it ends them as the end of the command does.
 #[derive(Debug)]
-pub struct Copying([Option<Pump>; 2]);
+pub struct Copying([Option<CopyTask>; 2]);
 
-/// One stream: its task, and what tells it that the command has ended.
+/// The task of one stream.
 #[derive(Debug)]
-struct Pump {
+struct CopyTask {
     task: JoinHandle<Copied>,
+    /// Tells the task that the command has ended.
     ended: oneshot::Sender<()>,
 }
 
-/// What came of one stream.
+/// The result of one stream.
 #[derive(Debug, Default)]
 struct Copied {
-    /// The stream, which has counted; `None` where it was not read to its end.
+    /// The stream with its counters; `None` if it was not read to the end.
     stream: Option<ChildOutput>,
-    /// Why not all of it was written.
+    /// Why not everything was written.
     failed: Option<io::Error>,
 }
 
 impl Copying {
-    /// Once the command has ended: takes what is in its pipes, waits until all is written, and enters how much it was or
-    /// [why it was not](Outcome::unwritten). Output of other processes that were given the pipes is not waited for.
+    /// Call it when the command has ended. It reads what is left in the pipes, waits until everything is written, and adds to
+    /// `outcome` how much that was or [why it was not written](Outcome::unwritten). It does not wait for other processes that
+    /// hold the pipes.
     ///
-    /// This waits for a reader that does not read, but only one more second after the command timed out or `hurry` is
-    /// ready. The thread and its descriptor then stay until the output is read, or can no longer be.
+    /// If a reader does not read, this waits. After the command timed out or once `hurry` is ready, it waits one second
+    /// more and gives up. The thread then keeps the descriptor until the output is read or the reader is gone.
     ///
     /// # Panics
     /// Outside of the runtime that copies.
     pub async fn finish(self, outcome: &mut Outcome, hurry: impl Future<Output = ()>) {
         let Self([stdout, stderr]) = self;
         let is_over = outcome.ended == Ended::TimedOut;
-        // Then that is what is told.
+        // The kill is then reason enough.
         let was_killed = is_over || outcome.ended == Ended::Signaled;
         let copies_stdout = stdout.is_some();
         let (mut out, mut err) = (None, None);
@@ -155,18 +158,17 @@ impl Copying {
         let (out, err) = (out.unwrap_or_default(), err.unwrap_or_default());
         outcome.count(out.stream.as_ref(), err.stream.as_ref());
         outcome.truncated |= is_cut_short || out.failed.is_some() || err.failed.is_some();
-        // What could not be said on stderr is no reason to call a success a failure.
-        let why = match out.failed {
+        // Only stdout counts: a lost message on stderr does not turn a success into a failure.
+        outcome.unwritten = match out.failed {
             Some(error) => Some(Error::io("write to stdout what the command wrote")(error).chain()),
             None if is_stdout_left && !was_killed => Some("the command's output was not read".to_owned()),
             None => None,
         };
-        outcome.unwritten = why;
     }
 }
 
-async fn finished(pump: Option<Pump>, copied: &mut Option<Copied>) {
-    let Some(Pump { task, ended }) = pump else { return };
+async fn finished(task: Option<CopyTask>, copied: &mut Option<Copied>) {
+    let Some(CopyTask { task, ended }) = task else { return };
     let _ = ended.send(());
     *copied = task.await.ok();
 }
@@ -177,8 +179,7 @@ impl Outlet {
         let (done, written) = oneshot::channel();
         let thread = thread::Builder::new().name("kennel-output".to_owned()).stack_size(STACK);
         thread.spawn(move || {
-            // Some would end the embedding program: a reader that is gone, a limit on the size of files. The handlers of others
-            // may need more of a stack.
+            // SIGPIPE and SIGXFSZ would end this program. Handlers of other signals may need a larger stack.
             let _ = SigSet::all().thread_block();
             let result = write(&mut received, &to);
             drop(to);
@@ -187,7 +188,7 @@ impl Outlet {
         Ok(Self { pieces, written })
     }
 
-    /// Copies all of `from`, or what is in it at the command's end: another command may have been given the pipe.
+    /// Copies `from` until it ends or, at the end of the command, until it is empty: another command may hold the pipe.
     async fn copy(self, mut from: ChildOutput, mut end: oneshot::Receiver<()>) -> Copied {
         let Self { pieces, mut written } = self;
         let mut result = None;
@@ -199,10 +200,10 @@ impl Outlet {
                 early = &mut written, if result.is_none() => {
                     let early = early.unwrap_or(Ok(()));
                     if is_gone(&early) {
-                        // The command is told by SIGPIPE, as it would be without us.
+                        // Dropping the pipe gives the command SIGPIPE, as without Kennel in between.
                         return Copied::default();
                     }
-                    // It cannot be told; it ends as it likes, and we say what became of its words.
+                    // No signal fits another error. The command runs on, and its outcome reports the error.
                     result = Some(early);
                     continue;
                 }
@@ -211,11 +212,11 @@ impl Outlet {
             if count == 0 {
                 break;
             }
-            // When nothing is written any more, `written` says why.
+            // If the thread has stopped, `written` holds the reason.
             let _ = pieces.send(piece.get(..count).unwrap_or_default().to_vec()).await;
         }
         let mut rest = Vec::new();
-        // What cannot be read any more is lost.
+        // Unreadable output is lost.
         let _ = from.drain(&mut rest);
         if !rest.is_empty() {
             let _ = pieces.send(rest).await;
@@ -230,12 +231,12 @@ impl Outlet {
     }
 }
 
-/// Whether the reader has seen enough.
+/// Whether the reader is gone.
 fn is_gone(result: &io::Result<()>) -> bool {
     result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Writes what comes until there is no more, or it cannot be written.
+/// Writes the pieces until the channel closes or a write fails.
 fn write(pieces: &mut Receiver<Vec<u8>>, to: &OwnedFd) -> io::Result<()> {
     while let Some(piece) = pieces.blocking_recv() {
         let mut left = piece.as_slice();
@@ -244,7 +245,7 @@ fn write(pieces: &mut Receiver<Vec<u8>>, to: &OwnedFd) -> io::Result<()> {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => left = left.get(count..).unwrap_or_default(),
                 Err(Errno::EINTR) => {}
-                // Somebody who has it too made it non-blocking: it means to wait.
+                // Another holder made the descriptor non-blocking.
                 Err(Errno::EAGAIN) => {
                     let _ = poll(&mut [PollFd::new(to.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE);
                 }

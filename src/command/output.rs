@@ -1,4 +1,4 @@
-//! What a command writes. Output caps live here: a reader gets what fits and a marker, the command never gets an EPIPE.
+//! Reads what a command writes, up to a cap. Beyond the cap the reader gets a marker line; the command never gets `EPIPE`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,30 +11,32 @@ use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
-use crate::audit::trail::Late;
+use crate::audit::trail::DenialLog;
 use crate::command::explain::Judge;
 use crate::command::stdio::Flood;
+use crate::report::denial::Denial;
 use crate::report::error::Error;
-use crate::report::outcome::{Denial, Outcome};
+use crate::report::outcome::Outcome;
 
-/// No pipe of an ordinary user holds more (`fs.pipe-max-size`), in bytes.
+/// The largest pipe of an ordinary user, in bytes: the default of `fs.pipe-max-size`.
 const LARGEST_PIPE: u64 = 1 << 20;
 
 /// The reading end of a command's stdout or stderr.
 ///
-/// Beyond the policy's output cap it goes on reading and discards, so that the command is not disturbed, unless
-/// [`Limits::output_ends`](crate::policy::limits::Limits::output_ends) says that it is killed; at the end of the stream the line
-/// `[kennel: output truncated, N bytes dropped]` follows what was kept.
+/// Beyond the policy's output cap, it reads on and discards, so that the command is not disturbed. With
+/// [`Limits::output_ends`](crate::policy::limits::Limits::output_ends), Kennel kills the command instead. At the end of the
+/// stream, the line `[kennel: output truncated, N bytes dropped]` follows the kept bytes.
 #[derive(Debug)]
 pub struct ChildOutput {
     pipe: pipe::Receiver,
+    /// Bytes that still fit below the cap; `None` without a cap.
     room: Option<u64>,
     seen: u64,
     dropped: u64,
     marker: Option<io::Cursor<Vec<u8>>>,
-    /// The end of what was read, where errors in it shall be explained.
+    /// The last bytes read, if Kennel explains errors in them.
     tail: Option<Box<Tail>>,
-    /// Who ends the command when it writes more than the cap, which is beside it.
+    /// Where to report that the stream is beyond the cap, and the cap.
     flood: Option<(Arc<Flood>, u64)>,
 }
 
@@ -44,48 +46,47 @@ impl ChildOutput {
         Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None, tail: None, flood: None })
     }
 
-    /// Has the errors in it explained.
-    pub(crate) fn explain_by(&mut self, judge: Judge, late: Late) {
+    /// Keeps the last bytes, so that `judge` can explain errors in them.
+    pub(crate) fn explain_errors(&mut self, judge: Judge, late: Late) {
         self.tail = Some(Box::new(Tail::new(judge, late)));
     }
 
-    /// Has what lies beyond the cap end the command.
-    pub(crate) fn ends_by(&mut self, flood: &Arc<Flood>) {
+    /// Ends the command when the stream is beyond its cap.
+    pub(crate) fn end_at_cap(&mut self, flood: &Arc<Flood>) {
         self.flood = self.room.map(|cap| (Arc::clone(flood), cap));
     }
 
-    /// What the errors in what was read are about, as far as the sandbox is the reason.
+    /// The errors in the last bytes that the sandbox caused.
     pub(crate) fn explained(&self) -> Vec<Denial> {
         self.tail.as_ref().map(|tail| tail.denials()).unwrap_or_default()
     }
 
-    /// Writes down what of it was not known before.
+    /// Writes denials to the audit log.
     pub(crate) fn record(&self, denials: &[Denial]) {
         if let Some(tail) = &self.tail {
             tail.record(denials);
         }
     }
 
-    /// Keeps the end of what was read, where somebody wants it.
-    fn keep(&mut self, bytes: &[u8]) {
+    fn keep_tail(&mut self, bytes: &[u8]) {
         if let Some(tail) = &mut self.tail {
             tail.add(bytes);
         }
     }
 
-    /// Bytes that the command has written and this has read, kept or not.
+    /// Bytes read from the command so far, kept or not.
     #[must_use]
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Bytes of them that lay beyond the cap and were thrown away.
+    /// Bytes beyond the cap, which were discarded.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Reads what fits into `buffer` and the cap; nothing at the end of the stream.
+    /// Reads what fits into `buffer` and below the cap; nothing at the end of the stream.
     fn poll_kept(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let room = self.room.map_or(usize::MAX, |room| usize::try_from(room).unwrap_or(usize::MAX));
         let fits = room.min(buffer.remaining());
@@ -101,19 +102,19 @@ impl ChildOutput {
         Poll::Ready(Ok(()))
     }
 
-    /// Appends what is in the pipe to `kept`, as far as the cap allows, and the marker. Past the runtime, which may not
-    /// have heard of it yet.
+    /// Appends what is in the pipe to `kept`, as far as the cap allows, and the marker. Reads the descriptor itself: tokio may
+    /// not know yet that it is readable.
     pub(crate) fn drain(&mut self, kept: &mut Vec<u8>) -> io::Result<()> {
         let mut scratch = [0u8; 8192];
         let end = self.seen.saturating_add(LARGEST_PIPE);
-        // Whoever else holds the pipe may go on writing.
+        // Another process that holds the pipe may write on.
         while self.seen < end {
             let count = match nix::unistd::read(&self.pipe, &mut scratch) {
                 Ok(0) | Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => continue,
                 count => count?,
             };
-            self.keep(scratch.get(..count).unwrap_or_default());
+            self.keep_tail(scratch.get(..count).unwrap_or_default());
             let fits = self.room.map_or(count, |room| count.min(usize::try_from(room).unwrap_or(count)));
             kept.extend(scratch.iter().take(fits));
             self.room = self.room.map(|room| room - fits as u64);
@@ -126,7 +127,7 @@ impl ChildOutput {
         Ok(())
     }
 
-    /// What follows a stream that was cut.
+    /// The line that follows a cut stream; empty if nothing was dropped.
     fn cut_marker(&self) -> Vec<u8> {
         match self.dropped {
             0 => Vec::new(),
@@ -134,13 +135,13 @@ impl ChildOutput {
         }
     }
 
-    /// Reads and throws away until the stream ends.
+    /// Reads and discards until the stream ends.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let mut scratch = [0u8; 8192];
             let mut part = ReadBuf::new(&mut scratch);
             ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
-            self.keep(part.filled());
+            self.keep_tail(part.filled());
             let count = part.filled().len() as u64;
             if count == 0 {
                 return Poll::Ready(Ok(()));
@@ -148,7 +149,7 @@ impl ChildOutput {
             self.seen += count;
             self.dropped += count;
             if let Some((flood, cap)) = &self.flood {
-                flood.tell(self.seen, *cap);
+                flood.report(self.seen, *cap);
             }
         }
     }
@@ -172,7 +173,7 @@ impl AsyncRead for ChildOutput {
     }
 }
 
-/// A stream of a command, collected as long as the command runs.
+/// Collects a stream of a command in memory.
 pub(crate) struct Collected {
     stream: Option<ChildOutput>,
     is_open: bool,
@@ -180,16 +181,16 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    pub(crate) fn of(stream: Option<ChildOutput>) -> Self {
+    pub(crate) fn new(stream: Option<ChildOutput>) -> Self {
         Self { is_open: stream.is_some(), stream, kept: Vec::new() }
     }
 
-    /// Whether more can come.
+    /// Whether the stream may carry more.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Takes in some of it.
+    /// Reads once.
     pub(crate) async fn read(&mut self) -> Result<(), Error> {
         if let Some(stream) = &mut self.stream {
             let count = stream.read_buf(&mut self.kept).await.map_err(unread())?;
@@ -198,7 +199,7 @@ impl Collected {
         Ok(())
     }
 
-    /// Takes in what is in the pipe now, and no more.
+    /// Reads what is in the pipe now, without waiting. Returns the stream and the collected bytes.
     pub(crate) fn rest(mut self) -> Result<(Option<ChildOutput>, Vec<u8>), Error> {
         if let Some(stream) = self.stream.as_mut().filter(|_| self.is_open) {
             stream.drain(&mut self.kept).map_err(unread())?;
@@ -211,41 +212,39 @@ fn unread() -> impl FnOnce(io::Error) -> Error {
     Error::io("read the command's output")
 }
 
-// The end of what a command writes to stderr, kept beside whoever reads it.
+/// How many bytes a [`Tail`] keeps: a command writes the reason of its end last.
+const TAIL_SIZE: usize = 64 << 10;
 
-/// That many bytes are kept: a command says last what it ends for.
-const SIZE: usize = 64 << 10;
-
-/// The last bytes of a stream, and who can read them.
+/// The last bytes of stderr, and what explains errors in them.
 #[derive(Debug)]
 pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     judge: Judge,
-    late: Late,
+    late: DenialLog,
 }
 
 impl Tail {
-    pub(crate) fn new(judge: Judge, late: Late) -> Self {
+    pub(crate) fn new(judge: Judge, late: DenialLog) -> Self {
         Self { bytes: VecDeque::new(), judge, late }
     }
 
-    /// Takes in what was read.
+    /// Adds bytes and drops the oldest ones.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        let bytes = bytes.get(bytes.len().saturating_sub(SIZE)..).unwrap_or_default();
-        let surplus = (self.bytes.len() + bytes.len()).saturating_sub(SIZE);
+        let bytes = bytes.get(bytes.len().saturating_sub(TAIL_SIZE)..).unwrap_or_default();
+        let surplus = (self.bytes.len() + bytes.len()).saturating_sub(TAIL_SIZE);
         self.bytes.drain(..surplus);
         self.bytes.extend(bytes);
     }
 
-    /// What the errors in it are about.
+    /// The errors in these bytes that the sandbox caused.
     pub(crate) fn denials(&self) -> Vec<Denial> {
         let (front, back) = self.bytes.as_slices();
         self.judge.denials(&[front, back].concat())
     }
 
-    /// Writes down what was found.
+    /// Writes denials to the audit log.
     pub(crate) fn record(&self, denials: &[Denial]) {
-        self.late.denied(denials);
+        self.late.record(denials);
     }
 
     #[cfg(test)]
@@ -253,9 +252,10 @@ impl Tail {
         self.bytes.iter().copied().collect()
     }
 }
+
 impl Outcome {
-    /// Enters what was read from the command's pipes, once they have been read to the end: how much it was and, if the
-    /// policy asks for explanations and the command failed, what its errors are about.
+    /// Adds what the streams of the command tell, once they were read to the end: how many bytes they carried and, if the
+    /// command failed and the policy asks for explanations, which of its errors the sandbox caused.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
         if let Some(stderr) = stderr.filter(|_| !self.status.success()) {
             let mut explained = stderr.explained();

@@ -1,4 +1,4 @@
-//! Following one command to its end: what arrives on the control socket, and its time.
+//! Follows one command to its end: the reports of its init, its wall time, and its kill.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -13,11 +13,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant as Deadline, sleep_until};
 
-use crate::audit::trail::{Exec, Late};
+use crate::audit::trail::Exec;
 use crate::command::ending::Cause;
 use crate::command::explain::Judge;
 use crate::command::explain::refused::Refusals;
-use crate::command::source::Membership;
+use crate::command::source::{Membership, ReadyWorker};
 use crate::command::stdio::Flood;
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
@@ -31,206 +31,232 @@ use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::sys;
 
-/// How long init may take to end everything after an order, before it is killed itself.
+/// How long init may take to kill every process after the order. Then Kennel kills init.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What was asked of a worker.
+/// What the caller asked for, within the limits of the policy.
 #[derive(Debug)]
 pub(crate) struct CommandSpec {
     pub(crate) program: OsString,
     pub(crate) directory: PathBuf,
     pub(crate) timeout: Option<Duration>,
-    /// Bytes of stdout and stderr that are kept.
-    pub(crate) caps: [Option<u64>; 2],
-    /// All limits that hold for it, whosever they are.
+    /// How many bytes of stdout and of stderr Kennel keeps.
+    pub(crate) output_caps: [Option<u64>; 2],
+    /// All limits of the command: its own and those of the policy.
     pub(crate) limits: Limits,
-    /// Those of it alone that its cgroup holds.
-    pub(crate) settings: Vec<Setting>,
-    /// Whether what the command leaves behind lives on.
+    /// What Kennel writes to the cgroup of this command.
+    pub(crate) cgroup_settings: Vec<Setting>,
+    /// Whether processes that the command leaves behind live on.
     pub(crate) background: bool,
-    /// Steps of this worker alone.
-    pub(crate) narrow: Option<Section>,
-    /// What explains its errors, where they shall be.
+    /// Steps of the worker that are not in the plan of the policy.
+    pub(crate) own_steps: Option<Section>,
+    /// Explains the errors of the command, if the policy asks for that.
     pub(crate) judge: Option<Judge>,
 }
 
-/// What is needed to follow a command to its end.
+/// A worker that has received its command.
+pub(crate) struct HandedOver {
+    pub(crate) worker: ReadyWorker,
+    /// `None` outside of a session.
+    pub(crate) membership: Option<Box<dyn Membership>>,
+    pub(crate) started_at: Instant,
+}
+
+/// Where the command is recorded.
+#[derive(Debug)]
+pub(crate) struct CommandLog {
+    /// Its records in the audit log.
+    pub(crate) exec: Exec,
+    pub(crate) span: tracing::Span,
+}
+
+/// A command that a worker has.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// Its PID 1, since something was waited for. Dropped before `inside`, which may put the same descriptor under watch.
+    /// The pidfd of init, watched since the first wait. Dropped before `inside`, which may watch the same descriptor.
     init: Option<AsyncFd<Arc<OwnedFd>>>,
     pub(crate) inside: AsyncFd<Inside>,
     pub(crate) prepared: Arc<Prepared>,
-    pub(crate) asked: CommandSpec,
+    pub(crate) spec: CommandSpec,
     pub(crate) enforcement: Enforcement,
-    pub(crate) born: Instant,
+    pub(crate) started_at: Instant,
+    /// Whether init has reported that the program runs.
     has_started: bool,
-    pub(crate) killed: Option<Cause>,
-    /// By when it is to be gone, once all of it was killed.
-    gone_by: Option<Deadline>,
-    /// Whether it is not gone although all of it was killed.
+    pub(crate) stop: Stop,
+    owner: Owner,
+    pub(crate) refusals: RefusalLogs,
+    pub(crate) log: CommandLog,
+}
+
+/// How Kennel ends the command, if it has to.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    /// Why Kennel ordered the kill; `None` as long as it did not.
+    pub(crate) cause: Option<Cause>,
+    /// When Kennel kills init, because init has not obeyed the order.
+    init_deadline: Option<Deadline>,
+    /// When the killed processes must be gone.
+    gone_deadline: Option<Deadline>,
+    /// Whether killed processes are still there after that deadline.
     pub(crate) is_stuck: bool,
-    /// By what readers of its output tell that it wrote too much, where that ends it.
+    /// Readers of the output report here that the command wrote too much. `None` if the policy lets it write on.
     flood: Option<Arc<Flood>>,
-    /// When init itself is killed because it did not end in time.
-    last: Option<Deadline>,
-    /// Counts the command as one of its session's.
+}
+
+/// The session of a command, or the proxy of a command without a session.
+#[derive(Debug)]
+struct Owner {
     membership: Option<Box<dyn Membership>>,
-    /// The proxy of a one-shot.
-    serving: Option<Serving>,
-    /// Follows what the proxy refuses.
-    pub(crate) witness: Option<Witness>,
-    /// What it leaves in the audit log.
-    pub(crate) exec: Exec,
-    /// Follows what the filter of system calls refuses.
-    pub(crate) refusals: Option<Refusals>,
-    pub(crate) span: tracing::Span,
+    proxy: Option<Serving>,
+}
+
+impl Owner {
+    fn enforcement(&self, prepared: &Prepared) -> Enforcement {
+        match &self.membership {
+            Some(membership) => membership.enforcement(),
+            None => prepared.compiled.enforcement.clone(),
+        }
+    }
+
+    fn proxy_refusals(&self) -> Option<Witness> {
+        match &self.membership {
+            Some(membership) => membership.witness(),
+            None => self.proxy.as_ref().map(Serving::witness),
+        }
+    }
+}
+
+/// What the walls around the command refused while it ran.
+#[derive(Debug)]
+pub(crate) struct RefusalLogs {
+    pub(crate) proxy: Option<Witness>,
+    /// `None` until the worker has sent the listener of its seccomp filter.
+    pub(crate) seccomp: Option<Refusals>,
 }
 
 impl Running {
     pub(crate) fn new(
-        mut inside: Inside,
+        handed_over: HandedOver,
         prepared: Arc<Prepared>,
-        asked: CommandSpec,
-        (membership, serving, exec, span): (
-            Option<Box<dyn Membership>>,
-            Option<Serving>,
-            Exec,
-            tracing::Span,
-        ),
-        born: Instant,
+        spec: CommandSpec,
+        log: CommandLog,
     ) -> Result<Self, Error> {
-        let enforcement = match &membership {
-            Some(membership) => membership.enforcement(),
-            None => prepared.compiled.enforcement.clone(),
-        };
+        let HandedOver { worker, membership, started_at } = handed_over;
+        let own_steps = worker.own.map(|own| own.section.clone());
+        let owner = Owner { membership, proxy: worker.proxy };
+        let mut inside = worker.inside;
         inside.set_home();
-        let inside =
-            sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
-        let flood = asked.limits.output_ends.then(Arc::default);
-        Ok(Self {
-            inside,
+        let mut running = Self {
             init: None,
-            asked,
-            enforcement,
+            inside: sys::watched(inside, Interest::READABLE)
+                .map_err(Error::io("watch the control socket"))?,
+            enforcement: owner.enforcement(&prepared),
             prepared,
-            born,
+            started_at,
             has_started: false,
-            killed: None,
-            gone_by: None,
-            is_stuck: false,
-            flood,
-            last: None,
-            witness: match &membership {
-                Some(membership) => membership.witness(),
-                None => serving.as_ref().map(Serving::witness),
-            },
-            refusals: None,
-            serving,
-            membership,
-            exec,
-            span,
-        })
+            stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
+            spec: CommandSpec { own_steps, ..spec },
+            refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None },
+            owner,
+            log,
+        };
+        worker.reports.iter().for_each(|report| running.note(report));
+        if let Some(listener) = worker.seccomp_listener {
+            running.follow_seccomp(listener)?;
+        }
+        Ok(running)
     }
 
-    /// Who writes down what is known of it after its end.
-    pub(crate) fn late(&self) -> Late {
-        self.exec.late()
-    }
-
-    /// What explains the errors of the command, where they shall be.
-    pub(crate) fn judge(&self) -> Option<&Judge> {
-        self.asked.judge.as_ref()
-    }
-
-    /// Answers in the place of the filter of system calls, and remembers what it refuses.
+    /// Answers for the seccomp filter of the command and records what it refuses.
     ///
     /// # Errors
-    /// No room for a thread.
-    pub(crate) fn follow(&mut self, listener: OwnedFd) -> Result<(), Error> {
-        self.refusals = Some(Refusals::follow(listener).map_err(Error::io("follow what seccomp refuses"))?);
+    /// The kernel refuses a thread.
+    pub(crate) fn follow_seccomp(&mut self, listener: OwnedFd) -> Result<(), Error> {
+        let refusals = Refusals::follow(listener).map_err(Error::io("follow what seccomp refuses"))?;
+        self.refusals.seccomp = Some(refusals);
         Ok(())
     }
 
-    /// Whether the program runs, as far as was heard.
+    /// Whether init has reported that the program runs.
     pub(crate) fn has_started(&self) -> bool {
         self.has_started
     }
 
-    /// Whether we ordered its end.
+    /// Whether Kennel ordered the kill.
     pub(crate) fn was_killed(&self) -> bool {
-        self.killed.is_some()
+        self.stop.cause.is_some()
     }
 
-    /// By what readers of its output tell that it wrote too much, where that ends it.
+    /// Where readers of the output report that the command wrote too much. `None` if the policy lets it write on.
     pub(crate) fn flood(&self) -> Option<&Arc<Flood>> {
-        self.flood.as_ref()
-    }
-
-    /// Bytes of stdout and stderr that are kept.
-    pub(crate) fn output_caps(&self) -> [Option<u64>; 2] {
-        self.asked.caps
+        self.stop.flood.as_ref()
     }
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {
         self.inside.get_ref().order(&Order::Signal { number })
     }
 
-    /// The error for an end that nobody told.
+    /// The error for an end that init did not report.
     pub(crate) fn lost(&self) -> Error {
-        let ended = self.membership.as_ref().is_some_and(|membership| membership.session_has_ended());
-        if ended { Error::SessionEnded } else { Error::Lost }
+        let membership = self.owner.membership.as_ref();
+        let has_session_ended = membership.is_some_and(|membership| membership.session_has_ended());
+        if has_session_ended { Error::SessionEnded } else { Error::Lost }
     }
 
-    /// Undoes what was done to watched paths where no outcome is left to say so.
-    pub(crate) fn undo_unheard(&mut self) {
+    /// Undoes changes of watched paths, and only logs them: no outcome will report them.
+    pub(crate) fn undo_and_log(&mut self) {
         recheck::log(&self.inside.get_mut().undo());
     }
 
-    /// The next arrival; when the time is up meanwhile, everything is killed and its end awaited.
+    /// Waits for the next message of init. Meanwhile it kills the command if its time is up or it writes too much.
     pub(crate) async fn next(&mut self) -> Result<Arrival, Error> {
-        let deadline = self.deadline();
+        let wall_time = self.deadline();
         let arrival = loop {
             tokio::select! {
                 biased;
                 arrival = self.inside.async_io(Interest::READABLE, Inside::receive) => break arrival,
-                () = until(deadline), if self.killed.is_none() => {
+                () = until(wall_time), if !self.was_killed() => {
                     self.kill(Cause::TimedOut).map_err(Error::io("order the end of the sandbox"))?;
                 }
-                () = flooded(self.flood.as_deref()), if self.killed.is_none() => {
-                    let cause = self.flood.as_ref().and_then(|flood| flood.cause());
+                () = flooded(self.stop.flood.as_deref()), if !self.was_killed() => {
+                    let cause = self.stop.flood.as_ref().and_then(|flood| flood.cause());
                     if let Some(cause) = cause {
                         self.kill(cause).map_err(Error::io("order the end of the sandbox"))?;
                     }
                 }
-                () = until(self.last), if self.killed.is_some() => {
+                () = until(self.stop.init_deadline), if self.was_killed() => {
                     let _ = self.inside.get_ref().kill();
-                    self.last = None;
+                    self.stop.init_deadline = None;
                 }
-                () = ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().last_message(),
+                () = init_ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().left(),
             }
         };
         let arrival = arrival.map_err(Error::io("read the control socket"))?;
         if matches!(arrival, Arrival::Closed) {
-            // Init closes its descriptors before it takes the other processes with it.
-            // Whoever waits for the command may be called away, and come back.
-            let last = *self.gone_by.get_or_insert_with(|| Deadline::now() + PATIENCE);
-            self.is_stuck = !self.inside.get_ref().gone_by(last).await;
+            self.wait_until_gone().await;
         }
         Ok(arrival)
     }
 
-    fn deadline(&self) -> Option<Deadline> {
-        self.asked.timeout.and_then(|timeout| self.born.checked_add(timeout)).map(Deadline::from_std)
+    /// Waits for the other processes: init closes its descriptors before the kernel kills them.
+    async fn wait_until_gone(&mut self) {
+        // The caller may drop this future and wait again. The deadline stays.
+        let deadline = *self.stop.gone_deadline.get_or_insert_with(|| Deadline::now() + PATIENCE);
+        self.stop.is_stuck = !self.inside.get_ref().gone_by(deadline).await;
     }
 
+    fn deadline(&self) -> Option<Deadline> {
+        self.spec.timeout.and_then(|timeout| self.started_at.checked_add(timeout)).map(Deadline::from_std)
+    }
+
+    /// Orders init to kill every process. The first cause counts.
     pub(crate) fn kill(&mut self, cause: Cause) -> io::Result<()> {
-        if self.killed.is_none() {
-            self.killed = Some(cause);
-            self.last = Some(Deadline::now() + GRACE);
+        if self.stop.cause.is_none() {
+            self.stop.cause = Some(cause);
+            self.stop.init_deadline = Some(Deadline::now() + GRACE);
         }
         match self.inside.get_ref().order(&Order::Kill {}) {
-            // Init is not read from any more, or too slowly.
+            // The socket is full: init does not read its orders, or reads them too slowly.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let _ = self.inside.get_ref().kill();
                 Ok(())
@@ -239,53 +265,53 @@ impl Running {
         }
     }
 
-    /// A report that does not end anything.
+    /// Records a report that does not end the command.
     pub(crate) fn note(&mut self, report: &Report) {
         match *report {
             Report::Started {} => {
                 self.has_started = true;
-                // Another filter may have taken the place of the one who asks, as in some containers.
-                if self.asked.judge.is_some() && self.refusals.is_none() {
-                    tracing::warn!(parent: &self.span, "what seccomp refuses cannot be followed here");
+                // The kernel allows one listener for each task. In some containers, an outer filter has it.
+                if self.spec.judge.is_some() && self.refusals.seccomp.is_none() {
+                    tracing::warn!(parent: &self.log.span, "what seccomp refuses cannot be followed here");
                 }
             }
             Report::Ready { took_us } => {
-                if let Some(membership) = &self.membership {
+                if let Some(membership) = &self.owner.membership {
                     membership.refilled(took_us);
                 }
             }
             Report::Skipped { section, index, errno } => {
-                let narrow = self.asked.narrow.as_ref();
-                self.prepared.step_skipped(narrow, (section, index), errno, &mut self.enforcement);
+                let own_steps = self.spec.own_steps.as_ref();
+                self.prepared.step_skipped(own_steps, (section, index), errno, &mut self.enforcement);
             }
             _ => {}
         }
     }
 
-    /// Waits until what the command sent has left, where it ended by itself.
+    /// Waits until the proxy has sent on what the command wrote. After a kill, it waits for nothing.
     pub(crate) async fn drain(&mut self) {
-        if let Some(serving) = self.serving.as_mut().filter(|_| self.killed.is_none()) {
-            serving.drain().await;
+        let was_killed = self.was_killed();
+        if let Some(proxy) = self.owner.proxy.as_mut().filter(|_| !was_killed) {
+            proxy.drain().await;
         }
     }
 
-    /// Lets go once init has told the end. What the command may leave behind lives on as long as its session.
+    /// Lets go of the sandbox after init has reported the end. Background processes of a session live on.
     pub(crate) fn release(mut self) {
         drop(self.init.take());
         let mut inside = self.inside.into_inner();
-        match &self.membership {
-            // A call that it is stuck in may yet change what is protected. Dropped as it is, it is undone once more when it is
-            // gone, and keeps its hold until then: without that, the next command would take what appears for the user's.
-            _ if self.is_stuck => {}
-            Some(membership) if self.asked.background => membership.keep(inside),
+        match &self.owner.membership {
+            // A process is stuck in a system call that may still change a protected path. Dropping `inside` waits for it, undoes
+            // its changes once more and only then gives up the hold on the session. Without the hold, the next command
+            // would take a file that appears there for the user's own.
+            _ if self.stop.is_stuck => {}
+            Some(membership) if self.spec.background => membership.keep(inside),
             _ => inside.set_over(),
         }
     }
 }
 
-// What is waited for while a command runs, besides what init says.
-
-/// Sleeps until `deadline`; forever where there is none.
+/// Sleeps until `deadline`; forever without one.
 pub(crate) async fn until(deadline: Option<Deadline>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
@@ -293,9 +319,9 @@ pub(crate) async fn until(deadline: Option<Deadline>) {
     }
 }
 
-/// Waits until init has ended; forever where that cannot be watched. Put under watch last, when all else is waited for: that is
-/// done while the command works.
-pub(crate) async fn ended(init: &mut Option<AsyncFd<Arc<OwnedFd>>>, inside: &Inside) {
+/// Waits until init has ended; forever if its pidfd cannot be watched. The first poll registers the pidfd. `next` polls
+/// this last, so the registration costs no time before the command works.
+async fn init_ended(init: &mut Option<AsyncFd<Arc<OwnedFd>>>, inside: &Inside) {
     if init.is_none() {
         let pidfd = inside.pidfd().map(Arc::clone);
         *init = pidfd.and_then(|pidfd| sys::watched(pidfd, Interest::READABLE).ok());
@@ -306,8 +332,8 @@ pub(crate) async fn ended(init: &mut Option<AsyncFd<Arc<OwnedFd>>>, inside: &Ins
     }
 }
 
-/// Waits until the command has written too much; forever where that does not end it.
-pub(crate) async fn flooded(flood: Option<&Flood>) {
+/// Waits until the command has written too much; forever if the policy lets it write on.
+async fn flooded(flood: Option<&Flood>) {
     match flood {
         Some(flood) => flood.wait().await,
         None => pending().await,

@@ -1,5 +1,5 @@
-//! Where commands get their workers. A sandbox starts one for each command, a session has them ready; both stand above this
-//! folder and implement these traits.
+//! Where commands get their workers: a sandbox starts one for each command, a session keeps some ready. Both live in a
+//! higher layer and implement these traits.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -17,58 +17,59 @@ use crate::report::error::Error;
 
 /// A sandbox or a session, as its commands see it.
 pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
-    /// The plan of the last start, or of the first.
+    /// The plan of the last start; before the first start, the plan it will use.
     fn prepared(&self) -> Arc<Prepared>;
 
     /// The plan for a start now.
     ///
     /// # Errors
-    /// The workspace or a writable grant that was replaced or is gone, and what is there now cannot be protected.
+    /// The workspace or a writable grant was replaced or removed; a protected path on the host cannot be protected any more.
     fn renewed(&self) -> Result<Arc<Prepared>, Error>;
 
     /// The audit trail of one start.
     fn trail(&self) -> Arc<Trail>;
 
-    /// The tracing span that its commands belong to.
+    /// The parent span of its commands.
     fn span(&self) -> Option<tracing::Id>;
 
-    /// Whether what a command leaves in the background can live on.
+    /// Whether background processes of a command can live on.
     fn keeps_background(&self) -> bool;
 
-    /// A worker for one command; what its network does goes to `trail`. `narrow` are steps of this worker alone; with `fail_fast` it must be ready now.
+    /// A worker for one command. Its proxy, if it gets one, writes to `trail`. `own_steps` are steps of this worker alone. With
+    /// `fail_fast`, it must be ready now.
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
         trail: &'s Arc<Trail>,
-        narrow: Option<&'s Section>,
+        own_steps: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>>;
 
-    /// Whether another worker can take the place of one that was killed before it got a command.
+    /// Whether there is another worker after one was killed before it received its command.
     ///
     /// # Errors
     /// [`Error::SessionEnded`].
     fn has_others(&self) -> Result<bool, Error>;
 
-    /// Counts a command that was handed over as one of a session's; `None` where there is no session.
+    /// Counts a command that a worker has received; `None` outside of a session.
     fn join(self: Arc<Self>) -> Option<Box<dyn Membership>>;
 }
 
-/// A command that runs, as one of a session's: it counts until this is dropped.
+/// A running command of a session. The session counts it until this is dropped.
 pub(crate) trait Membership: fmt::Debug + Send + Sync {
-    /// What is in force in the session.
+    /// What the session enforces.
     fn enforcement(&self) -> Enforcement;
 
-    /// Counts how long its worker took, where that came after the command.
+    /// Records how long the worker took to get ready, if it reported that after it received the command.
     fn refilled(&self, took_us: u64);
 
-    /// Keeps what the command left behind, as long as the session lives.
+    /// Keeps background processes of the command until the session ends.
     fn keep(&self, inside: Inside);
 
-    /// Follows what the session's proxy refuses.
+    /// Collects what the proxy of the session refuses.
     fn witness(&self) -> Option<Witness>;
 
-    /// Whether the session was ended from this side.
+    /// Whether this program ended the session.
     fn session_has_ended(&self) -> bool;
 }
 
@@ -76,19 +77,12 @@ pub(crate) trait Membership: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct ReadyWorker {
     pub(crate) inside: Inside,
-    /// What it said that its command has to know.
-    pub(crate) said: Vec<Report>,
-    /// The proxy of a one-shot.
-    pub(crate) serving: Option<Serving>,
-    /// What its filter of system calls tells its refusals by, where that has come already.
-    pub(crate) listener: Option<OwnedFd>,
+    /// Reports that the command has to know.
+    pub(crate) reports: Vec<Report>,
+    /// The proxy of a command without a session.
+    pub(crate) proxy: Option<Serving>,
+    /// The listener of its seccomp filter, if it has arrived.
+    pub(crate) seccomp_listener: Option<OwnedFd>,
     /// Its steps that are not in the plan.
     pub(crate) own: Option<Arc<OwnSteps>>,
-}
-
-impl ReadyWorker {
-    /// Its steps that are not in the plan.
-    pub(crate) fn steps(&self) -> Option<Section> {
-        self.own.as_ref().map(|own| own.section.clone())
-    }
 }

@@ -1,184 +1,227 @@
-//! From a command to a worker that has it: what the worker gets to know, and which one it is.
+//! Starts a command: from the policy to a worker that runs it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::audit::trail::Trail;
 use crate::command::child::Child;
 use crate::command::explain::Judge;
-use crate::command::running::{CommandSpec, Running};
-use crate::command::source::{Membership, ReadyWorker};
+use crate::command::running::{CommandLog, CommandSpec, HandedOver, Running};
+use crate::command::source::ReadyWorker;
 use crate::command::stdio::{Connected, StdioKind};
 use crate::command::{Command, stdio};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
+use crate::plan::compile::Compiled;
 use crate::plan::limits::command;
+use crate::plan::limits::command::Tightened;
 use crate::plan::request::{RequestBuf, RequestFields};
 use crate::plan::restrict;
 use crate::policy::units::Size;
 use crate::report::error::{Error, STREAMS};
 
-/// A worker that has its command.
-struct HandedOver {
-    taken: ReadyWorker,
-    membership: Option<Box<dyn Membership>>,
-    born: Instant,
+/// What a standard stream is if the caller does not say.
+#[derive(Clone, Copy)]
+pub(crate) enum DefaultStdio {
+    /// All three are inherited.
+    Inherit,
+    /// No input; both outputs go to pipes.
+    Collect,
+}
+
+impl DefaultStdio {
+    fn stdin(self) -> StdioKind {
+        match self {
+            Self::Inherit => StdioKind::Inherit,
+            Self::Collect => StdioKind::Null,
+        }
+    }
+
+    fn output(self) -> StdioKind {
+        match self {
+            Self::Inherit => StdioKind::Inherit,
+            Self::Collect => StdioKind::Piped,
+        }
+    }
 }
 
 impl Command {
-    /// Starts the command; `stdin` and `out` are the descriptors that nobody named.
-    pub(crate) async fn start(
-        &mut self,
-        stdin: fn() -> StdioKind,
-        out: fn() -> StdioKind,
-    ) -> Result<Child, Error> {
+    /// Starts the command and returns once a worker has it. The program may not run yet.
+    pub(crate) async fn start(&mut self, defaults: DefaultStdio) -> Result<Child, Error> {
         let prepared = self.source.renewed()?;
-        let (request, asked) = self.request(&prepared)?;
-        if asked.limits.output_ends {
-            self.check_counted(out)?;
-        }
-        let [input, output, error] = self.connect(stdin, out)?;
-        let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
-        // Not entered across an await; what is told of the command names it as its parent.
-        let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
+        let (request, spec) = self.request(&prepared)?;
+        let streams = self.connect(&spec, defaults)?;
         let trail = self.source.trail();
-        let mut exec = trail.begin(&self.program, &self.arguments, &asked.directory)?;
-        let handed_over = self.hand_over(&prepared, (&asked, &request), &trail, theirs).await;
-        let HandedOver { taken, membership, born } = handed_over.inspect_err(|error| exec.failed(error))?;
-        tracing::debug!(parent: &span, "handed over");
+        let mut log = self.open_log(&trail, &spec)?;
+        let command_ends = streams.each_ref().map(|stream| stream.command_end.as_fd());
+        let handed_over = self.hand_over(&prepared, &trail, &spec, &request, command_ends).await;
+        let handed_over = handed_over.inspect_err(|error| log.exec.failed(error))?;
+        tracing::debug!(parent: &log.span, "handed over");
+        // Wipes the environment, which may hold secrets.
         drop(request);
-        let asked = CommandSpec { narrow: taken.steps(), ..asked };
-        let mut running =
-            Running::new(taken.inside, prepared, asked, (membership, taken.serving, exec, span), born)?;
-        taken.said.iter().for_each(|report| running.note(report));
-        if let Some(listener) = taken.listener {
-            running.follow(listener)?;
-        }
-        let mut child = Child::new(running, self.kill_on_drop);
-        child.connect([input.ours, output.ours, error.ours])?;
-        Ok(child)
+        let running = Running::new(handed_over, prepared, spec, log)?;
+        Child::new(running, streams.map(|stream| stream.caller_end), self.kill_on_drop)
     }
 
-    /// What the worker gets to know, and what we have to remember.
+    /// Checks the command against the policy. Returns what the worker receives and what this side remembers.
     fn request(&mut self, prepared: &Prepared) -> Result<(RequestBuf, CommandSpec), Error> {
+        self.check_background()?;
         let compiled = &prepared.compiled;
-        if self.background && !self.source.keeps_background() {
-            return Err(Error::Command {
-                what: "background",
-                value: self.program.to_string_lossy().into_owned(),
-                reason: "a command outside of a session leaves nothing behind".to_owned(),
-            });
-        }
         let directory = match &self.directory {
             Some(directory) => compiled.directory.join(directory),
             None => compiled.directory.clone(),
         };
-        let mut kept = command::tightened(
+        let limits = self.tightened_limits(compiled)?;
+        let request = self.encode(&directory, &limits.steps)?;
+        Ok((request, self.spec(compiled, directory, limits)?))
+    }
+
+    fn check_background(&self) -> Result<(), Error> {
+        if !self.background || self.source.keeps_background() {
+            return Ok(());
+        }
+        Err(Error::Command {
+            what: "background",
+            value: self.program.to_string_lossy().into_owned(),
+            reason: "a command outside of a session leaves nothing behind".to_owned(),
+        })
+    }
+
+    /// The limits of the policy, lowered by those of the command.
+    fn tightened_limits(&self, compiled: &Compiled) -> Result<Tightened, Error> {
+        let mut limits = command::tightened(
             &compiled.limits,
             &compiled.groups,
             compiled.descriptors,
-            self.limits.as_ref(),
+            self.bounds.limits.as_ref(),
         )?;
-        // A narrowed command's worker is made for it, and has just seen to them; some may be read-only by now.
-        if self.narrowings.is_empty() {
-            kept.steps.extend_from_slice(&compiled.modes.bytes);
+        // A restricted command has a fresh worker, which has just set the modes. A grant may be read-only by now.
+        if self.bounds.restrictions.is_empty() {
+            limits.steps.extend_from_slice(&compiled.modes.bytes);
         }
-        // They go when this function ends, also where it fails.
+        Ok(limits)
+    }
+
+    /// Encodes what the worker receives. Takes the secrets out of the command: they are wiped when this returns, and also
+    /// if it fails.
+    fn encode(&mut self, directory: &Path, limit_steps: &[u8]) -> Result<RequestBuf, Error> {
         let secrets = std::mem::take(&mut self.secrets);
-        let request = RequestBuf::new(&RequestFields {
+        RequestBuf::new(&RequestFields {
             program: &self.program,
-            called: self.called.as_deref(),
+            called: self.arg0.as_deref(),
             arguments: &self.arguments,
             environment: &self.environment,
             secrets: &secrets,
-            directory: &directory,
-            terminal: self.terminal,
+            directory,
+            terminal: self.streams.terminal,
             background: self.background,
-            limits: &kept.steps,
-        })?;
-        let output = kept.limits.output.map(Size::bytes);
-        let mut asked = CommandSpec {
-            caps: self.caps.map_or([output; 2], |caps| caps.map(Some)),
+            limits: limit_steps,
+        })
+    }
+
+    fn spec(&self, compiled: &Compiled, directory: PathBuf, limits: Tightened) -> Result<CommandSpec, Error> {
+        let Tightened { limits, settings, .. } = limits;
+        let policy_timeout = limits.timeout.map(|span| span.duration());
+        let output = limits.output.map(Size::bytes);
+        let judge = compiled.terms.as_ref().map(|terms| Judge {
+            terms: Arc::clone(terms),
+            directory: directory.clone(),
+            limits: limits.clone(),
+            restrictions: self.bounds.restrictions.clone(),
+        });
+        Ok(CommandSpec {
             program: self.program.clone(),
             directory,
-            timeout: [kept.limits.timeout.map(|span| span.duration()), self.timeout]
-                .into_iter()
-                .flatten()
-                .min(),
-            limits: kept.limits,
-            settings: kept.settings,
+            timeout: [policy_timeout, self.bounds.timeout].into_iter().flatten().min(),
+            output_caps: self.bounds.output_caps.map_or([output; 2], |caps| caps.map(Some)),
+            limits,
+            cgroup_settings: settings,
             background: self.background,
-            narrow: restrict::steps(&compiled.grants, &self.narrowings)?,
-            judge: None,
-        };
-        asked.judge = compiled.terms.as_ref().map(|terms| Judge {
-            terms: Arc::clone(terms),
-            directory: asked.directory.clone(),
-            limits: asked.limits.clone(),
-            narrowed: self.narrowings.clone(),
-        });
-        Ok((request, asked))
+            own_steps: restrict::steps(&compiled.grants, &self.bounds.restrictions)?,
+            judge,
+        })
     }
 
-    /// Gives the request to a worker, at the moment that is answered. Takes another worker where one was killed before it got
-    /// the request.
-    async fn hand_over(
-        &self,
-        prepared: &Prepared,
-        (asked, request): (&CommandSpec, &RequestBuf),
-        trail: &Arc<Trail>,
-        stdio: [BorrowedFd<'_>; 3],
-    ) -> Result<HandedOver, Error> {
-        loop {
-            let taken = self.source.worker(prepared, trail, asked.narrow.as_ref(), self.fail_fast).await?;
-            tighten(&taken, asked)?;
-            let born = Instant::now();
-            match prepared::send_request(&taken.inside, request, stdio) {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.source.has_others()? => {}
-                // How the only worker ended is told when the command is waited for.
-                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                    return Err(Error::io("hand the command over")(error));
-                }
-                _ => return Ok(HandedOver { taken, membership: Arc::clone(&self.source).join(), born }),
-            }
+    /// Opens the standard streams and takes the caller's descriptors out of the command.
+    fn connect(&mut self, spec: &CommandSpec, defaults: DefaultStdio) -> Result<[Connected; 3], Error> {
+        if spec.limits.output_ends {
+            self.check_output_is_counted(defaults)?;
         }
+        let [input, output, error] = STREAMS.map(Error::io);
+        let stdin = self.streams.stdin.take().unwrap_or_else(|| defaults.stdin());
+        let stdout = self.streams.stdout.take().unwrap_or_else(|| defaults.output());
+        let stderr = self.streams.stderr.take().unwrap_or_else(|| defaults.output());
+        Ok([
+            stdio::connect(stdin, io::stdin(), true).map_err(input)?,
+            stdio::connect(stdout, io::stdout(), false).map_err(output)?,
+            stdio::connect(stderr, io::stderr(), false).map_err(error)?,
+        ])
     }
 
-    /// Who writes too much can only be ended where what it writes passes through us.
-    fn check_counted(&self, out: fn() -> StdioKind) -> Result<(), Error> {
+    /// Refuses output that does not pass through Kennel: `output_ends` needs somebody who counts the bytes.
+    fn check_output_is_counted(&self, defaults: DefaultStdio) -> Result<(), Error> {
         let is_counted = |kind: &Option<StdioKind>| {
-            matches!(kind.as_ref().unwrap_or(&out()), StdioKind::Piped | StdioKind::Null)
+            matches!(kind.as_ref().unwrap_or(&defaults.output()), StdioKind::Piped | StdioKind::Null)
         };
-        if self.terminal.is_none() && is_counted(&self.stdout) && is_counted(&self.stderr) {
+        if self.streams.terminal.is_none()
+            && is_counted(&self.streams.stdout)
+            && is_counted(&self.streams.stderr)
+        {
             return Ok(());
         }
-        let passes_by = if self.terminal.is_some() { "a terminal" } else { "a descriptor of the caller's" };
+        let destination =
+            if self.streams.terminal.is_some() { "a terminal" } else { "a descriptor of the caller" };
         Err(Error::Command {
             what: "output",
             value: self.program.to_string_lossy().into_owned(),
             reason: format!(
-                "goes to {passes_by}, where nobody counts it, and limits.output_ends shall end who writes too much: \
-                 connect pipes, or leave output_ends out"
+                "goes to {destination}, where Kennel cannot count it, but limits.output_ends ends a command that \
+                 writes too much: connect pipes, or leave output_ends out"
             ),
         })
     }
 
-    fn connect(&mut self, stdin: fn() -> StdioKind, out: fn() -> StdioKind) -> Result<[Connected; 3], Error> {
-        let [input, output, error] = STREAMS.map(Error::io);
-        Ok([
-            stdio::connect(self.stdin.take().unwrap_or_else(stdin), io::stdin(), true).map_err(input)?,
-            stdio::connect(self.stdout.take().unwrap_or_else(out), io::stdout(), false).map_err(output)?,
-            stdio::connect(self.stderr.take().unwrap_or_else(out), io::stderr(), false).map_err(error)?,
-        ])
+    fn open_log(&self, trail: &Arc<Trail>, spec: &CommandSpec) -> Result<CommandLog, Error> {
+        // The source's span is the parent. Nothing enters this span: a span may not be held across an await.
+        let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
+        let exec = trail.begin(&self.program, &self.arguments, &spec.directory)?;
+        Ok(CommandLog { exec, span })
+    }
+
+    /// Gives the request to a worker. If the worker was killed before that, it takes another one.
+    async fn hand_over(
+        &self,
+        prepared: &Prepared,
+        trail: &Arc<Trail>,
+        spec: &CommandSpec,
+        request: &RequestBuf,
+        stdio: [BorrowedFd<'_>; 3],
+    ) -> Result<HandedOver, Error> {
+        loop {
+            let worker = self.source.worker(prepared, trail, spec.own_steps.as_ref(), self.fail_fast).await?;
+            set_cgroup_limits(&worker, spec)?;
+            let started_at = Instant::now();
+            match prepared::hand_over(&worker.inside, request, stdio) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.source.has_others()? => {}
+                // If the only worker is gone, waiting for the command reports how it ended.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    return Err(Error::io("hand the command over")(error));
+                }
+                _ => {
+                    let membership = Arc::clone(&self.source).join();
+                    return Ok(HandedOver { worker, membership, started_at });
+                }
+            }
+        }
     }
 }
 
-/// Sets the limits of the command alone that its cgroup holds, before it has anything to do. It begins now, however long
-/// its worker has waited.
-fn tighten(taken: &ReadyWorker, asked: &CommandSpec) -> Result<(), Error> {
-    let Some(leaf) = taken.inside.leaf() else { return Ok(()) };
+/// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has waited.
+fn set_cgroup_limits(worker: &ReadyWorker, spec: &CommandSpec) -> Result<(), Error> {
+    let Some(leaf) = worker.inside.leaf() else { return Ok(()) };
     leaf.begin();
-    leaf.tighten(&asked.settings)
+    leaf.tighten(&spec.cgroup_settings)
 }

@@ -1,4 +1,4 @@
-//! Standard descriptors of a command, and the pipes to it.
+//! The standard streams of a command and their pipes.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use crate::command::ending::Cause;
 use crate::sys::inode::{FileKind, kind};
 
-/// What a standard descriptor of a command is.
+/// What a standard stream of a command is connected to.
 #[derive(Debug)]
 pub struct Stdio(pub(crate) StdioKind);
 
@@ -30,8 +30,8 @@ pub(crate) enum StdioKind {
 }
 
 impl Stdio {
-    /// The embedding program's own descriptor. Where it has closed that, starting the command fails with `EBADF`, also if
-    /// something else that is closed on execve(2) has its number by now.
+    /// The stream of this program. If this program has closed it, the start fails with `EBADF`. That also holds if another
+    /// descriptor with close-on-exec has the number now.
     #[must_use]
     pub fn inherit() -> Self {
         Self(StdioKind::Inherit)
@@ -43,7 +43,7 @@ impl Stdio {
         Self(StdioKind::Null)
     }
 
-    /// A new pipe, whose other end is in [`Child`](crate::command::child::Child).
+    /// A new pipe. Its other end is in [`Child`](crate::command::child::Child).
     #[must_use]
     pub fn piped() -> Self {
         Self(StdioKind::Piped)
@@ -62,44 +62,42 @@ impl From<File> for Stdio {
     }
 }
 
-/// One side each of what connects a command with its caller.
+/// A connected stream. The caller has an end only if it is a pipe.
 pub(crate) struct Connected {
-    pub(crate) theirs: OwnedFd,
-    pub(crate) ours: Option<OwnedFd>,
+    pub(crate) command_end: OwnedFd,
+    pub(crate) caller_end: Option<OwnedFd>,
 }
 
-/// Opens what `kind` asks for; `inherited` is the embedding program's descriptor, `reads` whether the command
-/// reads from it.
-pub(crate) fn connect(kind: StdioKind, inherited: impl AsFd, reads: bool) -> io::Result<Connected> {
-    let theirs = match kind {
-        StdioKind::Inherit => checked(inherited_from(inherited.as_fd())?)?,
+/// Opens what `kind` asks for. `own` is the stream of this program; `is_input` says that the command reads from the stream.
+pub(crate) fn connect(kind: StdioKind, own: impl AsFd, is_input: bool) -> io::Result<Connected> {
+    let command_end = match kind {
+        StdioKind::Inherit => checked(inherited(own.as_fd())?)?,
         StdioKind::Null => File::options().read(true).write(true).open("/dev/null")?.into(),
         StdioKind::Given(fd) => checked(fd)?,
         StdioKind::Piped => {
             let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-            let (theirs, ours) = if reads { (reader, writer) } else { (writer, reader) };
-            return Ok(Connected { theirs, ours: Some(ours) });
+            let (command_end, caller_end) = if is_input { (reader, writer) } else { (writer, reader) };
+            return Ok(Connected { command_end, caller_end: Some(caller_end) });
         }
     };
-    Ok(Connected { theirs, ours: None })
+    Ok(Connected { command_end, caller_end: None })
 }
 
-/// The embedding program's own.
-fn inherited_from(own: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    is_standard(own)?;
+/// A copy of a stream of this program.
+fn inherited(own: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    check_standard(own)?;
     own.try_clone_to_owned()
 }
 
-/// Refuses a descriptor with the number of a standard stream that is none: one that is closed on execve(2). Where a program
-/// closed its own, what is opened next has their numbers, such as the socket by which a zygote takes orders.
-pub(crate) fn is_standard(fd: BorrowedFd<'_>) -> io::Result<()> {
+/// Refuses a descriptor that only has the number of a standard stream. If a program closes its own stream, the next descriptor
+/// it opens gets that number, for example the control socket of a zygote. Close-on-exec gives such a descriptor away.
+pub(crate) fn check_standard(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = FdFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFD)?);
     let is_other = fd.as_raw_fd() <= libc::STDERR_FILENO && flags.contains(FdFlag::FD_CLOEXEC);
     if is_other { Err(Errno::EBADF.into()) } else { Ok(()) }
 }
 
-/// Refuses a descriptor that leads to other files: a directory, or one that was opened as a path only. The command
-/// could walk from it past every mount.
+/// Refuses a directory and an `O_PATH` descriptor. From either, the command could reach files behind every mount.
 pub(crate) fn checked(fd: OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
     if flags.contains(OFlag::O_PATH) {
@@ -108,7 +106,7 @@ pub(crate) fn checked(fd: OwnedFd) -> io::Result<OwnedFd> {
     if kind(&fstat(&fd)?) == FileKind::Directory { Err(Errno::EISDIR.into()) } else { Ok(fd) }
 }
 
-/// The writing end of a command's stdin. Dropping it is the end of input.
+/// The writing end of a command's stdin. Dropping it ends the input.
 #[derive(Debug)]
 pub struct ChildStdin(pipe::Sender);
 
@@ -132,33 +130,31 @@ impl AsyncWrite for ChildStdin {
     }
 }
 
-// How a reader of output tells that a command has written more than is kept of it, where the policy says that this
-// ends it. The reader may be in another task or thread than who ends the command.
-
-/// Told once, by the stream that is beyond its cap first.
+/// Tells whoever follows the command that it has written more than its cap, from a reader in any task or thread. The first
+/// stream beyond its cap counts.
 #[derive(Debug, Default)]
 pub(crate) struct Flood {
     cause: OnceLock<Cause>,
-    told: Notify,
+    reported: Notify,
 }
 
 impl Flood {
-    /// A stream of which `cap` bytes are kept has had `seen` by now.
-    pub(crate) fn tell(&self, seen: u64, cap: u64) {
+    /// Reports that a stream with a cap of `cap` bytes has carried `seen` bytes.
+    pub(crate) fn report(&self, seen: u64, cap: u64) {
         if self.cause.set(Cause::Flooded { seen, cap }).is_ok() {
-            self.told.notify_one();
+            self.reported.notify_one();
         }
     }
 
-    /// What was told.
+    /// What was reported first.
     pub(crate) fn cause(&self) -> Option<Cause> {
         self.cause.get().copied()
     }
 
-    /// Waits until it is told; not at all where it was. For one who waits.
+    /// Waits for the first report. Only one task may wait.
     pub(crate) async fn wait(&self) {
         while self.cause.get().is_none() {
-            self.told.notified().await;
+            self.reported.notified().await;
         }
     }
 }
@@ -170,7 +166,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_word_counts_and_wakes_who_waits() {
+    async fn the_first_report_counts_and_wakes_the_waiter() {
         let flood = Arc::new(Flood::default());
         let waiting = tokio::spawn({
             let flood = Arc::clone(&flood);
@@ -180,12 +176,12 @@ mod tests {
         assert!(!waiting.is_finished() && flood.cause().is_none());
         std::thread::spawn({
             let flood = Arc::clone(&flood);
-            move || flood.tell(11, 10)
+            move || flood.report(11, 10)
         })
         .join()
         .expect("a thread");
         waiting.await.expect("woken");
-        flood.tell(21, 20);
+        flood.report(21, 20);
         flood.wait().await;
         assert_eq!(flood.cause(), Some(Cause::Flooded { seen: 11, cap: 10 }));
     }

@@ -1,4 +1,4 @@
-//! The master side of a command's pseudoterminal.
+//! The master side of a command's pseudoterminal, for tokio.
 
 use std::fs::File;
 use std::io;
@@ -15,11 +15,11 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 use crate::sys;
 
-/// The terminal that a command runs on: what is written here is typed there.
+/// The terminal of a command: what you write here, the command reads as typed.
 ///
-/// A read returns nothing while no process has the other side open. A running command may open it again, as `/dev/tty`,
-/// and a later read returns what is written then; if all clones are dropped before its end, it is hung up. Clones are the same
-/// terminal: one may be read while another is written to, but only one at a time each.
+/// A read returns nothing while no process has the other side open. A running command may open `/dev/tty` again, and a later
+/// read then returns what it writes. If you drop all clones while the command runs, its terminal hangs up (SIGHUP). All clones
+/// are one terminal: one task may read while another writes, but no two may read, and no two may write.
 #[derive(Clone, Debug)]
 pub struct Terminal {
     master: Arc<AsyncFd<File>>,
@@ -36,45 +36,45 @@ impl Terminal {
         Ok(Self { master: Arc::new(sys::watched(master, Interest::READABLE | Interest::WRITABLE)?) })
     }
 
-    /// Whether no process has the other side open now.
+    /// Whether no process has the other side open.
     fn is_hung_up(&self) -> bool {
         let mut now = [PollFd::new(self.as_fd(), PollFlags::empty())];
         let _ = poll(&mut now, PollTimeout::ZERO);
         now.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLHUP))
     }
 
-    /// The same terminal, watched from now on. tokio takes a hangup for final: where somebody has opened the other side
-    /// again, it would say for ever that there is something to read.
-    fn anew(&self) -> io::Result<Self> {
+    /// The same terminal, registered with tokio again. tokio treats a hangup as final: after a process opens the other side
+    /// again, the old registration would report it readable forever.
+    fn reopened(&self) -> io::Result<Self> {
         Self::watched(self.master.get_ref().try_clone()?)
     }
 
-    /// Rows and columns of any terminal, such as the embedding program's own.
+    /// Rows and columns of any terminal, such as the terminal of this program.
     ///
     /// # Errors
-    /// Those of ioctl(TIOCGWINSZ): `ENOTTY` if `of` is not a terminal.
+    /// Errors of ioctl(TIOCGWINSZ): `ENOTTY` if `of` is not a terminal.
     pub fn size(of: impl AsFd) -> io::Result<(u16, u16)> {
         sys::window(of.as_fd().as_raw_fd())
     }
 
-    /// Sets rows and columns of any terminal; of a pseudoterminal by either side.
+    /// Sets rows and columns of any terminal. Both sides of a pseudoterminal work.
     ///
     /// # Errors
-    /// Those of ioctl(TIOCSWINSZ): `ENOTTY` if `of` is not a terminal.
+    /// Errors of ioctl(TIOCSWINSZ): `ENOTTY` if `of` is not a terminal.
     pub fn set_size(of: impl AsFd, rows: u16, columns: u16) -> io::Result<()> {
         sys::set_window(of.as_fd().as_raw_fd(), rows, columns)
     }
 
-    /// Tells the command the window's size, in characters. It gets a SIGWINCH.
+    /// Sets the size of the terminal, in characters. The command gets SIGWINCH.
     ///
     /// # Errors
-    /// Those of ioctl(TIOCSWINSZ).
+    /// Errors of ioctl(TIOCSWINSZ).
     pub fn resize(&self, rows: u16, columns: u16) -> io::Result<()> {
         sys::set_window(self.master.get_ref().as_raw_fd(), rows, columns)
     }
 }
 
-/// The master side itself, not blocking. Whoever gets a copy holds the terminal too.
+/// The descriptor of the master side. It does not block. A duplicate keeps the terminal open.
 impl AsFd for Terminal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.master.get_ref().as_fd()
@@ -96,10 +96,10 @@ impl AsyncRead for Terminal {
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
                 }
-                // Nobody has the other side open: that is no fault.
+                // No process has the other side open. That is not an error.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::EIO) => return Poll::Ready(Ok(())),
                 Ok(Err(error)) => return Poll::Ready(Err(error)),
-                Err(_would_block) if was_hung_up && !self.is_hung_up() => *self = self.anew()?,
+                Err(_would_block) if was_hung_up && !self.is_hung_up() => *self = self.reopened()?,
                 Err(_would_block) => {}
             }
         }
@@ -113,11 +113,11 @@ impl AsyncWrite for Terminal {
             let was_hung_up = ready.ready().is_write_closed();
             match ready.try_io(|master| master.get_ref().write(bytes)) {
                 Ok(written) => return Poll::Ready(written),
-                // It is full, and nobody is there who could read it.
+                // The buffer is full and no process can read it.
                 Err(_would_block) if was_hung_up && self.is_hung_up() => {
                     return Poll::Ready(Err(Errno::EIO.into()));
                 }
-                Err(_would_block) if was_hung_up => *self = self.anew()?,
+                Err(_would_block) if was_hung_up => *self = self.reopened()?,
                 Err(_would_block) => {}
             }
         }

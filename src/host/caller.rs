@@ -46,7 +46,7 @@ impl SchedulingPrivileges {
         let adjusted = fs::read("/proc/self/oom_score_adj").unwrap_or_default();
         let has = |resource| getrlimit(resource).is_ok_and(|(_, hard)| hard > 0);
         Self {
-            scheduling: crate::sys::privileges_of_scheduling(),
+            scheduling: crate::sys::scheduling_privileges(),
             oom: adjusted.starts_with(b"-"),
             may_be: has(Resource::RLIMIT_RTPRIO) || has(Resource::RLIMIT_NICE),
         }

@@ -10,8 +10,8 @@ use crate::report::enforcement::Protection;
 use crate::report::shortage::{Confined, is_shortage, shortage};
 
 /// How to get a cgroup in which Kennel can create cgroups for commands.
-pub(crate) const DELEGATE: &str = "start it with a cgroup of its own: systemd-run --user --scope -p Delegate=yes kennel …; a \
-                                   service: Delegate=yes and DelegateSubgroup=; or name one with --cgroup";
+pub(crate) const DELEGATE: &str = "give kennel its own cgroup: systemd-run --user --scope -p Delegate=yes kennel …; in a \
+                                   service: Delegate=yes and DelegateSubgroup=; or name a cgroup with --cgroup";
 
 /// How to get controllers back from cgroup v1.
 pub(crate) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line (without systemd: cgroup_no_v1=all), so that \
@@ -19,17 +19,17 @@ pub(crate) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 o
 
 /// The remedy for `errno`, returned when Kennel set up `protection`. The sentence starts with the action.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
-    Surroundings::here().remedy(protection, errno)
+    HostState::here().remedy(protection, errno)
 }
 
 /// Like [`remedy`], if clone(2) created no process. At that point, no process has mapped IDs yet.
-pub(crate) fn of_birth(protection: Protection, error: &io::Error) -> Option<String> {
+pub(crate) fn remedy_for_clone(protection: Protection, error: &io::Error) -> Option<String> {
     let errno = error.raw_os_error().unwrap_or_default();
-    Surroundings { powerless_root: false, ..Surroundings::here() }.remedy(protection, errno)
+    HostState { root_lacks_setfcap: false, ..HostState::here() }.remedy(protection, errno)
 }
 
 /// What root can do as an alternative.
-const GO_WITHOUT: &str = "or let root's commands go without one: --on-unavailable degrade, or [require] \
+const GO_WITHOUT: &str = "or let root's commands run without one: --on-unavailable degrade, or [require] \
                           user_namespace = \"if_available\" (not with profile ci-only)";
 
 /// What every caller can do as an alternative, except with a profile that requires everything.
@@ -38,34 +38,34 @@ pub(crate) fn go_without(protection: Protection) -> String {
 }
 
 /// What the remedy depends on besides the errno.
-struct Surroundings<'s> {
+struct HostState<'s> {
     /// The value of a sysctl, if it exists.
     setting: &'s dyn Fn(&str) -> Option<String>,
     container: bool,
     confined: Confined,
     /// Whether the caller is root without CAP_SETFCAP, which the kernel requires to map uid 0.
-    powerless_root: bool,
+    root_lacks_setfcap: bool,
     /// Whether the caller is root and could do without a user namespace.
-    sufficient_root: bool,
+    root_has_capabilities: bool,
 }
 
-impl Surroundings<'static> {
+impl HostState<'static> {
     fn here() -> Self {
         Self {
             setting: &sysctl,
             container: in_container(),
             confined: Confined::here(),
-            powerless_root: root_cannot_map_itself(),
-            sufficient_root: crate::host::root_suffices(),
+            root_lacks_setfcap: root_cannot_map_itself(),
+            root_has_capabilities: crate::host::root_suffices(),
         }
     }
 }
 
-impl Surroundings<'_> {
+impl HostState<'_> {
     fn remedy(&self, protection: Protection, errno: i32) -> Option<String> {
         let sentence = match (protection, errno) {
             (_, errno) if is_shortage(errno) => shortage(errno)?.to_owned(),
-            (UserNamespace, _) if self.sufficient_root => {
+            (UserNamespace, _) if self.root_has_capabilities => {
                 format!("{}; {GO_WITHOUT}", self.user_namespaces(errno))
             }
             (UserNamespace, _) => self.user_namespaces(errno),
@@ -82,7 +82,7 @@ impl Surroundings<'_> {
             }
             (Root, libc::EACCES) => {
                 format!(
-                    "see that the caller may enter the path that the message names; else {}",
+                    "check that the caller may enter the path that the message names; otherwise {}",
                     self.mounts()
                 )
             }
@@ -91,7 +91,7 @@ impl Surroundings<'_> {
                 crate::host::OLDEST
             ),
             (Root | ProtectedPaths, libc::ESTALE) => {
-                "run again: the path was exchanged for another file while the sandbox started".to_owned()
+                "run again: another file replaced the path while the sandbox started".to_owned()
             }
             (Root, libc::ENODEV) => "load the module of the file system: modprobe overlay".to_owned(),
             (Root, libc::ENOSPC) => format!(
@@ -137,7 +137,7 @@ impl Surroundings<'_> {
             return "allow unprivileged user namespaces: sysctl -w kernel.unprivileged_userns_clone=1".into();
         }
         if self.is("kernel.apparmor_restrict_unprivileged_userns", "1") {
-            return "give the program an AppArmor profile with `userns,` (Ubuntu 23.10 and later ask for one), or \
+            return "give the program an AppArmor profile with `userns,` (Ubuntu 23.10 and later require one), or \
                     run sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
                 .into();
         }
@@ -146,19 +146,19 @@ impl Surroundings<'_> {
         if let Some(exhausted) = first.into_iter().find(|name| self.is(name, "0")) {
             return self.raise(exhausted);
         }
-        if self.powerless_root {
-            return "give root CAP_SETFCAP (docker run --cap-add SETFCAP), which Linux 5.12 and later ask for to map \
+        if self.root_lacks_setfcap {
+            return "give root CAP_SETFCAP (docker run --cap-add SETFCAP), which Linux 5.12 and later require to map \
                     uid 0, or run as an ordinary user"
                 .into();
         }
         match errno {
             libc::ENOSPC => {
                 format!(
-                    "{}, or start it in fewer nested ones: 32 are the most",
+                    "{}, or start it in fewer nested user namespaces: at most 32 are possible",
                     self.raise("user.max_user_namespaces")
                 )
             }
-            libc::EUSERS => "start it in fewer nested user namespaces: 32 are the most".into(),
+            libc::EUSERS => "start it in fewer nested user namespaces: at most 32 are possible".into(),
             libc::ENOSYS | libc::EINVAL => "use a kernel with CONFIG_USER_NS=y and CONFIG_PID_NS=y".into(),
             _ => self.refused(),
         }
@@ -173,15 +173,15 @@ impl Surroundings<'_> {
             return self.refused();
         }
         "look for a security module that refuses mounts in user namespaces, and for masked paths below /proc \
-         (findmnt -R /proc): a fresh procfs needs one that is fully visible"
+         (findmnt -R /proc): a new procfs needs an existing one that is fully visible"
             .into()
     }
 
     /// The remedy if the cause is not known.
     pub(crate) fn refused(&self) -> String {
         if self.confined.sandboxed {
-            return "this runs in a sandbox already, and they do not nest: run the command in that one without \
-                    kennel, or start kennel outside of it"
+            return "this process runs in a sandbox already, and sandboxes do not nest: run the command there without \
+                    kennel, or start kennel outside"
                 .into();
         }
         if self.container {
@@ -198,20 +198,20 @@ impl Surroundings<'_> {
     /// The remedy for an AppArmor profile. A profile that refuses one of these operations rarely allows the others.
     fn profile(&self, name: &str) -> String {
         let filter = match self.confined.filtered {
-            true => "; the seccomp filter that this runs under may refuse it too",
+            true => "; the seccomp filter of this process may refuse it too",
             false => "",
         };
         format!(
-            "have the AppArmor profile {name}, under which this runs, allow what a sandbox takes (rules `userns,` \
+            "let this process's AppArmor profile {name} allow what a sandbox needs (rules `userns,` \
              `capability,` `mount,` `umount,` `pivot_root,`, no `deny` of them, flags=(attach_disconnected); \
-             journalctl -k | grep -i denied tells what it refused), or start it without that profile{filter}"
+             journalctl -k | grep -i denied shows what it refused), or start it without that profile{filter}"
         )
     }
 
     /// An addition for a system call that a seccomp filter around this process may hide.
     fn filter_too(&self, call: &str) -> String {
         match self.confined.filtered {
-            true => format!(", have the seccomp filter that this runs under allow {call}(2)"),
+            true => format!(", let the seccomp filter of this process allow {call}(2)"),
             false => String::new(),
         }
     }
@@ -281,12 +281,12 @@ mod tests {
             let found = settings.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let surroundings = Surroundings {
+        let surroundings = HostState {
             setting: &setting,
             container,
             confined: Confined::default(),
-            powerless_root: false,
-            sufficient_root: false,
+            root_lacks_setfcap: false,
+            root_has_capabilities: false,
         };
         let remedy = surroundings.remedy(protection, errno);
         remedy.unwrap_or_else(|| panic!("{protection} {errno} has no remedy"))
@@ -315,19 +315,19 @@ mod tests {
 
     #[test]
     fn a_sandbox_in_a_sandbox_is_told_so() {
-        let surroundings = Surroundings {
+        let surroundings = HostState {
             setting: &|_| None,
             container: true,
             confined: Confined { filtered: true, sandboxed: true, profile: Some("ours".to_owned()) },
-            powerless_root: false,
-            sufficient_root: false,
+            root_lacks_setfcap: false,
+            root_has_capabilities: false,
         };
         for protection in [Protection::UserNamespace, Protection::Root, Protection::Keyring] {
             let remedy = surroundings.remedy(protection, libc::EPERM).expect("a remedy");
-            assert!(remedy.starts_with("this runs in a sandbox already"), "{protection}: {remedy}");
+            assert!(remedy.starts_with("this process runs in a sandbox already"), "{protection}: {remedy}");
         }
         let confined = Confined { filtered: true, ..Confined::default() };
-        let hidden = Surroundings { confined, ..surroundings };
+        let hidden = HostState { confined, ..surroundings };
         let remedy = hidden.remedy(Protection::Landlock, libc::ENOSYS).expect("a remedy");
         assert!(remedy.contains("allow landlock_create_ruleset(2)"), "{remedy}");
     }
@@ -340,12 +340,17 @@ mod tests {
                 found.map(|(_, value)| (*value).to_owned())
             };
             let confined = Confined { profile: Some("agent".to_owned()), ..Confined::default() };
-            let (powerless_root, sufficient_root) = (false, false);
-            let here =
-                Surroundings { setting: &setting, container, confined, powerless_root, sufficient_root };
+            let (root_lacks_setfcap, root_has_capabilities) = (false, false);
+            let here = HostState {
+                setting: &setting,
+                container,
+                confined,
+                root_lacks_setfcap,
+                root_has_capabilities,
+            };
             here.remedy(protection, errno).expect("a remedy")
         };
-        let words = "have the AppArmor profile agent, under which this runs, allow";
+        let words = "let this process's AppArmor profile agent allow";
         for (protection, errno) in [
             (Protection::UserNamespace, libc::EACCES),
             (Protection::PidNamespace, libc::EPERM),
@@ -367,16 +372,16 @@ mod tests {
 
     #[test]
     fn root_who_could_go_without_is_told_how() {
-        let root = |sufficient_root| Surroundings {
+        let root = |root_has_capabilities| HostState {
             setting: &|_| Some("0".to_owned()),
             container: false,
             confined: Confined::default(),
-            powerless_root: false,
-            sufficient_root,
+            root_lacks_setfcap: false,
+            root_has_capabilities,
         };
         let remedy =
             |sufficient| root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy");
-        let flag = "; or let root's commands go without one: --on-unavailable degrade";
+        let flag = "; or let root's commands run without one: --on-unavailable degrade";
         assert!(remedy(true).contains(flag) && !remedy(false).contains(flag));
         // The pid namespace has no such alternative.
         let pid = root(true).remedy(Protection::PidNamespace, libc::ENOSPC).expect("a remedy");

@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use crate::network::ask::Ask;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::resolve::{Interfaces, Resolver};
-use crate::plan::network::{Reach, Settings};
+use crate::plan::network::{ProxyUpstream, Settings};
 use crate::policy::address;
 use crate::policy::destination::{Destination, Host, Name};
 use crate::policy::upstream::Upstream;

@@ -29,7 +29,7 @@ impl ConnectionRecord {
         reason: &'static str,
     ) -> Self {
         Self {
-            exec: proxy.trail.only(),
+            exec: proxy.trail.only_command(),
             proxy: Arc::clone(proxy),
             traffic: Arc::new(Traffic::new()),
             destination: destination.clone(),
@@ -56,7 +56,7 @@ impl Drop for ConnectionRecord {
 impl Proxy {
     /// Records a refusal. A failing log changes nothing: the connection is refused anyway.
     pub(crate) fn write_refusal(&self, refusal: &ProxyRefusal) {
-        let _ = self.trail.write(self.trail.only(), || {
+        let _ = self.trail.write(self.trail.only_command(), || {
             let decision = if refusal.is_denial() { "denied" } else { "failed" };
             let (host, port) = match &refusal.destination {
                 Some(destination) => (host(destination), Some(destination.port)),
@@ -79,11 +79,11 @@ impl Proxy {
         destination: &Destination,
         reason: &'static str,
     ) -> Result<(), ProxyRefusal> {
-        if !self.trail.is_strict() {
+        if !self.trail.is_fail_closed() {
             return Ok(());
         }
         let record = || Record::Egress(connection(destination, "begun", reason));
-        match self.trail.write(self.trail.only(), record) {
+        match self.trail.write(self.trail.only_command(), record) {
             Ok(_) => Ok(()),
             Err(_) => Err(ProxyRefusal::of(destination, Reason::Unrecorded)),
         }

@@ -10,9 +10,9 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use crate::policy::destination::{Destination, Host, Malformed};
+use crate::report::denial::{Basis, Denial};
 use crate::report::enforcement::Protection;
 use crate::report::failure::Class;
-use crate::report::outcome::{Basis, Denial};
 use crate::sys::locked;
 
 /// Why a connection is refused or has failed.

@@ -1,6 +1,5 @@
-//! The plan of a bridge. A bridge is a process that sees one Unix socket of the host and passes bytes to it; it
-//! can do nothing
-//! else.
+//! The plan of a bridge. A bridge is a process that sees one Unix socket of the host and passes bytes to it;
+//! it can do nothing else.
 //!
 //! Compiling reads the host to look at the socket. It starts nothing and connects to nothing.
 
@@ -36,8 +35,8 @@ const ROOT_SIZE: u64 = 64 << 10;
 const ATTRIBUTES: u64 =
     libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
 
-/// Descriptors of one connection: two sockets, and a pipe of two descriptors for each direction while it holds
-/// bytes.
+/// Descriptors of one connection: two sockets, and a pipe of two descriptors for each direction while it
+/// holds bytes.
 const FILES_OF_ONE: u64 = 6;
 
 /// All other descriptors: control socket, listener, epoll, a client that waits, spare pipes.
@@ -128,8 +127,8 @@ fn connections(files: u64) -> u32 {
     u32::try_from(fit).unwrap_or(MOST_CONNECTIONS).clamp(1, MOST_CONNECTIONS)
 }
 
-/// New namespaces of every kind. The network namespace has not even a loopback device: the listener comes from
-/// the sandbox.
+/// New namespaces of every kind. The network namespace has not even a loopback device: the listener comes
+/// from the sandbox.
 fn namespaces(inputs: &Inputs<'_>) -> Section {
     let mut namespaces = Section::default();
     namespaces::id_maps(inputs, &mut namespaces);
@@ -165,18 +164,19 @@ fn setup(socket: &BindSource) -> Section {
     setup
 }
 
-/// The walls of a payload, and a stricter Landlock domain and filter, because the needs of a bridge are known.
+/// The walls of a payload, and a stricter Landlock domain and filter, because the needs of a bridge are
+/// known.
 fn walls(inputs: &Inputs<'_>, files: u64) -> Section {
     let mut walls = Section::default();
     // This report is dropped: the sandbox's report says what is in force.
-    let mut told = Enforcement::default();
-    namespaces::keyring(inputs, &mut walls, &mut told);
-    namespaces::privileges(inputs, &mut walls, &mut told);
-    landlock::socket_alone(inputs, PROXY, &mut walls);
+    let mut dropped = Enforcement::default();
+    namespaces::keyring(inputs, &mut walls, &mut dropped);
+    namespaces::privileges(inputs, &mut walls, &mut dropped);
+    landlock::socket_only(inputs, PROXY, &mut walls);
     walls.push(Protection::CoreDumps, &limits::rlimit(libc::RLIMIT_CORE, limits::NO_CORE));
     walls.push(Protection::OpenFiles, &limits::rlimit(libc::RLIMIT_NOFILE, files));
     if inputs.host.seccomp {
-        let program = &seccomp::bytes(&seccomp::of_bridge());
+        let program = &seccomp::bytes(&seccomp::for_bridge());
         sections::push_filter(inputs, &mut walls, &Step::Seccomp { program });
     }
     walls
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed_now_and_what_it_leads_to_is_pinned() {
+    fn a_link_is_followed_at_compile_time_and_its_target_is_pinned() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (path, link) = (dir.path().join("socket"), dir.path().join("link"));
         let _listener = UnixListener::bind(&path).expect("a socket");
@@ -264,7 +264,7 @@ mod tests {
         ));
         assert!(has(&walls, |step| matches!(step, Step::LandlockRestrict {})));
         assert!(!has(&walls, |step| matches!(step, Step::LandlockRule { .. })));
-        // From ABI 9 on (Linux 7.1) connecting to a socket by its path is a right.
+        // From ABI 9 on (Linux 7.1), connecting to the path of a socket needs a right.
         const RESOLVE_UNIX: u64 = 1 << 16;
         let newest = plan(11, true);
         assert!(has(
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_as_many_as_descriptors_suffice_for() {
+    fn the_limit_of_descriptors_limits_connections() {
         let all = u64::from(MOST_CONNECTIONS);
         for (files, expected) in [
             (0, 1),

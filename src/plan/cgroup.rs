@@ -64,8 +64,8 @@ impl CgroupPlan {
     }
 
     /// Whether the cgroups can enforce the limits of `controller`.
-    pub(crate) fn hold(&self, controller: Controller) -> bool {
-        self.means().hold(controller)
+    pub(crate) fn enforces(&self, controller: Controller) -> bool {
+        self.means().enforces(controller)
     }
 
     fn means(&self) -> Means<'_> {
@@ -91,7 +91,7 @@ impl CgroupPlan {
     }
 
     /// The files for the limits of one command: those of `wanted` that a cgroup enforces.
-    pub(crate) fn of_command(&self, session: &Limits, wanted: &Limits) -> Vec<Setting> {
+    pub(crate) fn for_command(&self, session: &Limits, wanted: &Limits) -> Vec<Setting> {
         let Limits { memory, pids, cpus, .. } = *wanted;
         settings(&Limits { memory, swap: session.swap, pids, cpus, ..Limits::default() }, self.means(), INIT)
     }
@@ -105,13 +105,13 @@ struct Means<'m> {
 }
 
 impl Means<'_> {
-    fn hold(self, controller: Controller) -> bool {
+    fn enforces(self, controller: Controller) -> bool {
         self.controllers.contains(&controller) && (controller != Controller::Io || !self.disks.is_empty())
     }
 }
 
 /// The controllers that the limits of a policy need.
-fn asked(limits: &Limits) -> Vec<(Controller, Protection)> {
+fn needed(limits: &Limits) -> Vec<(Controller, Protection)> {
     let asked = [
         (limits.memory.is_some(), Controller::Memory, Protection::Memory),
         (limits.pids.is_some(), Controller::Pids, Protection::Pids),
@@ -137,7 +137,7 @@ pub(crate) fn groups(
     shape: SandboxKind,
 ) -> Result<CgroupPlan, Error> {
     let limits = &policy.limits;
-    let asked = asked(limits);
+    let asked = needed(limits);
     let is_named = matches!(limits.cgroup, Cgroup::At(_));
     if limits.cgroup == Cgroup::Off || asked.is_empty() && !is_named {
         return Ok(CgroupPlan::default());
@@ -166,8 +166,7 @@ pub(crate) fn groups(
 }
 
 /// The disks of the workspace and of the overlay's directory. Empty if one of the two has an unknown disk,
-/// because the limit
-/// would not hold there.
+/// because the limit would not hold there.
 fn disks(policy: &Policy, caller: &Caller) -> Vec<(u64, u64)> {
     let upper = policy.overlay.as_ref().and_then(|overlay| overlay.upper.as_deref());
     let mut disks = Vec::new();
@@ -196,12 +195,12 @@ fn plan(
     let CgroupPlace { path: parent, mut enable, mut controllers, leave } = place;
     enable.retain(is_asked);
     controllers.retain(is_asked);
-    let protection = asked(limits).first().map_or(Protection::Memory, |(_, protection)| *protection);
+    let protection = needed(limits).first().map_or(Protection::Memory, |(_, protection)| *protection);
     let means = Means { controllers: &controllers, disks: &disks };
     let mut leaf = Vec::new();
-    if means.hold(Controller::Memory) {
-        // A killed process makes the rest of its command useless. Init is killed too, so the kernel reports the
-        // end.
+    if means.enforces(Controller::Memory) {
+        // A killed process makes the rest of its command useless. Init is killed too, so the kernel reports
+        // the end.
         leaf.push(Setting::new("memory.oom.group", 1));
     }
     let (shared, leaf) = match shape {
@@ -223,14 +222,13 @@ fn plan(
 }
 
 /// Steps of the reaper: a process beside the embedding program, in no namespace of its own, that makes few
-/// system calls. A
-/// signal to the program's process group does not reach it.
+/// system calls. A signal to the program's process group does not reach it.
 fn reaper(host: &Host) -> Section {
     let mut steps = Section::default();
     steps.push(Protection::PidNamespace, &Step::NewSession {});
-    namespaces::untouchable(&mut steps);
+    namespaces::no_tracing(&mut steps);
     if host.seccomp {
-        let program = &seccomp::bytes(&seccomp::of_reaper());
+        let program = &seccomp::bytes(&seccomp::for_reaper());
         steps.push(Protection::Seccomp, &Step::Seccomp { program });
     }
     steps
@@ -243,26 +241,27 @@ const PERIOD: u64 = 100_000;
 const LONGEST_PERIOD: u64 = 1_000_000;
 pub(crate) const SHORTEST_QUOTA: u64 = 1_000;
 
-/// The files that enforce `limits` with these `means`. `own` is the number of Kennel's processes in the cgroup.
+/// The files that enforce `limits` with these `means`. `own` is the number of Kennel's processes in the
+/// cgroup.
 fn settings(limits: &Limits, means: Means<'_>, own: u64) -> Vec<Setting> {
     let mut settings = Vec::new();
-    if let Some(memory) = limits.memory.filter(|_| means.hold(Controller::Memory)) {
+    if let Some(memory) = limits.memory.filter(|_| means.enforces(Controller::Memory)) {
         // First, because the command could otherwise swap its way past memory.max.
         let swap = limits.swap.map_or(0, |size| size.bytes());
         settings.push(Setting::where_there("memory.swap.max", swap));
         settings.push(Setting::new("memory.max", memory.bytes()));
     }
-    if let Some(pids) = limits.pids.filter(|_| means.hold(Controller::Pids)) {
+    if let Some(pids) = limits.pids.filter(|_| means.enforces(Controller::Pids)) {
         settings.push(Setting::new("pids.max", pids.saturating_add(own).min(u64::from(u32::MAX >> 1))));
     }
-    if let Some(cpus) = limits.cpus.filter(|_| means.hold(Controller::Cpu)) {
+    if let Some(cpus) = limits.cpus.filter(|_| means.enforces(Controller::Cpu)) {
         let (quota, period) = quota(cpus);
         settings.push(Setting::new("cpu.max", format!("{quota} {period}")));
     }
-    if let Some(list) = limits.cpuset.as_ref().filter(|_| means.hold(Controller::Cpuset)) {
+    if let Some(list) = limits.cpuset.as_ref().filter(|_| means.enforces(Controller::Cpuset)) {
         settings.push(Setting::new(CPUS, list));
     }
-    if let Some(io) = limits.io.filter(|_| means.hold(Controller::Io)) {
+    if let Some(io) = limits.io.filter(|_| means.enforces(Controller::Io)) {
         let parts = [
             io.read.map(|size| format!(" rbps={}", size.bytes())),
             io.write.map(|size| format!(" wbps={}", size.bytes())),

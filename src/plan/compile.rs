@@ -1,7 +1,7 @@
 //! Policy and facts of the host in, plan out: the only place that turns the one into the other.
 //!
-//! It reads files of the host to check the grants. It changes nothing and starts nothing. It decides every condition on
-//! the policy, so that the inside decides none.
+//! It reads files of the host to check the grants. It changes nothing and starts nothing. It decides every
+//! condition on the policy, so that the inside decides none.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use crate::host::caller::Caller;
 use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
-use crate::plan::explain::Terms;
+use crate::plan::explain::Explainer;
 use crate::plan::mount_state::MountSnapshot;
 use crate::plan::network::Settings;
 use crate::plan::request::ClientVariables;
@@ -49,8 +49,8 @@ pub(crate) struct Begun {
 /// Compiles `policy` for `host` and `caller` into a plan for a sandbox of this kind.
 ///
 /// # Errors
-/// Everything that is known before a process exists: a policy that contradicts itself, a missing path, a protection that
-/// this host lacks.
+/// Everything that is known before a process exists: a policy that contradicts itself, a missing path, a
+/// protection that this host lacks.
 pub(crate) fn compile(
     policy: &Policy,
     host: &Host,
@@ -94,13 +94,13 @@ pub(crate) fn begin(
     namespaces::namespaces(&inputs, &mut namespaces, &mut enforcement);
     network::listen(&inputs, &mut namespaces, &mut enforcement);
     limits::pid_max(&inputs, &mut namespaces);
-    limits::ordinary(&inputs, &mut namespaces);
+    limits::drop_caller_scheduling(&inputs, &mut namespaces);
     limits::no_core(&inputs, &mut namespaces);
     Ok(Begun { namespaces, groups, enforcement })
 }
 
-/// The second part of [`compile`], for the same policy, host, caller and kind: looks at the granted paths and writes the
-/// rest of the plan.
+/// The second part of [`compile`], for the same policy, host, caller and kind: looks at the granted paths and
+/// writes the rest of the plan.
 ///
 /// # Errors
 /// A missing path, a protection that this host lacks.
@@ -132,13 +132,14 @@ fn finish_for(
     let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
     symlink_check::check(&view, &inputs)?;
 
-    // The steps of the inside, in the order in which it carries them out; and what they come to, for the report.
+    // The steps of the inside, in the order in which it carries them out; and what they come to, for the
+    // report.
     let (setup, on_host) = sections::setup_steps(&inputs, &view, &mut enforcement)?;
     // At once: a change on the host before this look goes unnoticed.
     let mounts = HostMounts::of(&inputs, &view, &on_host, &protected);
-    let modes = worker_mounts::modes(&inputs, &view);
-    let worker = modes.followed_by(&sections::worker_steps(&inputs, &view, &mut enforcement));
-    let (walls, rooms) = sections::wall_steps(&inputs, &view, &mut enforcement)?;
+    let shared_modes = worker_mounts::shared_modes(&inputs, &view);
+    let worker = shared_modes.followed_by(&sections::worker_steps(&inputs, &view, &mut enforcement));
+    let (walls, tmpfs_sizes) = sections::wall_steps(&inputs, &view, &mut enforcement)?;
     protected.report(&inputs, &mut enforcement)?;
     case_fold::report(&inputs, &view, &on_host, &mut enforcement)?;
     let payload = sections::payload_steps(&inputs, &groups, &mut enforcement)?;
@@ -152,27 +153,27 @@ fn finish_for(
     Ok(Compiled {
         namespaces,
         setup,
-        modes,
+        shared_modes,
         worker,
         walls,
         payload,
         files,
-        ground: mounts.snapshot,
-        footing: mounts.one_shot,
-        again: mounts.repair,
+        mount_snapshot: mounts.snapshot,
+        one_shot_mounts: mounts.one_shot,
+        repair_mounts: mounts.repair,
         grants: RestrictableGrants::of(&view),
         overlay,
         environment: PlannedVariables(request::environment(&inputs, &view)),
         client_variables: request::client_variables(policy),
         directory,
         watches: protected.watches.into(),
-        rooms,
+        tmpfs_sizes,
         limits: policy.limits.clone(),
         descriptors: limits::descriptors(&inputs),
         audit: audit(&inputs),
         network,
         bridge,
-        terms: policy.explain.then(|| Arc::new(Terms::new(&inputs, Arc::clone(&view)))),
+        explainer: policy.explain.then(|| Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
         groups,
         enforcement,
         view,
@@ -201,8 +202,8 @@ fn workspace(inputs: &Inputs<'_>) -> Result<Option<source::BindSource>, Error> {
 
 /// Everything visible, and what is protected in it.
 ///
-/// If the profile offers a path twice, the first offer wins. A grant of the policy replaces an offer. A wall covers
-/// everything that the policy does not name.
+/// If the profile offers a path twice, the first offer wins. A grant of the policy replaces an offer. A wall
+/// covers everything that the policy does not name.
 fn view_of(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> Result<(View, Protected), Error> {
     let mut view = View::default();
     show_grants(&mut view, inputs, workspace)?;
@@ -214,7 +215,8 @@ fn view_of(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> Resul
     Ok((view, protected))
 }
 
-/// Shows the system, the workspace with its repository, the mounts of the policy, and the program of the spawn broker.
+/// Shows the system, the workspace with its repository, the mounts of the policy, and the program of the
+/// spawn broker.
 fn show_grants(
     view: &mut View,
     inputs: &Inputs<'_>,
@@ -261,7 +263,8 @@ fn put_walls(
     paths::protect(view, inputs, workspace, &ways)
 }
 
-/// The directory in which commands start: the policy's, resolved as a shell resolves a path; otherwise the workspace.
+/// The directory in which commands start: the policy's, resolved as a shell resolves a path; otherwise the
+/// workspace.
 fn start_directory(inputs: &Inputs<'_>, workspace: Option<source::BindSource>) -> PathBuf {
     match &inputs.policy.cwd {
         Some(cwd) => inputs.caller.absolute(cwd),
@@ -295,7 +298,7 @@ impl HostMounts {
                 false => MountSnapshot::of_one_shot(view, on_host, is_once),
             },
             repair: match is_session {
-                true => mount_state::again(view, on_host),
+                true => mount_state::repair_steps(view, on_host),
                 false => Section::default(),
             },
         }
@@ -312,7 +315,8 @@ impl fmt::Debug for PlannedVariables {
     }
 }
 
-/// The plan: a policy that was checked against a host and turned into steps, and what the outside has to know.
+/// The plan: a policy that was checked against a host and turned into steps, and what the outside has to
+/// know.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Compiled {
     /// The first steps of PID 1. They do not wait for the other sections.
@@ -320,8 +324,8 @@ pub(crate) struct Compiled {
     /// Steps of PID 1 that hold for all commands.
     pub(crate) setup: Section,
     /// Steps of each worker and of each command of a session: the modes of directories that commands share.
-    pub(crate) modes: Section,
-    /// Steps of each worker of a session. They begin with `modes`.
+    pub(crate) shared_modes: Section,
+    /// Steps of each worker of a session. They begin with `shared_modes`.
     pub(crate) worker: Section,
     /// Steps of each worker that end its privileges.
     pub(crate) walls: Section,
@@ -337,13 +341,13 @@ pub(crate) struct Compiled {
     pub(crate) client_variables: ClientVariables,
     /// The directory of commands that name none.
     pub(crate) directory: PathBuf,
-    /// The host's files below the mounts, as they are now. If they change, later commands need a new plan. `None` for
-    /// [`SandboxKind::Once`].
-    pub(crate) ground: Option<MountSnapshot>,
+    /// The host's files below the mounts, as they are now. If they change, later commands need a new plan.
+    /// `None` for [`SandboxKind::Once`].
+    pub(crate) mount_snapshot: Option<MountSnapshot>,
     /// The paths of a one-shot that the outside compares again after the command.
-    pub(crate) footing: MountSnapshot,
+    pub(crate) one_shot_mounts: MountSnapshot,
     /// Steps of a worker of a session that repeat mounts which its zygote has lost.
-    pub(crate) again: Section,
+    pub(crate) repair_mounts: Section,
     /// Everything visible.
     pub(crate) view: Arc<View>,
     /// The grants that a command can do without.
@@ -352,8 +356,9 @@ pub(crate) struct Compiled {
     pub(crate) overlay: Option<overlay::Merged>,
     /// Paths that Kennel looks at after a command.
     pub(crate) watches: Arc<[Watch]>,
-    /// The sizes of the private file systems that Kennel looks at after a failed command, in the order of their steps.
-    pub(crate) rooms: Vec<TmpfsSize>,
+    /// The sizes of the private file systems that Kennel looks at after a failed command, in the order of
+    /// their steps.
+    pub(crate) tmpfs_sizes: Vec<TmpfsSize>,
     /// The limits of the policy. The outside keeps those of time and output.
     pub(crate) limits: Limits,
     /// Soft and hard limit of open descriptors, for commands without a limit of their own.
@@ -367,5 +372,5 @@ pub(crate) struct Compiled {
     /// The plan of the bridge to another program's proxy.
     pub(crate) bridge: Option<Arc<BridgePlan>>,
     /// What refusals are explained with, if the policy asks for that.
-    pub(crate) terms: Option<Arc<Terms>>,
+    pub(crate) explainer: Option<Arc<Explainer>>,
 }

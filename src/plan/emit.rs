@@ -42,8 +42,7 @@ pub(crate) const NULL: &CStr = c"dev/null";
 const COVER_SIZE: u64 = 64 << 10;
 
 /// Appends the steps that make the view, pivot into it and make it read-only. A mount that each worker makes
-/// gets only a
-/// mount point. Returns the mounts that lie in directories of the host.
+/// gets only a mount point. Returns the mounts that lie in directories of the host.
 pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Result<Vec<MountOnHost>, Error> {
     let options = &tmpfs_size::for_root(inputs, view).options(0o755);
     setup.push(Protection::Root, &Step::NewRoot { options });
@@ -94,8 +93,7 @@ pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Sectio
 }
 
 /// Whether the path to `target` leads through something that others can change: a directory of the host, or a
-/// private
-/// directory that commands share.
+/// private directory that commands share.
 pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
     let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
         Some(Node::Bind { .. }) => true,
@@ -120,8 +118,8 @@ pub(crate) fn read_only(target: &CStr, recursive: bool) -> Step<'_> {
 pub(crate) fn relative(path: &Path) -> CString {
     let below = lexical::below(path, Path::new("/")).unwrap_or(path).as_os_str();
     let bytes = if below.is_empty() { b"." } else { below.as_bytes() };
-    // The policy refuses NUL bytes, and paths of the host have none. A path cut at a NUL names another path, and its
-    // step fails.
+    // The policy refuses NUL bytes, and paths of the host have none. A path cut at a NUL names another path,
+    // and its step fails.
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     CString::new(&bytes[..end]).unwrap_or_default()
 }
@@ -190,9 +188,8 @@ impl Emitter<'_> {
             Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
                 self.mount(target, place, Within::Granted);
                 // Not these: each worker mounts its own /proc and /dev/pts anyway, and nobody outside can
-                // replace a mount point in an
-                // overlay.
-                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.is_in_overlay(target) {
+                // replace a mount point in an overlay.
+                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.lies_in_overlay(target) {
                     self.on_host.push(MountOnHost { target: target.to_owned(), path });
                 }
                 Ok(())
@@ -309,7 +306,7 @@ impl Emitter<'_> {
             }
             Node::Bind { source, .. } if self.view.overlay.as_ref().is_some_and(|it| it.target == target) => {
                 if let Some(overlaid) = &self.view.overlay {
-                    overlay::mount(overlaid, source, (self.empty, within), self.setup);
+                    overlay::mount(overlaid, source, self.empty, within, self.setup);
                 }
             }
             // A bind of the merged tree. A bind of the host's directory would let writes bypass the overlay.

@@ -1,9 +1,8 @@
 //! Why a command could not use a path: which wall is in the way, and which flag would allow it.
 //!
-//! Of the host it reads only what the sandbox shows. It never looks whether a hidden path exists, so no command
-//! learns that
-//! from the text that its caller gets. If the policy does not make a reason certain, the text says that it is
-//! possible.
+//! Of the host it reads only what the sandbox shows. It never looks whether a hidden path exists, so no
+//! command learns that from the text that its caller gets. If the policy does not make a reason certain, the
+//! text says that it is possible.
 
 #[cfg(test)]
 mod tests;
@@ -23,8 +22,8 @@ use crate::plan::restrict::Restriction;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Reach;
 use crate::policy::units::Size;
+use crate::report::denial::{Basis, Denial};
 use crate::report::enforcement::Protection;
-use crate::report::outcome::{Basis, Denial};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
 use crate::view::source::exists;
@@ -33,7 +32,7 @@ use crate::view::{Access, Node, Origin, View, ViewEntry};
 
 /// What explanations are made from: the view and the settings of the policy.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct Explainer {
     view: Arc<View>,
     read_only_workspace: bool,
     /// The size of all private directories together.
@@ -54,7 +53,7 @@ struct Finding {
     remedy: Option<String>,
 }
 
-impl Terms {
+impl Explainer {
     pub(crate) fn new(inputs: &Inputs<'_>, view: Arc<View>) -> Self {
         Self {
             view,
@@ -66,18 +65,17 @@ impl Terms {
         }
     }
 
-    /// Explains why `path` in the sandbox gives `errno`. `None` if the sandbox is not the reason. `narrowed`
-    /// lists the
-    /// restrictions of the command.
-    pub(crate) fn explain(&self, path: &Path, errno: Errno, narrowed: &[Restriction]) -> Option<Denial> {
-        let itself = resolve(&self.view, path, Last::Kept)?;
-        let target = resolve(&self.view, path, Last::Followed)?;
+    /// Explains why `path` in the sandbox gives `errno`. `None` if the sandbox is not the reason.
+    /// `restrictions` lists the restrictions of the command.
+    pub(crate) fn explain(&self, path: &Path, errno: Errno, restrictions: &[Restriction]) -> Option<Denial> {
+        let itself = resolve(&self.view, path, LastLink::Kept)?;
+        let target = resolve(&self.view, path, LastLink::Followed)?;
         let (subject, finding) = match errno {
-            Errno::EROFS => match self.read_only(&target, narrowed) {
+            Errno::EROFS => match self.read_only(&target, restrictions) {
                 Some(finding) => (target, finding),
-                None => (itself.clone(), self.read_only(&itself, narrowed)?),
+                None => (itself.clone(), self.read_only(&itself, restrictions)?),
             },
-            Errno::ENOENT => (target.clone(), self.absent(&target, narrowed)?),
+            Errno::ENOENT => (target.clone(), self.absent(&target, restrictions)?),
             Errno::EBUSY => (itself.clone(), self.in_use(&itself)?),
             Errno::ENOSPC => (target.clone(), self.full(&target)?),
             _ => return None,
@@ -88,8 +86,8 @@ impl Terms {
             Errno::ENOSPC => "would give more",
             _ => "would allow it",
         };
-        let reason = crate::report::subject::advice(reason, remedy.as_deref(), would);
-        Some(Denial { protection, subject: crate::report::subject::shown(&subject), reason, basis, remedy })
+        let reason = crate::report::denial::advice(reason, remedy.as_deref(), would);
+        Some(Denial { protection, subject: crate::report::denial::shown(&subject), reason, basis, remedy })
     }
 
     /// The entry of the view that holds `path`, and its path.
@@ -98,8 +96,8 @@ impl Terms {
     }
 
     /// EROFS: the path is read-only.
-    fn read_only(&self, path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
-        if let Some(finding) = went_without(path, narrowed) {
+    fn read_only(&self, path: &Path, restrictions: &[Restriction]) -> Option<Finding> {
+        if let Some(finding) = restricted(path, restrictions) {
             return Some(finding);
         }
         let Some((at, place)) = self.place(path) else {
@@ -132,7 +130,7 @@ impl Terms {
         let flag = |text: Option<String>| text.filter(|_| could_be_written);
         match place.origin {
             Origin::Wall => {
-                let at = crate::report::subject::shown(at);
+                let at = crate::report::denial::shown(at);
                 // Programs outside obey this path, so the text recommends no flag that lets the command write
                 // it.
                 let reason =
@@ -144,14 +142,14 @@ impl Terms {
                 certain(Protection::Root, reason, flag(Some("--profile repo-write".to_owned())))
             }
             Origin::Policy => {
-                let reason = format!("{} is granted read-only", crate::report::subject::shown(at));
+                let reason = format!("{} is granted read-only", crate::report::denial::shown(at));
                 let instead = bind_flag("--rw", &source.path, at);
                 certain(Protection::Root, reason, flag(instead))
             }
             Origin::Profile => {
                 let reason = format!(
                     "{} is shown read-only by the profile; work on a copy",
-                    crate::report::subject::shown(at)
+                    crate::report::denial::shown(at)
                 );
                 certain(Protection::Root, reason, None)
             }
@@ -159,8 +157,8 @@ impl Terms {
     }
 
     /// ENOENT: the sandbox does not show the path. Kennel does not look whether it exists outside.
-    fn absent(&self, path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
-        if narrowed.iter().any(|narrowing| narrowing.hides(path)) {
+    fn absent(&self, path: &Path, restrictions: &[Restriction]) -> Option<Finding> {
+        if restrictions.iter().any(|restriction| restriction.hides(path)) {
             return Some(possible("the command was started without it", None));
         }
         let place = self.place(path);
@@ -172,10 +170,10 @@ impl Terms {
             Some((at, _)) if at == path => return None,
             None | Some((_, ViewEntry { node: Node::Dir, .. })) => "the sandbox does not show it".to_owned(),
             Some((at, ViewEntry { node: Node::Cover, what, .. })) => {
-                format!("{} is covered ({what})", crate::report::subject::shown(at))
+                format!("{} is covered ({what})", crate::report::denial::shown(at))
             }
             Some((at, ViewEntry { node: Node::Private { .. } | Node::Tmpfs { .. }, .. })) => {
-                format!("{} is the sandbox's own, and empty at the start", crate::report::subject::shown(at))
+                format!("{} is the sandbox's own, and empty at the start", crate::report::denial::shown(at))
             }
             _ => return None,
         };
@@ -200,7 +198,7 @@ impl Terms {
                 Some(possible(&reason, Some(format!("--tmp-size {}", twice(size)))))
             }
             Node::Tmpfs { room, .. } => {
-                let (size, at) = (Size::from_bytes(room.size), crate::report::subject::shown(&at));
+                let (size, at) = (Size::from_bytes(room.size), crate::report::denial::shown(&at));
                 let flag = format!("--tmpfs {at}:{}", twice(size));
                 let remedy = Some(flag).filter(|_| is_plain(at.as_ref()));
                 Some(possible(&format!("{at} holds {size} and {} inodes", room.inodes), remedy))
@@ -233,18 +231,17 @@ fn possible(reason: &str, remedy: Option<String>) -> Finding {
 }
 
 /// Whether a restriction of the command makes the path read-only.
-fn went_without(path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
-    let takes = |narrowing: &Restriction| match narrowing {
+fn restricted(path: &Path, restrictions: &[Restriction]) -> Option<Finding> {
+    let takes = |restriction: &Restriction| match restriction {
         Restriction::ReadOnly(grant) | Restriction::Hide(grant) => path.starts_with(grant),
         Restriction::NoNetwork => false,
     };
     let reason = "the command was started without writing there";
-    narrowed.iter().any(takes).then(|| certain(Protection::Root, reason, None))
+    restrictions.iter().any(takes).then(|| certain(Protection::Root, reason, None))
 }
 
 /// Whether only the sandbox keeps the caller from writing to `path`. Only then does a grant help. If `path`
-/// does not exist,
-/// its nearest existing directory within `source` counts.
+/// does not exist, its nearest existing directory within `source` counts.
 fn is_writable_outside(path: &Path, source: &Path) -> bool {
     let there = path.ancestors().find(|path| exists(path) || *path == source).unwrap_or(source);
     let read_only = statvfs(there).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_RDONLY));
@@ -266,26 +263,24 @@ fn is_plain(path: &Path) -> bool {
     path.to_str().is_some_and(|text| !text.is_empty() && text.chars().all(plain))
 }
 
-// Resolving a path inside the sandbox through the links that the sandbox shows. It never lets the kernel follow
-// a link on
-// the host: it reads each link through a descriptor that was opened without following any. So nobody learns
-// where a hidden
-// link points.
+// Resolving a path inside the sandbox through the links that the sandbox shows. It never lets the kernel
+// follow a link on the host: it reads each link through a descriptor that was opened without following any.
+// So nobody learns where a hidden link points.
 
 /// More components than any path of the kernel has (PATH_MAX is 4096 bytes).
 const MOST_PARTS: usize = 4096;
 
 /// What to do with a link in the last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Last {
+pub(crate) enum LastLink {
     Followed,
     Kept,
 }
 
 /// The absolute path without links, `.` and `..`. `None` if the path is relative or its links form a loop.
-/// Files of private
-/// file systems are gone after the command, and their links too, so paths there stay as they are written.
-pub(crate) fn resolve(view: &View, path: &Path, last: Last) -> Option<PathBuf> {
+/// Files of private file systems are gone after the command, and their links too, so paths there stay as they
+/// are written.
+pub(crate) fn resolve(view: &View, path: &Path, last: LastLink) -> Option<PathBuf> {
     let mut todo: VecDeque<OsString> = VecDeque::new();
     prepend(&mut todo, path);
     let (mut at, mut links) = (PathBuf::from("/"), 0);
@@ -298,7 +293,7 @@ pub(crate) fn resolve(view: &View, path: &Path, last: Last) -> Option<PathBuf> {
             continue;
         }
         let next = at.join(&part);
-        let ends = todo.is_empty() && last == Last::Kept;
+        let ends = todo.is_empty() && last == LastLink::Kept;
         match link(view, &next).filter(|_| !ends) {
             Some(to) => {
                 links += 1;

@@ -1,10 +1,8 @@
-//! Landlock as the second wall: it allows the grants of the view once more, by inode. A path that leads out of
-//! the view would
-//! end here.
+//! Landlock as the second wall: it allows the grants of the view once more, by inode. A path that leads out
+//! of the view would end here.
 //!
-//! It is no second wall for a read-only path below a writable one (protected paths, grants below /tmp or HOME):
-//! Landlock
-//! rights only add up. There the read-only mount is the wall.
+//! It is no second wall for a read-only path below a writable one (protected paths, grants below /tmp or
+//! HOME): Landlock rights only add up. There the read-only mount is the wall.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -14,7 +12,7 @@ use kennel_helper::plan::Step;
 
 use crate::host::remedy::go_without;
 use crate::plan::emit::relative;
-use crate::plan::sections::lacking;
+use crate::plan::sections::report_missing;
 use crate::plan::{Section, network};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
@@ -33,8 +31,7 @@ pub(crate) const WITHOUT_FILTER: &str =
     "without a seccomp filter Multipath TCP and TCP Fast Open connect to any port";
 
 /// Appends the ruleset. It handles every right that the ABI knows. It allows reading below the root, which
-/// shows only grants,
-/// and writing where the view is writable.
+/// shows only grants, and writing where the view is writable.
 pub(crate) fn ruleset(
     inputs: &Inputs<'_>,
     view: &View,
@@ -43,9 +40,9 @@ pub(crate) fn ruleset(
 ) -> Result<(), Error> {
     let number = inputs.host.landlock_abi;
     if number == 0 {
-        lacking(inputs, Protection::Landlock, "this kernel has no Landlock", enforcement)?;
+        report_missing(inputs, Protection::Landlock, "this kernel has no Landlock", enforcement)?;
         report_ports(inputs, number, enforcement)?;
-        return lacking(inputs, Protection::LandlockScope, "this kernel has no Landlock", enforcement);
+        return report_missing(inputs, Protection::LandlockScope, "this kernel has no Landlock", enforcement);
     }
     let abi = abi(number);
     let scopes: BitFlags<Scope> = Scope::from_all(abi);
@@ -73,7 +70,7 @@ pub(crate) fn ruleset(
     report_ports(inputs, number, enforcement)?;
     if number < ABI_WITH_SCOPES {
         let reason = format!("ABI {number} has no scopes: they came with Linux 6.12");
-        return lacking(inputs, Protection::LandlockScope, &reason, enforcement);
+        return report_missing(inputs, Protection::LandlockScope, &reason, enforcement);
     }
     enforcement.set(Protection::LandlockScope, State::Enforced, "signals and abstract sockets stay inside");
     Ok(())
@@ -84,7 +81,7 @@ fn report_ports(inputs: &Inputs<'_>, number: u32, enforcement: &mut Enforcement)
     let Some(ports) = network::ports_of_host(inputs) else { return Ok(()) };
     if number < ABI_WITH_PORTS {
         let reason = format!("ABI {number} has no rules for TCP ports: they came with Linux 6.7");
-        return lacking(inputs, Protection::LandlockNetwork, &reason, enforcement);
+        return report_missing(inputs, Protection::LandlockNetwork, &reason, enforcement);
     }
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     let detail = format!("TCP connections to port {} only; UDP is not narrowed", ports.join(", "));
@@ -93,14 +90,14 @@ fn report_ports(inputs: &Inputs<'_>, number: u32, enforcement: &mut Enforcement)
 }
 
 /// Whether the seccomp filter is required: required port rules can be bypassed without it.
-pub(crate) fn rests_on_filter(inputs: &Inputs<'_>) -> bool {
+pub(crate) fn needs_filter(inputs: &Inputs<'_>) -> bool {
     network::ports_of_host(inputs).is_some()
         && inputs.policy.effective_requirement(Protection::LandlockNetwork) == Requirement::Required
 }
 
 /// Reports that port rules can be bypassed, because there is no seccomp filter.
-pub(crate) fn without_filter(inputs: &Inputs<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
-    if rests_on_filter(inputs) {
+pub(crate) fn report_missing_filter(inputs: &Inputs<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
+    if needs_filter(inputs) {
         return Err(Error::Unavailable {
             protection: Protection::LandlockNetwork,
             reason: WITHOUT_FILTER.to_owned(),
@@ -122,9 +119,8 @@ pub(crate) fn restrict(inputs: &Inputs<'_>, payload: &mut Section) {
 }
 
 /// Appends a domain that allows only to connect to one socket: no file, no port, no signal and no abstract
-/// socket outside of
-/// the domain. From ABI 9 on, connecting to a path needs a right.
-pub(crate) fn socket_alone(inputs: &Inputs<'_>, socket: &CStr, walls: &mut Section) {
+/// socket outside of the domain. From ABI 9 on, connecting to a path needs a right.
+pub(crate) fn socket_only(inputs: &Inputs<'_>, socket: &CStr, walls: &mut Section) {
     let number = inputs.host.landlock_abi;
     if number == 0 {
         return;

@@ -1,5 +1,5 @@
-//! Resource limits by prlimit(2), which every kernel has. If such a limit is weaker than a cgroup's, the report
-//! says how.
+//! Resource limits by prlimit(2), which every kernel has. If such a limit is weaker than a cgroup's, the
+//! report says how.
 
 pub(crate) mod command;
 #[cfg(test)]
@@ -19,29 +19,24 @@ use crate::report::error::Error;
 use crate::view::inputs::{Inputs, SandboxKind};
 
 /// RLIMIT_CORE is 1. With 0, the kernel would still start a core handler behind a pipe; 1 tells it not to
-/// (fs/coredump.c),
-/// and is too small for a core file. The seccomp filter keeps the limit at 1.
+/// (fs/coredump.c), and is too small for a core file. The seccomp filter keeps the limit at 1.
 pub(crate) const NO_CORE: u64 = 1;
 
 /// Soft and hard limit of open descriptors, for commands whose policy sets none.
 ///
 /// The kernel counts descriptors in flight by user, and a process cannot send more of them while the count is
-/// above its own
-/// limit (unix(7), `ETOOMANYREFS`). Commands therefore get a lower limit than Kennel. With an equal one, a
-/// command could keep
-/// Kennel from starting further commands of the same user.
+/// above its own limit (unix(7), `ETOOMANYREFS`). Commands therefore get a lower limit than Kennel. With an
+/// equal one, a command could keep Kennel from starting further commands of the same user.
 pub(crate) fn descriptors(inputs: &Inputs<'_>) -> [u64; 2] {
     let [few, most] = inputs.caller.descriptors;
     let most = most - most / 4;
     [few.min(most), most]
 }
 
-/// Appends first steps of PID 1, which its children inherit. They take away the scheduling privileges that the
-/// caller has and
-/// other processes lack; most callers have none. They also raise the descriptor limit of PID 1, so that a
-/// zygote can send
-/// descriptors whatever commands do.
-pub(crate) fn ordinary(inputs: &Inputs<'_>, namespaces: &mut Section) {
+/// Appends first steps of PID 1, which its children inherit. They take away the scheduling privileges that
+/// the caller has and other processes lack; most callers have none. They also raise the descriptor limit of
+/// PID 1, so that a zygote can send descriptors whatever commands do.
+pub(crate) fn drop_caller_scheduling(inputs: &Inputs<'_>, namespaces: &mut Section) {
     let crate::host::caller::SchedulingPrivileges { scheduling: [policy, nice, io], oom, may_be } =
         inputs.caller.ahead;
     if policy || nice || io {
@@ -65,8 +60,7 @@ pub(crate) fn ordinary(inputs: &Inputs<'_>, namespaces: &mut Section) {
 }
 
 /// Appends a first step of PID 1, which its children inherit: no core files. Workers could not set this limit
-/// later, because
-/// their filter forbids it.
+/// later, because their filter forbids it.
 pub(crate) fn no_core(inputs: &Inputs<'_>, namespaces: &mut Section) {
     namespaces.push_by(inputs.policy, Protection::CoreDumps, &rlimit(libc::RLIMIT_CORE, NO_CORE));
 }
@@ -85,13 +79,13 @@ pub(crate) fn limits(
     limit.cores()?;
     limit.memory()?;
     limit.pids()?;
-    limit.of_groups_alone()?;
-    limit.of_each_process()
+    limit.cgroup_only()?;
+    limit.per_process()
 }
 
 /// Tests showed what RLIMIT_DATA does not count: shared mappings, memfd_create(2), System V shared memory,
-/// tmpfs. RLIMIT_AS
-/// would count the mapped ones, but it breaks programs that reserve more than they use, such as node.
+/// tmpfs. RLIMIT_AS would count the mapped ones, but it breaks programs that reserve more than they use, such
+/// as node.
 const MEMORY_BY_RLIMIT: &str = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and \
                                 files in private places are not counted";
 const SWAP_BY_NOTHING: &str = "; what is swapped out of it is not limited";
@@ -115,19 +109,19 @@ impl Limiter<'_> {
         if self.inputs.host.core_socket {
             let detail = "no core file; kernel.core_pattern names a socket, whose handler gets cores whatever the limit is: sysctl \
                           kernel.core_pattern=core";
-            return self.say(Protection::CoreDumps, State::Degraded, detail);
+            return self.report(Protection::CoreDumps, State::Degraded, detail);
         }
-        self.say(Protection::CoreDumps, State::Enforced, "no core file, no core handler")
+        self.report(Protection::CoreDumps, State::Enforced, "no core file, no core handler")
     }
 
     fn memory(&mut self) -> Result<(), Error> {
         let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
         let Some(memory) = policy.limits.memory else { return Ok(()) };
         let swap = policy.limits.swap;
-        if groups.hold(Controller::Memory) {
+        if groups.enforces(Controller::Memory) {
             let swap = swap.map_or_else(|| "none".to_owned(), |size| size.to_string());
-            let detail = format!("memory.max {memory}, swap {swap}, {}", self.whose());
-            self.hold(Protection::Memory, &detail);
+            let detail = format!("memory.max {memory}, swap {swap}, {}", self.shared_by());
+            self.report_cgroup(Protection::Memory, &detail);
             return Ok(());
         }
         self.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
@@ -138,21 +132,21 @@ impl Limiter<'_> {
 
     fn pids(&mut self) -> Result<(), Error> {
         let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
-        if let Some(pids) = policy.limits.pids.filter(|_| groups.hold(Controller::Pids)) {
-            let detail = format!("pids.max {pids}, {}", self.whose());
-            self.hold(Protection::Pids, &detail);
+        if let Some(pids) = policy.limits.pids.filter(|_| groups.enforces(Controller::Pids)) {
+            let detail = format!("pids.max {pids}, {}", self.shared_by());
+            self.report_cgroup(Protection::Pids, &detail);
         }
-        let Some(Pids { by, state, how }) = kept(&self.inputs) else { return Ok(()) };
-        if let By::Rlimit(most) = by {
+        let Some(PidLimit { by, state, detail }) = pid_limit(&self.inputs) else { return Ok(()) };
+        if let PidMeans::Rlimit(most) = by {
             self.set(Protection::Pids, libc::RLIMIT_NPROC, most);
         }
         match state {
-            State::Enforced => self.say(Protection::Pids, state, &how),
-            _ => self.fall_back(Protection::Pids, state, &how, groups.lack(Controller::Pids)),
+            State::Enforced => self.report(Protection::Pids, state, &detail),
+            _ => self.fall_back(Protection::Pids, state, &detail, groups.lack(Controller::Pids)),
         }
     }
 
-    fn of_groups_alone(&mut self) -> Result<(), Error> {
+    fn cgroup_only(&mut self) -> Result<(), Error> {
         let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
         let wanted = &policy.limits;
         let cpus = wanted.cpus.map(|cpus| format!("cpu.max {cpus}"));
@@ -164,9 +158,9 @@ impl Limiter<'_> {
             (io, Controller::Io, Protection::Io),
         ] {
             let Some(how) = how else { continue };
-            if groups.hold(controller) {
-                let detail = format!("{how}, {}", self.whose());
-                self.hold(protection, &detail);
+            if groups.enforces(controller) {
+                let detail = format!("{how}, {}", self.shared_by());
+                self.report_cgroup(protection, &detail);
             } else {
                 let lack = groups.lack(controller);
                 self.fall_back(protection, State::Off, "needs a delegated cgroup v2", lack)?;
@@ -175,26 +169,26 @@ impl Limiter<'_> {
         Ok(())
     }
 
-    fn of_each_process(&mut self) -> Result<(), Error> {
+    fn per_process(&mut self) -> Result<(), Error> {
         let wanted = &self.inputs.policy.limits;
         if let Some(span) = wanted.cpu_time {
             self.set(Protection::CpuTime, libc::RLIMIT_CPU, span.whole_seconds());
             let detail = "RLIMIT_CPU: of each process, in whole seconds";
-            self.say(Protection::CpuTime, State::Degraded, detail)?;
+            self.report(Protection::CpuTime, State::Degraded, detail)?;
         }
         if wanted.open_files.is_some() {
             // The payload sets it with the command's own limits, once it has received all descriptors.
-            self.say(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
+            self.report(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
         }
         if let Some(size) = wanted.file_size {
             self.set(Protection::FileSize, libc::RLIMIT_FSIZE, size.bytes());
-            self.say(Protection::FileSize, State::Enforced, "RLIMIT_FSIZE, of each file")?;
+            self.report(Protection::FileSize, State::Enforced, "RLIMIT_FSIZE, of each file")?;
         }
         Ok(())
     }
 
     /// What shares the cgroup's limit.
-    fn whose(&self) -> &'static str {
+    fn shared_by(&self) -> &'static str {
         match self.inputs.shape {
             SandboxKind::Once | SandboxKind::OneShot => "with all that the command starts",
             SandboxKind::Session { .. } => "all commands of the session together",
@@ -206,7 +200,7 @@ impl Limiter<'_> {
     }
 
     /// Reports a limit that a cgroup enforces.
-    fn hold(&mut self, protection: Protection, detail: &str) {
+    fn report_cgroup(&mut self, protection: Protection, detail: &str) {
         self.enforcement.set(protection, State::Enforced, detail);
     }
 
@@ -218,7 +212,9 @@ impl Limiter<'_> {
         detail: &str,
         lack: Option<MissingCgroup>,
     ) -> Result<(), Error> {
-        let Some(MissingCgroup { reason, remedy }) = lack else { return self.say(protection, state, detail) };
+        let Some(MissingCgroup { reason, remedy }) = lack else {
+            return self.report(protection, state, detail);
+        };
         if self.inputs.policy.effective_requirement(protection) == Requirement::Required {
             let reason = format!("cannot be kept in full: {detail}; {reason}");
             return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
@@ -228,7 +224,7 @@ impl Limiter<'_> {
     }
 
     /// What the caller can do if a missing cgroup is not the reason.
-    fn instead(&self, protection: Protection) -> String {
+    fn remedy(&self, protection: Protection) -> String {
         let policy = self.inputs.policy;
         let by_cgroup = "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or ";
         let could_be_held = !matches!(
@@ -250,13 +246,13 @@ impl Limiter<'_> {
         }
     }
 
-    fn say(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
+    fn report(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
         let required = self.inputs.policy.effective_requirement(protection) == Requirement::Required;
         if state != State::Enforced && required {
             return Err(Error::Unavailable {
                 protection,
                 reason: format!("cannot be kept in full: {detail}"),
-                remedy: Some(self.instead(protection)),
+                remedy: Some(self.remedy(protection)),
             });
         }
         self.enforcement.set(protection, state, detail);
@@ -265,20 +261,17 @@ impl Limiter<'_> {
 }
 
 // How many processes there may be, without a cgroup: by RLIMIT_NPROC, or by `kernel.pid_max` of the sandbox's
-// pid
-// namespace for real root, because the kernel does not apply RLIMIT_NPROC to it.
+// pid namespace for real root, because the kernel does not apply RLIMIT_NPROC to it.
 
 /// First kernel whose RLIMIT_NPROC counts the processes of a user namespace.
 const COUNTS_BY_NAMESPACE: Version = Version(5, 14);
 
-/// First kernel with a `kernel.pid_max` for each pid namespace. Older kernels have one for the whole host, and
-/// real root
-/// could write it from inside.
+/// First kernel with a `kernel.pid_max` for each pid namespace. Older kernels have one for the whole host,
+/// and real root could write it from inside.
 const PID_MAX_BY_NAMESPACE: Version = Version(6, 14);
 
 /// Numbers that the kernel keeps back (RESERVED_PIDS of kernel/pid.c). After its numbers have wrapped around
-/// once, a namespace
-/// has so many fewer.
+/// once, a namespace has so many fewer.
 const RESERVED_PIDS: u64 = 300;
 
 /// The lowest `kernel.pid_max` that the kernel takes, for each possible processor (PIDS_PER_CPU_MIN).
@@ -289,20 +282,20 @@ const PID_MAX_LIMIT: u64 = 1 << 22;
 
 /// Appends the step that limits the processes of a sandbox where rlimits do not: `kernel.pid_max`.
 pub(crate) fn pid_max(inputs: &Inputs<'_>, namespaces: &mut Section) {
-    if let Some(Pids { by: By::PidMax(most), .. }) = kept(inputs) {
+    if let Some(PidLimit { by: PidMeans::PidMax(most), .. }) = pid_limit(inputs) {
         let (path, bytes) = (c"/proc/sys/kernel/pid_max", &*format!("{most}\n").into_bytes());
         namespaces.push_by(inputs.policy, Protection::Pids, &Step::Write { path, bytes });
     }
 }
 
 /// How the number of processes is limited without a cgroup.
-pub(crate) struct Pids {
-    pub(crate) by: By,
+pub(crate) struct PidLimit {
+    pub(crate) by: PidMeans,
     pub(crate) state: State,
-    pub(crate) how: String,
+    pub(crate) detail: String,
 }
 
-pub(crate) enum By {
+pub(crate) enum PidMeans {
     /// RLIMIT_NPROC: that many processes of the user in the namespace, Kennel's included.
     Rlimit(u64),
     /// `kernel.pid_max`: that many numbers in the pid namespace of PID 1.
@@ -312,7 +305,7 @@ pub(crate) enum By {
 
 /// How well the number of processes can be limited. `None` if the policy sets no limit, or a cgroup enforces
 /// it.
-pub(crate) fn kept(inputs: &Inputs<'_>) -> Option<Pids> {
+pub(crate) fn pid_limit(inputs: &Inputs<'_>) -> Option<PidLimit> {
     let pids = inputs
         .policy
         .limits
@@ -327,43 +320,40 @@ pub(crate) fn kept(inputs: &Inputs<'_>) -> Option<Pids> {
         }
     };
     let most = pids.saturating_add(own);
-    let (by, state, how) = if inputs.caller.is_root() {
+    let limit = |by, state, detail| PidLimit { by, state, detail };
+    Some(if inputs.caller.is_root() {
         by_pid_max(inputs.host, most, &whose)
     } else if inputs.host.kernel < COUNTS_BY_NAMESPACE {
-        (
-            By::Rlimit(pids.saturating_add(1)),
-            State::Degraded,
-            "RLIMIT_NPROC, counted over all processes of the user".to_owned(),
-        )
+        let detail = "RLIMIT_NPROC, counted over all processes of the user".to_owned();
+        limit(PidMeans::Rlimit(pids.saturating_add(1)), State::Degraded, detail)
     } else if whose.is_empty() {
-        (By::Rlimit(most), State::Enforced, "RLIMIT_NPROC, counted in this user namespace".to_owned())
+        let detail = "RLIMIT_NPROC, counted in this user namespace".to_owned();
+        limit(PidMeans::Rlimit(most), State::Enforced, detail)
     } else {
-        (By::Rlimit(most), State::Degraded, format!("RLIMIT_NPROC, counted{whose}"))
-    };
-    Some(Pids { by, state, how })
+        limit(PidMeans::Rlimit(most), State::Degraded, format!("RLIMIT_NPROC, counted{whose}"))
+    })
 }
 
 /// For real root: the kernel never applies RLIMIT_NPROC to it.
-pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> (By, State, String) {
+pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> PidLimit {
     const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
     if host.kernel < PID_MAX_BY_NAMESPACE {
-        let how = format!(
+        let detail = format!(
             "{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own"
         );
-        return (By::Nothing, State::Off, how);
+        return PidLimit { by: PidMeans::Nothing, state: State::Off, detail };
     }
     let least = u64::from(host.possible_cpus).saturating_mul(PIDS_PER_CPU);
     let numbers = most.saturating_add(RESERVED_PIDS).max(least).min(PID_MAX_LIMIT);
     let more = numbers.saturating_sub(most).max(RESERVED_PIDS);
-    let how = format!(
+    let detail = format!(
         "{NEVER}; kernel.pid_max of the pid namespace is used instead, which allows up to {more} more{whose}"
     );
-    (By::PidMax(numbers), State::Degraded, how)
+    PidLimit { by: PidMeans::PidMax(numbers), state: State::Degraded, detail }
 }
 
 /// Kennel's processes in a session: the zygote, init and payload of each worker that waits or is being made,
-/// and the init of
-/// a command.
+/// and the init of a command.
 pub(crate) fn own_processes(ready: usize) -> u64 {
     2 * (ready as u64 + 1) + 2
 }

@@ -1,5 +1,5 @@
-//! The identity of the command inside: namespaces, id maps, privileges, keyring. This file writes the steps and
-//! runs none.
+//! The identity of the command inside: namespaces, id maps, privileges, keyring. This file writes the steps
+//! and runs none.
 
 use std::ffi::CStr;
 
@@ -13,8 +13,7 @@ use crate::sys::birth::Users;
 use crate::view::inputs::Inputs;
 
 /// Securebits that take real root's privileges from uid 0, and lock that: SECBIT_NOROOT,
-/// SECBIT_NO_SETUID_FIXUP,
-/// SECBIT_NO_CAP_AMBIENT_RAISE and their locks (capabilities(7)).
+/// SECBIT_NO_SETUID_FIXUP, SECBIT_NO_CAP_AMBIENT_RAISE and their locks (capabilities(7)).
 const SECUREBITS: u64 = 0b1100_1111;
 
 /// The report if there is no user namespace.
@@ -23,8 +22,7 @@ const WITHOUT_USERS: &str = "refused by this host: commands run as the host's ro
 const CGROUP: &str = "its own cgroup appears as the root";
 
 /// Appends the namespaces of PID 1. The user and pid namespaces exist when it starts. It makes the others one
-/// by one, so that
-/// a failure names the namespace that the kernel refuses.
+/// by one, so that a failure names the namespace that the kernel refuses.
 pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     users(inputs, setup, enforcement);
     enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
@@ -38,8 +36,7 @@ pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: 
     }
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
     // A zygote stays outside of a cgroup namespace. From within one, it could not have its workers born in
-    // their cgroups (mount
-    // option nsdelegate, cgroups(7)).
+    // their cgroups (mount option nsdelegate, cgroups(7)).
     if inputs.controllers.is_none() || !inputs.shape.is_session() {
         unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, CGROUP);
     }
@@ -65,8 +62,7 @@ pub(crate) fn worker_namespaces(inputs: &Inputs<'_>, worker: &mut Section, enfor
 }
 
 /// Appends the network namespace. With a proxy it is not optional: without a network namespace the whole host
-/// could use the
-/// proxy, and the command could use the host's network.
+/// could use the proxy, and the command could use the host's network.
 fn own_network(inputs: &Inputs<'_>, setup: &mut Section) {
     if inputs.policy.effective_network() == NetworkMode::Proxy {
         return new_network(setup);
@@ -78,9 +74,8 @@ fn own_network(inputs: &Inputs<'_>, setup: &mut Section) {
 /// Appends a new namespace of one kind.
 ///
 /// Without a user namespace it is not optional: the inside then has capabilities of the host's root, so the
-/// next steps would
-/// act on the host. A new mount namespace then needs one more step, so that its mounts do not propagate to the
-/// host.
+/// next steps would act on the host. A new mount namespace then needs one more step, so that its mounts do
+/// not propagate to the host.
 pub(crate) fn unshare(inputs: &Inputs<'_>, section: &mut Section, protection: Protection, flag: libc::c_int) {
     let step = Step::Unshare { flags: flag.cast_unsigned() };
     if inputs.users() == Users::Own {
@@ -137,7 +132,7 @@ pub(crate) fn keyring(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mu
 /// without any.
 pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) {
     if !inputs.shape.is_session() {
-        without_comeback(walls);
+        lock_privileges(walls);
     }
     walls.push(Protection::Capabilities, &Step::DropCapabilities {});
     enforcement.set(Protection::Capabilities, State::Enforced, "none, bounding set empty");
@@ -147,10 +142,9 @@ pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: 
 /// Appends the steps after which nobody may trace this process, and execve(2) gives no capability back.
 ///
 /// They cannot come earlier: a process that is not dumpable cannot write its id maps, because they belong to
-/// root. Workers
-/// inherit all of it from their zygote. The zygote keeps its own capabilities for their set-up, and runs no
-/// program.
-pub(crate) fn without_comeback(section: &mut Section) {
+/// root. Workers inherit all of it from their zygote. The zygote keeps its own capabilities for their set-up,
+/// and runs no program.
+pub(crate) fn lock_privileges(section: &mut Section) {
     section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     section.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
     section.push(Protection::Capabilities, &Step::DropBoundingSet {});
@@ -158,7 +152,7 @@ pub(crate) fn without_comeback(section: &mut Section) {
 }
 
 /// Appends the steps after which nobody may trace this process, and execve(2) gives it no privilege.
-pub(crate) fn untouchable(section: &mut Section) {
+pub(crate) fn no_tracing(section: &mut Section) {
     section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     section.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
 }

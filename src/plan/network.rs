@@ -1,6 +1,5 @@
-//! The network of a policy: the sockets of the sandbox that PID 1 hands out, the settings of the proxy, and the
-//! variables by
-//! which tools inside find it. This file writes steps and runs none.
+//! The network of a policy: the sockets of the sandbox that PID 1 hands out, the settings of the proxy, and
+//! the variables by which tools inside find it. This file writes steps and runs none.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,16 +24,16 @@ use crate::view::source::BindSource;
 use crate::view::{Node, View, system};
 
 /// Ports on which [`Network::transparent`] always serves programs that know no proxy.
-const USUAL: [u16; 2] = [80, 443];
+const TRANSPARENT_PORTS: [u16; 2] = [80, 443];
 
 /// The most such ports: their steps must fit into the first message.
 const MOST_PORTS: usize = 12;
 
 /// A second loopback address. Names do not resolve to it.
-const BESIDES: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const SECOND_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Variables by which programs find the proxy.
-const PROXY: &[&str] = &[
+const PROXY_VARIABLES: &[&str] = &[
     "ALL_PROXY",
     "CARGO_HTTP_PROXY",
     "DOCKER_HTTPS_PROXY",
@@ -56,15 +55,14 @@ const PROXY: &[&str] = &[
 ];
 
 /// Variables that list what programs reach without the proxy.
-const NO_PROXY: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
+const NO_PROXY_VARIABLES: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
 
 /// The sandbox's own loopback: as rules, as `no_proxy` and as Java spell it.
 const LOOPBACK: [[&str; 3]; 3] =
     [["localhost", "localhost", "localhost"], ["127.0.0.1", "127.0.0.1", "127.*"], ["[::1]", "::1", "[::1]"]];
 
 /// The URL of the proxy, for programs. HTTP, not SOCKS: some libraries lack support for SOCKS and refuse to
-/// start with a SOCKS
-/// proxy in `ALL_PROXY`.
+/// start with a SOCKS proxy in `ALL_PROXY`.
 fn url() -> String {
     format!("http://127.0.0.1:{PORT}")
 }
@@ -77,39 +75,48 @@ fn is_transparent(inputs: &Inputs<'_>) -> bool {
     asks_for_proxy(inputs) && inputs.policy.network.is_transparent()
 }
 
-/// Appends the steps that make the proxy's sockets and hand them out. The inside makes them while it is allowed
-/// to: ports below
-/// 1024 need a privilege that no command has, so no command can take them.
+/// Appends the steps that make the proxy's sockets and hand them out. The inside makes them while it is
+/// allowed to: ports below 1024 need a privilege that no command has, so no command can take them.
 pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
     if !asks_for_proxy(inputs) {
         return;
     }
     if is_transparent(inputs) {
-        // With 127.0.0.1 alone, the C library thinks that IPv4 is not configured, and asks for no IPv4 address.
-        let address = BESIDES.to_bits();
+        // With 127.0.0.1 alone, the C library thinks that IPv4 is not configured, and asks for no IPv4
+        // address.
+        let address = SECOND_LOOPBACK.to_bits();
         namespaces.push(Protection::Proxy, &Step::LoopbackAddress { address });
     }
-    for (kind, address, port) in sockets(inputs) {
+    for ProxySocket { kind, address, port } in sockets(inputs) {
         let (kind, address) = (kind.cast_unsigned(), address.to_bits());
         namespaces.push(Protection::Proxy, &Step::Listen { kind, address, port: port.into() });
     }
     enforcement.set(Protection::Proxy, State::Enforced, detail(&inputs.policy.network));
 }
 
+/// A socket that PID 1 makes and hands out to the proxy.
+struct ProxySocket {
+    /// `SOCK_STREAM` or `SOCK_DGRAM`.
+    kind: libc::c_int,
+    address: Ipv4Addr,
+    port: u16,
+}
+
 /// The sockets of the proxy.
-fn sockets(inputs: &Inputs<'_>) -> Vec<(libc::c_int, Ipv4Addr, u16)> {
-    let mut sockets = vec![(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
+fn sockets(inputs: &Inputs<'_>) -> Vec<ProxySocket> {
+    let socket = |kind, address, port| ProxySocket { kind, address, port };
+    let mut sockets = vec![socket(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
     if is_transparent(inputs) {
-        sockets.push((libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER));
+        sockets.push(socket(libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER));
         let ports = ports(&inputs.policy.network).into_iter();
-        sockets.extend(ports.map(|port| (libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port)));
+        sockets.extend(ports.map(|port| socket(libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port)));
     }
     sockets
 }
 
 /// The ports on which programs that know no proxy are served.
 fn ports(network: &Network) -> Vec<u16> {
-    let mut ports = USUAL.to_vec();
+    let mut ports = TRANSPARENT_PORTS.to_vec();
     for port in rules(&network.allow).low_ports() {
         if !ports.contains(&port) && port != NAME_SERVER {
             ports.push(port);
@@ -152,23 +159,23 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         return Ok(None);
     }
     let network = &inputs.policy.network;
-    let way = match (&network.proxy, &network.upstream) {
+    let upstream = match (&network.proxy, &network.upstream) {
         (Some(proxy), _) => {
             let path = inputs.caller.absolute(&proxy.unix);
             let identity = BindSource::resolve(&path).map_or(Identity::NOTHING, |source| source.identity);
-            Reach::Foreign { path, identity }
+            ProxyUpstream::Foreign { path, identity }
         }
         (None, Some(upstream)) => Upstream::of(upstream, &inputs.caller.environment)
             .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?
-            .map_or(Reach::Direct, Reach::Upstream),
-        (None, None) => Reach::Direct,
+            .map_or(ProxyUpstream::Direct, ProxyUpstream::Upstream),
+        (None, None) => ProxyUpstream::Direct,
     };
     let addresses = address::networks(network.allow_addresses.iter().map(String::as_str));
     Ok(Some(Settings {
         allow: rules(&network.allow),
         deny: rules(&network.deny),
         addresses: addresses.unwrap_or_default(),
-        way,
+        upstream,
         name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
         limits: ProxyLimits::of(&network.limits, inputs.caller.descriptors[0]),
         ports: ports(network),
@@ -197,19 +204,20 @@ pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsSt
     // A rule for loopback means the host's loopback, which only the proxy reaches.
     let rules = rules(&inputs.policy.network.allow);
     let direct = LOOPBACK.iter().filter(|[host, ..]| !rules.name(host));
-    let (by, by_java): (Vec<&str>, Vec<&str>) = direct.map(|[_, by, by_java]| (*by, *by_java)).unzip();
+    let (no_proxy, java_no_proxy): (Vec<&str>, Vec<&str>) =
+        direct.map(|[_, plain, java]| (*plain, *java)).unzip();
     let java: Vec<String> = ["http", "https"]
         .iter()
         .flat_map(|scheme| {
             [format!("-D{scheme}.proxyHost=127.0.0.1"), format!("-D{scheme}.proxyPort={PORT}")]
         })
-        .chain([format!("-Dhttp.nonProxyHosts={}", by_java.join("|"))])
+        .chain([format!("-Dhttp.nonProxyHosts={}", java_no_proxy.join("|"))])
         .collect();
     let own = [("JAVA_TOOL_OPTIONS", java.join(" ")), ("NODE_USE_ENV_PROXY", "1".to_owned())];
     let to =
         |names: &'static [&'static str], value: String| names.iter().map(move |&name| (name, value.clone()));
-    to(PROXY, url())
-        .chain(to(NO_PROXY, by.join(",")))
+    to(PROXY_VARIABLES, url())
+        .chain(to(NO_PROXY_VARIABLES, no_proxy.join(",")))
         .chain(own)
         .map(|(name, value)| (name.into(), value.into()))
         .chain(system::variables(inputs, view))
@@ -217,8 +225,8 @@ pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsSt
 }
 
 /// Whether tools find a proxy by this variable.
-pub(crate) fn leads_to_proxy(name: &OsStr) -> bool {
-    PROXY.iter().chain(NO_PROXY).any(|other| name == *other)
+pub(crate) fn is_proxy_variable(name: &OsStr) -> bool {
+    PROXY_VARIABLES.iter().chain(NO_PROXY_VARIABLES).any(|other| name == *other)
 }
 
 /// Shows the sandbox's own name server, if it has one, instead of the profile's. The rest of the view must be
@@ -259,7 +267,7 @@ pub(crate) struct Settings {
     pub(crate) deny: Rules,
     /// Special address ranges that names may resolve to.
     pub(crate) addresses: Vec<IpNet>,
-    pub(crate) way: Reach,
+    pub(crate) upstream: ProxyUpstream,
     /// Name servers that the proxy asks instead of the system's.
     pub(crate) name_servers: Vec<SocketAddr>,
     pub(crate) limits: ProxyLimits,
@@ -271,7 +279,7 @@ pub(crate) struct Settings {
 
 /// How the proxy connects to allowed destinations.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Reach {
+pub(crate) enum ProxyUpstream {
     #[default]
     Direct,
     /// Through an HTTP proxy.

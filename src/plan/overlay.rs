@@ -5,8 +5,7 @@
 //! directory's contents.
 //!
 //! Everything below the workspace comes from the merged tree. A bind of the host's directory would let writes
-//! bypass the
-//! overlay.
+//! bypass the overlay.
 
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
@@ -40,9 +39,8 @@ use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
 pub(crate) const UPPER: &str = "upper";
 pub(crate) const WORK: &str = "work";
 
-/// Permission bits of anyone but the owner. Another user who reads changes may see secrets, and one who writes
-/// them forges
-/// them.
+/// Permission bits of anyone but the owner. Another user who reads changes may see secrets, and one who
+/// writes them forges them.
 pub(crate) const OTHERS: u32 = 0o077;
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
@@ -86,8 +84,7 @@ pub(crate) fn overlaid(
 }
 
 /// What the outside needs to commit changes. Turns the watches below the workspace into paths that are never
-/// committed: the
-/// host's files there do not change while a command runs.
+/// committed: the host's files there do not change while a command runs.
 pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watch>) -> Option<Merged> {
     let Overlaid { target, upper, .. } = view.overlay.as_ref()?;
     // Git outside writes to the target of a link in a repository.
@@ -113,13 +110,13 @@ pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watc
     Some(Merged { workspace: workspace.clone(), upper, never })
 }
 
-/// Appends the steps that mount the overlay of `workspace`. They build it in the sandbox's own empty directory
-/// and empty that
-/// directory again.
+/// Appends the steps that mount the overlay of `workspace`. They build it in the sandbox's own empty
+/// directory and empty that directory again.
 pub(crate) fn mount(
     overlaid: &Overlaid,
     workspace: &BindSource,
-    (stage, within): (&Path, Within),
+    stage: &Path,
+    within: Within,
     setup: &mut Section,
 ) {
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
@@ -162,9 +159,8 @@ fn bind<'s>(of: &BindSource, source: &'s CString, target: &'s CString, access: A
 }
 
 /// Mount options of overlayfs. `userxattr`: its marks are user attributes, which it hides from commands;
-/// redirects and
-/// metadata-only copies are then off. `volatile`: nothing is synced, because changes have no value before a
-/// commit.
+/// redirects and metadata-only copies are then off. `volatile`: nothing is synced, because changes have no
+/// value before a commit.
 fn options(lower: &Path, changes: &Path) -> CString {
     let path = |path: &Path| relative(path).to_string_lossy().into_owned();
     let [lower, upper, work] = [path(lower), path(&changes.join(UPPER)), path(&changes.join(WORK))];
@@ -174,14 +170,13 @@ fn options(lower: &Path, changes: &Path) -> CString {
 
 // What can be overlaid, and where changes can be kept.
 
-/// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory by
-/// another.
+/// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory
+/// by another.
 const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
 /// File systems whose time stamps another machine or another program sets, so that Kennel could not notice
-/// changes by others.
-/// Numbers of linux/magic.h: NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2. Then Lustre, GFS2,
-/// OrangeFS.
+/// changes by others. Numbers of linux/magic.h: NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2.
+/// Then Lustre, GFS2, OrangeFS.
 const REMOTE: [i64; 14] = [
     0x6969,
     0x517b,
@@ -216,8 +211,7 @@ pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), 
 }
 
 /// Checks the directory that keeps the changes. Another user who could write there could forge them, and one
-/// who could read
-/// there could learn them.
+/// who could read there could learn them.
 pub(crate) fn check_upper(
     inputs: &Inputs<'_>,
     view: &View,
@@ -243,13 +237,13 @@ pub(crate) fn check_upper(
         return Err(invalid("belongs to another user"));
     }
     if workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path) {
-        return Err(invalid("lies in the workspace, or around it"));
+        return Err(invalid("overlaps the workspace"));
     }
     let reachable = |(_, grant): (&Path, &BindSource)| {
         source.path.starts_with(&grant.path) || grant.path.starts_with(&source.path)
     };
     if view.writable().any(reachable) {
-        return Err(invalid("lies in what is granted writable, or around it"));
+        return Err(invalid("overlaps a writable grant"));
     }
     let kind = file_system(&source.path).map_err(refused)?;
     if kind == statfs::OVERLAYFS_SUPER_MAGIC {

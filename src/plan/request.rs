@@ -1,6 +1,5 @@
 //! A command becomes a request: the search path is applied, strings are checked, the directory is made
-//! absolute. Also the
-//! environment that commands get. This file reads nothing of the host.
+//! absolute. Also the environment that commands get. This file reads nothing of the host.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
@@ -55,41 +54,41 @@ pub(crate) struct RequestFields<'w> {
 impl RequestBuf {
     /// # Errors
     /// An empty program name, a NUL byte anywhere, a variable without a name.
-    pub(crate) fn new(wanted: &RequestFields<'_>) -> Result<Self, Error> {
-        if wanted.program.is_empty() {
-            return Err(refused("program", wanted.program, "is empty"));
+    pub(crate) fn new(fields: &RequestFields<'_>) -> Result<Self, Error> {
+        if fields.program.is_empty() {
+            return Err(refused("program", fields.program, "is empty"));
         }
-        let path = wanted.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
-        let programs = places(wanted.program, path.map(OsString::as_os_str), wanted.directory)
+        let path = fields.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+        let programs = candidates(fields.program, path.map(OsString::as_os_str), fields.directory)
             .into_iter()
             .map(|path| c_string("program", path.as_os_str()))
             .collect::<Result<ListBuf, Error>>()?;
         let mut arguments = ListBuf::default();
-        arguments.push(&c_string("program", wanted.called.unwrap_or(wanted.program))?);
-        for argument in wanted.arguments {
+        arguments.push(&c_string("program", fields.called.unwrap_or(fields.program))?);
+        for argument in fields.arguments {
             arguments.push(&c_string("argument", argument)?);
         }
-        let mut environment = environment_with_room(wanted);
+        let mut environment = environment_with_room(fields);
         // If a name is there twice, getenv(3) returns the first.
-        let is_secret = |name: &OsString| wanted.secrets.iter().any(|(secret, _)| secret == name);
-        for (name, value) in wanted.environment.iter().filter(|(name, _)| !is_secret(name)) {
+        let is_secret = |name: &OsString| fields.secrets.iter().any(|(secret, _)| secret == name);
+        for (name, value) in fields.environment.iter().filter(|(name, _)| !is_secret(name)) {
             environment.push(&variable(name, value)?);
         }
-        for (name, secret) in wanted.secrets {
+        for (name, secret) in fields.secrets {
             let bytes = secret_variable(name, secret)?;
             let string = CStr::from_bytes_with_nul(&bytes);
             environment
                 .push(string.map_err(|_| refused("environment variable", name, "contains a NUL byte"))?);
         }
-        let cwd = c_string("working directory", wanted.directory.as_os_str())?;
+        let cwd = c_string("working directory", fields.directory.as_os_str())?;
         Ok(Self {
             cwd,
             programs,
             arguments,
             environment,
-            window: wanted.terminal,
-            background: wanted.background,
-            limits: wanted.limits.to_owned(),
+            window: fields.terminal,
+            background: fields.background,
+            limits: fields.limits.to_owned(),
         })
     }
 
@@ -131,10 +130,10 @@ impl Sink for Length {
 }
 
 /// An empty list with room for the whole environment, so that it never moves while it is filled.
-fn environment_with_room(wanted: &RequestFields<'_>) -> ListBuf {
-    let plain = wanted.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
-    let secret = wanted.secrets.iter().map(|(name, secret)| name.len() + secret.expose().len() + 2);
-    ListBuf::with_room(wanted.environment.len() + wanted.secrets.len(), plain.chain(secret).sum())
+fn environment_with_room(fields: &RequestFields<'_>) -> ListBuf {
+    let plain = fields.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
+    let secret = fields.secrets.iter().map(|(name, secret)| name.len() + secret.expose().len() + 2);
+    ListBuf::with_room(fields.environment.len() + fields.secrets.len(), plain.chain(secret).sum())
 }
 
 /// `NAME=VALUE` and NUL in one buffer that is wiped.
@@ -149,10 +148,9 @@ fn secret_variable(name: &OsStr, secret: &Secret) -> Result<Zeroizing<Vec<u8>>, 
 }
 
 /// The paths at which the program is looked for: itself, if its name has a slash; otherwise one in each
-/// directory of `path`,
-/// the command's own PATH. Without a PATH the system's directories count, as in execvp(3), but not the working
-/// directory.
-pub(crate) fn places(program: &OsStr, path: Option<&OsStr>, directory: &Path) -> Vec<PathBuf> {
+/// directory of `path`, the command's own PATH. Without a PATH the system's directories count, as in
+/// execvp(3), but not the working directory.
+pub(crate) fn candidates(program: &OsStr, path: Option<&OsStr>, directory: &Path) -> Vec<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return vec![directory.join(program)];
     }
@@ -231,7 +229,7 @@ impl ClientVariables {
     pub(crate) fn allows(&self, name: &OsStr) -> bool {
         // They name paths of the host, or a proxy that is not there.
         let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
-        if is_of_host || self.keeps_proxy && network::leads_to_proxy(name) {
+        if is_of_host || self.keeps_proxy && network::is_proxy_variable(name) {
             return false;
         }
         self.only.as_ref().is_none_or(|names| names.iter().any(|other| other == name))
@@ -270,7 +268,7 @@ mod tests {
     use crate::policy::profile::Profile;
 
     #[test]
-    fn a_client_brings_no_places_of_the_host() {
+    fn a_client_cannot_set_paths_of_the_host() {
         let free = client_variables(&Policy::default());
         for name in ["HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR"] {
             assert!(!free.allows(OsStr::new(name)), "{name}");
@@ -281,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_brings_no_way_out_where_there_is_one() {
+    fn a_client_cannot_replace_the_proxy() {
         let proxied = client_variables(&Policy::default().allow("a.example:443"));
         for name in ["https_proxy", "HTTPS_PROXY", "no_proxy", "npm_config_proxy"] {
             assert!(!proxied.allows(OsStr::new(name)), "{name}");

@@ -1,6 +1,5 @@
-//! Restrictions of one command: steps for its worker that take away a part of what the policy grants. They can
-//! never grant
-//! more, because they only take away.
+//! Restrictions of one command: steps for its worker that take away a part of what the policy grants. They
+//! can never grant more, because they only take away.
 
 use std::path::{Path, PathBuf};
 
@@ -67,24 +66,24 @@ fn is_grant(node: &Node) -> bool {
 /// A path that is no grant, or too many restrictions.
 pub(crate) fn steps(
     grants: &RestrictableGrants,
-    narrowings: &[Restriction],
+    restrictions: &[Restriction],
 ) -> Result<Option<Section>, Error> {
-    if narrowings.is_empty() {
+    if restrictions.is_empty() {
         return Ok(None);
     }
-    if narrowings.len() > MOST_FORGONE {
+    if restrictions.len() > MOST_FORGONE {
         return Err(Error::Command {
             what: "grants to go without",
-            value: narrowings.len().to_string(),
+            value: restrictions.len().to_string(),
             reason: format!("a command can go without {MOST_FORGONE} at most: give it a policy of its own"),
         });
     }
     let is_hidden_above = |grant: &Path| {
-        grant.parent().is_some_and(|above| narrowings.iter().any(|narrowing| narrowing.hides(above)))
+        grant.parent().is_some_and(|above| restrictions.iter().any(|restriction| restriction.hides(above)))
     };
     let mut section = Section::default();
-    for narrowing in narrowings {
-        match narrowing {
+    for restriction in restrictions {
+        match restriction {
             // Another restriction hides it already.
             Restriction::ReadOnly(grant) | Restriction::Hide(grant) if is_hidden_above(grant) => {
                 grants.is_dir(grant)?;

@@ -3,26 +3,22 @@
 //! The program is the same for every policy. This folder installs nothing; the inside does that.
 //!
 //! Terms, from the text to the kernel:
-//! - **verdict**: the result of one call: allowed, refused with an errno, pretended, or the process is killed;
+//! - **verdict**: the result of one call: allowed, refused with an errno, pretended, or the process is
+//!   killed;
 //! - **rule**: a short decision list over the arguments of a call, ending in a verdict ([`rule`], [`rules`]);
 //! - **decision**: what a system call number leads to, a verdict or a rule ([`table`]);
 //! - **range**: neighbouring numbers with the same decision; ranges cover every `u32`;
 //! - **stretch**: ranges of one decision, with single numbers between them that have another ([`tree`]);
 //! - **tree**: a balanced binary search over the stretches ([`tree`]).
 //!
-//! The program is a tree of ranges and not a chain of comparisons. On install, the kernel runs the filter once
-//! for every
-//! number, to learn which calls are always allowed; the filter never sees those again. With a chain that took
-//! 18 µs + 2 µs per
-//! comparison.
+//! The program is a tree of ranges and not a chain of comparisons. On install, the kernel runs the filter
+//! once for every number, to learn which calls are always allowed; the filter never sees those again. With a
+//! chain that took 18 µs + 2 µs per comparison.
 //!
 //! The program has 312 instructions, and installing it takes 75 µs (Linux 6.18, median of 1,000). Any filter
-//! takes 29 µs of
-//! that, the run over all numbers 8 µs, and compiling the instructions most of the rest. With 384 instructions
-//! it took 83 µs;
-//! repeating verdicts within reach and testing single numbers apart saved the others. In a session the zygote
-//! installs most of
-//! the filter once, and workers inherit it.
+//! takes 29 µs of that, the run over all numbers 8 µs, and compiling the instructions most of the rest. With
+//! 384 instructions it took 83 µs; repeating verdicts within reach and testing single numbers apart saved the
+//! others. In a session the zygote installs most of the filter once, and workers inherit it.
 
 pub(crate) mod rule;
 pub(crate) mod rules;
@@ -42,36 +38,35 @@ use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::table::Part;
 
 /// The filter that every command runs under. Building it on first use takes 10 µs.
-pub(crate) fn whole() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Whole));
+pub(crate) fn full() -> &'static [sock_filter] {
+    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Full));
     &PROGRAM
 }
 
 /// The part for a zygote: everything except the calls that make workers. Workers inherit it.
-pub(crate) fn of_zygote() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::AllButMaking));
+pub(crate) fn for_zygote() -> &'static [sock_filter] {
+    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Zygote));
     &PROGRAM
 }
 
 /// The part for a worker. With the zygote's part it equals the whole filter.
-pub(crate) fn of_worker() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Making));
+pub(crate) fn for_worker() -> &'static [sock_filter] {
+    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Worker));
     &PROGRAM
 }
 
 /// The whole filter for `explain`. Where it would refuse, the kernel asks the listener, which answers with
 /// [`judge`](crate::plan::seccomp::table::judge).
 ///
-/// It answers ENOSYS by itself. Programs take it as the sign of an older kernel: they all try such calls and do
-/// without, some
-/// at each start of a thread. It also pretends by itself, because that is no refusal.
-pub(crate) fn asking() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| whole().iter().map(asked).collect());
+/// It answers ENOSYS by itself. Programs take it as the sign of an older kernel: they all try such calls and
+/// do without, some at each start of a thread. It also pretends by itself, because that is no refusal.
+pub(crate) fn notifying() -> &'static [sock_filter] {
+    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| full().iter().map(notify).collect());
     &PROGRAM
 }
 
 /// Replaces an instruction that refuses by one that asks the listener.
-fn asked(step: &sock_filter) -> sock_filter {
+fn notify(step: &sock_filter) -> sock_filter {
     let mut step = *step;
     let refuses = step.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
     let as_it_is = [Verdict::refuse(libc::ENOSYS), Verdict::Pretend].map(Verdict::encode);
@@ -82,13 +77,13 @@ fn asked(step: &sock_filter) -> sock_filter {
 }
 
 /// The filter of a bridge. Any call that it does not list ends the bridge.
-pub(crate) fn of_bridge() -> Vec<sock_filter> {
-    tree::compile(&table::only(syscalls::BRIDGING, rules::BRIDGING), rules::BRIDGING)
+pub(crate) fn for_bridge() -> Vec<sock_filter> {
+    tree::compile(&table::only(syscalls::BRIDGE, rules::BRIDGE), rules::BRIDGE)
 }
 
 /// The filter of a reaper. Any call that it does not list ends the reaper.
-pub(crate) fn of_reaper() -> Vec<sock_filter> {
-    tree::compile(&table::only(syscalls::REAPING, &[]), &[])
+pub(crate) fn for_reaper() -> Vec<sock_filter> {
+    tree::compile(&table::only(syscalls::REAPER, &[]), &[])
 }
 
 fn part(part: Part) -> Vec<sock_filter> {
@@ -96,8 +91,7 @@ fn part(part: Part) -> Vec<sock_filter> {
 }
 
 /// The program as `seccomp(2)` reads it: `struct sock_filter { code: u16, jt: u8, jf: u8, k: u32 }`, eight
-/// bytes each, in
-/// native byte order.
+/// bytes each, in native byte order.
 pub(crate) fn bytes(program: &[sock_filter]) -> Vec<u8> {
     program
         .iter()

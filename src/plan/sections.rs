@@ -1,6 +1,5 @@
 //! The sections of a plan. Each is in the order in which the inside carries it out: a step needs the steps
-//! before it, or
-//! would no longer be allowed after them. ARCHITECTURE.md gives the reasons.
+//! before it, or would no longer be allowed after them. ARCHITECTURE.md gives the reasons.
 
 use std::path::Path;
 
@@ -18,11 +17,11 @@ use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{MountOnHost, Node, View};
 
 /// First kernel with SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV: only a signal that kills interrupts a call that
-/// waits for the
-/// answer of the listener.
+/// waits for the answer of the listener.
 const WAITS_FOR_ANSWERS: Version = Version(5, 19);
 
-/// Steps of PID 1 after its namespaces: the view. Also returns the mounts that lie in directories of the host.
+/// Steps of PID 1 after its namespaces: the view. Also returns the mounts that lie in directories of the
+/// host.
 pub(crate) fn setup_steps(
     inputs: &Inputs<'_>,
     view: &View,
@@ -32,15 +31,14 @@ pub(crate) fn setup_steps(
     let on_host = emit::emit(inputs, view, &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     if inputs.shape.is_session() {
-        namespaces::without_comeback(&mut setup);
+        namespaces::lock_privileges(&mut setup);
         // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
-        // the call from the
-        // listener, because a refusal takes precedence over a notification (seccomp(2)).
+        // the call from the listener, because a refusal takes precedence over a notification (seccomp(2)).
         if inputs.host.seccomp && !inputs.policy.explain {
             push_filter(
                 inputs,
                 &mut setup,
-                &Step::Seccomp { program: &seccomp::bytes(seccomp::of_zygote()) },
+                &Step::Seccomp { program: &seccomp::bytes(seccomp::for_zygote()) },
             );
         }
     }
@@ -58,32 +56,31 @@ pub(crate) fn worker_steps(inputs: &Inputs<'_>, view: &View, enforcement: &mut E
 }
 
 /// Steps of a worker of a session that runs no command. It hands out its view, and calls for files use it.
-/// Directories that
-/// each command has for itself are read-only there: no command would see a file that is written to them.
+/// Directories that each command has for itself are read-only there: no command would see a file that is
+/// written to them.
 pub(crate) fn file_steps(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut files = Section::default();
     if inputs.shape.is_session() {
-        worker_mounts::close(inputs, view, &mut files);
+        worker_mounts::make_read_only(inputs, view, &mut files);
         files.push(Protection::Root, &Step::HandOut {});
     }
     files
 }
 
 /// Steps of each worker after its view is complete: they give up privileges one after the other. The first
-/// steps report the
-/// private file systems that Kennel looks at if the command fails.
+/// steps report the private file systems that Kennel looks at if the command fails.
 pub(crate) fn wall_steps(
     inputs: &Inputs<'_>,
     view: &View,
     enforcement: &mut Enforcement,
 ) -> Result<(Section, Vec<TmpfsSize>), Error> {
     let mut walls = Section::default();
-    let rooms = look(inputs, view, &mut walls);
+    let sizes = report_tmpfs(inputs, view, &mut walls);
     namespaces::keyring(inputs, &mut walls, enforcement);
     landlock::ruleset(inputs, view, &mut walls, enforcement)?;
     namespaces::privileges(inputs, &mut walls, enforcement);
     filter(inputs, &mut walls, enforcement)?;
-    Ok((walls, rooms))
+    Ok((walls, sizes))
 }
 
 /// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
@@ -103,19 +100,19 @@ pub(crate) fn payload_steps(
 fn filter(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
     if !inputs.host.seccomp {
         if inputs.users() == Users::Callers {
-            return Err(without_users());
+            return Err(neither_filter_nor_users());
         }
-        lacking(inputs, Protection::Seccomp, "seccomp filters cannot be installed here", enforcement)?;
-        return landlock::without_filter(inputs, enforcement);
+        report_missing(inputs, Protection::Seccomp, "seccomp filters cannot be installed here", enforcement)?;
+        return landlock::report_missing_filter(inputs, enforcement);
     }
     let program = match inputs.shape {
-        SandboxKind::Session { .. } if !inputs.policy.explain => seccomp::of_worker(),
-        _ => seccomp::whole(),
+        SandboxKind::Session { .. } if !inputs.policy.explain => seccomp::for_worker(),
+        _ => seccomp::full(),
     };
     let program = &seccomp::bytes(program);
     if inputs.policy.explain {
-        let (asking, flags) = (&seccomp::bytes(seccomp::asking()), listener_flags(inputs.host.kernel));
-        push_filter(inputs, walls, &Step::SeccompAsking { program: asking, flags, plain: program });
+        let (notifying, flags) = (&seccomp::bytes(seccomp::notifying()), listener_flags(inputs.host.kernel));
+        push_filter(inputs, walls, &Step::SeccompAsking { program: notifying, flags, plain: program });
     } else {
         push_filter(inputs, walls, &Step::Seccomp { program });
     }
@@ -124,27 +121,24 @@ fn filter(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcemen
 }
 
 /// Appends a filter. It may be missing if the policy allows that, with two exceptions. Port rules that are
-/// required need the
-/// filter. Without a user namespace the filter is what keeps commands away from keys of the host's root and
-/// from making
-/// namespaces.
+/// required need the filter. Without a user namespace the filter is what keeps commands away from keys of the
+/// host's root and from making namespaces.
 pub(crate) fn push_filter(inputs: &Inputs<'_>, section: &mut Section, step: &Step<'_>) {
-    match landlock::rests_on_filter(inputs) || inputs.users() == Users::Callers {
+    match landlock::needs_filter(inputs) || inputs.users() == Users::Callers {
         true => section.push(Protection::Seccomp, step),
         false => section.push_by(inputs.policy, Protection::Seccomp, step),
     }
 }
 
 /// Flags of a filter with a listener. Once the listener has read a call, only a signal that kills interrupts
-/// it. Without
-/// that flag a signal handler would see EINTR from a call that is otherwise refused.
+/// it. Without that flag a signal handler would see EINTR from a call that is otherwise refused.
 fn listener_flags(kernel: Version) -> u64 {
-    let patient = if kernel < WAITS_FOR_ANSWERS { 0 } else { libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV };
-    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | patient
+    let waits = if kernel < WAITS_FOR_ANSWERS { 0 } else { libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV };
+    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | waits
 }
 
 /// The error of a host with neither a user namespace nor a filter: too little is left.
-fn without_users() -> Error {
+fn neither_filter_nor_users() -> Error {
     Error::Unavailable {
         protection: Protection::Seccomp,
         reason: "seccomp filters cannot be installed; without a user namespace they are required".to_owned(),
@@ -156,7 +150,7 @@ fn without_users() -> Error {
 
 /// Handles a protection that the host lacks: an error if the policy requires it, otherwise an entry `off` in
 /// the report.
-pub(crate) fn lacking(
+pub(crate) fn report_missing(
     inputs: &Inputs<'_>,
     protection: Protection,
     reason: &str,
@@ -175,7 +169,7 @@ pub(crate) fn lacking(
 
 /// The private file systems that a command writes to, each by its first path. Several private directories can
 /// share one.
-pub(crate) fn of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(&'v Path, TmpfsSize)> {
+pub(crate) fn tmpfs_of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(&'v Path, TmpfsSize)> {
     let is_private = |node: &Node| matches!(node, Node::Private { .. });
     let first = |renewed: bool| {
         let is_there = |path: &Path, node: &Node| {
@@ -194,10 +188,10 @@ pub(crate) fn of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(&'v Pa
 }
 
 /// Appends the steps that report these file systems. Returns their sizes in the same order.
-pub(crate) fn look(inputs: &Inputs<'_>, view: &View, walls: &mut Section) -> Vec<TmpfsSize> {
-    let rooms = of_command(inputs, view);
-    for (path, _) in &rooms {
+pub(crate) fn report_tmpfs(inputs: &Inputs<'_>, view: &View, walls: &mut Section) -> Vec<TmpfsSize> {
+    let sizes = tmpfs_of_command(inputs, view);
+    for (path, _) in &sizes {
         walls.push(Protection::Root, &Step::Room { path: &emit::relative(path) });
     }
-    rooms.into_iter().map(|(_, room)| room).collect()
+    sizes.into_iter().map(|(_, room)| room).collect()
 }

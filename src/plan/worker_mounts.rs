@@ -1,11 +1,9 @@
 //! The mounts that each worker of a session makes for itself: private directories, /dev/shm, /dev/pts, /proc.
-//! View in, steps
-//! out.
+//! View in, steps out.
 //!
-//! The worker's mount namespace is a copy, so it has the session's mounts already. A private directory is built
-//! beside them, on
-//! a tmpfs of the worker. What is mounted in the old directory is moved into the new one, which then goes on
-//! top.
+//! The worker's mount namespace is a copy, so it has the session's mounts already. A private directory is
+//! built beside them, on a tmpfs of the worker. What is mounted in the old directory is moved into the new
+//! one, which then goes on top.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,10 +20,9 @@ use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Node, View, ViewEntry, tmpfs_size};
 
 /// Steps that give directories that commands share their first mode again. A command could take permissions
-/// away and lock
-/// later commands out. They run in each worker, and before each command, because another command may have run
-/// since.
-pub(crate) fn modes(inputs: &Inputs<'_>, view: &View) -> Section {
+/// away and lock later commands out. They run in each worker, and before each command, because another
+/// command may have run since.
+pub(crate) fn shared_modes(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut modes = Section::default();
     let is_shared = |(target, place): &(&Path, &ViewEntry)| {
         !is_renewed(inputs, target, &place.node) && !view.is_covered(target)
@@ -62,7 +59,7 @@ pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
 }
 
 /// Appends the steps that make a worker's own directories read-only.
-pub(crate) fn close(inputs: &Inputs<'_>, view: &View, files: &mut Section) {
+pub(crate) fn make_read_only(inputs: &Inputs<'_>, view: &View, files: &mut Section) {
     for (target, _) in view.iter().filter(|(target, place)| is_renewed(inputs, target, &place.node)) {
         files.push(Protection::Root, &emit::read_only(&relative(target), false));
     }
@@ -73,13 +70,11 @@ pub(crate) fn is_renewed(inputs: &Inputs<'_>, target: &Path, node: &Node) -> boo
     private && (inputs.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
 }
 
-/// Whether a session leaves this mount to its workers, so that the zygote does not make it and no worker copies
-/// it: the
-/// directories of their own, and mounts in their /proc.
+/// Whether a session leaves this mount to its workers, so that the zygote does not make it and no worker
+/// copies it: the directories of their own, and mounts in their /proc.
 ///
-/// Two mounts are made all the same. The zygote has a procfs, because the kernel lets a process mount one only
-/// if it sees one
-/// already. A tmpfs of the policy may lie in a directory of the host.
+/// Two mounts are made all the same. The zygote has a procfs, because the kernel lets a process mount one
+/// only if it sees one already. A tmpfs of the policy may lie in a directory of the host.
 pub(crate) fn is_mounted_by_worker(inputs: &Inputs<'_>, view: &View, target: &Path, node: &Node) -> bool {
     let in_proc = || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Proc, .. })));
     inputs.shape.is_session()
@@ -120,7 +115,7 @@ impl Renewal<'_> {
                 }
                 Some(&Node::Private { mode }) => {
                     self.make_dir(at, mode);
-                    if self.moves(target) {
+                    if self.is_moved(target) {
                         self.push(&Step::BindOwn { source: &relative(at), target: &relative(at) });
                     }
                 }
@@ -133,14 +128,14 @@ impl Renewal<'_> {
             let around =
                 self.view.mount_above(target).and_then(|(above, _)| self.places.get_key_value(above));
             if let Some((above, at)) = around {
-                self.fill(target, &place.node, &moved(target, above, at), at);
+                self.fill(target, &place.node, &rebased(target, above, at), at);
             }
         }
     }
 
     /// Whether a new directory is moved as a mount, with the mounts in it. An empty one is bound to its place
     /// instead.
-    fn moves(&self, target: &Path) -> bool {
+    fn is_moved(&self, target: &Path) -> bool {
         let is_tmpfs = matches!(self.view.get(target), Some(ViewEntry { node: Node::Tmpfs { .. }, .. }));
         is_tmpfs
             || self.view.has_children(target)
@@ -149,7 +144,7 @@ impl Renewal<'_> {
 
     fn put_in_place(&mut self, target: &Path, at: &Path) {
         let (from, to) = (&*relative(at), &*relative(target));
-        if self.moves(target) {
+        if self.is_moved(target) {
             let within = emit::within(self.view, target, self.tmp);
             self.push(&Step::Move { from, to, within });
         } else {
@@ -188,6 +183,6 @@ impl Renewal<'_> {
 }
 
 /// The path of `target`, with `above` replaced by `at`.
-fn moved(target: &Path, above: &Path, at: &Path) -> PathBuf {
+fn rebased(target: &Path, above: &Path, at: &Path) -> PathBuf {
     at.join(target.strip_prefix(above).unwrap_or(target))
 }

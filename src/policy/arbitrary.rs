@@ -1,4 +1,4 @@
-//! Policies for property tests: any value of each type, sensible or not, as long as JSON can spell it.
+//! Random policies for property tests: any value of each type, valid or not, that JSON can express.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             overlay,
             audit,
             explain,
-            // Text has none.
+            // The text of a policy does not name its files.
             files: Vec::new(),
         }
     })
@@ -129,9 +129,9 @@ fn limits() -> impl Strategy<Value = Limits> {
     let sizes = (option::of(size()), option::of(size()), option::of(size()), option::of(size()));
     let counts =
         (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()), any::<bool>());
-    // Quarters, because serde_json may round the last bit of other fractions.
+    // Quarters only, because serde_json may round the last bit of other fractions.
     let cpus = option::of((-4_i32..20_000).prop_map(|quarters| f64::from(quarters) / 4.0));
-    (sizes, counts, cpus, option::of(span()), option::of(span()), groups()).prop_map(
+    (sizes, counts, cpus, option::of(span()), option::of(span()), cgroup_limits()).prop_map(
         |(sizes, counts, cpus, cpu_time, timeout, (swap, cpuset, io, cgroup))| {
             let (memory, output, tmp_size, file_size) = sizes;
             let (pids, open_files, tmp_inodes, output_ends) = counts;
@@ -156,8 +156,8 @@ fn limits() -> impl Strategy<Value = Limits> {
     )
 }
 
-/// What only cgroups hold.
-fn groups() -> impl Strategy<Value = (Option<Size>, Option<String>, Option<IoLimits>, Cgroup)> {
+/// The limits that need a cgroup.
+fn cgroup_limits() -> impl Strategy<Value = (Option<Size>, Option<String>, Option<IoLimits>, Cgroup)> {
     let io = (option::of(size()), option::of(size()), option::of(any::<u64>()), option::of(any::<u64>()))
         .prop_map(|(read, write, read_ops, write_ops)| IoLimits { read, write, read_ops, write_ops });
     let cgroup = prop_oneof![

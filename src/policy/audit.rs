@@ -1,4 +1,4 @@
-//! Where a sandbox's decisions are written down, and what happens when they cannot be.
+//! The audit log of a policy: its file, and what happens if Kennel cannot write to it.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -8,14 +8,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::policy::validate::check_text;
+use crate::policy::path::check_text;
 use crate::report::policy_error::PolicyError;
 
-/// Stands for the day in the name of a log, UTC: `2026-01-31`.
+/// The placeholder for the day (UTC) in the name of a log: `2026-01-31`.
 pub(crate) const DATE: &str = "{date}";
 
-/// A file of the host's to which each session, command, decision about a connection, denial and limit is appended, as a
-/// line of JSON. Created with mode 0600 if it does not exist.
+/// A file of the host. Kennel appends a line of JSON for each session, command, decision about a connection, denial and
+/// limit. It creates the file with mode 0600 if it does not exist.
 ///
 /// In a policy file the path alone is enough: `audit = "kennel.log"`.
 ///
@@ -27,17 +27,17 @@ pub(crate) const DATE: &str = "{date}";
 /// # Ok::<(), kennel::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "Written", into = "Written")]
+#[serde(from = "AuditForm", into = "AuditForm")]
 pub struct Audit {
-    /// The file. `{date}` in its name stands for the day, UTC: each day has a file of its own.
+    /// The file. `{date}` in its name is replaced by the day in UTC, so that each day has its own file.
     pub path: PathBuf,
-    /// Whether commands and connections that cannot be logged are refused, for example if the disk is full. Otherwise lost
-    /// records are counted, and the next line that can be written says how many.
+    /// Whether Kennel refuses commands and connections that it cannot log, for example because the disk is full. Otherwise
+    /// it counts the lost records, and the next line that it writes says how many.
     pub fail_closed: bool,
-    /// Whether each line has a hash of the one before, so that
-    /// [`verify_audit`](crate::audit::chain::verify_audit) notices if one was changed or removed.
+    /// Whether each line has the hash of the line before, so that
+    /// [`verify_audit`](crate::audit::chain::verify_audit) notices a changed or removed line.
     pub chain: bool,
-    /// Whether the arguments of commands are logged. They may contain secrets; otherwise only their number is logged.
+    /// Whether the log has the arguments of commands, which may contain secrets. Otherwise it has only their number.
     pub arguments: bool,
 }
 
@@ -47,16 +47,18 @@ impl Audit {
         Self { path: path.into(), ..Self::default() }
     }
 
-    /// Whether a file of that name, in the log's directory, is the log of some day.
+    /// Whether a file with this name, in the directory of the log, is the log of some day.
     pub(crate) fn is_called(&self, name: &OsStr) -> bool {
-        let own = self.path.file_name().unwrap_or_default().as_encoded_bytes();
+        let template = self.path.file_name().unwrap_or_default().as_encoded_bytes();
         let name = name.as_encoded_bytes();
-        match own.windows(DATE.len()).position(|part| part == DATE.as_bytes()) {
+        match template.windows(DATE.len()).position(|part| part == DATE.as_bytes()) {
             Some(at) => {
-                let day = name.len() + DATE.len() == own.len() + "2026-01-31".len();
-                day && name.starts_with(&own[..at]) && name.ends_with(&own[at + DATE.len()..])
+                let has_length = name.len() + DATE.len() == template.len() + "2026-01-31".len();
+                has_length
+                    && name.starts_with(&template[..at])
+                    && name.ends_with(&template[at + DATE.len()..])
             }
-            None => name == own,
+            None => name == template,
         }
     }
 
@@ -67,13 +69,17 @@ impl Audit {
             text.as_encoded_bytes().windows(DATE.len()).filter(|part| *part == DATE.as_bytes()).count()
         };
         if dates(parent.as_os_str()) > 0 {
-            return Err(PolicyError::path("audit", &self.path, "{date} stands in the name of the file only"));
+            return Err(PolicyError::path("audit", &self.path, "{date} may appear only in the file name"));
         }
         let Some(name) = self.path.file_name() else {
             return Err(PolicyError::path("audit", &self.path, "does not name a file"));
         };
         if dates(name) > 1 {
-            return Err(PolicyError::path("audit", &self.path, "{date} stands in the name of the file once"));
+            return Err(PolicyError::path(
+                "audit",
+                &self.path,
+                "{date} may appear only once in the file name",
+            ));
         }
         Ok(())
     }
@@ -85,36 +91,36 @@ impl<P: Into<PathBuf>> From<P> for Audit {
     }
 }
 
-/// As it stands in a policy: a path, or a table.
+/// The form in a policy file: a path, or a table.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Written {
+enum AuditForm {
     Path(PathBuf),
     Table(Table),
 }
 
-/// Not derived: what is untagged loses the places of keys.
-impl<'de> Deserialize<'de> for Written {
+/// Not derived: the derive for an untagged enum loses the positions of keys.
+impl<'de> Deserialize<'de> for AuditForm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WrittenVisitor)
+        deserializer.deserialize_any(AuditFormVisitor)
     }
 }
 
-struct WrittenVisitor;
+struct AuditFormVisitor;
 
-impl<'de> Visitor<'de> for WrittenVisitor {
-    type Value = Written;
+impl<'de> Visitor<'de> for AuditFormVisitor {
+    type Value = AuditForm;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a path, or a table with path, fail_closed, chain and arguments")
     }
 
-    fn visit_str<E>(self, path: &str) -> Result<Written, E> {
-        Ok(Written::Path(path.into()))
+    fn visit_str<E>(self, path: &str) -> Result<AuditForm, E> {
+        Ok(AuditForm::Path(path.into()))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, keys: A) -> Result<Written, A::Error> {
-        Table::deserialize(MapAccessDeserializer::new(keys)).map(Written::Table)
+    fn visit_map<A: MapAccess<'de>>(self, keys: A) -> Result<AuditForm, A::Error> {
+        Table::deserialize(MapAccessDeserializer::new(keys)).map(AuditForm::Table)
     }
 }
 
@@ -130,18 +136,18 @@ struct Table {
     arguments: bool,
 }
 
-impl From<Written> for Audit {
-    fn from(written: Written) -> Self {
-        match written {
-            Written::Path(path) => Self::new(path),
-            Written::Table(Table { path, fail_closed, chain, arguments }) => {
+impl From<AuditForm> for Audit {
+    fn from(form: AuditForm) -> Self {
+        match form {
+            AuditForm::Path(path) => Self::new(path),
+            AuditForm::Table(Table { path, fail_closed, chain, arguments }) => {
                 Self { path, fail_closed, chain, arguments }
             }
         }
     }
 }
 
-impl From<Audit> for Written {
+impl From<Audit> for AuditForm {
     fn from(audit: Audit) -> Self {
         let Audit { path, fail_closed, chain, arguments } = audit;
         if !(fail_closed || chain || arguments) {
@@ -163,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_more_and_nothing_unknown() {
+    fn a_table_has_the_other_keys_and_no_unknown_ones() {
         let audit: Audit = serde_json::from_str(r#"{"path":"/log","chain":true}"#).expect("valid");
         assert_eq!(audit, Audit { chain: true, ..Audit::new("/log") });
         let again: Audit =
@@ -180,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn the_date_stands_in_the_name_only() {
+    fn the_date_appears_only_in_the_file_name() {
         Audit::new("/var/log/exec-{date}.log").check().expect("valid");
-        Audit::new("/var/log/{date}-{date}.log").check().expect_err("one of them would stay as it is");
+        Audit::new("/var/log/{date}-{date}.log").check().expect_err("the second would not be replaced");
         for bad in ["/var/{date}/log", "", "/", "/var/.."] {
             Audit::new(bad).check().expect_err(bad);
         }

@@ -1,4 +1,4 @@
-//! Policies in code: one method for each field, or for one more of it.
+//! Builder methods of a policy: each sets one field, or adds one entry to it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,14 +47,15 @@ impl Policy {
         self.mount(Mount::Tmpfs { target: target.into(), size })
     }
 
-    /// Lets the proxy allow connections to `host:port`; see [`Network::allow`](crate::policy::network::Network::allow) for the forms.
+    /// Lets the proxy allow connections to `host:port`; see [`Network::allow`](crate::policy::network::Network::allow) for
+    /// the forms.
     #[must_use]
     pub fn allow(mut self, rule: impl Into<String>) -> Self {
         self.network.allow.push(rule.into());
         self
     }
 
-    /// Makes the proxy refuse connections to `host:port`, whatever is allowed.
+    /// Makes the proxy refuse connections to `host:port`, even if [`allow`](Self::allow) matches them.
     #[must_use]
     pub fn deny(mut self, rule: impl Into<String>) -> Self {
         self.network.deny.push(rule.into());
@@ -68,7 +69,7 @@ impl Policy {
         self
     }
 
-    /// Logs what happens: to the file of that path, or as [`Audit`] says.
+    /// Keeps an audit log. A path alone means a log with the default settings.
     #[must_use]
     pub fn audit(mut self, audit: impl Into<Audit>) -> Self {
         self.audit = Some(audit.into());
@@ -95,28 +96,28 @@ impl Policy {
         self
     }
 
-    /// Sets the network mode, whatever the profile says; see [`Policy::effective_network`].
+    /// Sets the network mode instead of that of the profile; see [`Policy::effective_network`].
     #[must_use]
     pub fn network_mode(mut self, mode: NetworkMode) -> Self {
         self.network.mode = Some(mode);
         self
     }
 
-    /// Replaces the whole environment description.
+    /// Replaces all settings of the environment.
     #[must_use]
     pub fn env(mut self, env: Env) -> Self {
         self.env = env;
         self
     }
 
-    /// Passes one variable of the caller's environment on, if it is set there.
+    /// Passes one variable of the caller's environment to the commands, if it is set there.
     #[must_use]
     pub fn pass_env(mut self, name: impl Into<String>) -> Self {
         self.env.pass.push(name.into());
         self
     }
 
-    /// Sets one variable; it wins over one that is passed on.
+    /// Sets one variable; it replaces a variable that is passed on.
     #[must_use]
     pub fn set_env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.env.set.insert(name.into(), value.into());
@@ -144,7 +145,7 @@ impl Policy {
         self
     }
 
-    /// Whether toolchains kept outside the system directories are visible.
+    /// Whether toolchains outside the system directories are visible.
     #[must_use]
     pub fn toolchains(mut self, toolchains: Toolchains) -> Self {
         self.toolchains = toolchains;
@@ -158,28 +159,28 @@ impl Policy {
         self
     }
 
-    /// Says whether one protection may be missing.
+    /// Sets whether one protection may be missing.
     #[must_use]
     pub fn require(mut self, protection: Protection, requirement: Requirement) -> Self {
         self.require.set(protection, requirement);
         self
     }
 
-    /// What to do when the host cannot provide a required protection.
+    /// Sets what to do when the host cannot provide a required protection.
     #[must_use]
     pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.on_unavailable = on_unavailable;
         self
     }
 
-    /// The host name that commands see.
+    /// Sets the host name that commands see.
     #[must_use]
     pub fn hostname(mut self, hostname: impl Into<String>) -> Self {
         self.hostname = hostname.into();
         self
     }
 
-    /// Where commands start.
+    /// Sets the working directory of commands.
     #[must_use]
     pub fn cwd(mut self, cwd: impl Into<PathBuf>) -> Self {
         self.cwd = Some(cwd.into());

@@ -8,8 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::policy::limits::check_size;
-use crate::policy::units::Size;
+use crate::policy::units::{Size, check_size};
 use crate::report::policy_error::PolicyError;
 
 /// The cgroup (v2) in which Kennel creates a group for each command. A group applies limits to a command together with

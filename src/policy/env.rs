@@ -1,4 +1,4 @@
-//! Which environment variables the commands get. Says which, reads none.
+//! Which environment variables the commands get. Plain data; nothing here reads a variable.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use crate::policy::text::unique_map;
 use crate::report::policy_error::PolicyError;
 use crate::report::words::words;
 
-/// The environment of the commands: the base, then what is passed on, then what is set; later wins.
+/// The environment of the commands. It starts with `base`; `pass` adds variables of the caller, and `set` adds or replaces
+/// variables.
 ///
 /// ```
 /// use kennel::{Env, EnvBase};
@@ -18,9 +19,9 @@ use crate::report::words::words;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Env {
-    /// What to start from.
+    /// The variables to start with.
     pub base: EnvBase,
-    /// Names to take from the caller's environment; it is not an error if one is not set there.
+    /// Names of variables to copy from the caller's environment. A variable that is not set there is skipped.
     pub pass: Vec<String>,
     /// Variables with their values.
     #[serde(deserialize_with = "unique_map")]
@@ -31,11 +32,11 @@ words! {
     /// The variables an environment starts from.
     #[derive(Default)]
     pub enum EnvBase as "env.base" {
-        /// Only what programs cannot do without: `HOME`, `USER`, `LOGNAME`, `PATH`, `LANG`, `LC_*`, `TERM`,
+        /// Only the variables that programs need: `HOME`, `USER`, `LOGNAME`, `PATH`, `LANG`, `LC_*`, `TERM`,
         /// `COLORTERM`, `SHELL`, `TZ`.
         #[default]
         Scrubbed = "scrubbed",
-        /// Everything the caller has, secrets included.
+        /// The whole environment of the caller, secrets included.
         Inherit = "inherit",
     }
 }
@@ -47,9 +48,9 @@ impl Env {
         }
         for (name, value) in &self.set {
             check_name("env.set", name)?;
-            // The value may be a secret: it is not repeated.
+            // The value may be a secret, so the message does not repeat it.
             if value.contains('\0') {
-                return Err(PolicyError::value("env.set", name, "a value cannot hold a NUL byte"));
+                return Err(PolicyError::value("env.set", name, "a value cannot contain a NUL byte"));
             }
         }
         Ok(())
@@ -61,7 +62,7 @@ fn check_name(key: &str, name: &str) -> Result<(), PolicyError> {
         return Err(PolicyError::value(key, name, "the name of a variable is missing"));
     }
     if name.contains(['=', '\0']) {
-        return Err(PolicyError::value(key, name, "the name of a variable cannot hold `=` or a NUL byte"));
+        return Err(PolicyError::value(key, name, "the name of a variable cannot contain `=` or a NUL byte"));
     }
     Ok(())
 }
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_names_and_values_are_refused() {
+    fn invalid_names_are_refused() {
         for name in ["", "A=B", "A\0"] {
             let error = set(name, "x").check().expect_err(name).to_string();
             let value = if name.is_empty() { ": " } else { " `" };
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_value_is_not_repeated() {
+    fn a_refused_value_is_not_repeated() {
         let error = set("TOKEN", "hunter2\0").check().expect_err("NUL").to_string();
         assert!(error.contains("TOKEN") && !error.contains("hunter2"), "{error}");
     }

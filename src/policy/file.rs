@@ -276,7 +276,7 @@ landlock = "if_available"
             ("[[mounts]]\ntype = 'proc'\ntarget = '/p'\ntaget = '/p'", "policy:4:1: unknown field `taget`"),
             (
                 "[[mounts]]\ntype = 'proc'\ntarget = '/p'\nsize = 1",
-                "policy:4:1: mounts[0]: field `size` does not belong to it",
+                "policy:4:1: mounts[0]: field `size` does not belong to this type",
             ),
             ("[audit]\npath = '/l'\nchian = true", "policy:3:1: unknown field `chian`"),
         ] {

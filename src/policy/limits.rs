@@ -1,16 +1,13 @@
-//! How much the commands may use. Numbers only; whether the host can hold them to it is said by the
-//! enforcement.
-
-use std::time::Duration;
+//! Limits of what the commands may use. Plain data; the enforcement report says which limits the host can enforce.
 
 use serde::{Deserialize, Serialize};
 
 use crate::policy::cgroup::{Cgroup, IoLimits, check_cpuset};
-use crate::policy::units::{Size, Span};
+use crate::policy::units::{Size, Span, check_size, check_span};
 use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
 
-/// Upper bounds of what a command may use. `None` is no limit beyond those of the host.
+/// How much a command may use. `None`: no limit except those of the host.
 ///
 /// ```
 /// use kennel::{Limits, Size};
@@ -20,52 +17,48 @@ use crate::report::policy_error::PolicyError;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Memory, in bytes. Without a cgroup it is private writable memory of each process (RLIMIT_DATA), without shared
-    /// memory and files in private places; the enforcement report says so.
+    /// Memory in bytes. Without a cgroup, it limits the private writable memory of each process (RLIMIT_DATA), but not
+    /// shared memory or files in private directories; the enforcement report says so.
     pub memory: Option<Size>,
-    /// Swap that may be used besides, in bytes, if a cgroup holds the memory. Default: none. Needs `memory`.
+    /// Swap in bytes, in addition to `memory`. It needs `memory` and a cgroup. Default: no swap.
     pub swap: Option<Size>,
-    /// Processes and threads at the same time, of all commands of a session together. How well that can be enforced
+    /// Processes and threads at the same time, of all commands of a session together. How well Kennel can enforce it
     /// depends on the kernel and the caller; the enforcement report says how.
     pub pids: Option<u64>,
-    /// Processors kept busy, as a number: 0.5 is half of one, 4 is four.
+    /// Processor time per second, in processors: 0.5 is half of one, 4 is four. It needs a cgroup.
     pub cpus: Option<f64>,
-    /// Which processors, such as `0-1`, if there is a cgroup.
+    /// The processors to run on, such as `0-1`. It needs a cgroup.
     pub cpuset: Option<String>,
-    /// Reading from and writing to the block device of the workspace, and that of an overlay's directory, where there is a
-    /// cgroup.
+    /// Reads and writes on the block device of the workspace, and on that of an overlay's directory. It needs a cgroup.
     pub io: Option<IoLimits>,
-    /// Where cgroups may be made. Default: [`Cgroup::Auto`].
+    /// Where Kennel may create cgroups. Default: [`Cgroup::Auto`].
     pub cgroup: Cgroup,
     /// Processor time of each process, in whole seconds.
     pub cpu_time: Option<Span>,
-    /// Time on the wall clock.
+    /// Wall-clock time of a command.
     pub timeout: Option<Span>,
-    /// Bytes kept of each output stream; the rest is read and discarded. With a terminal nothing is counted.
+    /// Bytes that Kennel keeps of each output stream; it reads and discards the rest. It does not apply to a terminal.
     pub output: Option<Size>,
-    /// Whether a command that writes more than [`output`](Self::output) is killed, instead of discarding the rest.
+    /// Whether Kennel kills a command that writes more than [`output`](Self::output), instead of discarding the rest.
     /// Default: false.
     pub output_ends: bool,
-    /// Size of the private places together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB. With
-    /// [`TmpLife::Session`](crate::policy::profile::TmpLife::Session) `/dev/shm` is one of its own, of this size too.
+    /// Size of the private directories together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB. With
+    /// [`TmpLife::Session`](crate::policy::profile::TmpLife::Session), `/dev/shm` has a size of its own, also this large.
     pub tmp_size: Option<Size>,
-    /// Files and directories in the private places together, and in each tmpfs of the policy; links count as well.
-    /// Default: one for each 4 KiB of their size.
+    /// Files, directories and links in the private directories together, and in each tmpfs of the policy. Default: one for
+    /// each 4 KiB of the size.
     pub tmp_inodes: Option<u64>,
-    /// Open descriptors of a process. Without it the soft limit is the caller's, and the hard limit three quarters of the
-    /// caller's.
+    /// Open descriptors of a process. Default: the soft limit is that of the caller, and the hard limit is three quarters
+    /// of the caller's.
     pub open_files: Option<u64>,
-    /// Size of one written file, in bytes.
+    /// Size of each file that a command writes, in bytes.
     pub file_size: Option<Size>,
 }
 
-/// More processors than a kernel is built for.
+/// More processors than any kernel supports.
 const CPUS_MAX: f64 = 4096.0;
-/// Far above any command, far below where adding to a clock overflows.
-const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-
 impl Limits {
-    /// Whether a limit was asked for that this protection enforces.
+    /// Whether the policy sets a limit that this protection enforces.
     pub(crate) fn asks_for(&self, protection: Protection) -> bool {
         match protection {
             Protection::Memory => self.memory.is_some(),
@@ -100,7 +93,7 @@ impl Limits {
             }
         }
         if let Some(memory) = self.memory.filter(|memory| memory.bytes() < MEMORY_MIN) {
-            let reason = "must be at least 1M: with less no program starts";
+            let reason = "must be at least 1M: no program starts with less";
             return Err(PolicyError::value("limits.memory", memory, reason));
         }
         for (key, span) in [("limits.cpu_time", self.cpu_time), ("limits.timeout", self.timeout)] {
@@ -124,39 +117,19 @@ impl Limits {
     }
 }
 
-/// The kernel counts bytes of inodes in 64 bits, and mounts nothing where the count would not fit. Of other things there are
-/// never so many, and what is near 2^64 would be no limit: RLIM_INFINITY.
+/// The largest count. The kernel counts the bytes of inodes in 64 bits and refuses a mount whose count would overflow.
+/// Values near 2^64 mean RLIM_INFINITY, which is no limit.
 const COUNT_MAX: u64 = 1 << 53;
 
-/// What Kennel's own process in a cgroup and the start of a small program need, in bytes.
+/// The memory that Kennel's own process in a cgroup and the start of a small program need, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
-
-/// As large as a file can be, in bytes.
-const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
-
-/// Sizes made in code can be 0, those from text cannot.
-pub(crate) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
-    match size {
-        Some(size) if !(1..=SIZE_MAX).contains(&size.bytes()) => {
-            Err(PolicyError::value(key, size, "must be at least 1 byte and less than 2^63"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Times made in code can be 0, and so long that they overflow a clock.
-pub(crate) fn check_span(key: &str, span: Option<Span>) -> Result<(), PolicyError> {
-    match span {
-        Some(span) if span.duration().is_zero() || span.duration() > SPAN_MAX => {
-            Err(PolicyError::value(key, span, "must be above 0 and at most a year"))
-        }
-        _ => Ok(()),
-    }
-}
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::policy::units::{SIZE_MAX, SPAN_MAX};
 
     pub(crate) fn refused(limits: &Limits, start: &str) {
         let error = limits.check().expect_err(start).to_string();
@@ -192,21 +165,21 @@ mod tests {
     }
 
     #[test]
-    fn swap_alone_would_limit_nothing() {
+    fn swap_needs_a_memory_limit() {
         let size = Some(Size::from_bytes(8 << 20));
         refused(&Limits { swap: size, ..Limits::default() }, "limits.swap `8M`: needs limits.memory");
         Limits { swap: size, memory: size, ..Limits::default() }.check().expect("both");
     }
 
     #[test]
-    fn an_end_by_output_needs_a_limit_of_it() {
+    fn output_ends_needs_an_output_limit() {
         refused(&Limits { output_ends: true, ..Limits::default() }, "limits.output_ends `true`: needs");
         let both = Limits { output_ends: true, output: Some(Size::from_bytes(1)), ..Limits::default() };
         both.check().expect("both");
     }
 
     #[test]
-    fn zeros_made_in_code_are_refused() {
+    fn zeros_from_code_are_refused() {
         let none = Limits::default;
         let (zero, now) = (Some(Size::from_bytes(0)), Some(Span::from(Duration::ZERO)));
         refused(&Limits { memory: zero, ..none() }, "limits.memory `0`");

@@ -17,6 +17,7 @@ pub(crate) mod mount;
 pub(crate) mod mount_text;
 pub(crate) mod network;
 pub(crate) mod overlay;
+pub(crate) mod path;
 pub(crate) mod profile;
 pub(crate) mod require;
 pub(crate) mod rule;
@@ -66,7 +67,7 @@ pub struct Policy {
     /// The directory the commands work on, visible at its own path. Default: `.`.
     pub workspace: PathBuf,
     /// Files and directories that are visible, or hidden, in addition to the profile. The order does not matter.
-    #[serde(deserialize_with = "mount_text::numbered")]
+    #[serde(deserialize_with = "mount_text::deserialize_all")]
     pub mounts: Vec<Mount>,
     /// What the commands can reach over the network.
     pub network: Network,

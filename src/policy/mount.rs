@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::policy::limits::check_size;
-use crate::policy::mount_text::MountKeys;
-use crate::policy::units::Size;
-use crate::policy::validate::{check_source, check_target, check_text};
+use crate::policy::path::{check_source, check_target, check_text};
+use crate::policy::units::{Size, check_size};
 use crate::report::failure::shown;
 use crate::report::policy_error::PolicyError;
 
@@ -22,8 +20,8 @@ use crate::report::policy_error::PolicyError;
 /// let data = Mount::ReadOnly { source: "/srv/data".into(), target: Some("/data".into()) };
 /// let policy = Policy::profile(Profile::ReadOnly, "/home/me/repo").mount(data);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", try_from = "MountKeys")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
 pub enum Mount {
     /// A file or directory of the host, with everything below it, read-only.
     #[serde(rename = "ro")]

@@ -1,4 +1,4 @@
-//! Mounts as they are written: the arguments of flags, and the keys of policy files.
+//! Mounts in text: the arguments of flags, and the keys of policy files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use crate::policy::units::Size;
 use crate::report::policy_error::PolicyError;
 
 impl Mount {
-    /// Splits `P[:T]`, the argument of `--ro` and `--rw`, into source and target.
+    /// Splits `PATH[:TARGET]`, the argument of `--ro` and `--rw`, into source and target.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] when a part is empty, when the target is not absolute, or when there is a
-    /// further colon. A path with a colon in its name cannot be written so; a policy file has no such limit.
+    /// [`PolicyError::Value`] if a part is empty, if the target is not absolute, or if there is another colon. This form
+    /// cannot express a path that contains a colon; a policy file can.
     ///
     /// ```
     /// use kennel::Mount;
@@ -25,25 +25,24 @@ impl Mount {
     /// ```
     pub fn parse_bind(spec: &str) -> Result<(PathBuf, Option<PathBuf>), PolicyError> {
         let refuse = || {
-            let reason =
-                "expected PATH or PATH:TARGET, the target absolute; a path with a colon goes into a file";
+            let reason = "expected PATH or PATH:TARGET with an absolute TARGET; write a path with a colon in a policy file";
             PolicyError::value("bind", spec, reason)
         };
         let (source, target) = match spec.split_once(':') {
             Some((source, target)) => (source, Some(target)),
             None => (spec, None),
         };
-        let target_fits = target.is_none_or(|target| target.starts_with('/') && !target.contains(':'));
-        if source.is_empty() || !target_fits {
+        let is_target_valid = target.is_none_or(|target| target.starts_with('/') && !target.contains(':'));
+        if source.is_empty() || !is_target_valid {
             return Err(refuse());
         }
         Ok((source.into(), target.map(PathBuf::from)))
     }
 
-    /// Splits `P[:SIZE]`, the argument of `--tmpfs`, into target and size.
+    /// Splits `PATH[:SIZE]`, the argument of `--tmpfs`, into target and size.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] when the path is not absolute or the size is not valid.
+    /// [`PolicyError::Value`] if the path is not absolute or the size is not valid.
     ///
     /// ```
     /// use kennel::{Mount, Size};
@@ -68,11 +67,11 @@ impl Mount {
     }
 }
 
-/// A mount as it is written in a file. Serde could read [`Mount`] by its tag alone, but would then lose the
-/// line of a wrong key, since it buffers the keys until it knows the tag.
+/// The keys of a mount in a policy file. Serde could derive this from [`Mount`], but it buffers the keys until it knows the
+/// type, and so loses the line of a wrong key.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct MountKeys {
+struct MountKeys {
     #[serde(rename = "type")]
     kind: Option<Kind>,
     source: Option<PathBuf>,
@@ -84,7 +83,7 @@ pub(crate) struct MountKeys {
     points_to: Option<PathBuf>,
 }
 
-/// The written forms of the variants of [`Mount`].
+/// The values of `type`: one for each variant of [`Mount`].
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
@@ -98,6 +97,12 @@ enum Kind {
     Proc,
 }
 
+impl<'de> Deserialize<'de> for Mount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        MountKeys::deserialize(deserializer)?.try_into().map_err(de::Error::custom)
+    }
+}
+
 impl TryFrom<MountKeys> for Mount {
     type Error = String;
 
@@ -105,7 +110,7 @@ impl TryFrom<MountKeys> for Mount {
         let Some(kind) = keys.kind else {
             return Err("missing field `type`: ro, rw, tmpfs, mask, file, symlink, device or proc".to_owned());
         };
-        let need = |key, value: &mut Option<PathBuf>| value.take().ok_or_else(|| kind.lacks(key));
+        let need = |key, value: &mut Option<PathBuf>| value.take().ok_or_else(|| kind.missing_key(key));
         let mount = match kind {
             Kind::Ro => {
                 Mount::ReadOnly { source: need("source", &mut keys.source)?, target: keys.target.take() }
@@ -117,7 +122,7 @@ impl TryFrom<MountKeys> for Mount {
             Kind::Mask => Mount::Mask { path: need("path", &mut keys.path)? },
             Kind::File => Mount::File {
                 target: need("target", &mut keys.target)?,
-                contents: keys.contents.take().ok_or_else(|| kind.lacks("contents"))?,
+                contents: keys.contents.take().ok_or_else(|| kind.missing_key("contents"))?,
                 executable: keys.executable.take().unwrap_or(false),
             },
             Kind::Symlink => Mount::Symlink {
@@ -127,36 +132,36 @@ impl TryFrom<MountKeys> for Mount {
             Kind::Device => Mount::Device { path: need("path", &mut keys.path)? },
             Kind::Proc => Mount::Proc { target: need("target", &mut keys.target)? },
         };
-        match keys.left() {
-            Some(key) => Err(format!("field `{key}` does not belong to it: {}", kind.takes())),
+        match keys.unused() {
+            Some(key) => Err(format!("field `{key}` does not belong to this type: {}", kind.keys())),
             None => Ok(mount),
         }
     }
 }
 
 impl Kind {
-    /// The keys that it has, as people are told.
-    fn takes(self) -> &'static str {
+    /// The keys of this type, for messages.
+    fn keys(self) -> &'static str {
         match self {
-            Self::Ro => "type ro has source, and target if it is to be shown elsewhere",
-            Self::Rw => "type rw has source, and target if it is to be shown elsewhere",
-            Self::Tmpfs => "type tmpfs has target, and size if it is to have one of its own",
+            Self::Ro => "type ro has source and optionally target",
+            Self::Rw => "type rw has source and optionally target",
+            Self::Tmpfs => "type tmpfs has target and optionally size",
             Self::Mask => "type mask has path",
-            Self::File => "type file has target, contents, and executable if it is to be that",
+            Self::File => "type file has target, contents and optionally executable",
             Self::Symlink => "type symlink has target and points_to",
             Self::Device => "type device has path",
             Self::Proc => "type proc has target",
         }
     }
 
-    fn lacks(self, key: &str) -> String {
-        format!("missing field `{key}`: {}", self.takes())
+    fn missing_key(self, key: &str) -> String {
+        format!("missing field `{key}`: {}", self.keys())
     }
 }
 
 impl MountKeys {
-    /// A key that the type of the mount did not take.
-    fn left(&self) -> Option<&'static str> {
+    /// A key that the type of the mount does not have.
+    fn unused(&self) -> Option<&'static str> {
         let keys = [
             ("source", self.source.is_some()),
             ("target", self.target.is_some()),
@@ -166,12 +171,12 @@ impl MountKeys {
             ("executable", self.executable.is_some()),
             ("points_to", self.points_to.is_some()),
         ];
-        keys.into_iter().find_map(|(key, is_left)| is_left.then_some(key))
+        keys.into_iter().find_map(|(key, is_unused)| is_unused.then_some(key))
     }
 }
 
-/// Reads the mounts of a policy; what is wrong with one is told with its number.
-pub(crate) fn numbered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Mount>, D::Error> {
+/// Deserializes the mounts of a policy. An error begins with the number of the mount.
+pub(crate) fn deserialize_all<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Mount>, D::Error> {
     let all = Vec::<MountKeys>::deserialize(deserializer)?.into_iter().enumerate();
     let mount = |(index, keys)| {
         Mount::try_from(keys).map_err(|message| de::Error::custom(format!("mounts[{index}]: {message}")))
@@ -179,17 +184,17 @@ pub(crate) fn numbered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec
     all.map(mount).collect()
 }
 
-/// Where the mount that a message begins with lies in a TOML text, or the field of it that the message is about, in bytes from
-/// its start: the parser itself knows only where all of them begin.
+/// The offset in a TOML text, in bytes, of the mount or the key that an error message names. The parser itself knows only
+/// where the list of mounts begins.
 pub(crate) fn offset(text: &str, message: &str) -> Option<usize> {
     #[derive(Deserialize)]
-    struct Places {
+    struct Spans {
         mounts: Vec<toml::Spanned<BTreeMap<toml::Spanned<String>, de::IgnoredAny>>>,
     }
-    let (index, said) = message.strip_prefix("mounts[")?.split_once("]: ")?;
-    let places: Places = toml::from_str(text).ok()?;
-    let mount = places.mounts.get(index.parse::<usize>().ok()?)?;
-    let field = said.strip_prefix("field `").and_then(|said| said.split_once('`'));
+    let (index, problem) = message.strip_prefix("mounts[")?.split_once("]: ")?;
+    let spans: Spans = toml::from_str(text).ok()?;
+    let mount = spans.mounts.get(index.parse::<usize>().ok()?)?;
+    let field = problem.strip_prefix("field `").and_then(|rest| rest.split_once('`'));
     let key = field.and_then(|(name, _)| mount.get_ref().keys().find(|key| key.get_ref() == name));
     Some(key.map_or(mount.span(), |key| key.span()).start)
 }
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_takes_its_keys() {
+    fn each_type_has_its_keys() {
         for (toml, mount) in [
             ("type='ro'\nsource='/a'", Mount::ReadOnly { source: "/a".into(), target: None }),
             (
@@ -234,22 +239,25 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_foreign_keys_are_named() {
+    fn missing_and_unexpected_keys_are_named() {
         for (toml, message) in [
             ("source='/a'", "missing field `type`: ro, rw, tmpfs"),
-            ("type='ro'", "missing field `source`: type ro has source, and target"),
+            ("type='ro'", "missing field `source`: type ro has source and optionally target"),
             (
                 "type='file'\ntarget='/f'",
-                "missing field `contents`: type file has target, contents, and exec",
+                "missing field `contents`: type file has target, contents and optionally exec",
             ),
-            ("type='ro'\nsource='/a'\nsize=1", "field `size` does not belong to it: type ro has source"),
+            (
+                "type='ro'\nsource='/a'\nsize=1",
+                "field `size` does not belong to this type: type ro has source",
+            ),
             (
                 "type='mask'\npath='/a'\ntarget='/b'",
-                "field `target` does not belong to it: type mask has path",
+                "field `target` does not belong to this type: type mask has path",
             ),
         ] {
-            let said = read(toml).expect_err(toml);
-            assert!(said.starts_with(message), "{said}");
+            let error = read(toml).expect_err(toml);
+            assert!(error.starts_with(message), "{error}");
         }
     }
 

@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::address;
-use crate::policy::limits::{check_size, check_span};
+use crate::policy::path::check_text;
 use crate::policy::profile::{Profile, Reach};
 use crate::policy::rule::Rules;
-use crate::policy::units::{Size, Span};
+use crate::policy::units::{Size, Span, check_size, check_span};
 use crate::policy::upstream::{LEFT_OUT, Upstream};
-use crate::policy::validate::check_text;
 use crate::report::policy_error::PolicyError;
 use crate::report::words::words;
 

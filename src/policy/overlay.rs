@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::limits::check_size;
+use crate::policy::path::check_text;
 use crate::policy::profile::Profile;
-use crate::policy::units::Size;
-use crate::policy::validate::check_text;
+use crate::policy::units::{Size, check_size};
 use crate::report::policy_error::PolicyError;
 
 /// Lets commands write to the workspace, and keeps their changes elsewhere until they are committed: see

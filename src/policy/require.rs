@@ -1,4 +1,4 @@
-//! Which protections there are, and which of them a policy can do without.
+//! Which protections a policy requires, and which may be missing.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::report::words::words;
 words! {
     /// Whether a sandbox may start without a protection.
     pub enum Requirement as "require" {
-        /// Without it nothing runs.
+        /// Nothing runs without it.
         Required = "required",
-        /// Used if the host has it; the enforcement report says whether.
+        /// Kennel uses it if the host has it; the enforcement report says whether it does.
         IfAvailable = "if_available",
     }
 }
 
-/// What a policy says about protections; what it does not mention has the default of [`Requirements::of`].
+/// The requirements that a policy sets. Other protections have the default of [`Requirements::of`].
 ///
 /// ```
 /// use kennel::{Protection, Requirement, Requirements};
@@ -35,8 +35,8 @@ words! {
 pub struct Requirements(#[serde(deserialize_with = "unique_map")] BTreeMap<Protection, Requirement>);
 
 impl Requirements {
-    /// What was set, or the default: required, except for what hosts often lack, which are the limits, the
-    /// keyring, core dumps and Landlock scopes. What a whole policy makes of it is
+    /// The requirement that was set, or the default. The default is required, except for protections that hosts often lack:
+    /// the limits, the keyring, core dumps and Landlock scopes. The profile and other keys may change it:
     /// [`Policy::effective_requirement`](crate::policy::Policy::effective_requirement).
     pub fn of(&self, protection: Protection) -> Requirement {
         self.get(protection).unwrap_or(match protection {
@@ -46,30 +46,30 @@ impl Requirements {
         })
     }
 
-    /// What was set, if anything.
+    /// The requirement that was set, if any.
     pub fn get(&self, protection: Protection) -> Option<Requirement> {
         self.0.get(&protection).copied()
     }
 
-    /// Sets one; the last word counts.
+    /// Sets the requirement of one protection; replaces an earlier one.
     pub fn set(&mut self, protection: Protection, requirement: Requirement) {
         self.0.insert(protection, requirement);
     }
 
-    /// What was set, in the order of [`Protection::ALL`].
+    /// The requirements that were set, in the order of [`Protection::ALL`].
     pub fn iter(&self) -> impl Iterator<Item = (Protection, Requirement)> + '_ {
         self.0.iter().map(|(&protection, &requirement)| (protection, requirement))
     }
 
     pub(crate) fn check(&self) -> Result<(), PolicyError> {
-        let soft = |(protection, requirement): &(Protection, Requirement)| {
+        let is_refused = |(protection, requirement): &(Protection, Requirement)| {
             protection.is_indispensable() && *requirement == Requirement::IfAvailable
         };
-        match self.iter().find(soft) {
+        match self.iter().find(is_refused) {
             Some((protection, requirement)) => Err(PolicyError::value(
                 format!("require.{protection}"),
                 requirement,
-                "without it there is no sandbox; remove it or say required",
+                "without it there is no sandbox; remove it or write required",
             )),
             None => Ok(()),
         }
@@ -81,14 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_demand_all_but_what_hosts_often_lack() {
-        let soft: Vec<&str> = Protection::ALL
+    fn defaults_require_all_but_what_hosts_often_lack() {
+        let optional: Vec<&str> = Protection::ALL
             .into_iter()
             .filter(|&protection| Requirements::default().of(protection) == Requirement::IfAvailable)
             .map(Protection::as_str)
             .collect();
         assert_eq!(
-            soft,
+            optional,
             [
                 "landlock_scope",
                 "keyring",
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn indispensable_protections_cannot_be_softened() {
+    fn indispensable_protections_cannot_be_optional() {
         for protection in Protection::ALL {
             let mut requirements = Requirements::default();
             requirements.set(protection, Requirement::Required);
@@ -119,12 +119,12 @@ mod tests {
         let error = requirements.check().expect_err("root").to_string();
         assert_eq!(
             error,
-            "require.root `if_available`: without it there is no sandbox; remove it or say required"
+            "require.root `if_available`: without it there is no sandbox; remove it or write required"
         );
     }
 
     #[test]
-    fn protection_said_twice_is_refused() {
+    fn duplicate_protections_are_refused() {
         let json = r#"{"landlock": "required", "landlock": "if_available"}"#;
         let error = serde_json::from_str::<Requirements>(json).expect_err("twice").to_string();
         assert!(error.starts_with("duplicate key `landlock`"), "{error}");

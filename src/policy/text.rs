@@ -1,4 +1,4 @@
-//! Files of settings as text: read with a bound, parsed strictly, with the place of what is wrong.
+//! Reads and parses settings files: bounded in size, strict, and with line and column in every error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,50 +15,51 @@ use crate::policy::mount_text;
 use crate::report::policy_error::PolicyError;
 use crate::sys::packet::inherited_descriptor;
 
-/// Largest file, in bytes.
+/// The largest file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Parses TOML; `empty` is what is said of a text with nothing in it.
+/// Parses TOML; `empty` is the message for an empty text.
 ///
 /// # Errors
 /// Line, column, and what is wrong there.
 pub(crate) fn parse_toml<T: DeserializeOwned>(file: &str, text: &str, empty: &str) -> Result<T, PolicyError> {
     refuse_empty(file, text, empty)?;
     toml::from_str(text).map_err(|error: toml::de::Error| {
-        let begins = || error.span().map_or(0, |span| span.start);
-        let offset = mount_text::offset(text, error.message()).unwrap_or_else(begins);
-        PolicyError::syntax(file, text.as_bytes(), offset, &plain(error.message()))
+        let start = || error.span().map_or(0, |span| span.start);
+        let offset = mount_text::offset(text, error.message()).unwrap_or_else(start);
+        PolicyError::syntax(file, text.as_bytes(), offset, &without_rust_types(error.message()))
     })
 }
 
-/// Parses a JSON object.
+/// Parses a JSON object; `empty` is the message for an empty text.
 ///
 /// # Errors
 /// Line, column, and what is wrong there.
 pub(crate) fn parse_json<T: DeserializeOwned>(file: &str, text: &str, empty: &str) -> Result<T, PolicyError> {
     refuse_empty(file, text, empty)?;
-    // Serde would take an array as the fields in order; nobody means that.
+    // Serde would read an array as the fields in order.
     if text.trim_start().starts_with('[') {
         return Err(PolicyError::syntax_at(file, 1, 1, "expected an object, not an array"));
     }
     serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line().max(1), error.column().max(1));
-        let whole = error.to_string();
-        let place = format!(" at line {} column {}", error.line(), error.column());
-        PolicyError::syntax_at(file, line, column, &plain(whole.strip_suffix(&place).unwrap_or(&whole)))
+        let message = error.to_string();
+        let suffix = format!(" at line {} column {}", error.line(), error.column());
+        let message = message.strip_suffix(&suffix).unwrap_or(&message);
+        PolicyError::syntax_at(file, line, column, &without_rust_types(message))
     })
 }
 
-/// What serde says of a value of the wrong kind, without the words of Rust.
-fn plain(message: &str) -> String {
+/// Replaces the names of Rust types in serde's messages about values of the wrong type.
+fn without_rust_types(message: &str) -> String {
     if message == "wanted string or table" {
         return "invalid type: expected a word".to_owned();
     }
-    let said = message.rsplit_once(", expected ").and_then(|(said, expected)| {
-        let (what, found) = said.split_once(": ").filter(|(what, _)| what.starts_with("invalid "))?;
-        Some((what, found, expected))
+    let parts = message.rsplit_once(", expected ").and_then(|(start, expected)| {
+        let (problem, found) = start.split_once(": ").filter(|(what, _)| what.starts_with("invalid "))?;
+        Some((problem, found, expected))
     });
-    let Some((what, found, expected)) = said else { return message.to_owned() };
+    let Some((problem, found, expected)) = parts else { return message.to_owned() };
     let expected = match expected {
         "u32" => "a whole number from 0 to 4294967295",
         "u64" => "a whole number, 0 or more",
@@ -74,38 +75,38 @@ fn plain(message: &str) -> String {
         "sequence" => "list".into(),
         _ => found.replacen("floating point `", "number `", 1),
     };
-    format!("{what}: {found}, expected {expected}")
+    format!("{problem}: {found}, expected {expected}")
 }
 
-/// Where `file` lies, links unresolved; `path` is what it is called.
+/// The absolute path of `file`, without resolving links. Errors name `path`.
 ///
 /// # Errors
-/// The current directory is gone.
+/// The current directory does not exist any more.
 pub(crate) fn absolute(file: &Path, path: &Path) -> Result<PathBuf, PolicyError> {
     std::path::absolute(file).map_err(|source| PolicyError::Read { path: path.to_owned(), source })
 }
 
-/// An empty text is more likely a file cut short than somebody who wants every default.
+/// Refuses an empty text: it is more likely a truncated file than a wish for every default.
 ///
 /// # Errors
-/// Nothing but white space.
-pub(crate) fn refuse_empty(file: &str, text: &str, said: &str) -> Result<(), PolicyError> {
+/// `message`, if the text is only white space.
+pub(crate) fn refuse_empty(file: &str, text: &str, message: &str) -> Result<(), PolicyError> {
     if text.trim_start_matches('\u{feff}').trim().is_empty() {
-        return Err(PolicyError::syntax_at(file, 1, 1, said));
+        return Err(PolicyError::syntax_at(file, 1, 1, message));
     }
     Ok(())
 }
 
-/// Reads a file of at most 1 MiB, or what this process was given by a descriptor, which may be a pipe.
+/// Reads a regular file of at most 1 MiB, or an inherited descriptor, which may be a pipe.
 ///
 /// # Errors
-/// It cannot be read, is no regular file, too large, or no UTF-8.
+/// The file cannot be read, is not a regular file, is too large, or is not UTF-8.
 pub(crate) fn read(what: &str, path: &Path) -> Result<String, PolicyError> {
     let unreadable = |source| PolicyError::Read { path: path.to_owned(), source };
     let file = match inherited_descriptor(path) {
-        Some(given) => File::from(given.map_err(unreadable)?),
+        Some(descriptor) => File::from(descriptor.map_err(unreadable)?),
         None => {
-            // Opening a FIFO waits for a writer; with O_NONBLOCK it does not, and for a regular file nothing changes.
+            // Without O_NONBLOCK, open(2) of a FIFO waits for a writer. Regular files ignore the flag.
             let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
             let file = file.map_err(unreadable)?;
             if !file.metadata().map_err(unreadable)?.is_file() {
@@ -125,7 +126,7 @@ pub(crate) fn read(what: &str, path: &Path) -> Result<String, PolicyError> {
     })
 }
 
-/// Reads a map in which no key is said twice; serde's own would keep the last.
+/// Deserializes a map and refuses duplicate keys. Serde's own map would keep the last one.
 pub(crate) fn unique_map<'de, D, K, V>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
 where
     D: Deserializer<'de>,
@@ -165,8 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_the_wrong_kind_are_told_without_words_of_rust() {
-        for (said, plainly) in [
+    fn messages_about_types_do_not_name_rust_types() {
+        for (message, expected) in [
             (
                 "invalid type: boolean `true`, expected struct Overlay",
                 "invalid type: boolean `true`, expected a table",
@@ -186,7 +187,7 @@ mod tests {
                 "unknown field `a, expected u64`, expected `b`",
             ),
         ] {
-            assert_eq!(plain(said), plainly);
+            assert_eq!(without_rust_types(message), expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes and spans of time as people write them: `64M`, `30s`.
+//! Sizes and spans of time in text, such as `64M` and `30s`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize, Serializer, de};
 
 use crate::report::policy_error::PolicyError;
 
-/// A number of bytes; written as `4096`, `512K`, `64M`, `1GiB`: powers of 1024, at least 1.
+/// A number of bytes, at least 1, written as `4096`, `512K`, `64M` or `1GiB`. Units are powers of 1024.
 ///
-/// In policy files a string or a plain number of bytes; always serialised as the number.
+/// In policy files it is a string or a plain number of bytes. It is always serialized as the number.
 ///
 /// ```
 /// use kennel::Size;
@@ -25,13 +25,12 @@ use crate::report::policy_error::PolicyError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(u64);
 
-/// Largest first, so that the first that divides a size is the one to show.
+/// Largest unit first: a size is shown in the first unit that divides it.
 const SIZE_UNITS: [(&str, u64); 4] = [("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)];
 const SIZE_FORM: &str = "expected a whole number of bytes above 0, such as 4096, 512K, 64M, 1G or 2T";
 
 impl Size {
-    /// That many bytes. A policy with a size of 0 is refused by
-    /// [`Policy::validate`](crate::policy::Policy::validate).
+    /// A size in bytes. [`Policy::validate`](crate::policy::Policy::validate) refuses a size of 0.
     pub const fn from_bytes(bytes: u64) -> Size {
         Size(bytes)
     }
@@ -105,9 +104,9 @@ impl Visitor<'_> for SizeVisitor {
     }
 }
 
-/// A span of time above 0; written as `500ms`, `30s`, `1.5m`, `1h`, or `30` for seconds.
+/// A span of time above 0, written as `500ms`, `30s`, `1.5m`, `1h`, or `30` for seconds.
 ///
-/// In policy files a string or a number of seconds; always serialised as a string.
+/// In policy files it is a string or a number of seconds. It is always serialized as a string.
 ///
 /// ```
 /// use kennel::Span;
@@ -125,12 +124,12 @@ const NANOS_PER_SEC: u128 = 1_000_000_000;
 const SPAN_FORM: &str = "expected a time above 0, such as 500ms, 30s, 1.5m, 1h, or seconds without a unit";
 
 impl Span {
-    /// The same as the type of the standard library.
+    /// The span as a [`Duration`].
     pub const fn duration(self) -> Duration {
         self.0
     }
 
-    /// In seconds, as limits of the kernel's are: what is begun counts.
+    /// The span in seconds, rounded up, for limits of the kernel.
     pub(crate) fn whole_seconds(self) -> u64 {
         self.0.as_secs() + u64::from(self.0.subsec_nanos() > 0)
     }
@@ -152,18 +151,18 @@ impl Span {
     }
 }
 
-/// A decimal number times `unit`. Exact: `None` when the result is not whole or does not fit.
+/// A decimal number times `unit`, exactly. `None` if the result is not a whole number or does not fit.
 fn scale(number: &str, unit: u128) -> Option<u128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let power = 10_u128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    // An empty part, or a second point, is refused by the parser of numbers.
+    // `str::parse` refuses an empty part and a second point.
     let part = fraction.parse::<u128>().ok()?.checked_mul(unit)?;
     let whole = whole.parse::<u128>().ok()?.checked_mul(unit)?;
     if part.is_multiple_of(power) { whole.checked_add(part / power) } else { None }
 }
 
 impl From<Duration> for Span {
-    /// A policy with a span of 0 is refused by [`Policy::validate`](crate::policy::Policy::validate).
+    /// [`Policy::validate`](crate::policy::Policy::validate) refuses a span of 0.
     fn from(duration: Duration) -> Self {
         Span(duration)
     }
@@ -186,9 +185,9 @@ impl FromStr for Span {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis();
-        let below = self.0.subsec_nanos() % 1_000_000;
-        if below > 0 {
-            f.pad(&format!("{}ms", format!("{millis}.{below:06}").trim_end_matches('0')))
+        let nanos = self.0.subsec_nanos() % 1_000_000;
+        if nanos > 0 {
+            f.pad(&format!("{}ms", format!("{millis}.{nanos:06}").trim_end_matches('0')))
         } else if self.0.subsec_nanos() > 0 {
             f.pad(&format!("{millis}ms"))
         } else {
@@ -236,20 +235,46 @@ impl Visitor<'_> for SpanVisitor {
     }
 }
 
+/// The longest span: longer than any command runs, and short enough that adding it to a clock cannot overflow.
+pub(crate) const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The largest size of a file, in bytes.
+pub(crate) const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// Checks a size. Text cannot express a size of 0, but code can.
+pub(crate) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
+    match size {
+        Some(size) if !(1..=SIZE_MAX).contains(&size.bytes()) => {
+            Err(PolicyError::value(key, size, "must be at least 1 byte and less than 2^63"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks a span. A span from code can be 0, or so long that it overflows a clock.
+pub(crate) fn check_span(key: &str, span: Option<Span>) -> Result<(), PolicyError> {
+    match span {
+        Some(span) if span.duration().is_zero() || span.duration() > SPAN_MAX => {
+            Err(PolicyError::value(key, span, "must be above 0 and at most a year"))
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     #[test]
-    fn a_second_that_is_begun_is_a_whole_one() {
+    fn whole_seconds_are_rounded_up() {
         for (text, seconds) in [("1ms", 1), ("1s", 1), ("1.001s", 2), ("2m", 120)] {
             assert_eq!(text.parse::<Span>().expect(text).whole_seconds(), seconds, "{text}");
         }
     }
 
     #[test]
-    fn sizes_as_people_write_them() {
+    fn valid_sizes_are_parsed() {
         let mib = 1 << 20;
         for (text, bytes) in [
             ("4096", 4096),
@@ -270,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sizes_are_refused_with_text_and_form() {
+    fn invalid_sizes_are_refused_with_the_expected_form() {
         for text in [
             "",
             " ",
@@ -315,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn size_in_json_is_text_or_bytes_and_comes_out_as_bytes() {
+    fn size_in_json_is_text_or_bytes_and_serializes_as_bytes() {
         for json in ["\"1K\"", "1024"] {
             let size: Size = serde_json::from_str(json).expect(json);
             assert_eq!(serde_json::to_string(&size).expect("serialises"), "1024");
@@ -326,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_as_people_write_them() {
+    fn valid_spans_are_parsed() {
         for (text, millis) in [
             ("500ms", 500),
             ("30s", 30_000),
@@ -343,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spans_are_refused_with_text_and_form() {
+    fn invalid_spans_are_refused_with_the_expected_form() {
         for text in [
             "",
             " ",
@@ -378,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn span_in_json_is_text_or_seconds_and_comes_out_as_text() {
+    fn span_in_json_is_text_or_seconds_and_serializes_as_text() {
         for (json, text) in
             [("\"1.5s\"", "\"1500ms\""), ("1.5", "\"1500ms\""), ("30", "\"30s\""), ("\"1h\"", "\"3600s\"")]
         {

@@ -1,40 +1,41 @@
-//! Whether a policy makes sense, and what its parts mean together. Pure: no path is looked up, so what a
-//! symlink hides is for `compile` to find.
+//! Whether a policy makes sense, and what its parts mean together. Nothing here looks up a path; the plan resolves symlinks
+//! and checks what they point to.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
+use crate::policy::path::{check_source, check_text, has_parent};
 use crate::policy::profile::OnUnavailable;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
 
 impl Policy {
-    /// The network mode that counts: the one that was set, otherwise by profile. `read-only` and `no-network`
-    /// have none, `repo-write` and `ci-only` the proxy as soon as something is allowed, `full-dev` the
-    /// host's.
+    /// The network mode of this policy: the one that was set, otherwise the mode of the profile. `read-only` and
+    /// `no-network` have no network. `repo-write` and `ci-only` have the proxy if the policy allows something, otherwise no
+    /// network. `full-dev` has the network of the host.
     pub fn effective_network(&self) -> NetworkMode {
         self.network.effective(self.profile)
     }
 
-    /// Whether nothing runs without a protection, all things considered:
+    /// Whether a protection is required, taking the whole policy into account. The first rule that applies decides:
     ///
-    /// - [indispensable](Protection::is_indispensable) ones are always required;
-    /// - `ci-only` requires everything, whatever [`Policy::require`] holds, but limits nobody asked for;
-    /// - what [`Policy::require`] mentions is as it says;
-    /// - the rest has the default of [`Requirements::of`](crate::policy::require::Requirements::of), and with
-    ///   [`OnUnavailable::Degrade`] is used if available.
+    /// - [Indispensable](Protection::is_indispensable) protections are always required.
+    /// - `ci-only` requires everything, whatever [`Policy::require`] says, except limits that the policy does not set.
+    /// - A protection that [`Policy::require`] names is as it says.
+    /// - With [`OnUnavailable::Degrade`], every other protection may be missing.
+    /// - Every other protection has the default of [`Requirements::of`](crate::policy::require::Requirements::of).
     pub fn effective_requirement(&self, protection: Protection) -> Requirement {
         if protection.is_indispensable() {
             return Requirement::Required;
         }
         let explicit = self.require.get(protection);
         if self.profile.meaning().is_strict {
-            let idle_limit = protection.is_limit() && !self.limits.asks_for(protection);
-            return if idle_limit { self.require.of(protection) } else { Requirement::Required };
+            let is_unset_limit = protection.is_limit() && !self.limits.asks_for(protection);
+            return if is_unset_limit { self.require.of(protection) } else { Requirement::Required };
         }
         match self.on_unavailable {
             OnUnavailable::Refuse => self.require.of(protection),
@@ -45,8 +46,7 @@ impl Policy {
     /// Checks everything that can be checked without asking the host.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] for the first value that is not acceptable, [`PolicyError::Conflict`] for two
-    /// mounts that want different things at one path.
+    /// [`PolicyError::Value`] for the first invalid value, [`PolicyError::Conflict`] for two different mounts at one path.
     ///
     /// ```
     /// use kennel::{Policy, Profile};
@@ -76,11 +76,10 @@ impl Policy {
         if self.profile.meaning().is_strict { self.check_ci_only() } else { Ok(()) }
     }
 
-    /// What the profile would not heed is refused: somebody would rely on it.
+    /// Refuses settings that profile `ci-only` would ignore, so that no caller relies on them.
     fn check_ci_only(&self) -> Result<(), PolicyError> {
         if self.on_unavailable == OnUnavailable::Degrade {
-            let reason =
-                "profile ci-only runs only when everything is enforced; say refuse or choose another profile";
+            let reason = "profile ci-only runs only when everything is enforced; write refuse or choose another profile";
             return Err(PolicyError::value("on_unavailable", self.on_unavailable, reason));
         }
         if let Some((protection, requirement)) =
@@ -98,12 +97,12 @@ impl Policy {
     }
 }
 
-/// Longest host name of Linux: sethostname(2), HOST_NAME_MAX.
+/// The longest host name on Linux, in bytes: HOST_NAME_MAX of sethostname(2).
 const HOSTNAME_MAX: usize = 64;
 
 fn check_hostname(hostname: &str) -> Result<(), PolicyError> {
-    let letters = hostname.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
-    if letters && (1..=HOSTNAME_MAX).contains(&hostname.len()) {
+    let is_plain = hostname.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
+    if is_plain && (1..=HOSTNAME_MAX).contains(&hostname.len()) {
         return Ok(());
     }
     Err(PolicyError::value("hostname", hostname, "expected 1 to 64 letters, digits, `.` or `-`"))
@@ -117,81 +116,12 @@ fn check_protect(path: &Path, workspace: &Path) -> Result<(), PolicyError> {
     }
     let inside = if path.is_absolute() { path.strip_prefix(workspace).ok() } else { Some(path) };
     let Some(inside) = inside else {
-        return refuse("must lie below the workspace; write it relative to the workspace");
+        return refuse("must be below the workspace; write it relative to the workspace");
     };
     if !inside.components().any(|component| matches!(component, Component::Normal(_))) {
         return refuse("is the workspace itself; choose profile read-only for that");
     }
     Ok(())
-}
-
-/// A path of any form that can be handed to the kernel.
-pub(crate) fn check_text(key: &str, path: &Path) -> Result<(), PolicyError> {
-    if path.as_os_str().is_empty() {
-        return Err(PolicyError::path(key, path, "a path is missing"));
-    }
-    if path.as_os_str().as_encoded_bytes().contains(&0) {
-        return Err(PolicyError::path(key, path, "a path cannot hold a NUL byte"));
-    }
-    Ok(())
-}
-
-/// A path inside the sandbox.
-pub(crate) fn check_target(key: &str, path: &Path) -> Result<(), PolicyError> {
-    let refuse = |reason| Err(PolicyError::path(key, path, reason));
-    check_text(key, path)?;
-    if !path.is_absolute() {
-        return refuse("must be absolute");
-    }
-    if has_parent(path) {
-        return refuse("must not contain `..`");
-    }
-    if path.parent().is_none() {
-        return refuse("is the root of the sandbox; name a path below it");
-    }
-    if path.starts_with("/proc") {
-        return refuse("the sandbox has its own /proc; choose another path");
-    }
-    Ok(())
-}
-
-/// A path of the host. It may be relative, and may hold `..`: both are resolved before it is used.
-pub(crate) fn check_source(key: &str, path: &Path, writable: bool) -> Result<(), PolicyError> {
-    let refuse = |reason| Err(PolicyError::path(key, path, reason));
-    check_text(key, path)?;
-    let plain = without_dots(path);
-    if plain == Path::new("/") {
-        return refuse(
-            "would bring the host's /proc along; name a directory below it (profile full-dev shows the rest read-only)",
-        );
-    }
-    if plain.starts_with("/proc") {
-        return refuse("the sandbox has its own /proc; that of the host is never shown");
-    }
-    if writable && plain.starts_with("/sys") {
-        return refuse("/sys can only be shown read-only");
-    }
-    Ok(())
-}
-
-/// Whether `..` is a part of it.
-pub(crate) fn has_parent(path: &Path) -> bool {
-    path.components().any(|component| component == Component::ParentDir)
-}
-
-/// The path with `.` and `..` taken out by text alone: good enough to refuse by, and to ask the disk about, not to open.
-pub(crate) fn without_dots(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                plain.pop();
-            }
-            other => plain.push(other),
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
@@ -204,7 +134,7 @@ mod tests {
         Policy::profile(Profile::RepoWrite, "/w")
     }
 
-    /// How an error about a value begins: one that is empty is not repeated.
+    /// The start of an error about a value. An error does not repeat an empty value.
     fn start(key: &str, value: &str) -> String {
         format!("{key}{}", if value.is_empty() { ": " } else { " `" })
     }
@@ -248,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn protected_paths_lie_inside_the_workspace() {
+    fn protected_paths_are_inside_the_workspace() {
         for path in [".env", "./a/b", "/w/a"] {
             policy().protect(path).validate().expect(path);
         }
@@ -269,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn a_log_needs_a_name() {
+    fn an_audit_log_needs_a_file_name() {
         policy().audit("log").validate().expect("valid");
         refused(&policy().audit(""), "audit:", "missing");
-        refused(&policy().audit("{date}/log"), "audit `{date}/log`", "name of the file");
+        refused(&policy().audit("{date}/log"), "audit `{date}/log`", "only in the file name");
     }
 
     #[test]
-    fn each_part_is_asked() {
+    fn each_part_is_checked() {
         refused(&policy().tmpfs("t", None), "mounts[0].target `t`", "absolute");
         refused(&policy().set_env("A=", ""), "env.set `A=`", "`=`");
         refused(&policy().allow("x"), "network.allow `x`", "write `x:443`");
@@ -293,8 +223,8 @@ mod tests {
         let ci = Policy::profile(Profile::CiOnly, "/w");
         ci.validate().expect("refuse is the default");
         refused(&ci.clone().on_unavailable(OnUnavailable::Degrade), "on_unavailable `degrade`", "ci-only");
-        let softer = ci.clone().require(Protection::Keyring, Requirement::IfAvailable);
-        refused(&softer, "require.keyring `if_available`", "ci-only requires everything");
+        let optional = ci.clone().require(Protection::Keyring, Requirement::IfAvailable);
+        refused(&optional, "require.keyring `if_available`", "ci-only requires everything");
         ci.clone().require(Protection::Keyring, Requirement::Required).validate().expect("it is");
         let mut inherits = ci.pass_env("A");
         inherits.env.base = EnvBase::Inherit;
@@ -302,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn ci_only_requires_all_but_limits_nobody_asked_for() {
+    fn ci_only_requires_all_but_unset_limits() {
         let ci =
             Policy::profile(Profile::CiOnly, "/w").require(Protection::Keyring, Requirement::IfAvailable);
         for protection in Protection::ALL {
@@ -315,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn degrade_keeps_what_is_indispensable_and_what_was_asked_for() {
+    fn degrade_keeps_indispensable_and_required_protections() {
         let degrade = policy()
             .on_unavailable(OnUnavailable::Degrade)
             .require(Protection::Seccomp, Requirement::Required);
@@ -328,9 +258,9 @@ mod tests {
 
     #[test]
     fn refuse_follows_the_requirements() {
-        let softer = policy().require(Protection::Landlock, Requirement::IfAvailable);
-        assert_eq!(softer.effective_requirement(Protection::Landlock), Requirement::IfAvailable);
-        assert_eq!(softer.effective_requirement(Protection::Seccomp), Requirement::Required);
-        assert_eq!(softer.effective_requirement(Protection::Memory), Requirement::IfAvailable);
+        let optional = policy().require(Protection::Landlock, Requirement::IfAvailable);
+        assert_eq!(optional.effective_requirement(Protection::Landlock), Requirement::IfAvailable);
+        assert_eq!(optional.effective_requirement(Protection::Seccomp), Requirement::Required);
+        assert_eq!(optional.effective_requirement(Protection::Memory), Requirement::IfAvailable);
     }
 }

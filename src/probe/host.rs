@@ -32,7 +32,7 @@ use crate::probe::trials::Answer;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys::birth;
-use crate::sys::birth::{BirthError, Placement, SpawnOptions, Users};
+use crate::sys::birth::{CloneError, Placement, SpawnOptions, Users};
 use crate::view::inputs::SandboxKind;
 
 /// Whether a memfd could be executed.
@@ -60,8 +60,8 @@ pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
             drop(Inside::child(ours, born.pidfd));
             Execution::Works
         }
-        Err(BirthError::Exec(error)) => refused(error),
-        Err(BirthError::Clone(_) | BirthError::Keep(_)) => Execution::Unknown,
+        Err(CloneError::Exec(error)) => refused(error),
+        Err(CloneError::Clone(_) | CloneError::Keep(_)) => Execution::Unknown,
     }
 }
 

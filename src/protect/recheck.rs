@@ -16,7 +16,6 @@ use crate::protect::watch::{Expected, Watch, parts_from};
 use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::shown;
-use crate::report::outcome::{Basis, Denial};
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
 

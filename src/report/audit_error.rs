@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure, shown};
+use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, shown};
 
 /// Why an audit log cannot be written, read or trusted.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,8 @@ pub enum AuditError {
     },
 }
 
+failure_of!(AuditError);
+
 impl AuditError {
     /// What a person can do about it.
     #[must_use]
@@ -48,9 +50,9 @@ impl AuditError {
             }
             Self::Write { .. } => Some("make room on the disk, or let the policy's audit fail open"),
             Self::Read { .. } => None,
-            Self::Broken { .. } => {
-                Some("lines from there on cannot be trusted; compare with a copy that could not be changed")
-            }
+            Self::Broken { .. } => Some(
+                "do not trust this and the following lines; compare with a copy that nobody could change",
+            ),
         }
     }
 

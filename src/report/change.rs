@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use serde::{Serialize, Serializer};
 
+use crate::report::denial::Denial;
 use crate::report::escape::harmless;
 use crate::report::failure;
-use crate::report::outcome::Denial;
 use crate::sys::inode::FileKind;
 
 /// How a path of the workspace changed.
@@ -90,7 +90,7 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Conflict => f.write_str("the workspace was changed there meanwhile"),
+            Self::Conflict => f.write_str("the workspace changed there meanwhile"),
             Self::Protected => f.write_str("it is protected"),
             Self::Unsupported => f.write_str("only files, directories and links are committed"),
             Self::Withheld => f.write_str("it is not deleted because something else was not committed"),

@@ -7,7 +7,7 @@ use crate::report::audit_error::AuditError;
 use crate::report::enforcement::Protection;
 use crate::report::escape::harmless;
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure, exit, shown};
+use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of, shown};
 use crate::report::listen_error::ListenError;
 use crate::report::overlay_error::OverlayError;
 use crate::report::policy_error::PolicyError;
@@ -163,11 +163,9 @@ pub(crate) const STREAMS: [&str; 3] =
 fn of_stream(source: &io::Error) -> Option<&'static str> {
     match source.raw_os_error() {
         Some(libc::EISDIR) => {
-            Some("give it a file, a pipe or a terminal: from a directory a command could leave the sandbox")
+            Some("give it a file, a pipe or a terminal: with a directory, a command could leave the sandbox")
         }
-        Some(libc::EBADF) => {
-            Some("open it, for reading or writing and not as a path only; /dev/null will do")
-        }
+        Some(libc::EBADF) => Some("open it for reading or writing, not with O_PATH; /dev/null will do"),
         _ => of_call(source),
     }
 }
@@ -176,6 +174,8 @@ fn of_stream(source: &io::Error) -> Option<&'static str> {
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
 }
+
+failure_of!(Error);
 
 impl Error {
     /// For a descriptor that was lost on its way because this process could not open more.
@@ -202,28 +202,28 @@ impl Error {
             Self::Audit(error) => error.remedy(),
             Self::Overlay(error) => error.remedy(),
             Self::NotFound { .. } => Some(
-                "only granted paths exist inside: grant the directory with --ro, or look at PATH; of a script, the \
-                     interpreter that its first line names must be there too",
+                "only granted paths exist inside: grant the directory with --ro, or check PATH; a script also \
+                     needs the interpreter that its first line names",
             ),
-            Self::NoProgram { .. } => Some("look at PATH, or name the program by its path"),
+            Self::NoProgram { .. } => Some("check PATH, or name the program by its path"),
             Self::Busy => Some("let the command wait, or keep more workers ready"),
             Self::SessionEnded => Some("prepare a new session"),
             Self::NotExecutable { source, .. } => Some(match source.raw_os_error() {
                 Some(libc::EACCES) => {
-                    "name a file, have it executable (chmod +x), and on a file system that is not mounted noexec; the same \
-                     for the interpreter that a script's first line names"
+                    "name a file, make it executable (chmod +x), and put it on a file system without noexec; the same \
+                     goes for the interpreter that a script's first line names"
                 }
                 Some(libc::ENOEXEC) => {
-                    "begin a script with a line such as #!/bin/sh, or run it by its interpreter; a program must be for this \
+                    "begin a script with a line such as #!/bin/sh, or run it with its interpreter; a program must be for this \
                      machine"
                 }
                 _ => of_call(source)?,
             }),
             Self::Command { what: WORKING_DIRECTORY, reason, .. } if reason.ends_with(NOT_PERMITTED) => Some(
-                "run kennel as the user who owns it, or open it (chmod): commands of root pass over no permissions either",
+                "run kennel as the owner, or change its mode (chmod): permissions also apply to commands of root",
             ),
             Self::Command { what: WORKING_DIRECTORY, .. } => Some(
-                "name a directory that is visible inside: in the workspace, or in what --ro or --rw grant",
+                "name a directory that is visible inside: in the workspace, or in a grant of --ro or --rw",
             ),
             Self::Io { what, source } if STREAMS.contains(what) => of_stream(source),
             Self::Io { what: TERMINAL, source } => of_terminal(source),

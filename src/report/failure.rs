@@ -6,13 +6,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::audit_error::AuditError;
-use crate::report::error::Error;
 use crate::report::escape::harmless;
-use crate::report::listen_error::ListenError;
-use crate::report::outcome::Limit;
-use crate::report::policy_error::PolicyError;
-use crate::report::spawn_error::SpawnError;
+use crate::report::limit::Limit;
 
 /// Exit statuses that Kennel itself uses, as env(1) and timeout(1) do.
 pub(crate) mod exit {
@@ -172,8 +167,6 @@ macro_rules! failure_of {
 
 pub(crate) use failure_of;
 
-failure_of!(Error, AuditError, ListenError, PolicyError, SpawnError);
-
 /// Details about what this host cannot provide.
 pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {
     Details::Platform { platform: Cow::Borrowed("linux"), reason, remedy: remedy.map(str::to_owned) }
@@ -217,6 +210,10 @@ mod tests {
 
     use super::*;
     use crate::capabilities::sbpl::SbplError;
+    use crate::report::audit_error::AuditError;
+    use crate::report::error::Error;
+    use crate::report::listen_error::ListenError;
+    use crate::report::policy_error::PolicyError;
     use crate::session::confine::PathEscape;
 
     const CLASSES: [(Class, &str); 12] = [

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::report::escape::harmless;
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure, shown};
+use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, shown};
 use crate::report::shortage::{of_call, of_session};
 
 /// The remedy if no session of that name is running.
@@ -46,7 +46,7 @@ pub enum ListenError {
         name: String,
     },
     /// A session of that name is running, but its socket was removed, and it has not created a new one yet.
-    #[error("session {name}: it is running, but its socket is gone")]
+    #[error("session {name}: it is running, but its socket was removed")]
     Unreachable {
         /// Its name.
         name: String,
@@ -88,6 +88,8 @@ pub enum ListenError {
         source: io::Error,
     },
 }
+
+failure_of!(ListenError);
 
 impl ListenError {
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
@@ -133,21 +135,21 @@ impl ListenError {
             Self::NotRunning { .. } => Some(of_session().unwrap_or(START)),
             Self::Gone { .. } => Some(START),
             Self::Unreachable { .. } => Some(
-                "it puts the socket back within a second, unless its program is stopped or busy: continue that, or end it",
+                "the session recreates its socket within a second, unless its program is stopped or busy: continue the program, or end it",
             ),
             Self::Silent { .. } => Some(
-                "its program is stopped or busy: continue it, or end it. Either kills what still runs of the command",
+                "its program is stopped or busy: continue it, or end it. Both kill what is left of the command",
             ),
-            Self::Stranger { .. } => Some("let XDG_RUNTIME_DIR name a directory of your own"),
+            Self::Stranger { .. } => Some("set XDG_RUNTIME_DIR to a directory of your own"),
             Self::Io { source, .. } => match source.kind() {
-                io::ErrorKind::WouldBlock => {
-                    Some("it does not answer: see whether its program is stopped or busy, or end that")
-                }
+                io::ErrorKind::WouldBlock => Some(
+                    "it does not answer: check whether its program is stopped or busy, or end the program",
+                ),
                 io::ErrorKind::NotFound
                 | io::ErrorKind::NotADirectory
                 | io::ErrorKind::PermissionDenied
                 | io::ErrorKind::ReadOnlyFilesystem => {
-                    Some("let XDG_RUNTIME_DIR name a directory that is there, and that you can write")
+                    Some("set XDG_RUNTIME_DIR to a directory that exists and that you can write to")
                 }
                 _ => of_call(source),
             },

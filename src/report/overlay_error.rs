@@ -84,12 +84,12 @@ impl OverlayError {
             Self::Committing => "start the command when the commit is done",
             Self::InUse { .. } => "name another directory, or wait until that session has ended",
             Self::NotEmpty { .. } => {
-                "empty it (chmod -R u+rwX on it first), or name another: a session that was killed leaves its changes there"
+                "empty it (chmod -R u+rwX on it first), or name another: a killed session leaves its changes there"
             }
             Self::Reachable { .. } => "chmod 700 it, or name another directory",
             Self::NeedsSession => "prepare a Session, or keep the changes in memory",
             Self::Attributes { .. } => {
-                "keep them in a directory on ext4, XFS or btrfs (--overlay-upper), or use Linux 6.6 or later"
+                "keep the changes in a directory on ext4, XFS or btrfs (--overlay-upper), or use Linux 6.6 or later"
             }
             Self::TooMany => {
                 "let the command change fewer files, or keep the changes in a directory (--overlay-upper), where they stay"

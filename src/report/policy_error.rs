@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::report::escape::harmless;
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure};
+use crate::report::failure::{Boundary, Class, Details, Failure, failure_of};
 use crate::report::shortage::of_path;
 
 /// Why a policy was refused.
@@ -59,6 +59,8 @@ pub enum PolicyError {
 const VALUE_MAX: usize = 80;
 /// Longest message of a parser, in characters. The list of all protections fits, but not a megabyte of garbage.
 const MESSAGE_MAX: usize = 1000;
+
+failure_of!(PolicyError);
 
 impl PolicyError {
     /// The failure class that machines read.

@@ -5,14 +5,14 @@ use std::{fs, io};
 use procfs::process::Process;
 
 /// The remedy if another file replaced a path during the preparation.
-pub(crate) const EXCHANGED: &str = "run again: it was being exchanged while the sandbox was prepared";
+pub(crate) const EXCHANGED: &str = "run again: another file replaced it while the sandbox was prepared";
 
 /// The remedy if a command gets no terminal. All sandboxes and containers of the machine share one limit.
 pub(crate) fn of_terminal(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
-        libc::ENOSPC => Some(
-            "end what has many terminals, or raise the limit of terminals of the whole machine: kernel.pty.max",
-        ),
+        libc::ENOSPC => {
+            Some("close some terminals, or raise the limit of terminals of the whole machine: kernel.pty.max")
+        }
         _ => of_call(error),
     }
 }
@@ -21,7 +21,7 @@ pub(crate) fn of_terminal(error: &io::Error) -> Option<&'static str> {
 pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EPERM | libc::EACCES | libc::ENOSYS => Some(
-            "look for what refuses it around this program: a seccomp filter of a container engine or service manager \
+            "look for what refuses the call: a seccomp filter of a container engine or service manager \
              (SystemCallFilter=), a security module (journalctl -k | grep -i denied)",
         ),
         errno => shortage(errno),
@@ -57,7 +57,7 @@ pub(crate) fn shortage(errno: i32) -> Option<&'static str> {
     Some(match errno {
         libc::EMFILE => "raise the limit of open files: ulimit -n",
         libc::ETOOMANYREFS => {
-            "raise the limit of open files, ulimit -n: another process of this user has as many descriptors on their way in \
+            "raise the limit of open files, ulimit -n: processes of this user have too many descriptors in unread \
              messages"
         }
         libc::ENFILE => "raise the limit of open files of the whole machine: fs.file-max",
@@ -65,7 +65,7 @@ pub(crate) fn shortage(errno: i32) -> Option<&'static str> {
         libc::ENOMEM => "free some memory, or raise its limits: ulimit -v, and memory.max of the cgroup",
         libc::EFBIG => "raise the limit of the size of files: ulimit -f",
         libc::ENOSPC | libc::EDQUOT => {
-            "make room: on the file system, in memory for what lies there, or for epoll (fs.epoll.max_user_watches)"
+            "make room on the file system, in memory if the file system is there, or for epoll (fs.epoll.max_user_watches)"
         }
         _ => return None,
     })

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::report::error::Error;
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure, exit};
+use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of};
 use crate::report::policy_error::PolicyError;
 
 /// Why a program was not spawned. No variant contains the value of a credential, a variable or an argument.
@@ -64,7 +64,7 @@ pub enum SpawnError {
         source: io::Error,
     },
     /// The program is not the approved one.
-    #[error("program {program} is not the one that was approved: its hash is {found}, not {expected}")]
+    #[error("program {program} is not the approved one: its hash is {found}, not {expected}")]
     HashMismatch {
         /// Its path, as in the manifest.
         program: String,
@@ -76,7 +76,7 @@ pub enum SpawnError {
         audit_id: Option<String>,
     },
     /// A required credential is missing.
-    #[error("credential {key} is needed and was not given")]
+    #[error("credential {key} is required and was not given")]
     CredentialRequired {
         /// The variable that would hold it.
         key: String,
@@ -99,6 +99,8 @@ impl From<Error> for SpawnError {
         Self::Sandbox(Box::new(error))
     }
 }
+
+failure_of!(SpawnError);
 
 impl SpawnError {
     pub(crate) fn denied(
@@ -141,18 +143,18 @@ impl SpawnError {
         match self {
             // The program itself exists.
             Self::Sandbox(error) if matches!(**error, Error::NotFound { .. }) => Some(
-                "the interpreter that its first line names, or the loader that it needs, must be of the system or in fs_read",
+                "put the interpreter that its first line names, or the loader that it needs, into fs_read; those of the system are visible anyway",
             ),
             Self::Sandbox(error) => error.remedy(),
             Self::Manifest(error) => error.remedy(),
             Self::HashMismatch { .. } => {
-                Some("find out who changed the program; if it was you, put its new hash into the manifest")
+                Some("find out who changed the program; if you did, put its new hash into the manifest")
             }
             Self::CredentialRequired { .. } => Some(
-                "give it to the credential resolver; kennel op takes it from the variable or --credential",
+                "give it to the credential resolver; kennel op takes it from the environment variable or --credential",
             ),
             Self::Denied { boundary: Boundary::Manifest, .. } => {
-                Some("ask for what the manifest has, or change it")
+                Some("ask for what the manifest allows, or change the manifest")
             }
             _ => None,
         }

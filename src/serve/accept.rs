@@ -147,7 +147,7 @@ impl Acceptor {
         // The soft limit may have been lowered below what is open.
         let taken = match accept(self.listener.get_ref()) {
             Err(again) if again.raw_os_error() == Some(libc::EMFILE) => {
-                packet::with_all_descriptors(|| accept_once(self.listener.get_ref())).map_err(io::Error::from)
+                packet::with_hard_fd_limit(|| accept_once(self.listener.get_ref())).map_err(io::Error::from)
             }
             taken => taken,
         };

@@ -18,7 +18,7 @@ use nix::sys::socket::{SockFlag, connect, getsockopt, setsockopt};
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 
-use crate::command::stdio::is_standard;
+use crate::command::stdio::check_standard;
 use crate::report::error::{Error, STREAMS};
 use crate::report::listen_error::ListenError;
 use crate::serve::accept::{AllowedPeer, PeerRefused};
@@ -193,7 +193,7 @@ impl Client {
     /// or something else that is closed on execve(2) with its number.
     pub fn start(&self, call: &Call, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
         for (stream, fd) in STREAMS.into_iter().zip(stdio) {
-            is_standard(fd).map_err(Error::io(stream))?;
+            check_standard(fd).map_err(Error::io(stream))?;
         }
         let bytes = call.encode()?;
         let length =
@@ -215,7 +215,7 @@ impl Client {
     /// for has not started then.
     #[must_use]
     pub fn is_unheard(&self) -> bool {
-        crate::sys::is_unheard(self.as_fd())
+        crate::sys::peer_has_unread(self.as_fd())
     }
 
     /// Passes a signal on to the command. A session that has gone away is not an error here, but in [`next`](Self::next).

@@ -151,7 +151,7 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
     // A report is no reason to take a terminal from a command that would notice.
     let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
     // What it says on stderr is read for its errors.
-    let is_read = session.compiled().terms.is_some();
+    let is_read = session.compiled().explainer.is_some();
     command.stdin(stdin);
     let stdout = if is_counted(&stdout) {
         Some(stdout)

@@ -1,8 +1,8 @@
-//! Changes of a workspace that are kept apart from it: listed, committed, discarded.
+//! Lists, commits and discards the changes of an overlay.
 //!
-//! What commands wrote is hostile: any name, any link, any mode, any size. And the workspace is not ours alone: others
-//! may change it at any time. So everything is opened from a directory that is held, through no link (`tree`); what is
-//! put in its place or taken away is looked at once more when nobody finds it any longer (`place`).
+//! Commands are hostile: a change may have any name, link, mode and size. Others may change the workspace at any time. So
+//! Kennel opens everything from a directory that it holds and follows no links (`overlay::tree`). Before it replaces or
+//! removes a file, it moves the file aside and looks at it once more (`overlay::place`).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use crate::sys::dirfd;
 
 /// # Changes of an overlay
 ///
-/// With [`Policy::overlay`](crate::policy::Policy::overlay) commands see the workspace with their changes, but the workspace itself
-/// stays unchanged until you commit. Changes are gone when the last handle of the session is dropped; after
-/// [`Session::shutdown`] they can still be listed and committed.
+/// With [`Policy::overlay`](crate::policy::Policy::overlay), commands see the workspace with their changes, but the workspace
+/// itself stays unchanged until you commit. Dropping the last handle of the session discards the changes. After
+/// [`Session::shutdown`], you can still list and commit them.
 ///
 /// ```
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -46,14 +46,14 @@ use crate::sys::dirfd;
 /// # }
 /// ```
 impl Session {
-    /// The changes that were not committed, by path. May be called at any time; changes of a running command may be listed
-    /// in part.
+    /// The changes that were not committed, sorted by path. You can call it at any time; it may list the changes of a
+    /// running command in part.
     ///
-    /// A file that was only opened for writing, or whose times alone differ, is not a change.
+    /// A file is not a change if a command only opened it for writing, or if only its times differ.
     ///
     /// # Errors
-    /// [`OverlayError`]: a session without an overlay, more changes than 128 MiB hold (some 300,000 of ordinary paths),
-    /// what cannot be read.
+    /// [`OverlayError`]: the session has no overlay; the list needs more than 128 MiB (some 300,000 changes with ordinary
+    /// paths); a change cannot be read.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -69,16 +69,17 @@ impl Session {
         Ok(listed.await.map_err(OverlayError::list)?)
     }
 
-    /// Applies the changes to the workspace, each file atomically: others see the old one or the new one.
+    /// Applies the changes to the workspace. Each file changes atomically: others see the old file or the new one.
     ///
-    /// A change that cannot be applied is refused alone, with the reason, and kept: the workspace was changed there
-    /// meanwhile, a protected path, a FIFO or socket, a full disk. Applied are contents, permission bits, user attributes
-    /// and modification times, never owners, set-user-id bits, capabilities of files or devices. Idempotent.
+    /// If a change cannot be applied, Kennel refuses only this change, gives the reason and keeps it. Reasons: the workspace has
+    /// changed there meanwhile, a protected path, a FIFO or socket, a full disk. A commit applies contents, permission bits,
+    /// user attributes and modification times. It never applies owners, set-user-id bits, file capabilities or devices.
+    /// Idempotent.
     ///
-    /// No command starts meanwhile. If the future is dropped, the commit continues in the background.
+    /// No command can start during the commit. If you drop the future, the commit continues in the background.
     ///
     /// # Errors
-    /// [`OverlayError::Running`] while a command runs, and those of [`Session::changes`]; nothing was applied then.
+    /// [`OverlayError::Running`] while a command runs, and as for [`Session::changes`]. Nothing was applied then.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time enabled.
@@ -86,13 +87,13 @@ impl Session {
         let ledger = self.live().ledger()?;
         let settling = self.live().settle().await?;
         let committed = blocking(move || {
-            // Until the last file is in its place, whoever waits for it.
+            // Held until the last file is in place, even if the caller no longer waits.
             let _settling = settling;
             dirfd::of_a_command(|| {
                 let (mut state, changed) = (ledger.state(), Looked::of(ledger.upper()));
                 let found = scan::scan(&mut state, &changed, &Looked::of(ledger.workspace()))?;
                 let committed = apply::commit(&ledger, &mut state, &changed, found);
-                // What was refused may have been moved there and back, which changes its directory.
+                // Kennel may have moved a refused file aside and back, which changes the times of its directory.
                 if !(committed.applied.is_empty() && committed.refused.is_empty()) {
                     clock::wait_for_tick();
                 }
@@ -102,11 +103,12 @@ impl Session {
         Ok(committed.await.map_err(OverlayError::list)?)
     }
 
-    /// Leaves changes that are kept in a directory ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)) there when the session ends,
-    /// and returns the directory; `None` if they are in memory, and so are lost.
+    /// Keeps the changes when the session ends, if they are in a directory
+    /// ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)), and returns the directory. Returns `None` if the
+    /// changes are in memory: they will be lost.
     ///
-    /// They lie there as overlayfs keeps them: whole files, and a device 0:0 for what was deleted. No other session can
-    /// use the directory until it is emptied.
+    /// The directory has the format of overlayfs: whole files, and a device 0:0 for each deleted name. No other session can
+    /// use it until it is empty.
     ///
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.
@@ -114,8 +116,8 @@ impl Session {
         Ok(self.live().ledger()?.keep())
     }
 
-    /// Discards the changes, and ends the session: the kernel cannot empty an overlay that is in use. Prepare another
-    /// session to go on.
+    /// Discards the changes and ends the session: the kernel cannot empty an overlay in use. To go on, prepare another
+    /// session.
     ///
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.
@@ -137,8 +139,8 @@ impl scan::ChangedEntry {
     }
 }
 
-/// A ledger that several may use.
-pub(crate) type Shared = Arc<Ledger>;
+/// The ledger of a session, also held by a running commit.
+pub(crate) type SharedLedger = Arc<Ledger>;
 
 #[cfg(test)]
 mod tests {
@@ -149,7 +151,7 @@ mod tests {
     use crate::sys::inode::FileKind;
 
     #[test]
-    fn what_is_not_seen_is_told() {
+    fn invisible_characters_are_escaped() {
         for c in
             ['\u{ad}', '\u{61c}', '\u{180e}', '\u{202e}', '\u{fff9}', '\u{fffb}', '\u{e0041}', '\u{e007f}']
         {
@@ -161,12 +163,12 @@ mod tests {
 
     #[test]
     fn no_two_names_look_alike() {
-        let told = |name: &[u8]| {
+        let shown = |name: &[u8]| {
             let path = std::ffi::OsStr::from_bytes(name).into();
             Change { path, kind: ChangeKind::Added, file: FileKind::File }.to_string()
         };
-        assert_eq!(told(b"a\xffb\xc3"), r"A a\xffb\xc3");
-        assert_eq!(told(br"a\xffb"), r"A a\\xffb");
-        assert_eq!(told("a\u{fffd}".as_bytes()), "A a\u{fffd}");
+        assert_eq!(shown(b"a\xffb\xc3"), r"A a\xffb\xc3");
+        assert_eq!(shown(br"a\xffb"), r"A a\\xffb");
+        assert_eq!(shown("a\u{fffd}".as_bytes()), "A a\u{fffd}");
     }
 }

@@ -1,5 +1,5 @@
-//! Paths that a program wants to keep below a directory of the host's: as a check of a path, which is about now, and as
-//! an open, which holds whatever others do meanwhile. Knows no policy and no sandbox.
+//! Keeps paths below a directory of the host: a check of a path, which holds only for the moment, and an open, which holds
+//! against races. It needs no policy and no sandbox.
 
 #[cfg(test)]
 mod tests;
@@ -15,18 +15,18 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag, open};
 use nix::sys::stat::{Mode, fstat};
 
-use crate::policy::validate::without_dots;
+use crate::policy::path::without_dots;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, shown};
 use crate::sys::dirfd;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::sys::inode::{FileKind, kind};
 
-/// Why a path is refused. Where the system did it, why is in `source()`.
+/// Why a path is refused. If the system refused it, the cause is in `source()`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathEscape {
-    /// It leads out of the root, by itself or through a link.
+    /// The path leads out of the root, by itself or through a link.
     #[error("path {} escapes workspace root {}", shown(path), shown(root))]
     Escapes {
         /// The path as the caller wrote it.
@@ -42,7 +42,7 @@ pub enum PathEscape {
         /// The cause.
         source: io::Error,
     },
-    /// Nothing is known about the path, or it cannot be opened.
+    /// The path cannot be looked up or opened.
     #[error("reach path {}", shown(path))]
     Path {
         /// The path as the caller wrote it.
@@ -70,12 +70,13 @@ impl PathEscape {
     }
 }
 
-/// The place that `candidate` means below `root`: absolute, without links, `.` and `..`.
+/// Resolves `candidate` below `root` to an absolute path without links, `.` and `..`.
 ///
-/// A relative candidate starts at the root. Steps up are taken by the text, before the disk is asked. What exists is
-/// followed through its links; what does not exist yet is kept as it is, also behind a link that leads nowhere.
+/// A relative candidate starts at the root. `..` removes the name before it, as text, before any link is followed. Then the
+/// function follows the links of every name that exists. Names that do not exist yet stay as they are, also behind a dangling
+/// link.
 ///
-/// The answer holds only for now: if others can replace files by links meanwhile, use [`open_beneath`].
+/// The answer holds only for this moment. If others can replace files with links, use [`open_beneath`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,14 +91,14 @@ impl PathEscape {
 /// ```
 ///
 /// # Errors
-/// [`PathEscape`]: the path leads out of the root; the root is missing; a directory on the way cannot be looked at, or
-/// links go in a circle.
+/// [`PathEscape`]: the path leads out of the root; the root is missing; a directory on the way cannot be read; links form
+/// a loop.
 pub fn confine_path(root: impl AsRef<Path>, candidate: impl AsRef<Path>) -> Result<PathBuf, PathEscape> {
     let (root, candidate) = (root.as_ref(), candidate.as_ref());
     let base = existing_root(root)?;
     let escapes = || PathEscape::Escapes { path: candidate.to_owned(), root: root.to_owned() };
     let wanted = without_dots(&base.join(candidate));
-    // An absolute one may name the root in other words, which only the disk knows.
+    // An absolute path may reach the root through a link. Only the lookup can tell.
     if candidate.is_relative() && !wanted.starts_with(&base) {
         return Err(escapes());
     }
@@ -113,7 +114,7 @@ fn existing_root(root: &Path) -> Result<PathBuf, PathEscape> {
     base.map_err(|source| PathEscape::Root { root: root.to_owned(), source })
 }
 
-/// Where an absolute path leads, link by link. From the first part that is missing on, nothing is looked at.
+/// Resolves an absolute path link by link. It stops the lookup at the first missing name.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     if path.as_os_str().as_bytes().contains(&0) {
         return Err(Errno::EINVAL.into());
@@ -150,7 +151,7 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(at)
 }
 
-/// Names and steps up, in order.
+/// The names and `..` of a path, in order.
 fn parts(path: &Path) -> VecDeque<PathBuf> {
     let is_step = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
     path.components().filter(is_step).map(|part| PathBuf::from(part.as_os_str())).collect()
@@ -160,7 +161,7 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
-/// What is ahead of something that is missing. Up from there leads nowhere that anybody could know.
+/// Appends the rest of a path to a missing name. `..` behind a missing name is an error: nobody knows where it leads.
 fn missing(mut at: PathBuf, ahead: VecDeque<PathBuf>, error: io::Error) -> io::Result<PathBuf> {
     if ahead.iter().any(|part| part == Path::new("..")) {
         return Err(error);
@@ -169,9 +170,7 @@ fn missing(mut at: PathBuf, ahead: VecDeque<PathBuf>, error: io::Error) -> io::R
     Ok(at)
 }
 
-// Opening below a directory, whatever others exchange meanwhile.
-
-/// How [`open_beneath`] opens, as [`std::fs::OpenOptions`] has it.
+/// How [`open_beneath`] opens, in the style of [`std::fs::OpenOptions`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -205,7 +204,7 @@ impl Default for OpenHow {
 }
 
 impl OpenHow {
-    /// Nothing yet: at least one of reading, writing, appending and a directory has to be asked for.
+    /// No option. An open needs at least one of read, write, append and directory.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -220,21 +219,21 @@ impl OpenHow {
         }
     }
 
-    /// To read.
+    /// Opens for reading.
     #[must_use]
     pub const fn read(mut self, read: bool) -> Self {
         self.read = read;
         self
     }
 
-    /// To write.
+    /// Opens for writing.
     #[must_use]
     pub const fn write(mut self, write: bool) -> Self {
         self.write = write;
         self
     }
 
-    /// To write at the end, wherever that is by then.
+    /// Opens for writing; each write goes to the end of the file.
     #[must_use]
     pub const fn append(mut self, append: bool) -> Self {
         self.append = append;
@@ -248,28 +247,28 @@ impl OpenHow {
         self
     }
 
-    /// Makes the file where there is none.
+    /// Creates the file if it does not exist.
     #[must_use]
     pub const fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Makes the file; it is an error that something is there, a link among others.
+    /// Creates the file. It is an error if anything has the name, even a link.
     #[must_use]
     pub const fn create_new(mut self, create_new: bool) -> Self {
         self.create_new = create_new;
         self
     }
 
-    /// Opens a directory, and nothing else.
+    /// Opens a directory only.
     #[must_use]
     pub const fn directory(mut self, directory: bool) -> Self {
         self.directory = directory;
         self
     }
 
-    /// Permission bits of a new file, less the file mask of this program. Default: 0666.
+    /// Permission bits of a new file; the umask of this program applies. Default: 0666.
     #[must_use]
     pub const fn mode(mut self, mode: u32) -> Self {
         self.mode = mode;
@@ -287,7 +286,7 @@ impl OpenHow {
         if (self.truncate || self.create || self.create_new) && (!writes || self.directory) {
             return Err(Errno::EINVAL.into());
         }
-        // No FIFO and no terminal keeps whoever opens it.
+        // A FIFO must not block the caller, and a terminal must not become its controlling terminal.
         let mut flags = access | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         flags.set(OFlag::O_APPEND, self.append);
         flags.set(OFlag::O_TRUNC, self.truncate);
@@ -298,15 +297,15 @@ impl OpenHow {
     }
 }
 
-/// Opens `path` below `root`. Whatever others exchange meanwhile, it does not lead out of the root: openat2(2),
-/// `RESOLVE_BENEATH`, Linux 5.6.
+/// Opens `path` below `root`. Even if others replace files meanwhile, it never opens a file outside of the root: openat2(2)
+/// with `RESOLVE_BENEATH`, Linux 5.6.
 ///
-/// A path that begins with the root as it is written here means the same as without. Links are followed as long as they
-/// stay below; one that begins with a slash never does. Only regular files are opened, and directories where asked for.
+/// `path` may begin with `root` as you pass it here. Links are followed as long as they stay below the root; an absolute
+/// link never does. It opens only regular files, and directories if asked for.
 ///
 /// # Errors
-/// [`PathEscape`]: the path leads out of the root; the root is missing; whatever keeps the file from being opened, such
-/// as `ENOENT`, `EINVAL` for options that contradict each other, and `EOPNOTSUPP` for a FIFO, socket or device.
+/// [`PathEscape`]: the path leads out of the root; the root is missing; the file cannot be opened, such as `ENOENT`,
+/// `EINVAL` for options that contradict each other, and `EOPNOTSUPP` for a FIFO, socket or device.
 pub fn open_beneath(
     root: impl AsRef<Path>,
     path: impl AsRef<Path>,
@@ -318,23 +317,24 @@ pub fn open_beneath(
         .map_err(|errno| PathEscape::Root { root: root.to_owned(), source: errno.into() })?;
     let below = path.strip_prefix(root).unwrap_or(path);
     let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
-    opened(&base, below, *how).map_err(|source| match source.raw_os_error() {
+    open_resolved(&base, below, *how).map_err(|source| match source.raw_os_error() {
         Some(libc::EXDEV) => PathEscape::Escapes { path: path.to_owned(), root: root.to_owned() },
         _ => PathEscape::Path { path: path.to_owned(), source },
     })
 }
 
-fn opened(base: &OwnedFd, path: &Path, how: OpenHow) -> io::Result<File> {
+fn open_resolved(base: &OwnedFd, path: &Path, how: OpenHow) -> io::Result<File> {
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let flags = how.flags()?;
     let mut open = nix::fcntl::OpenHow::new().flags(flags).resolve(resolve);
     if flags.contains(OFlag::O_CREAT) {
         open = open.mode(Mode::from_bits_truncate(how.mode & 0o777));
     }
-    ordinary(dirfd::open(base, path, open)?, how)
+    check_kind(dirfd::open(base, path, open)?, how)
 }
 
-fn ordinary(file: OwnedFd, how: OpenHow) -> io::Result<File> {
+/// Refuses everything but a regular file or, if asked for, a directory.
+fn check_kind(file: OwnedFd, how: OpenHow) -> io::Result<File> {
     match kind(&fstat(&file)?) {
         FileKind::File => Ok(file.into()),
         FileKind::Directory if how.directory => Ok(file.into()),

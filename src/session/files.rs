@@ -1,8 +1,8 @@
-//! Files of a session, for the program that has the session. Paths are the sandbox's own; what a command could not read
-//! or write is not read or written here.
+//! Lets the caller read and write files of a session. Paths are those of the sandbox, and the calls have the rights of a
+//! command.
 //!
-//! Nothing is ever looked up by a path of the host: see `walk` for how far a path can lead, `replace` for how a file is
-//! written, `below::rights` for whose rights these calls have. The blocking work is done on threads of the runtime.
+//! No call looks up a path on the host: `calls` resolves paths within the view of the session, `replace` writes files, and
+//! `sys::dirfd` drops the rights of root. The blocking work runs on blocking threads of the runtime.
 
 pub(crate) mod calls;
 pub(crate) mod replace;
@@ -20,27 +20,27 @@ use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter}
 use crate::session::view_fd::FileCall;
 use crate::sys::dirfd;
 
-/// Larger files are not read into memory, in bytes.
+/// The largest file that [`Session::read`] reads into memory, in bytes.
 const MOST_READ: u64 = 64 << 20;
 
-/// Of what is copied that much is in memory, in bytes.
+/// The buffer of a copy, in bytes.
 const CHUNK: usize = 1 << 20;
 
-/// The mode of new files, less the file mask of this program.
+/// The mode of new files; the umask of this program applies.
 const NEW_FILE: u32 = 0o666;
 
 /// # Files of a session
 ///
-/// Paths are those of the sandbox, relative ones from where its commands start. Links lead where they would lead inside,
-/// never out of the view: `/etc/passwd` is the sandbox's. Masked files are not visible; read-only files give `EROFS`, and so do
-/// protected paths, even those that do not exist. FIFOs, sockets, devices, `/proc` and the like are
-/// refused with `EOPNOTSUPP`.
+/// Paths are those of the sandbox. A relative path starts at the working directory of its commands. Links lead where they
+/// lead for a command, never out of the view: `/etc/passwd` is the file of the sandbox. Masked files are not visible.
+/// Writing a read-only file gives `EROFS`, and so does a protected path, even one that does not exist. FIFOs, sockets,
+/// devices, `/proc` and similar file systems give `EOPNOTSUPP`.
 ///
-/// Calls have the rights of a command, so not root's rights over files of other users. Files are owned by the caller, like
-/// those that commands make. `/tmp`, `HOME` and other directories that are private to each command are empty and read-only here,
-/// unless the policy shares them ([`Policy::tmp`](crate::policy::Policy::tmp)).
+/// Calls have the rights of a command: even root has no rights over files of other users. The caller owns new files, as it
+/// owns those that commands create. `/tmp`, `HOME` and other directories that are private to each command are empty and
+/// read-only here, unless the policy shares them ([`Policy::tmp`](crate::policy::Policy::tmp)).
 ///
-/// A call that is dropped leaves no temporary file. What it was about to do may still be done.
+/// A dropped call leaves no temporary file. It may still take effect.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -57,42 +57,40 @@ const NEW_FILE: u32 = 0o666;
 /// ```
 ///
 /// # Errors
-/// [`Error::File`] with the path and the errno that a command would have got, and everything that keeps a command from
-/// starting, such as [`Error::SessionEnded`].
+/// [`Error::File`] with the path and the errno that a command would get, and everything that keeps a command from starting,
+/// such as [`Error::SessionEnded`].
 ///
 /// # Panics
-/// Outside of a tokio runtime with I/O and time enabled; if that cannot start a blocking thread.
+/// Outside of a tokio runtime with I/O and time enabled, or if the runtime cannot start a blocking thread.
 impl Session {
-    /// Reads a whole file, of 64 MiB at most.
+    /// Reads a whole file of at most 64 MiB.
     ///
     /// # Errors
-    /// `EFBIG` for a larger one; [`Session::open_read`] has no limit.
+    /// `EFBIG` for a larger file; [`Session::open_read`] has no limit.
     pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
-        self.call("read", path.as_ref(), |visit, path| calls::read(&visit, path, MOST_READ)).await
+        self.call("read", path.as_ref(), |call, path| calls::read(&call, path, MOST_READ)).await
     }
 
-    /// Opens a file to read it piece by piece.
+    /// Opens a file to read it in pieces.
     ///
     /// # Errors
     /// As described above.
     pub async fn open_read(&self, path: impl AsRef<Path>) -> Result<FileReader, Error> {
-        let file =
-            self.call("read", path.as_ref(), |visit, path| calls::open_file(visit.root(), path)).await?;
-        Ok(FileReader::of(file.into()))
+        let file = self.call("read", path.as_ref(), |call, path| calls::open_file(call.root(), path)).await?;
+        Ok(FileReader::new(file.into()))
     }
 
-    /// Writes a whole file, new or replacing an old one, whose mode it keeps without set-user-id and the like. Others see
-    /// the old file or the new one, never a part. Other hard links keep the old contents.
+    /// Writes a whole file. It replaces an existing file and keeps its permission bits, but no set-user-id, set-group-id or
+    /// sticky bit. Others see the old file or the new one, never a part. Other hard links keep the old contents.
     ///
     /// # Errors
-    /// As described above; the old file is as it was.
+    /// As described above. The old file is unchanged.
     pub async fn write(&self, path: impl AsRef<Path>, bytes: impl Into<Vec<u8>>) -> Result<(), Error> {
         let bytes = bytes.into();
-        self.call("write", path.as_ref(), move |visit, path| calls::write(visit, path, &bytes)).await
+        self.call("write", path.as_ref(), move |call, path| calls::write(call, path, &bytes)).await
     }
 
-    /// As [`Session::write`], piece by piece: the file appears with [`FileWriter::commit`]; without that, nothing is left of
-    /// it.
+    /// Like [`Session::write`], in pieces: the file appears with [`FileWriter::commit`]. Without a commit, nothing is left.
     ///
     /// # Errors
     /// As described above.
@@ -100,8 +98,9 @@ impl Session {
         self.writer("write", path.as_ref(), NEW_FILE).await
     }
 
-    /// Copies a file of the host, whose path is followed as the host has it, to `path` in the sandbox. Answers its size
-    /// in bytes. The mode is as with [`Session::write`]; a new file has that of the host's.
+    /// Copies a file of the host to `path` in the sandbox and returns its size in bytes. The path on the host is an ordinary
+    /// path of this program. An existing file keeps its mode as with [`Session::write`]; a new file gets the mode of the
+    /// host's file.
     ///
     /// # Errors
     /// [`Error::Io`] if the host's file cannot be read; as described above.
@@ -116,8 +115,8 @@ impl Session {
         Ok(copied)
     }
 
-    /// Copies a file of the sandbox to a path of the host, which is followed as the host has it but for a link at its
-    /// end: that is replaced. Answers its size in bytes.
+    /// Copies a file of the sandbox to the host and returns its size in bytes. The path on the host is an ordinary path of
+    /// this program, but a link at its end is replaced, not followed.
     ///
     /// # Errors
     /// [`Error::Io`] if the host's file cannot be written; as described above.
@@ -136,62 +135,62 @@ impl Session {
         Ok(copied)
     }
 
-    /// What is in a directory, by name. Without `.` and `..`.
+    /// The entries of a directory, sorted by name, without `.` and `..`.
     ///
     /// # Errors
     /// `E2BIG` if there are more than 100,000 names; as described above.
     pub async fn list(&self, path: impl AsRef<Path>) -> Result<Vec<FileEntry>, Error> {
-        self.call("list", path.as_ref(), |visit, path| calls::list(&visit, path)).await
+        self.call("list", path.as_ref(), |call, path| calls::list(&call, path)).await
     }
 
-    /// What lies at a path, or where its links lead.
+    /// Kind, size, mode and time of a file. Follows links.
     ///
     /// # Errors
     /// As described above.
     pub async fn stat(&self, path: impl AsRef<Path>) -> Result<FileInfo, Error> {
-        self.call("look at", path.as_ref(), |visit, path| calls::stat(&visit, path)).await
+        self.call("look at", path.as_ref(), |call, path| calls::stat(&call, path)).await
     }
 
-    /// Makes a directory. Its parents must exist.
+    /// Creates a directory. Its parent must exist.
     ///
     /// # Errors
     /// As described above.
     pub async fn mkdir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        self.call("make directory", path.as_ref(), |visit, path| calls::mkdir(&visit, path)).await
+        self.call("make directory", path.as_ref(), |call, path| calls::mkdir(&call, path)).await
     }
 
-    /// Removes a file, a link (not what it leads to) or an empty directory.
+    /// Removes a file, a link (not its target) or an empty directory.
     ///
     /// # Errors
     /// As described above.
     pub async fn remove(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        self.call("remove", path.as_ref(), |visit, path| calls::remove(&visit, path)).await
+        self.call("remove", path.as_ref(), |call, path| calls::remove(&call, path)).await
     }
 
     async fn writer(&self, what: &'static str, path: &Path, mode: u32) -> Result<FileWriter, Error> {
-        let begin = move |visit, path: &Path| replace::Replacement::begin(visit, path, mode);
+        let begin = move |call, path: &Path| replace::Replacement::begin(call, path, mode);
         let (replacement, file) = self.call(what, path, begin).await?;
-        Ok(FileWriter::of(replacement, file, path.to_owned()))
+        Ok(FileWriter::new(replacement, file, path.to_owned()))
     }
 
-    /// Does `act` with the view and the absolute path, on a thread that may block, with the rights of a command.
+    /// Runs `act` on a blocking thread, with the rights of a command, the view and the absolute path.
     async fn call<T: Send + 'static>(
         &self,
         what: &'static str,
         path: &Path,
         act: impl FnOnce(FileCall, &Path) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let visit = self.live().visit().await?;
+        let call = self.live().file_call().await?;
         if path.as_os_str().is_empty() {
             return Err(failed(what, path, Errno::ENOENT.into()));
         }
-        let absolute = visit.absolute(path);
-        let done = blocking(move || dirfd::of_a_command(|| act(visit, &absolute))).await;
+        let absolute = call.absolute(path);
+        let done = blocking(move || dirfd::of_a_command(|| act(call, &absolute))).await;
         done.map_err(|error| failed(what, path, error))
     }
 }
 
-/// Does `act` on a thread that may block.
+/// Runs `act` on a blocking thread.
 pub(crate) async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -201,7 +200,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Through memory, piece by piece.
+/// Copies through a buffer.
 async fn copy(
     from: impl AsyncRead + Unpin,
     to: &mut (impl tokio::io::AsyncWrite + Unpin),
@@ -214,17 +213,12 @@ async fn copy(
 fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
         Some(libc::EROFS) => Some(
-            "only what the policy grants writable can be changed, and no protected path; /tmp and HOME with tmp = \
-             \"session\" only",
+            "change only what the policy grants writable, and no protected path; /tmp and HOME need tmp = \"session\"",
         ),
-        Some(libc::EOPNOTSUPP) => {
-            Some("only regular files and directories can be used: run a command for it")
-        }
-        Some(libc::EBUSY) => {
-            Some("it is a mount point: a grant of its own, or on the way to a protected path")
-        }
-        Some(libc::EFBIG) if what == "read" => Some("read it piece by piece"),
-        Some(libc::EFBIG) => Some("raise the limit on the size of files (ulimit -f) of the program"),
+        Some(libc::EOPNOTSUPP) => Some("only regular files and directories work here: run a command instead"),
+        Some(libc::EBUSY) => Some("it is a mount point: its own grant, or a parent of a protected path"),
+        Some(libc::EFBIG) if what == "read" => Some("read it in pieces"),
+        Some(libc::EFBIG) => Some("raise the file size limit of the program (ulimit -f)"),
         _ => None,
     };
     Error::File { what, path: path.to_owned(), source, remedy: remedy.map(str::to_owned) }

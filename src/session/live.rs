@@ -1,4 +1,4 @@
-//! The zygote of a session, from its first step to its end, and what the session knows of itself.
+//! A running session: its zygote, its workers, its numbers and its end.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,44 +22,43 @@ use crate::protect::recheck;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
-use crate::session::changes;
+use crate::session::changes::SharedLedger;
 use crate::session::mount_state::{SessionMounts, Settling};
 use crate::session::stats::{CountedCommand, Counts, Stats};
 use crate::session::view_fd::ViewFd;
 use crate::session::worker::Worker;
 use crate::sys::locked;
 
-/// How often to look whether what was killed is gone.
-const OFTEN: Duration = Duration::from_millis(1);
+/// How often to check whether killed commands are gone.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A session, as long as somebody has hold of it.
+/// A session that has a handle or a running command.
 pub(crate) struct Live {
     pub(crate) prepared: Arc<Prepared>,
     pub(crate) zygote: Inside,
-    /// The cgroups of it and its workers, where there are some.
+    /// The cgroups of the session and its workers, if the policy needs any.
     pub(crate) groups: Option<Arc<Groups>>,
-    /// What is in force, as far as all commands share it.
+    /// What the session enforces for all commands.
     pub(crate) enforcement: Enforcement,
-    pub(crate) ground: SessionMounts,
-    /// Workers that were ordered and have no command yet, oldest first.
+    pub(crate) mounts: SessionMounts,
+    /// Ordered workers that have no command yet, oldest first.
     pub(crate) waiting: Mutex<VecDeque<Worker>>,
-    /// What calls for files see, since one was made.
-    pub(crate) tree: Mutex<Option<Arc<ViewFd>>>,
-    /// What commands left running behind them.
+    /// The view for file calls, once the first call has made it.
+    pub(crate) view: Mutex<Option<Arc<ViewFd>>>,
+    /// Sandboxes of ended commands that left background processes.
     pub(crate) background: Mutex<Vec<Inside>>,
-    pub(crate) depth: ReadyWorkers,
+    pub(crate) ready_workers: ReadyWorkers,
     pub(crate) ended: AtomicBool,
     pub(crate) counts: Counts,
-    /// Changes of the workspace, where they are kept apart from it.
-    pub(crate) ledger: Mutex<Option<changes::Shared>>,
-    /// The proxy, where the policy has one.
-    pub(crate) serving: Option<Serving>,
+    /// The changes of an overlay.
+    pub(crate) ledger: Mutex<Option<SharedLedger>>,
+    /// The proxy, if the policy needs one.
+    pub(crate) proxy: Option<Serving>,
     pub(crate) trail: Arc<Trail>,
     pub(crate) span: tracing::Span,
 }
 
-/// Numbers, and names of variables: a policy and the environment of whoever prepared it may hold secrets, and a plan is
-/// long.
+/// Shows numbers and names of variables only: the policy and the environment may hold secrets, and a plan is long.
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live")
@@ -71,11 +70,11 @@ impl fmt::Debug for Live {
 }
 
 impl Live {
-    /// The changes of the workspace.
+    /// The changes of the overlay.
     ///
     /// # Errors
-    /// Where they are not kept apart, or any more.
-    pub(crate) fn ledger(&self) -> Result<changes::Shared, OverlayError> {
+    /// The session has no overlay, or its changes were discarded.
+    pub(crate) fn ledger(&self) -> Result<SharedLedger, OverlayError> {
         locked(&self.ledger).clone().ok_or(OverlayError::None)
     }
 
@@ -83,18 +82,18 @@ impl Live {
         locked(&self.ledger).take();
     }
 
-    /// Keeps commands away. One that has just been killed may take a moment to be gone.
+    /// Keeps commands from starting until the result is dropped. Waits a moment for killed commands to be gone.
     ///
     /// # Errors
-    /// Where one runs.
+    /// A command runs.
     pub(crate) async fn settle(&self) -> Result<Settling, OverlayError> {
         let begun = Instant::now();
         loop {
-            self.let_go_of_ended();
-            match self.ground.settle() {
+            self.drop_ended_background();
+            match self.mounts.settle() {
                 Some(settling) => return Ok(settling),
                 None if begun.elapsed() > PATIENCE => return Err(OverlayError::Running),
-                None => tokio::time::sleep(OFTEN).await,
+                None => tokio::time::sleep(CHECK_INTERVAL).await,
             }
         }
     }
@@ -105,64 +104,65 @@ impl Live {
 
     pub(crate) fn enforcement(&self) -> Enforcement {
         let mut enforcement = self.enforcement.clone();
-        self.ground.report(&mut enforcement);
+        self.mounts.report(&mut enforcement);
         enforcement
     }
 
-    /// Kills the zygote, and with it everything inside.
+    /// Kills the zygote and with it every process of the session.
     pub(crate) fn end(&self) {
         if !self.ended.swap(true, Relaxed) {
             tracing::info!(parent: &self.span, "ends");
-            // It ends, whether that is written down or not.
+            // The session ends even if this record cannot be written.
             let _ = self.trail.write(None, || Record::SessionEnd {});
         }
-        // What keeps it is told once it should be gone.
+        // If the kill fails, `gone` reports what is left.
         let _ = self.zygote.kill();
-        if let Some(serving) = &self.serving {
-            serving.end();
+        if let Some(proxy) = &self.proxy {
+            proxy.end();
         }
         self.waiting().clear();
         self.background().clear();
-        self.tree().take();
+        self.view().take();
         if let Some(groups) = &self.groups {
             groups.end();
         }
     }
 
-    /// Waits until everything inside is gone, and undoes what commands did that nobody has looked after yet: somebody
-    /// may use the files next.
+    /// Waits until every process is gone. Then undoes changes at protected paths that no command has undone yet, before the
+    /// caller uses the files.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
         if let Some(groups) = &self.groups {
             groups.gone().await;
         }
-        if let Some(serving) = &self.serving {
-            serving.gone().await;
+        if let Some(proxy) = &self.proxy {
+            proxy.gone().await;
         }
-        // Where nobody may have a command any more, it was looked after; what is there now is the user's.
-        if self.ground.is_held() {
-            recheck::log(&recheck::undo(&self.ground.watches()));
+        // Without a hold, every command was undone at its end. What is there now belongs to the user.
+        if self.mounts.is_held() {
+            recheck::log(&recheck::undo(&self.mounts.watches()));
         }
     }
 
-    /// Whether it was ended from this side.
+    /// Whether this program ended the session.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }
 
-    /// Whether no more workers will come: it was ended, or the zygote is gone. A zygote that is ready says nothing more.
+    /// Whether no more workers will come: this program ended the session, or the zygote is gone. A ready zygote sends nothing,
+    /// so any message is the end.
     pub(crate) fn is_gone(&self) -> bool {
         let is_silent = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         self.has_ended() || !self.zygote.receive().as_ref().is_err_and(is_silent) || self.zygote.has_ended()
     }
 
-    /// Whether a command could be run now: no more than its first steps are taken for one.
+    /// Whether a command could run now. Takes only the first steps of one.
     pub(crate) fn takes_commands(&self) -> bool {
-        !self.is_gone() && self.ground.enter().is_ok()
+        !self.is_gone() && self.mounts.enter().is_ok()
     }
 
-    /// Does what waits for something of the zygote's, which may be killed meanwhile.
-    pub(crate) async fn ignore_epipe<T>(
+    /// Runs `act`, which waits for the zygote. If the zygote ends meanwhile, this fails.
+    pub(crate) async fn unless_gone<T>(
         &self,
         act: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
@@ -173,61 +173,62 @@ impl Live {
         }
     }
 
-    /// Waits until the zygote is gone, whoever ended it.
+    /// Waits until the zygote is gone, for whatever reason.
     pub(crate) async fn closed(&self) {
         loop {
             match self.zygote.next().await {
                 Ok(Arrival::Closed) => return,
                 Ok(_) => {}
-                // For want of descriptors it cannot be watched now.
+                // This program has no free descriptor to watch it with.
                 Err(_) => tokio::time::sleep(PATIENCE).await,
             }
         }
     }
 
-    /// The error for a worker that is gone: with its session, or because somebody killed it.
+    /// The error for a lost worker: the session has ended, or somebody killed the worker.
     pub(crate) fn lost(&self) -> Error {
         if self.is_gone() { Error::SessionEnded } else { Error::Lost }
     }
 
-    /// Follows what the proxy refuses, where there is one.
+    /// Collects what the proxy refuses, if there is a proxy.
     pub(crate) fn witness(&self) -> Option<Witness> {
-        let serving = self.serving.as_ref().filter(|_| !self.has_ended())?;
-        serving.renew();
-        Some(serving.witness())
+        let proxy = self.proxy.as_ref().filter(|_| !self.has_ended())?;
+        proxy.renew();
+        Some(proxy.witness())
     }
 
-    /// Counts a command as running, until it is dropped.
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// Keeps what a command left behind, as long as the session lives. What has ended meanwhile is let go.
+    /// Keeps the background processes of a command until the session ends.
     pub(crate) fn keep(&self, inside: Inside) {
-        self.let_go_of_ended();
+        self.drop_ended_background();
         if !self.has_ended() {
             self.background().push(inside);
         }
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.let_go_of_ended();
+        self.drop_ended_background();
         let mut waiting = self.waiting();
         let is_ready = |worker: &mut Worker| {
-            // One that failed is passed over by the command that comes to it.
-            worker.is_ready() || { worker.listen(&self.prepared, &self.counts).is_ok() && worker.is_ready() }
+            // The next command skips a failed worker.
+            worker.is_ready() || {
+                worker.take_in_pending(&self.prepared, &self.counts).is_ok() && worker.is_ready()
+            }
         };
         let ready = waiting.iter_mut().map(|worker| usize::from(is_ready(worker))).sum();
         drop(waiting);
         self.counts.stats(ready)
     }
 
-    pub(crate) fn ground(&self) -> &SessionMounts {
-        &self.ground
+    pub(crate) fn mounts(&self) -> &SessionMounts {
+        &self.mounts
     }
 
-    pub(crate) fn tree(&self) -> MutexGuard<'_, Option<Arc<ViewFd>>> {
-        locked(&self.tree)
+    pub(crate) fn view(&self) -> MutexGuard<'_, Option<Arc<ViewFd>>> {
+        locked(&self.view)
     }
 
     pub(crate) fn waiting(&self) -> MutexGuard<'_, VecDeque<Worker>> {
@@ -238,48 +239,49 @@ impl Live {
         locked(&self.background)
     }
 
-    /// Lets go of what has ended in the background. Until then all that appears is taken for its doing.
-    pub(crate) fn let_go_of_ended(&self) {
+    /// Drops background sandboxes that have ended. As long as one is kept, Kennel treats every change at a protected path as its
+    /// doing.
+    pub(crate) fn drop_ended_background(&self) {
         self.background().retain(|inside| !inside.has_ended());
     }
 }
 
-// How many workers to keep ready: as many as asked for, and fewer while the machine is short of memory.
+/// How long a reading of the memory pressure is valid, in milliseconds.
+const PRESSURE_VALID_MS: u64 = 1000;
 
-/// How long one look at the pressure holds, in milliseconds.
-const HOLDS_MS: u64 = 1000;
+/// The memory pressure from which on memory is short: the percentage of the last ten seconds in which some task waited for
+/// memory (`avg10` of `/proc/pressure/memory`).
+const SHORT_MEMORY: f32 = 10.0;
 
-/// Share of the last ten seconds in which some task waited for memory, in percent, from which on it is short.
-const SHORT: f32 = 10.0;
-
+/// How many workers to keep ready: as many as the caller asked for, but half as many while memory is short.
 #[derive(Debug)]
 pub(crate) struct ReadyWorkers {
     wanted: usize,
     begun: Instant,
-    /// When the next look is due, in milliseconds since `begun`.
+    /// When to read the pressure again, in milliseconds since `begun`.
     due_ms: AtomicU64,
     is_short: AtomicBool,
 }
 
 impl ReadyWorkers {
-    pub(crate) fn of(wanted: usize) -> Self {
+    pub(crate) fn new(wanted: usize) -> Self {
         Self { wanted, begun: Instant::now(), due_ms: AtomicU64::new(0), is_short: AtomicBool::new(false) }
     }
 
-    /// How many shall be ready now.
-    pub(crate) fn now(&self) -> usize {
+    /// How many workers shall be ready now.
+    pub(crate) fn target(&self) -> usize {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         if now >= self.due_ms.load(Relaxed) {
-            self.due_ms.store(now.saturating_add(HOLDS_MS), Relaxed);
-            // Kernels without pressure information never say that memory is short.
+            self.due_ms.store(now.saturating_add(PRESSURE_VALID_MS), Relaxed);
+            // Without pressure information (CONFIG_PSI), memory never counts as short.
             let pressure = MemoryPressure::current().map_or(0.0, |pressure| pressure.some.avg10);
-            self.is_short.store(pressure >= SHORT, Relaxed);
+            self.is_short.store(pressure >= SHORT_MEMORY, Relaxed);
         }
-        under(self.wanted, self.is_short.load(Relaxed))
+        reduced(self.wanted, self.is_short.load(Relaxed))
     }
 }
 
-fn under(wanted: usize, is_short: bool) -> usize {
+fn reduced(wanted: usize, is_short: bool) -> usize {
     if is_short { wanted / 2 } else { wanted }
 }
 
@@ -288,7 +290,7 @@ impl WorkerSource for Live {
         Arc::clone(&self.prepared)
     }
 
-    /// A session looks to its workers itself, when it gives one away.
+    /// The session checks its mounts when it hands out a worker.
     fn renewed(&self) -> Result<Arc<Prepared>, Error> {
         Ok(Arc::clone(&self.prepared))
     }
@@ -309,10 +311,10 @@ impl WorkerSource for Live {
         &'s self,
         _: &'s Prepared,
         _: &'s Arc<Trail>,
-        narrow: Option<&'s Section>,
+        own_steps: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(self.take_worker(narrow, fail_fast))
+        Box::pin(self.take_worker(own_steps, fail_fast))
     }
 
     fn has_others(&self) -> Result<bool, Error> {
@@ -331,15 +333,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fewer_are_kept_while_memory_is_short() {
-        assert_eq!([under(4, false), under(4, true), under(1, true), under(0, false)], [4, 2, 0, 0]);
+    fn fewer_workers_are_kept_while_memory_is_short() {
+        assert_eq!([reduced(4, false), reduced(4, true), reduced(1, true), reduced(0, false)], [4, 2, 0, 0]);
     }
 
     #[test]
     fn the_pressure_is_not_read_for_every_command() {
-        let depth = ReadyWorkers::of(3);
-        depth.now();
-        depth.is_short.store(true, Relaxed);
-        assert_eq!(depth.now(), 1, "the answer of less than a second ago still holds");
+        let workers = ReadyWorkers::new(3);
+        workers.target();
+        workers.is_short.store(true, Relaxed);
+        assert_eq!(workers.target(), 1, "the reading of less than a second ago is still valid");
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers of sessions in the text format that Prometheus reads. Pure: what to serve it with is the program's choice.
+//! Writes the numbers of sessions in the text format of Prometheus. The program decides how to serve it.
 
 use std::sync::atomic::AtomicU64;
 
@@ -12,8 +12,8 @@ use crate::session::stats::Stats;
 
 type Label = [(&'static str, String); 1];
 
-/// The numbers of `sessions`, each with its name, as OpenMetrics text. Those of sessions with the same name are added up; of
-/// the times to make a worker it is the longest.
+/// The numbers of `sessions`, each with its name, as OpenMetrics text. For sessions with the same name, it adds up the counts
+/// and takes the longest time to make a worker.
 ///
 /// ```
 /// # async fn example(session: kennel::Session) {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_there_once_for_each_session() {
+    fn every_number_occurs_once_for_each_session() {
         let stats = Stats { ready: 2, running: 1, served: 40, refill: Duration::from_micros(500) };
         let text = metrics([("a", stats), ("b \"quoted\"", stats)]);
         let lines = [

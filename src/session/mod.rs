@@ -1,7 +1,7 @@
-//! A session: prepared once, then a command costs about what a bare exec costs.
+//! A session: prepared once, for many commands. A command then costs about as much as a bare exec.
 //!
-//! The zygote inside forks workers ahead of need; each waits, fully confined, for one command and is gone with it.
-//! There is no task and no thread on this side: whoever takes a worker orders the next one.
+//! A zygote in the sandbox forks workers in advance. Each worker is fully confined, waits for one command and ends with it.
+//! This side has no task and no thread: a command that takes a worker orders the next one.
 
 pub(crate) mod changes;
 pub(crate) mod confine;
@@ -32,16 +32,16 @@ use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::stats::Stats;
 
-/// Workers that are kept ready by default.
+/// How many workers a session keeps ready by default.
 const READY: usize = 2;
 
 /// A sandbox for many commands, one after the other or side by side.
 ///
-/// The commands share what the policy grants, the loopback of their network namespace, and private places if the
-/// policy says so ([`Policy::tmp`]). They share nothing else: each has its own pid, mount and ipc namespaces, its own
-/// `/proc` and, unless the policy says otherwise, its own `/tmp` and `HOME`.
+/// The commands share the grants of the policy, the loopback interface of their network namespace, and private directories
+/// if the policy says so ([`Policy::tmp`]). They share nothing else: each command has its own pid, mount and ipc
+/// namespaces, its own `/proc` and, unless the policy says otherwise, its own `/tmp` and `HOME`.
 ///
-/// A clone is the same session. When the last one is dropped, every process of the session is killed.
+/// A clone is the same session. Dropping the last clone kills every process of the session.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -61,7 +61,7 @@ pub struct Session {
     owner: Arc<Owner>,
 }
 
-/// Ends the session with the last handle, although commands hold on to it too.
+/// Ends the session when the last handle is dropped. Commands hold only `live`, so they do not keep the session alive.
 #[derive(Debug)]
 struct Owner {
     live: Arc<Live>,
@@ -73,12 +73,12 @@ impl Drop for Owner {
     }
 }
 
-/// A session that others hold.
+/// A handle that does not keep the session alive.
 #[derive(Clone, Debug)]
 pub(crate) struct WeakSession(Weak<Owner>);
 
 impl WeakSession {
-    /// The session, as long as somebody holds it.
+    /// The session; `None` after its last handle was dropped.
     pub(crate) fn upgrade(&self) -> Option<Session> {
         self.0.upgrade().map(|owner| Session { owner })
     }
@@ -89,14 +89,14 @@ impl Session {
         WeakSession(Arc::downgrade(&self.owner))
     }
 
-    /// Prepares a session: checks and compiles the policy, starts the zygote, and has it fork the first workers.
+    /// Prepares a session: checks and compiles the policy, starts the zygote, and orders the first workers.
     ///
-    /// It blocks its thread while it looks at what the policy names on the host: some milliseconds, a second where a
-    /// repository has a thousand submodules. So does the first command after something was replaced that walls stand on.
+    /// It blocks its thread while it looks at the paths of the policy on the host: some milliseconds, or a second if a
+    /// repository has a thousand submodules. The first command after somebody replaced a mounted file blocks as long.
     ///
     /// # Errors
-    /// Those of [`Sandbox::new`](crate::session::sandbox::Sandbox::new), and everything that keeps the zygote from setting up; nothing of
-    /// the session is left then.
+    /// As for [`Sandbox::new`](crate::session::sandbox::Sandbox::new), and everything that keeps the zygote from setting
+    /// up. Nothing of the session is left then.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -110,7 +110,7 @@ impl Session {
         SessionBuilder { policy, ready: READY, ask: None }
     }
 
-    /// A command to run in this session. A `program` without a slash is looked for in the command's PATH, inside.
+    /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         Command::new(Arc::clone(&self.owner.live) as Arc<dyn WorkerSource>, program.as_ref())
     }
@@ -123,25 +123,25 @@ impl Session {
         &self.owner.live.prepared().compiled
     }
 
-    /// What is enforced for its next command.
+    /// What the session enforces for its next command.
     #[must_use]
     pub fn enforcement(&self) -> Enforcement {
         self.owner.live.enforcement()
     }
 
-    /// Whether it takes no more commands: it was shut down, or its zygote was killed.
+    /// Whether the session takes no more commands: it was shut down, or somebody killed its zygote.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.owner.live.is_gone()
     }
 
-    /// How it is doing.
+    /// The numbers of the session.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.owner.live.stats()
     }
 
-    /// Kills every process of the session and waits until they are gone. Commands that run end with
+    /// Kills every process of the session and waits until they are gone. Running commands end with
     /// [`Error::SessionEnded`]. Idempotent.
     pub async fn shutdown(&self) {
         self.owner.live.end();
@@ -149,7 +149,7 @@ impl Session {
     }
 }
 
-/// A session about to be prepared.
+/// Settings of a session to prepare.
 #[derive(Clone, Debug)]
 pub struct SessionBuilder<'p> {
     policy: &'p Policy,
@@ -158,17 +158,18 @@ pub struct SessionBuilder<'p> {
 }
 
 impl SessionBuilder<'_> {
-    /// How many workers are kept ready, each of some 100 KiB. Default: 2. With 0 each command waits for its own.
+    /// How many workers the session keeps ready. Each needs some 100 KiB. Default: 2. With 0, each command waits for its own
+    /// worker.
     ///
-    /// More commands than that can run at once: this is how many can start at the same moment without waiting.
-    /// Under memory pressure fewer are kept.
+    /// This is the number of commands that can start at the same moment without waiting. Any number can run. Under memory
+    /// pressure, the session keeps fewer workers ready.
     #[must_use]
     pub fn ready_workers(mut self, ready: usize) -> Self {
         self.ready = ready;
         self
     }
 
-    /// Lets `callback` decide about connections that neither list of the policy decides; see
+    /// Lets `callback` decide about connections that no rule of the policy decides; see
     /// [`Sandbox::on_request`](crate::session::sandbox::Sandbox::on_request).
     #[must_use]
     pub fn on_request<F, A>(mut self, patience: Duration, callback: F) -> Self
@@ -183,10 +184,10 @@ impl SessionBuilder<'_> {
     /// Prepares the session.
     ///
     /// # Errors
-    /// Those of [`Session::prepare`].
+    /// As for [`Session::prepare`].
     ///
     /// # Panics
-    /// Those of [`Session::prepare`].
+    /// As for [`Session::prepare`].
     pub async fn prepare(&self) -> Result<Session, Error> {
         let live = Arc::new(
             Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?,

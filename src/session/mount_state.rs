@@ -1,5 +1,5 @@
-//! What the walls of a session stand on in the host's directories, looked at before each command: somebody outside may
-//! have replaced a protected file, and its mount with it, or made a repository where none was.
+//! Checks before each command whether the host's files still match the mounts of a session. Somebody outside may have replaced
+//! a protected file, and with it its mount, or created a new repository.
 
 use std::io;
 use std::sync::atomic::AtomicUsize;
@@ -21,36 +21,49 @@ use crate::report::overlay_error::OverlayError;
 use crate::sys::locked;
 use crate::view::inputs::SandboxKind;
 
-/// What compile needs to do its work again.
-type Question = (Policy, Host, Caller, SandboxKind);
+/// What a plan is compiled from, to compile it again.
+pub(crate) struct CompileInputs {
+    pub(crate) policy: Policy,
+    pub(crate) host: Host,
+    pub(crate) caller: Caller,
+    pub(crate) kind: SandboxKind,
+}
+
+impl CompileInputs {
+    pub(crate) fn compile(&self) -> Result<Compiled, Error> {
+        compile::compile(&self.policy, &self.host, &self.caller, self.kind)
+    }
+}
 
 pub(crate) struct SessionMounts {
-    question: Question,
-    now: Arc<Mutex<Now>>,
+    inputs: CompileInputs,
+    current: Arc<Mutex<Current>>,
+    /// How many commands and file calls run.
     holds: Arc<AtomicUsize>,
 }
 
+/// The mounts that fit the host's files now.
 #[derive(Debug)]
-struct Now {
-    footing: MountSnapshot,
+struct Current {
+    snapshot: MountSnapshot,
     watches: Arc<[Watch]>,
-    /// What protects the protected paths.
+    /// How protected paths are protected.
     protection: Option<Entry>,
-    /// What is not in force in full, by what lies in the host's directories.
+    /// Protections that the host's files weaken.
     weaker: Vec<Entry>,
-    /// Steps that put up again what the zygote may have lost.
-    again: Section,
-    /// The same for every worker, once the zygote has.
+    /// Steps that mount again what the zygote may have lost.
+    remount: Section,
+    /// The same steps for every worker, after the first change.
     own: Option<Arc<OwnSteps>>,
-    /// How often it has changed: a worker of another generation is out of date.
+    /// How often something has changed. A worker of an older generation is out of date.
     generation: u64,
-    /// Whether changes are being committed.
+    /// Whether a commit runs.
     is_settling: bool,
 }
 
-/// Nobody has a command running, and nobody gets one, until this is dropped.
+/// No command runs, and none can start, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Settling(Arc<Mutex<Now>>);
+pub(crate) struct Settling(Arc<Mutex<Current>>);
 
 impl Drop for Settling {
     fn drop(&mut self) {
@@ -58,27 +71,27 @@ impl Drop for Settling {
     }
 }
 
-/// What a command comes with that has looked.
+/// The permission to run a command, after the check.
 pub(crate) struct Entered {
     pub(crate) hold: CommandHold,
     pub(crate) generation: u64,
 }
 
-/// What a worker is to be made with.
+/// What a new worker needs.
 pub(crate) struct WorkerMounts {
     pub(crate) own: Option<Arc<OwnSteps>>,
     pub(crate) watches: Arc<[Watch]>,
     pub(crate) generation: u64,
 }
 
-impl Now {
-    fn of(compiled: &Compiled, generation: u64) -> Self {
+impl Current {
+    fn new(compiled: &Compiled, generation: u64) -> Self {
         Self {
-            footing: compiled.ground.clone().unwrap_or_default(),
+            snapshot: compiled.ground.clone().unwrap_or_default(),
             watches: Arc::clone(&compiled.watches),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
             weaker: weaker(&compiled.enforcement),
-            again: compiled.again.clone(),
+            remount: compiled.again.clone(),
             own: None,
             generation,
             is_settling: false,
@@ -87,87 +100,86 @@ impl Now {
 }
 
 impl SessionMounts {
-    pub(crate) fn of(
-        compiled: &Compiled,
-        (policy, host, caller, shape): (&Policy, Host, Caller, SandboxKind),
-    ) -> Self {
-        let question = (policy.clone(), host, caller, shape);
-        Self { question, now: Arc::new(Mutex::new(Now::of(compiled, 0))), holds: Arc::default() }
+    pub(crate) fn new(compiled: &Compiled, inputs: CompileInputs) -> Self {
+        Self { inputs, current: Arc::new(Mutex::new(Current::new(compiled, 0))), holds: Arc::default() }
     }
 
-    /// Looks whether something has changed; if so, workers get walls that fit what is there now. What a command may
-    /// have done is adopted only when none can: with the lock, and no hold, none runs, is about to, or is being undone.
+    /// Checks whether something has changed. If so, new workers get mounts that fit the host's files now.
+    ///
+    /// Paths that commands may modify are compared only when no command is running. With the lock and no hold, no command
+    /// runs, starts or is being undone.
     ///
     /// # Errors
-    /// The workspace or a writable grant that was replaced or is gone; those of compile, where what is there now cannot be protected.
+    /// The workspace or a writable grant was replaced or removed; a compile error, because the new files cannot be protected.
     pub(crate) fn enter(&self) -> Result<Entered, Error> {
-        let mut now = self.lock();
-        if now.is_settling {
+        let mut current = self.lock();
+        if current.is_settling {
             return Err(OverlayError::Committing.into());
         }
         let is_idle = self.holds.load(SeqCst) == 0;
-        match now.footing.change(is_idle) {
+        match current.snapshot.change(is_idle) {
             MountChange::None => {}
             MountChange::Grant(what, path) => {
                 let remedy = "prepare a new session (kennel session stop, then start)";
                 return Err(replaced(what, path, remedy));
             }
             MountChange::Some => {
-                tracing::info!("something that walls stand on was replaced outside: workers are made anew");
-                let generation = now.generation + 1;
-                let next = is_idle.then(|| self.compiled_anew(generation)).transpose()?;
-                let again = next.as_ref().map_or(&now.again, |next| &next.again);
-                // Where nothing is mounted there are no steps, and an empty memfd cannot be mapped.
-                let own = (!again.bytes.is_empty()).then(|| OwnSteps::new(again.clone())).transpose();
+                tracing::info!(
+                    "somebody outside replaced a mounted or protected file: the session makes new workers"
+                );
+                let generation = current.generation + 1;
+                let next = is_idle.then(|| self.recompile(generation)).transpose()?;
+                let remount = next.as_ref().map_or(&current.remount, |next| &next.remount);
+                // Without mounts there are no steps, and an empty memfd cannot be mapped.
+                let own = (!remount.bytes.is_empty()).then(|| OwnSteps::of(remount.clone())).transpose();
                 let own = own.map_err(Error::io("write the steps of a worker to a memfd"))?.map(Arc::new);
-                // From here on nothing fails: what is settled by half would be taken for whole by the next command.
+                // Nothing fails from here on. The next command would take a half-done update for a complete one.
                 match next {
-                    Some(next) => *now = next,
-                    None => now.footing.settle_mounts(),
+                    Some(next) => *current = next,
+                    None => current.snapshot.settle_mounts(),
                 }
-                (now.own, now.generation) = (own, generation);
+                (current.own, current.generation) = (own, generation);
             }
         }
-        Ok(Entered { hold: CommandHold::new(&self.holds), generation: now.generation })
+        Ok(Entered { hold: CommandHold::new(&self.holds), generation: current.generation })
     }
 
-    /// The walls that fit what is there now.
-    fn compiled_anew(&self, generation: u64) -> Result<Now, Error> {
-        let (policy, host, caller, shape) = &self.question;
-        Ok(Now::of(&compile::compile(policy, host, caller, *shape)?, generation))
+    /// Compiles the policy again, against the host's files now.
+    fn recompile(&self, generation: u64) -> Result<Current, Error> {
+        Ok(Current::new(&self.inputs.compile()?, generation))
     }
 
-    /// Keeps commands away, where none runs.
+    /// Keeps commands from starting; `None` if one runs.
     pub(crate) fn settle(&self) -> Option<Settling> {
-        let mut now = self.lock();
-        if now.is_settling || self.holds.load(SeqCst) > 0 {
+        let mut current = self.lock();
+        if current.is_settling || self.holds.load(SeqCst) > 0 {
             return None;
         }
-        now.is_settling = true;
-        Some(Settling(Arc::clone(&self.now)))
+        current.is_settling = true;
+        Some(Settling(Arc::clone(&self.current)))
     }
 
-    /// What a worker is to be made with; `narrow` are steps for its command alone.
-    pub(crate) fn making(&self, narrow: Option<&Section>) -> io::Result<WorkerMounts> {
-        let now = self.lock();
-        let own = match (&now.own, narrow) {
+    /// What a new worker needs. `own_steps` are steps for its command alone.
+    pub(crate) fn for_worker(&self, own_steps: Option<&Section>) -> io::Result<WorkerMounts> {
+        let current = self.lock();
+        let own = match (&current.own, own_steps) {
             (own, None) => own.clone(),
-            (None, Some(narrow)) => Some(Arc::new(OwnSteps::new(narrow.clone())?)),
-            (Some(own), Some(narrow)) => Some(Arc::new(OwnSteps::new(own.section.followed_by(narrow))?)),
+            (None, Some(steps)) => Some(Arc::new(OwnSteps::of(steps.clone())?)),
+            (Some(own), Some(steps)) => Some(Arc::new(OwnSteps::of(own.section.followed_by(steps))?)),
         };
-        Ok(WorkerMounts { own, watches: Arc::clone(&now.watches), generation: now.generation })
+        Ok(WorkerMounts { own, watches: Arc::clone(&current.watches), generation: current.generation })
     }
 
-    /// Enters what protects the protected paths now, and what became weaker.
+    /// Adds how protected paths are protected now, and which protections became weaker.
     pub(crate) fn report(&self, enforcement: &mut Enforcement) {
-        let now = self.lock();
-        if let Some(entry) = &now.protection {
+        let current = self.lock();
+        if let Some(entry) = &current.protection {
             enforcement.set(entry.name, entry.state, entry.detail.clone());
         }
-        now.weaker.iter().for_each(|entry| enforcement.weaken(entry.name, &entry.detail));
+        current.weaker.iter().for_each(|entry| enforcement.weaken(entry.name, &entry.detail));
     }
 
-    /// Whether somebody may have a command running, or one that is not undone yet.
+    /// Whether a command may run, or has ended and is not undone yet.
     pub(crate) fn is_held(&self) -> bool {
         self.holds.load(SeqCst) > 0
     }
@@ -176,8 +188,8 @@ impl SessionMounts {
         Arc::clone(&self.lock().watches)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Now> {
-        locked(&self.now)
+    fn lock(&self) -> MutexGuard<'_, Current> {
+        locked(&self.current)
     }
 }
 

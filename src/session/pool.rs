@@ -1,7 +1,7 @@
-//! Sessions kept ready for one policy, each handed out once.
+//! Keeps sessions ready for one policy and hands each out once.
 //!
-//! A pool has one workspace. To bind the workspace late, the zygote of a ready session would have to keep a way to the
-//! host's tree, which is the thing that its commands must never reach.
+//! A pool has one workspace. To choose the workspace later, the zygote of a ready session would need a descriptor into the
+//! host's file system, which its commands must never reach.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -14,9 +14,9 @@ use crate::sys::locked;
 
 /// A stock of ready sessions, for many short-lived agents under the same policy.
 ///
-/// Each session is handed out once and never comes back. The stock is filled up again
-/// in the background, by tasks of the runtime that [`checkout`](Self::checkout) is called in. A clone is the same pool;
-/// when the last one is dropped the sessions in stock end, those handed out live on.
+/// The pool hands out each session once and never takes it back. Tasks in the runtime of [`checkout`](Self::checkout) fill the
+/// stock up again. A clone is the same pool. Dropping the last clone ends the sessions in stock; sessions that were handed
+/// out live on.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -37,7 +37,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct Stock {
     policy: Policy,
-    /// How many sessions are to be ready.
+    /// How many sessions shall be ready.
     wanted: usize,
     shelf: Mutex<Shelf>,
 }
@@ -45,15 +45,15 @@ struct Stock {
 #[derive(Debug, Default)]
 struct Shelf {
     ready: VecDeque<Session>,
-    /// How many are being prepared.
+    /// How many sessions are being prepared.
     coming: usize,
 }
 
 impl Pool {
-    /// A pool with `ready` sessions in stock.
+    /// Makes a pool with `ready` sessions in stock.
     ///
     /// # Errors
-    /// Those of [`Session::prepare`].
+    /// As for [`Session::prepare`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -66,11 +66,11 @@ impl Pool {
         Ok(Self { stock: Arc::new(stock) })
     }
 
-    /// An unused session: one in stock, or else one that is prepared now. One whose workspace was replaced or is gone is not
-    /// handed out.
+    /// Takes a session from the stock, or prepares one if the stock is empty. Never returns a session whose workspace was
+    /// replaced or removed.
     ///
     /// # Errors
-    /// Those of [`Session::prepare`], if none was in stock.
+    /// As for [`Session::prepare`], if the stock was empty.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -83,8 +83,8 @@ impl Pool {
         }
     }
 
-    /// How many sessions are in stock. Sessions that were killed do not count; whether they stand on what is there still is
-    /// looked at by [`checkout`](Self::checkout).
+    /// How many sessions are in stock. Killed sessions do not count. Only [`checkout`](Self::checkout) checks whether the
+    /// workspace was replaced.
     #[must_use]
     pub fn ready(&self) -> usize {
         self.stock.lock().ready.iter().filter(|session| !session.has_ended()).count()
@@ -96,22 +96,22 @@ impl Stock {
         locked(&self.shelf)
     }
 
-    /// The oldest one that a command can be run in.
+    /// The oldest session that can run a command.
     fn take(&self) -> Option<Session> {
-        // The shelf is not held while one is looked at.
+        // The lock is free while a session is checked.
         let next = || self.lock().ready.pop_front();
         std::iter::from_fn(next).find(|session| session.live().takes_commands())
     }
 
-    /// Starts to prepare as many as are missing.
+    /// Starts to prepare the missing sessions.
     fn fill_up(stock: &Arc<Self>) {
         let missing = stock.lock().order(stock.wanted);
-        let coming: Vec<Coming> = (0..missing).map(|_| Coming::to(stock)).collect();
+        let coming: Vec<Coming> = (0..missing).map(|_| Coming::new(stock)).collect();
         for coming in coming {
             tokio::spawn(async move {
                 match Session::prepare(&coming.policy).await {
                     Ok(session) => coming.arrived(session),
-                    // Whoever finds the stock empty prepares a session, and gets the error if there still is one.
+                    // A caller that finds the stock empty prepares a session itself and gets the error then.
                     Err(error) => tracing::warn!(error = error.chain(), "no session could be prepared"),
                 }
             });
@@ -120,7 +120,7 @@ impl Stock {
 }
 
 impl Shelf {
-    /// How many are missing of so many: from now on these count as coming.
+    /// How many sessions are missing. They count as coming from now on.
     fn order(&mut self, wanted: usize) -> usize {
         self.ready.retain(|session| !session.has_ended());
         let missing = wanted.saturating_sub(self.ready.len() + self.coming);
@@ -129,14 +129,14 @@ impl Shelf {
     }
 }
 
-/// A session that was ordered, counted until it is there or given up. Does not keep the pool alive.
+/// An ordered session, counted until it arrives or fails. It does not keep the pool alive.
 struct Coming {
     stock: Weak<Stock>,
     policy: Policy,
 }
 
 impl Coming {
-    fn to(stock: &Arc<Stock>) -> Self {
+    fn new(stock: &Arc<Stock>) -> Self {
         Self { stock: Arc::downgrade(stock), policy: stock.policy.clone() }
     }
 

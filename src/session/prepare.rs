@@ -1,4 +1,4 @@
-//! The first steps of a session: everything that is made and carried out once.
+//! Prepares a session: everything that happens once.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -22,26 +22,27 @@ use crate::plan::compile;
 use crate::policy::Policy;
 use crate::report::error::Error;
 use crate::session::live::{Live, ReadyWorkers};
-use crate::session::mount_state::SessionMounts;
+use crate::session::mount_state::{CompileInputs, SessionMounts};
 use crate::session::stats::Counts;
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
 
 impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
-        let (host, caller, shape) =
+        let (host, caller, kind) =
             (Host::detect_for(policy), Caller::current(), SandboxKind::Session { ready });
         let workspace: PathBuf = caller.absolute(&policy.workspace).components().collect();
-        let begun = compile::begin(policy, &host, &caller, shape)?;
+        let begun = compile::begin(policy, &host, &caller, kind)?;
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
-        // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
+        // The zygote makes its namespaces while the rest is compiled. An error from here on drops and kills it.
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
-        let zygote = start::begin_session(&images, &begun.namespaces, leaf)?;
-        let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
+        let zygote = start::start(&images, kind, &begun.namespaces, leaf)?;
+        let compiled = compile::finish(begun, policy, &host, &caller, kind)?;
         let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
-        let ground = SessionMounts::of(&compiled, (policy, host, caller, shape));
+        let inputs = CompileInputs { policy: policy.clone(), host, caller, kind };
+        let mounts = SessionMounts::new(&compiled, inputs);
         let prepared = Prepared::new(compiled, images)?;
         let trail = prepared.trail();
         if let Some(ask) = ask {
@@ -53,19 +54,19 @@ impl Live {
             prepared: Arc::new(prepared),
             zygote,
             groups,
-            ground,
+            mounts,
             waiting: Mutex::default(),
-            tree: Mutex::default(),
+            view: Mutex::default(),
             background: Mutex::default(),
-            depth: ReadyWorkers::of(ready),
+            ready_workers: ReadyWorkers::new(ready),
             ended: AtomicBool::new(false),
             counts: Counts::default(),
             ledger: Mutex::default(),
-            serving: None,
+            proxy: None,
             span: tracing::info_span!("session", name = trail.session(), workspace = %workspace.display()),
             trail,
         };
-        // They lie in the zygote's socket until it has set up.
+        // The orders wait in the socket of the zygote until it has set up.
         live.refill();
         live.set_up(claim).await?;
         live.trail.write(None, || Record::Session {
@@ -80,22 +81,21 @@ impl Live {
 
     /// Waits until the zygote has carried out the session's steps.
     async fn set_up(&mut self, claim: Option<Claim>) -> Result<(), Error> {
-        let (mut said, mut upper) = (Vec::new(), None);
-        self.serving =
-            Serving::open(&self.prepared, &self.zygote, &self.trail, &mut said).await.map_err(|error| {
-                match error {
-                    Error::Lost => Error::SessionEnded,
-                    error => error,
-                }
+        let (mut early_reports, mut upper) = (Vec::new(), None);
+        self.proxy = Serving::open(&self.prepared, &self.zygote, &self.trail, &mut early_reports)
+            .await
+            .map_err(|error| match error {
+                Error::Lost => Error::SessionEnded,
+                error => error,
             })?;
-        let mut said = said.into_iter();
+        let mut early_reports = early_reports.into_iter();
         loop {
-            let arrival = match said.next() {
+            let arrival = match early_reports.next() {
                 Some(report) => Arrival::Report(report),
                 None => self.zygote.next().await.map_err(Error::io("read the control socket"))?,
             };
             match arrival {
-                Arrival::Report(Report::Ready { .. }) => return self.keep_changes(upper, claim).await,
+                Arrival::Report(Report::Ready { .. }) => return self.open_ledger(upper, claim).await,
                 Arrival::Upper(directory) => upper = Some(directory),
                 Arrival::Report(Report::Upper {}) => return Err(Error::no_descriptor()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
@@ -110,8 +110,8 @@ impl Live {
         }
     }
 
-    /// Takes down where the changes of the workspace are, if they are kept apart from it.
-    async fn keep_changes(&mut self, upper: Option<OwnedFd>, claim: Option<Claim>) -> Result<(), Error> {
+    /// Opens the ledger of the changes, if the session has an overlay.
+    async fn open_ledger(&mut self, upper: Option<OwnedFd>, claim: Option<Claim>) -> Result<(), Error> {
         if let (Some(merged), Some(upper)) = (&self.prepared.compiled.overlay, upper) {
             self.ledger = Mutex::new(Some(Arc::new(Ledger::open(merged, upper, claim).await?)));
         }

@@ -1,4 +1,4 @@
-//! The one-shot: every command in a sandbox of its own.
+//! The one-shot sandbox: every command gets its own.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -22,15 +22,16 @@ use crate::plan::{Section, compile};
 use crate::policy::Policy;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
+use crate::session::mount_state::CompileInputs;
 use crate::sys::locked;
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
 
-/// Where no program is in a sandbox.
+/// A path that no sandbox has.
 const NO_PROGRAM: &str = "/.kennel/nothing";
 
-/// A policy made ready for this host: every command of it runs in a fresh sandbox of its own, whose walls fit what is in the
-/// granted directories when the command starts.
+/// A policy compiled for this host. Every command runs in its own fresh sandbox, which fits the granted directories as they are
+/// when the command starts.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -49,59 +50,62 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    fn of(question: Question, prepared: Prepared) -> Self {
-        Self::with(OneShots::of(question, prepared))
-    }
-
-    /// For a single command.
+    /// A sandbox for a single command.
     pub(crate) fn once(prepared: Prepared) -> Self {
-        Self::with(OneShots::once(prepared))
+        Self::from_one_shots(OneShots { inputs: None, prepared: Mutex::new(Arc::new(prepared)) })
     }
 
-    fn with(one_shots: OneShots) -> Self {
+    fn renewable(inputs: CompileInputs, prepared: Prepared) -> Self {
+        Self::from_one_shots(OneShots { inputs: Some(inputs), prepared: Mutex::new(Arc::new(prepared)) })
+    }
+
+    fn from_one_shots(one_shots: OneShots) -> Self {
         let enforcement = Arc::new(one_shots.prepared().compiled.enforcement.clone());
         Self { one_shots: Arc::new(one_shots), enforcement }
     }
 
-    /// Checks the policy against this host and compiles it. Starts nothing. Blocks its thread while it looks at what the policy
-    /// names on the host, most of a millisecond, longer in a repository with many submodules; so does the start of a command
-    /// where that has changed.
+    /// Checks the policy against this host and compiles it. Starts nothing. It blocks its thread while it looks at the paths of
+    /// the policy on the host: almost a millisecond, longer in a repository with many submodules. If those paths change, the
+    /// start of the next command blocks as long.
     ///
     /// # Errors
-    /// A policy that contradicts itself, a path that cannot be granted, a required protection that this host
-    /// does not have.
+    /// The policy contradicts itself; a path cannot be granted; this host lacks a required protection.
     pub fn new(policy: &Policy) -> Result<Self, Error> {
         let (host, caller) = (Host::detect_for(policy), Caller::current());
         let compiled = compile::compile(policy, &host, &caller, SandboxKind::OneShot)?;
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
-        Ok(Self::of((policy.clone(), host, caller), Prepared::new(compiled, images)?))
+        let inputs = CompileInputs { policy: policy.clone(), host, caller, kind: SandboxKind::OneShot };
+        Ok(Self::renewable(inputs, Prepared::new(compiled, images)?))
     }
 
-    /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
-    /// is compiled, and its mounts when this has returned. For a program that runs one command and exits, like `kennel run`.
-    /// Where something that is mounted or granted is replaced before the command, it gets another sandbox.
+    /// Like [`new`](Self::new), but starts the sandbox of the first command at once. The sandbox makes its namespaces while the
+    /// policy is compiled, and its mounts after this returns. For a program that runs one command and exits, like
+    /// `kennel run`. If somebody replaces a mounted or granted path before the command starts, the command gets another
+    /// sandbox.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new), those of a start, and [`OverlayError::NeedsSession`](crate::report::overlay_error::OverlayError::NeedsSession).
-    /// Nothing of the sandbox is left then.
+    /// As for [`new`](Self::new) and for a start, and
+    /// [`OverlayError::NeedsSession`](crate::report::overlay_error::OverlayError::NeedsSession). Nothing of the sandbox is
+    /// left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
-        let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), SandboxKind::Once);
-        let begun = compile::begin(policy, &host, &caller, shape)?;
+        let (host, caller, kind) = (Host::detect_for(policy), Caller::current(), SandboxKind::Once);
+        let begun = compile::begin(policy, &host, &caller, kind)?;
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
-        let mut started = start::begin_one_shot(&images, &begun.namespaces, leaf)?;
-        let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        let prepared = Prepared::new(compiled, images)?.with_groups(groups);
-        start::refuse_kept_overlay(&prepared)?;
+        let mut started = start::start(&images, kind, &begun.namespaces, leaf)?;
+        let compiled = compile::finish(begun, policy, &host, &caller, kind)?;
+        let prepared = Prepared::new(compiled, images)?.grouped(groups);
+        start::unless_for_session(&prepared)?;
         start::hand_over_one_shot(&mut started, &prepared, None)?;
-        Ok(Self::of((policy.clone(), host, caller), prepared.with_prestarted(started)))
+        let inputs = CompileInputs { policy: policy.clone(), host, caller, kind: SandboxKind::OneShot };
+        Ok(Self::renewable(inputs, prepared.with_begun(started)))
     }
 
-    /// Lets `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer
-    /// that takes longer than `patience` counts as no. Set before the first command; a second callback is not taken.
+    /// Lets `callback` decide about connections that no rule of the policy decides, in network mode `proxy`. An answer that
+    /// takes longer than `patience` counts as no. Set it before the first command. A second callback has no effect.
     ///
-    /// The addresses of an allowed name are still checked.
+    /// The proxy still checks the addresses of an allowed name.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), kennel::Error> {
@@ -125,12 +129,12 @@ impl Sandbox {
         self
     }
 
-    /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.
+    /// A command to run in this sandbox. A `program` without a slash is searched in the command's PATH, in the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         Command::new(Arc::clone(&self.one_shots) as Arc<dyn WorkerSource>, program.as_ref())
     }
 
-    /// Starts a sandbox with all its walls, for a program that is not there: no look at a host says as much.
+    /// Starts a complete sandbox for a program that does not exist. This proves more about a host than any look at it.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), kennel::Error> {
@@ -140,22 +144,22 @@ impl Sandbox {
     /// ```
     ///
     /// # Errors
-    /// Whatever kept it from coming as far as that.
+    /// Everything that keeps the sandbox from starting.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn try_start(&self) -> Result<(), Error> {
         match self.command(NO_PROGRAM).status().await {
-            // It was looked for behind all walls.
+            // The sandbox searched for the program, so it was complete.
             Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
-            // A limit ended it before.
+            // A limit ended the sandbox before that.
             Ok(_) => Err(Error::Lost),
         }
     }
 
-    /// Waits until no cgroup of its commands is left, two seconds at most. For a program that exits then, like
-    /// `kennel run`; otherwise they are removed soon after the last handle is dropped. Commands that still run are killed.
+    /// Kills running commands and waits until their cgroups are removed, at most two seconds. For a program that exits next,
+    /// like `kennel run`. Other programs need not call it: Kennel removes the cgroups soon after the last handle is dropped.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), kennel::Error> {
@@ -169,65 +173,49 @@ impl Sandbox {
         self.one_shots.prepared().gone().await;
     }
 
-    /// What will be in force if every step of the start succeeds, as it was found when the sandbox was made.
+    /// What a sandbox will enforce if every step of its start succeeds, as found when this was made.
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
         &self.enforcement
     }
 }
 
-/// What compile needs to do its work again.
-pub(crate) type Question = (Policy, Host, Caller);
-
-pub(crate) struct OneShots {
-    /// `None` where there is a single command.
-    question: Option<Question>,
-    now: Mutex<Arc<Prepared>>,
+/// The plan of a sandbox, shared with its commands.
+struct OneShots {
+    /// `None` for a single command, which starts at once.
+    inputs: Option<CompileInputs>,
+    /// The plan of the last start; before the first start, the plan it will use.
+    prepared: Mutex<Arc<Prepared>>,
 }
 
-/// A policy and the environment of whoever made the sandbox may hold secrets.
+/// Does not show the inputs: the policy and the environment may hold secrets.
 impl fmt::Debug for OneShots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OneShots").field("now", &self.prepared()).finish_non_exhaustive()
+        f.debug_struct("OneShots").field("prepared", &self.prepared()).finish_non_exhaustive()
     }
 }
 
 impl OneShots {
-    pub(crate) fn of(question: Question, prepared: Prepared) -> Self {
-        Self { question: Some(question), now: Mutex::new(Arc::new(prepared)) }
+    fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(&locked(&self.prepared))
     }
 
-    /// For a single command, which is started at once.
-    pub(crate) fn once(prepared: Prepared) -> Self {
-        Self { question: None, now: Mutex::new(Arc::new(prepared)) }
-    }
-
-    /// As the last one was started, or the first will be.
-    pub(crate) fn prepared(&self) -> Arc<Prepared> {
-        Arc::clone(&locked(&self.now))
-    }
-
-    /// As one is to be started now.
+    /// The plan for a start now. Compiles the policy again if mounted or granted paths have changed.
     ///
     /// # Errors
-    /// The workspace or a writable grant that was replaced or is gone; those of compile, where what is there now cannot be protected.
-    pub(crate) fn renewed(&self) -> Result<Arc<Prepared>, Error> {
-        let mut now = locked(&self.now);
-        if let Some((policy, host, caller)) = &self.question {
-            match now.mount_change() {
+    /// The workspace or a writable grant was replaced or removed; a compile error, because the new files cannot be protected.
+    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
+        let mut prepared = locked(&self.prepared);
+        if let Some(inputs) = &self.inputs {
+            match prepared.change() {
                 MountChange::None => {}
                 MountChange::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
                 MountChange::Some => {
-                    *now = Arc::new(now.recompiled(compile::compile(
-                        policy,
-                        host,
-                        caller,
-                        SandboxKind::OneShot,
-                    )?));
+                    *prepared = Arc::new(prepared.anew(inputs.compile()?));
                 }
             }
         }
-        Ok(Arc::clone(&now))
+        Ok(Arc::clone(&prepared))
     }
 }
 
@@ -256,10 +244,10 @@ impl WorkerSource for OneShots {
         &'s self,
         prepared: &'s Prepared,
         trail: &'s Arc<Trail>,
-        narrow: Option<&'s Section>,
+        own_steps: Option<&'s Section>,
         _: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(start_worker(prepared, trail, narrow.cloned()))
+        Box::pin(start_worker(prepared, trail, own_steps.cloned()))
     }
 
     fn has_others(&self) -> Result<bool, Error> {
@@ -271,16 +259,16 @@ impl WorkerSource for OneShots {
     }
 }
 
-/// Starts a sandbox for one command: its PID 1 is the worker.
+/// Starts a sandbox for one command. Its PID 1 is the worker.
 async fn start_worker(
     prepared: &Prepared,
     trail: &Arc<Trail>,
-    narrow: Option<Section>,
+    own_steps: Option<Section>,
 ) -> Result<ReadyWorker, Error> {
-    let own = narrow.map(OwnSteps::new).transpose();
+    let own = own_steps.map(OwnSteps::of).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
-    let mut said = Vec::new();
-    let serving = Serving::open(prepared, &inside, trail, &mut said).await?;
-    Ok(ReadyWorker { inside, said, serving, listener: None, own })
+    let mut reports = Vec::new();
+    let proxy = Serving::open(prepared, &inside, trail, &mut reports).await?;
+    Ok(ReadyWorker { inside, reports, proxy, seccomp_listener: None, own })
 }

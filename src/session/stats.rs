@@ -1,4 +1,4 @@
-//! Numbers of a session, and the guard that keeps them.
+//! The numbers of a session, and the guard that counts a command.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,17 +11,17 @@ use crate::network::serving::Witness;
 use crate::report::enforcement::Enforcement;
 use crate::session::live::Live;
 
-/// How a session is doing.
+/// The numbers of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Workers that wait for a command, fully confined.
+    /// Fully confined workers that wait for a command.
     pub ready: usize,
-    /// Commands that run now.
+    /// Running commands.
     pub running: usize,
-    /// Commands that were given to a worker and have ended, also those whose program could not be started.
+    /// Commands that a worker received and that have ended, including those whose program could not start.
     pub served: u64,
-    /// How long the zygote took to make a worker, from fork to ready, on average so far.
+    /// The average time from the fork of a worker until it was ready.
     pub refill: Duration,
 }
 

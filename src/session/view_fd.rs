@@ -1,7 +1,7 @@
-//! The view of a session as calls for files have it: the root and the mount namespace of a worker that ran its steps,
-//! handed them out and was ended. Made by the first call, and again when something was replaced outside.
+//! The view of a session for file calls: the root and the mount namespace of a worker that ran its steps, sent both
+//! descriptors and ended. The first call makes it. A call makes it again after somebody outside replaced a mounted file.
 //!
-//! Not the zygote's own: there mounts may be gone that somebody took away outside, which each worker puts up again.
+//! It is not the view of the zygote, which may lack mounts that were removed outside. Each worker mounts those again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::Entered;
-use crate::session::worker::{MOST_TRIES, is_in_motion};
+use crate::session::worker::{MOST_TRIES, is_replaced};
 
-/// A view without a process in it.
+/// A view without any process.
 #[derive(Debug)]
 pub(crate) struct ViewFd {
     root: OwnedFd,
-    /// Whoever holds it keeps the mounts where they are: without it, they would come apart as their last process ends.
+    /// Keeps the mount namespace alive. Without this descriptor, the kernel would dissolve the mounts with the last process.
     _mounts: OwnedFd,
     generation: u64,
 }
 
-/// One call for files. As long as it lives, what appears in the place of a protected path is not the user's.
+/// One file call. While it lives, Kennel does not take a file that appears at a protected path for the user's own.
 #[derive(Debug)]
 pub(crate) struct FileCall {
-    tree: Arc<ViewFd>,
+    view: Arc<ViewFd>,
     watches: Arc<[Watch]>,
     directory: PathBuf,
     _hold: CommandHold,
@@ -35,38 +35,38 @@ pub(crate) struct FileCall {
 impl FileCall {
     /// The root of the view.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
-        self.tree.root.as_fd()
+        self.view.root.as_fd()
     }
 
-    /// Paths that nothing may be made at.
+    /// Paths where no call may create anything.
     pub(crate) fn watches(&self) -> &[Watch] {
         &self.watches
     }
 
-    /// A path of the sandbox, absolute: where a command that starts in the session's directory would find it.
+    /// Makes a path of the sandbox absolute, relative to the working directory of the session.
     pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
         self.directory.join(path)
     }
 }
 
 impl Live {
-    /// Looks at what walls stand on, as before a command, and answers the view that fits.
-    pub(crate) async fn visit(&self) -> Result<FileCall, Error> {
+    /// Checks the host's files as before a command and returns a view that fits them.
+    pub(crate) async fn file_call(&self) -> Result<FileCall, Error> {
         if self.is_gone() {
             return Err(Error::SessionEnded);
         }
-        self.let_go_of_ended();
+        self.drop_ended_background();
         let mut tries = 0;
         loop {
-            let entered = self.ground().enter()?;
-            match self.tree_for(&entered).await {
-                // Something is being replaced outside at this very moment.
-                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_in_motion(&source) => tries += 1,
+            let entered = self.mounts().enter()?;
+            match self.view_for(&entered).await {
+                // Somebody outside is replacing a file right now.
+                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => tries += 1,
                 Err(Error::Lost) => return Err(self.lost()),
-                tree => {
+                view => {
                     return Ok(FileCall {
-                        tree: tree?,
-                        watches: self.ground().watches(),
+                        view: view?,
+                        watches: self.mounts().watches(),
                         directory: self.prepared().compiled.directory.clone(),
                         _hold: entered.hold,
                     });
@@ -75,19 +75,19 @@ impl Live {
         }
     }
 
-    async fn tree_for(&self, entered: &Entered) -> Result<Arc<ViewFd>, Error> {
-        if let Some(tree) = self.tree().as_ref().filter(|tree| tree.generation >= entered.generation) {
-            return Ok(Arc::clone(tree));
+    async fn view_for(&self, entered: &Entered) -> Result<Arc<ViewFd>, Error> {
+        if let Some(view) = self.view().as_ref().filter(|view| view.generation >= entered.generation) {
+            return Ok(Arc::clone(view));
         }
         let mut worker = self.order(Some(&self.prepared().compiled.files)).await?;
-        let (root, mounts) = self.ignore_epipe(worker.view(self.prepared(), self.counts())).await?;
-        let tree = Arc::new(ViewFd { root, _mounts: mounts, generation: worker.generation() });
-        *self.tree() = Some(Arc::clone(&tree));
-        // The end may have come meanwhile, and must find nothing to keep.
+        let (root, mounts) = self.unless_gone(worker.wait_for_view(self.prepared(), self.counts())).await?;
+        let view = Arc::new(ViewFd { root, _mounts: mounts, generation: worker.generation() });
+        *self.view() = Some(Arc::clone(&view));
+        // The session may have ended meanwhile. Then nothing may keep the view.
         if self.has_ended() {
-            self.tree().take();
+            self.view().take();
             return Err(Error::SessionEnded);
         }
-        Ok(tree)
+        Ok(view)
     }
 }

@@ -1,4 +1,4 @@
-//! A worker that has no command yet, as far as it was heard of.
+//! Workers of a session: one worker until it has its command, and the queue of waiting workers.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,83 +22,99 @@ use crate::session::live::Live;
 use crate::session::mount_state::WorkerMounts;
 use crate::session::stats::Counts;
 
+/// A worker without a command, with what it has reported so far.
 #[derive(Debug)]
 pub(crate) struct Worker {
     inside: Inside,
     own: Option<Arc<OwnSteps>>,
-    /// To be looked at after its command, and not where it never gets one.
+    /// Paths to check after its command. If it never gets one, nobody checks them.
     watches: Arc<[Watch]>,
     generation: u64,
+    /// Whether its pidfd has arrived.
     is_born: bool,
     is_ready: bool,
-    /// Steps that it went on without.
+    /// Reports of skipped steps.
     skipped: Vec<Report>,
-    /// What kept it from getting ready: told to the command that it was made for, if it was made for one.
-    failed: Option<(u32, u32, i32)>,
-    /// Whether its pidfd came when there was no room for it.
-    is_out_of_hold: bool,
-    /// Its root and its mount namespace, where its steps hand them out.
+    /// Why it did not get ready. If it was ordered for one command, that command gets the error.
+    failed: Option<FailedStep>,
+    /// Whether a descriptor was lost because this program had no room for it.
+    lost_descriptor: bool,
+    /// Its root and its mount namespace, if its steps send them.
     root: Option<OwnedFd>,
     mounts: Option<OwnedFd>,
-    /// What its filter of system calls tells its refusals by.
-    listener: Option<OwnedFd>,
+    /// The listener of its seccomp filter.
+    seccomp_listener: Option<OwnedFd>,
+}
+
+/// The step that failed, as a worker reports it.
+#[derive(Clone, Copy, Debug)]
+struct FailedStep {
+    section: u32,
+    index: u32,
+    errno: i32,
 }
 
 impl Worker {
-    /// One that the zygote has yet to fork.
-    pub(crate) fn ordered(inside: Inside, making: WorkerMounts) -> Self {
+    /// A worker that the zygote will fork.
+    fn ordered(inside: Inside, mounts: WorkerMounts) -> Self {
         Self {
             inside,
-            own: making.own,
-            watches: making.watches,
-            generation: making.generation,
+            own: mounts.own,
+            watches: mounts.watches,
+            generation: mounts.generation,
             is_born: false,
             is_ready: false,
             skipped: Vec::new(),
             failed: None,
-            is_out_of_hold: false,
+            lost_descriptor: false,
             root: None,
             mounts: None,
-            listener: None,
+            seccomp_listener: None,
         }
     }
 
-    /// Whether it waits for its command, as far as was heard.
+    /// Whether it has reported that it waits for a command.
     pub(crate) fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// How often something had changed outside when it was ordered.
+    /// The generation of the mounts that it was ordered with.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// For a command, whose hold goes where the hold on its sandbox goes.
-    pub(crate) fn taken(self, hold: CommandHold) -> ReadyWorker {
+    /// Hands the worker to a command. The worker keeps `hold` until it has ended and was undone.
+    fn into_ready(self, hold: CommandHold) -> ReadyWorker {
         let mut inside = self.inside;
         inside.hold(hold, &self.watches);
-        ReadyWorker { inside, said: self.skipped, serving: None, listener: self.listener, own: self.own }
-    }
-
-    /// Takes in what it said; waits for its birth, unless in a hurry.
-    pub(crate) async fn hear(
-        &mut self,
-        prepared: &Prepared,
-        counts: &Counts,
-        in_a_hurry: bool,
-    ) -> Result<(), Error> {
-        loop {
-            self.listen(prepared, counts)?;
-            if self.is_born || in_a_hurry {
-                return Ok(());
-            }
-            let arrival = self.inside.next().await;
-            self.heard(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+        ReadyWorker {
+            inside,
+            reports: self.skipped,
+            proxy: None,
+            seccomp_listener: self.seccomp_listener,
+            own: self.own,
         }
     }
 
-    /// Waits until it has handed out its root and its mount namespace.
-    pub(crate) async fn view(
+    /// Processes its messages. Waits until it is born, unless `fail_fast`.
+    async fn wait_until_born(
+        &mut self,
+        prepared: &Prepared,
+        counts: &Counts,
+        fail_fast: bool,
+    ) -> Result<(), Error> {
+        loop {
+            self.take_in_pending(prepared, counts)?;
+            if self.is_born || fail_fast {
+                return Ok(());
+            }
+            let arrival = self.inside.next().await;
+            self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+        }
+    }
+
+    /// Waits until it has sent its root and its mount namespace.
+    pub(crate) async fn wait_for_view(
         &mut self,
         prepared: &Prepared,
         counts: &Counts,
@@ -110,29 +126,31 @@ impl Worker {
                 return Ok((root, mounts));
             }
             let arrival = self.inside.next().await;
-            self.heard(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+            self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
         }
     }
 
-    /// Takes in what it said, and waits for nothing.
-    pub(crate) fn listen(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
+    /// Processes the messages that have arrived, without waiting.
+    pub(crate) fn take_in_pending(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         loop {
             if let Some(failed) = self.failed {
-                return Err(self.refused(prepared, failed));
+                return Err(self.step_error(prepared, failed));
             }
-            if self.is_out_of_hold {
+            if self.lost_descriptor {
                 return Err(Error::io("take hold of a worker")(Errno::EMFILE.into()));
             }
             match self.inside.receive() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                arrival => {
-                    self.heard(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?
-                }
+                arrival => self.take_in(
+                    arrival.map_err(Error::io("read the socket of a worker"))?,
+                    prepared,
+                    counts,
+                )?,
             }
         }
     }
 
-    fn heard(&mut self, arrival: Arrival, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
+    fn take_in(&mut self, arrival: Arrival, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         match arrival {
             Arrival::Born(pidfd) => {
                 self.inside.set_pidfd(pidfd);
@@ -143,72 +161,71 @@ impl Worker {
                 counts.refilled(took_us);
             }
             Arrival::Report(Report::Failed { section, index, errno }) => {
-                // Told at once: it may be a moment before the worker is gone, and it takes no command any more.
-                self.failed = Some((section, index, errno));
-                return Err(self.refused(prepared, (section, index, errno)));
+                // The worker takes no command any more. It may still be there for a moment.
+                let failed = FailedStep { section, index, errno };
+                self.failed = Some(failed);
+                return Err(self.step_error(prepared, failed));
             }
             Arrival::Closed => return Err(Error::Lost),
             Arrival::Report(report @ Report::Skipped { .. }) => self.skipped.push(report),
             Arrival::Root(root) => self.root = Some(root),
             Arrival::Mounts(mounts) => self.mounts = Some(mounts),
             Arrival::Report(Report::Root {} | Report::Mounts {}) => return Err(Error::no_descriptor()),
-            Arrival::Refusing(listener) => self.listener = Some(listener),
-            // Nobody would answer what it refuses.
-            Arrival::Report(Report::Born {} | Report::Refusing {}) => self.is_out_of_hold = true,
+            Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
+            // Without the pidfd nobody could kill it. Without the listener nobody would answer its filter.
+            Arrival::Report(Report::Born {} | Report::Refusing {}) => self.lost_descriptor = true,
             Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) | Arrival::Upper(_) => {}
         }
         Ok(())
     }
 
-    pub(crate) fn refused(&self, prepared: &Prepared, (section, index, errno): (u32, u32, i32)) -> Error {
+    fn step_error(&self, prepared: &Prepared, step: FailedStep) -> Error {
         let own = self.own.as_ref().map(|own| &own.section);
-        prepared.step_failed(own, (section, index), errno)
+        prepared.step_failed(own, (step.section, step.index), step.errno)
     }
 }
 
-// The workers that wait: when one is ordered, and which one a command gets.
+/// How long to wait when the socket of the zygote is full of orders.
+const FULL_SOCKET_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long to leave a zygote alone that has more orders than its socket holds.
-const FULL: Duration = Duration::from_millis(1);
-
-/// How often a command comes back to look, where something is being replaced outside all the time.
+/// How often a command tries again while somebody outside replaces files.
 pub(crate) const MOST_TRIES: u32 = 5;
 
 impl Live {
-    /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it. `narrow` are
-    /// steps of it alone.
+    /// A worker for a command: the oldest waiting one, or a new one. Its pidfd is known, so Kennel can kill it. `own_steps` are
+    /// steps of this worker alone.
     pub(crate) async fn take_worker(
         &self,
-        narrow: Option<&Section>,
+        own_steps: Option<&Section>,
         fail_fast: bool,
     ) -> Result<ReadyWorker, Error> {
-        self.let_go_of_ended();
+        self.drop_ended_background();
         let mut tries = 0;
-        let mut entered = self.ground.enter()?;
+        let mut entered = self.mounts.enter()?;
         loop {
-            // Nobody keeps workers ready that are narrowed, and none of them may get into the row.
-            let waiting = if narrow.is_none() { self.take_waiting(entered.generation) } else { None };
+            // A waiting worker has no steps of its own.
+            let waiting = if own_steps.is_none() { self.take_waiting(entered.generation) } else { None };
             let is_new = waiting.is_none();
             let mut worker = match waiting {
                 Some(worker) => worker,
                 None if fail_fast => {
                     return Err(if self.is_gone() { Error::SessionEnded } else { Error::Busy });
                 }
-                None => self.order(narrow).await?,
+                None => self.order(own_steps).await?,
             };
-            match self.ignore_epipe(worker.hear(&self.prepared, &self.counts, fail_fast)).await {
+            match self.unless_gone(worker.wait_until_born(&self.prepared, &self.counts, fail_fast)).await {
                 Ok(()) if fail_fast && !worker.is_ready() => {
                     self.waiting().push_front(worker);
                     return Err(Error::Busy);
                 }
-                Ok(()) => return Ok(worker.taken(entered.hold)),
-                // Killed while it waited, or made when something was short: that is not this command's affair.
+                Ok(()) => return Ok(worker.into_ready(entered.hold)),
+                // A waiting worker was killed, or failed because of a shortage at that time. Try the next one.
                 Err(_) if !is_new && !self.has_ended() => {}
-                // Something is being replaced outside at this very moment.
-                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_in_motion(&source) => {
+                // Somebody outside is replacing a file right now.
+                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
                     tries += 1;
                     drop(entered);
-                    entered = self.ground.enter()?;
+                    entered = self.mounts.enter()?;
                 }
                 Err(Error::Lost) => return Err(self.lost()),
                 Err(error) => return Err(error),
@@ -216,19 +233,19 @@ impl Live {
         }
     }
 
-    /// The oldest worker that waits, of those that are not out of date.
+    /// The oldest waiting worker. Drops workers that are out of date.
     fn take_waiting(&self, generation: u64) -> Option<Worker> {
         let mut waiting = self.waiting();
         waiting.retain(|worker| worker.generation() >= generation);
         waiting.pop_front()
     }
 
-    /// Orders a worker; waits while the zygote has its hands full.
-    pub(crate) async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
+    /// Orders a worker. Waits while the socket of the zygote is full.
+    pub(crate) async fn order(&self, own_steps: Option<&Section>) -> Result<Worker, Error> {
         loop {
-            match self.try_order(narrow) {
+            match self.try_order(own_steps) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.zygote.has_ended() => {
-                    tokio::time::sleep(FULL).await;
+                    tokio::time::sleep(FULL_SOCKET_PAUSE).await;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(self.lost()),
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(self.lost()),
@@ -237,30 +254,30 @@ impl Live {
         }
     }
 
-    fn try_order(&self, narrow: Option<&Section>) -> io::Result<Worker> {
-        let making = self.ground.making(narrow)?;
-        let (ours, theirs) = socket_pair()?;
+    fn try_order(&self, own_steps: Option<&Section>) -> io::Result<Worker> {
+        let mounts = self.mounts.for_worker(own_steps)?;
+        let (control, worker_end) = socket_pair()?;
         let mut message = Vec::new();
-        let steps = making.own.as_ref().map(|own| &own.bytes);
+        let steps = mounts.own.as_ref().map(|own| &own.bytes);
         let leaf = self.groups.as_ref().map(Groups::leaf).transpose()?;
         ZygoteOrder::Worker {
             narrow: steps.map_or(0, |steps| steps.length),
             leaf: u32::from(leaf.is_some()),
         }
         .put(&mut message);
-        let descriptors = std::iter::once(theirs.as_fd())
+        let descriptors = std::iter::once(worker_end.as_fd())
             .chain(steps.map(AsFd::as_fd))
             .chain(leaf.as_ref().map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
-        let mut worker = Inside::worker(ours);
-        worker.set_leaf(leaf);
-        Ok(Worker::ordered(worker, making))
+        let mut inside = Inside::worker(control);
+        inside.lies_in(leaf);
+        Ok(Worker::ordered(inside, mounts))
     }
 
-    /// Orders workers until as many wait as shall. What cannot be ordered now is tried again with the next command.
+    /// Orders workers until enough wait. If an order fails, the next command tries again.
     pub(crate) fn refill(&self) {
-        let depth = self.depth.now();
-        while self.waiting().len() < depth {
+        let target = self.ready_workers.target();
+        while self.waiting().len() < target {
             match self.try_order(None) {
                 Ok(worker) => self.waiting().push_back(worker),
                 Err(error) => {
@@ -272,7 +289,7 @@ impl Live {
     }
 }
 
-/// Whether a step failed because what it is about was just being replaced.
-pub(crate) fn is_in_motion(error: &io::Error) -> bool {
+/// Whether a step failed because somebody was just replacing its file.
+pub(crate) fn is_replaced(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
 }

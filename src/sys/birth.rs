@@ -64,7 +64,7 @@ const STACK: usize = 32 * 1024;
 
 /// Why the inside did not start.
 #[derive(Debug)]
-pub(crate) enum BirthError {
+pub(crate) enum CloneError {
     /// clone(2) failed: there is no process.
     Clone(io::Error),
     /// The child could not keep the capabilities that the inside needs, and has ended.
@@ -115,7 +115,7 @@ pub(crate) fn spawn_inside(
     control: BorrowedFd<'_>,
     options: SpawnOptions,
     placement: Placement<'_>,
-) -> Result<Born, BirthError> {
+) -> Result<Born, CloneError> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
     let is_beside = matches!(placement, Placement::Beside);
     let capabilities: &[u32] = match options {
@@ -131,7 +131,7 @@ pub(crate) fn spawn_inside(
     // The child shares the memory of the embedding program, so none of its signal handlers may run there.
     let before = SigSet::all()
         .thread_swap_mask(SigmaskHow::SIG_SETMASK)
-        .map_err(|errno| BirthError::Clone(errno.into()))?;
+        .map_err(|errno| CloneError::Clone(errno.into()))?;
     let users = if options.users == Users::Own { libc::CLONE_NEWUSER } else { 0 };
     let of_its_own = users | libc::CLONE_NEWPID;
     let born = match placement {
@@ -149,12 +149,12 @@ pub(crate) fn spawn_inside(
     };
     // Restoring the previous mask cannot fail.
     let _ = before.thread_set_mask();
-    let (pid, is_in_group) = born.map_err(BirthError::Clone)?;
+    let (pid, is_in_group) = born.map_err(CloneError::Clone)?;
     // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     if birth.errno != 0 {
         reap_blocking(&pidfd);
-        let why = if birth.kept { BirthError::Exec } else { BirthError::Keep };
+        let why = if birth.kept { CloneError::Exec } else { CloneError::Keep };
         return Err(why(io::Error::from_raw_os_error(birth.errno)));
     }
     Ok(Born { pidfd, pid, is_in_group })

@@ -38,12 +38,12 @@ pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     match open(AT_FDCWD, path, how) {
-        Err(Errno::ENOSYS | Errno::EPERM) => Ok(part_by_part(path, more)?),
+        Err(Errno::ENOSYS | Errno::EPERM) => Ok(open_by_components(path, more)?),
         opened => Ok(opened?),
     }
 }
 
-fn part_by_part(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
+fn open_by_components(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     let mut held: Option<OwnedFd> = None;
     for part in path.components() {
@@ -175,7 +175,7 @@ mod tests {
             ("none", OFlag::empty()),
         ] {
             let identity = |held: OwnedFd| Identity::of_held(held).expect("its inode");
-            let by_parts = part_by_part(&base.join(path), more).map(identity);
+            let by_parts = open_by_components(&base.join(path), more).map(identity);
             let at_once = open_without_links(&base.join(path), more).map(identity);
             let at_once = at_once.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()));
             assert_eq!(by_parts, at_once, "{path}");

@@ -85,7 +85,7 @@ pub(crate) fn usage_of_ended(child: Pid) -> io::Result<libc::rusage> {
 
 /// Scheduling privileges of the calling thread, which its children inherit: a real-time or deadline policy, a nice
 /// value below 0, the real-time class of I/O.
-pub(crate) fn privileges_of_scheduling() -> [bool; 3] {
+pub(crate) fn scheduling_privileges() -> [bool; 3] {
     const IO_REAL_TIME: i64 = 1;
     // SAFETY: the call takes a number and changes nothing.
     let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
@@ -133,7 +133,7 @@ pub(crate) fn has_hung_up(stream: RawFd) -> bool {
 }
 
 /// ioctl(SIOCOUTQ) of unix(7): whether the peer has not yet read everything that this end sent.
-pub(crate) fn is_unheard(socket: BorrowedFd<'_>) -> bool {
+pub(crate) fn peer_has_unread(socket: BorrowedFd<'_>) -> bool {
     let mut unread: libc::c_int = 0;
     // SAFETY: the call writes one int at the address. SIOCOUTQ has the same number as TIOCOUTQ.
     let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
@@ -224,7 +224,7 @@ pub(crate) fn seccomp_available() -> bool {
 
 /// ioctl(SECCOMP_IOCTL_NOTIF_RECV) of seccomp_unotify(2): a system call that waits for an answer. It does not block if
 /// poll(2) has reported one and no other thread receives. `ENOENT` if the calling thread is gone. Linux 5.0.
-pub(crate) fn refused_call(listener: BorrowedFd<'_>) -> io::Result<libc::seccomp_notif> {
+pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<libc::seccomp_notif> {
     let data = libc::seccomp_data { nr: 0, arch: 0, instruction_pointer: 0, args: [0; 6] };
     let mut call = libc::seccomp_notif { id: 0, pid: 0, flags: 0, data };
     let request = libc::SECCOMP_IOCTL_NOTIF_RECV;
@@ -235,7 +235,7 @@ pub(crate) fn refused_call(listener: BorrowedFd<'_>) -> io::Result<libc::seccomp
 
 /// ioctl(SECCOMP_IOCTL_NOTIF_SEND): the system call with that id returns `errno`. There is no flag that lets the call
 /// continue.
-pub(crate) fn refuse_call(listener: BorrowedFd<'_>, id: u64, errno: c_int) -> io::Result<()> {
+pub(crate) fn deny_notification(listener: BorrowedFd<'_>, id: u64, errno: c_int) -> io::Result<()> {
     let answer = libc::seccomp_notif_resp { id, val: 0, error: -errno, flags: 0 };
     let request = libc::SECCOMP_IOCTL_NOTIF_SEND;
     // SAFETY: the call reads one seccomp_notif_resp at the address.
@@ -245,7 +245,7 @@ pub(crate) fn refuse_call(listener: BorrowedFd<'_>, id: u64, errno: c_int) -> io
 
 /// ioctl(SECCOMP_IOCTL_NOTIF_ID_VALID): whether that system call still waits. If so, its pid still names the same
 /// thread.
-pub(crate) fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+pub(crate) fn notification_is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID;
     // SAFETY: the call reads one 64-bit number at the address.
     let answer = unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const id) };

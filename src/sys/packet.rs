@@ -27,7 +27,7 @@ pub(crate) struct Received {
     /// Whether bytes or descriptors were lost.
     pub(crate) cut: bool,
     /// Whether descriptors were lost: this process could not open more.
-    pub(crate) lacks_room: bool,
+    pub(crate) lost_descriptors: bool,
 }
 
 /// Size of the control buffer, in 8-byte words: a header and the most descriptors of one message (`SCM_MAX_FD`, 253).
@@ -63,7 +63,7 @@ fn receive_once(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Receive
     let descriptors = descriptors(&message).into_iter().map(received).collect();
     let lost = |what: i32| message.msg_flags & what != 0;
     let cut = lost(libc::MSG_TRUNC | libc::MSG_CTRUNC);
-    Ok(Received { count, descriptors, cut, lacks_room: lost(libc::MSG_CTRUNC) })
+    Ok(Received { count, descriptors, cut, lost_descriptors: lost(libc::MSG_CTRUNC) })
 }
 
 /// The numbers of the descriptors in the control data of a received message.
@@ -121,7 +121,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
         }
     };
     match send() {
-        Err(Errno::ETOOMANYREFS) => with_all_descriptors(send)?,
+        Err(Errno::ETOOMANYREFS) => with_hard_fd_limit(send)?,
         sent => sent?,
     };
     Ok(())
@@ -129,7 +129,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
 
 /// Calls `act` with the soft limit of descriptors raised to the hard limit. A program that another thread starts at that
 /// moment gets the raised limit too, so this is only for cases where nothing could start otherwise.
-pub(crate) fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
+pub(crate) fn with_hard_fd_limit<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
     static ONE: Mutex<()> = Mutex::new(());
     // A second thread would take the raised limit for the usual one, so only one may be here.
     let _one = locked(&ONE);
@@ -147,7 +147,7 @@ pub(crate) fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> n
 pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
     let mut bytes = vec![0; longest];
     let received = receive_message(socket.as_fd(), &mut bytes)?;
-    if received.lacks_room {
+    if received.lost_descriptors {
         // The kernel does not tell the reason. The limit of the whole machine is rarely the one.
         return Err(Errno::EMFILE.into());
     }

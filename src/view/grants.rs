@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::policy::mount::Mount;
-use crate::policy::validate::has_parent;
+use crate::policy::path::has_parent;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::lexical;

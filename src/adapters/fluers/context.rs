@@ -9,8 +9,8 @@ use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
 
 use crate::adapters::fluers::identity;
 use crate::adapters::fluers::place::{ContextPlace, FluersError};
+use crate::policy::path::has_parent;
 use crate::policy::profile::OnUnavailable;
-use crate::policy::validate::has_parent;
 use crate::serve::{ClientEnvironment, Listening};
 use crate::session::Session;
 use crate::sys::inode::Identity;

@@ -1,9 +1,9 @@
-//! What the filter of system calls refuses, by its own account: the kernel asks what a call shall return, and a thread
-//! answers what the filter would have. Nothing is ever let through, and what the thread does not answer, because it is
-//! gone, the kernel refuses by itself (ENOSYS).
+//! Records the system calls that the seccomp filter refuses: seccomp_unotify(2). The kernel asks what a call shall return, and
+//! a thread answers with the errno of the filter. It never lets a call through. If the thread is gone, the kernel refuses
+//! the calls with `ENOSYS`.
 //!
-//! A thread, and not a task: a command must not wait for a runtime that its owner keeps busy. It ends when no process has
-//! the filter any more.
+//! This is a thread, not a task: a command must not wait for a busy runtime. The thread ends when no process has the filter
+//! any more.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,19 +17,18 @@ use nix::sys::signal::SigSet;
 use syscalls::Sysno;
 
 use crate::plan::seccomp::table::{RefusedCall, SystemCall, judge};
+use crate::report::denial::{Basis, Denial, clean};
 use crate::report::enforcement::Protection;
-use crate::report::outcome::{Basis, Denial};
-use crate::report::subject::clean;
 use crate::sys;
 use crate::sys::locked;
 
-/// More different calls than that are only counted.
+/// How many different calls are recorded. Others are only counted.
 const MOST: usize = 32;
 
-/// Bytes of stack that the thread needs, with room to spare.
+/// Stack of the thread in bytes, with room to spare.
 const STACK: usize = 128 << 10;
 
-/// Follows what the filter of one command refuses.
+/// What the seccomp filter of one command has refused.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusals {
     log: Arc<Mutex<Log>>,
@@ -37,9 +36,9 @@ pub(crate) struct Refusals {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// By number and the arguments that mattered.
+    /// By number and the arguments that the filter refused.
     calls: BTreeMap<(u32, Vec<(u8, u64)>), Entry>,
-    /// How many there was no room for.
+    /// How many refusals are not in `calls`.
     others: u64,
 }
 
@@ -47,33 +46,32 @@ struct Log {
 struct Entry {
     refused: RefusedCall,
     count: u64,
-    /// The name that the first caller gave itself.
+    /// The name of the first caller (`comm`). A process can change its name.
     caller: Option<String>,
 }
 
 impl Refusals {
-    /// Answers in the filter's place from now on.
+    /// Starts the thread that answers for the filter.
     ///
     /// # Errors
-    /// No room for a thread.
+    /// The kernel refuses a thread.
     pub(crate) fn follow(listener: OwnedFd) -> io::Result<Self> {
         let log = Arc::new(Mutex::new(Log::default()));
-        let theirs = Arc::clone(&log);
+        let thread_log = Arc::clone(&log);
         let thread = thread::Builder::new().name("kennel-explain".to_owned()).stack_size(STACK);
         thread.spawn(move || {
-            // Signals are the embedding program's.
+            // The other threads of this program handle its signals.
             let _ = SigSet::all().thread_block();
-            serve(&listener, &theirs);
+            serve(&listener, &thread_log);
         })?;
         Ok(Self { log })
     }
 
-    /// What was refused until now. Calls that programs make as a matter of course are left out where the command
-    /// succeeded.
+    /// What the filter has refused so far. For a command that succeeded, this leaves out calls that programs only probe.
     pub(crate) fn denials(&self, has_failed: bool) -> Vec<Denial> {
         let log = lock(&self.log);
-        let told = |(number, entry): (u32, &Entry)| has_failed || !is_probe(number, &entry.refused);
-        let entries = log.calls.iter().filter(|((number, _), entry)| told((*number, entry)));
+        let is_reported = |number: u32, entry: &Entry| has_failed || !is_probe(number, &entry.refused);
+        let entries = log.calls.iter().filter(|((number, _), entry)| is_reported(*number, entry));
         let mut denials: Vec<Denial> =
             entries.map(|((number, because), entry)| entry.denial(*number, because)).collect();
         if log.others > 0 {
@@ -97,7 +95,7 @@ fn denial(subject: String, reason: String) -> Denial {
 }
 
 impl Log {
-    /// Enters a call; `caller` is asked for the first of its kind.
+    /// Records a call. `caller` names the process; it runs only for the first call of a kind.
     fn add(&mut self, number: u32, refused: RefusedCall, caller: impl FnOnce() -> Option<String>) {
         let key = (number, refused.because.clone());
         if let Some(entry) = self.calls.get_mut(&key) {
@@ -114,7 +112,7 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
     locked(log)
 }
 
-/// Answers until no process has the filter any more.
+/// Answers the kernel until no process has the filter any more.
 fn serve(listener: &OwnedFd, log: &Mutex<Log>) {
     let listener = listener.as_fd();
     loop {
@@ -129,40 +127,41 @@ fn serve(listener: &OwnedFd, log: &Mutex<Log>) {
             return;
         }
         match answer(listener, log) {
-            // The caller was killed meanwhile, or this was interrupted.
+            // Somebody killed the caller meanwhile, or a signal interrupted the ioctl.
             Ok(()) | Err(Errno::ENOENT | Errno::EINTR) => {}
-            // Nobody waits for what can never be answered: closing the listener is an answer.
+            // No call can be answered any more. Closing the listener makes the kernel refuse all calls.
             Err(_) => return,
         }
     }
 }
 
-/// One call, which waits.
+/// Answers one call.
 fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>) -> Result<(), Errno> {
     let errno = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-    let call = sys::refused_call(listener).map_err(errno)?;
+    let call = sys::receive_notification(listener).map_err(errno)?;
     let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
     let refused = judge(&asked).unwrap_or(RefusedCall { errno: libc::EPERM, because: Vec::new() });
     let answer = refused.errno;
-    // Before the answer: whoever hears of the end of the command finds it here.
+    // Before the answer: when the command ends, its last refusal must be in the log.
     lock(log).add(asked.number, refused, || caller(listener, call.id, call.pid));
-    sys::refuse_call(listener, call.id, answer).map_err(errno)
+    sys::deny_notification(listener, call.id, answer).map_err(errno)
 }
 
-/// What the caller calls itself, if it is still the one who asks.
+/// The name of the calling process, if the call still waits and the pid is therefore still its own.
 fn caller(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<String> {
-    // 0 is a process that this one cannot see; and /proc may be that of another namespace, where the number is another's.
-    let is_ours =
+    // /proc may belong to another pid namespace, where the number is another process.
+    let is_own_proc =
         fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&std::process::id().to_string()));
-    if !is_ours {
+    if !is_own_proc {
         return None;
     }
+    // Pid 0: the process is not in the pid namespace of this program.
     let name = (pid != 0).then(|| fs::read(format!("/proc/{pid}/comm")))?.ok()?;
     let name = clean(String::from_utf8_lossy(&name).trim_end()).replace('\'', "?");
-    (sys::still_waits(listener, id) && !name.is_empty()).then_some(name)
+    (sys::notification_is_valid(listener, id) && !name.is_empty()).then_some(name)
 }
 
-// Refused system calls in words: name, and the argument that made the difference. Pure.
+// Names of refused system calls and of the arguments that the filter refused.
 
 const NAMESPACES: &[(i32, &str)] = &[
     (libc::CLONE_NEWNS, "CLONE_NEWNS"),
@@ -196,21 +195,21 @@ const PROTOCOLS: &[(i32, &str)] = &[
     (libc::IPPROTO_MPTCP, "IPPROTO_MPTCP"),
 ];
 
-/// What a call is called: as in the manual, or by its number.
+/// The name of a system call, or `system call N`.
 pub(crate) fn name(number: u32) -> String {
     let known = usize::try_from(number).ok().and_then(Sysno::new);
     known.map_or_else(|| format!("system call {number}"), |call| call.name().to_owned())
 }
 
-/// The call with what was wrong about its arguments.
+/// The call and its refused arguments.
 pub(crate) fn subject(number: u32, because: &[(u8, u64)]) -> String {
     let name = name(number);
     let words: Vec<String> = because.iter().map(|(index, value)| argument(&name, *index, *value)).collect();
     if words.is_empty() { name } else { format!("{name}({})", words.join(", ")) }
 }
 
-/// Whether programs try it as a matter of course and do without: worth a word only when something went wrong. io_uring is
-/// probed by event loops, MPTCP by Go's listeners, both then take the older way.
+/// Whether programs only probe this call and have a fallback: event loops probe io_uring, Go's listeners probe MPTCP. Such a
+/// refusal is worth a message only after a failure.
 pub(crate) fn is_probe(number: u32, refused: &RefusedCall) -> bool {
     let is = |call: libc::c_long| i64::from(number) == call;
     let mptcp = u64::from(libc::IPPROTO_MPTCP.unsigned_abs());
@@ -219,7 +218,7 @@ pub(crate) fn is_probe(number: u32, refused: &RefusedCall) -> bool {
         || refused.errno == libc::EOPNOTSUPP
 }
 
-/// The words of errno(3) for what a call returned.
+/// The name of an errno.
 pub(crate) fn errno(number: i32) -> String {
     let errno = nix::errno::Errno::from_raw(number);
     format!("{errno:?}")
@@ -230,7 +229,7 @@ fn argument(call: &str, index: u8, value: u64) -> String {
         let entry = table.iter().find(|(number, _)| u64::from(number.unsigned_abs()) == value);
         entry.map(|(_, name)| (*name).to_owned())
     };
-    let words = match (call, index) {
+    let text = match (call, index) {
         ("clone" | "unshare", 0) => Some(flags(value)),
         ("socket" | "socketpair", 0) => known(FAMILIES),
         ("socket" | "socketpair", 2) => known(PROTOCOLS),
@@ -240,10 +239,10 @@ fn argument(call: &str, index: u8, value: u64) -> String {
         (other, 0) if other.starts_with("sched_") => Some(format!("pid {value}")),
         _ => None,
     };
-    words.unwrap_or_else(|| format!("{value:#x}"))
+    text.unwrap_or_else(|| format!("{value:#x}"))
 }
 
-/// Flags that make namespaces by name, others as a number.
+/// Clone flags: namespaces by name, the rest as a number.
 fn flags(value: u64) -> String {
     let named = |flag: i32| value & u64::from(flag.unsigned_abs()) != 0;
     let mut words: Vec<String> =
@@ -260,7 +259,7 @@ mod calls_tests {
     use super::*;
 
     #[test]
-    fn calls_have_their_names_and_what_was_wrong_with_them() {
+    fn subjects_name_the_call_and_its_refused_arguments() {
         let number = |call: libc::c_long| u32::try_from(call).expect("a number");
         let bits = |flag: i32| u64::from(flag.unsigned_abs());
         for (call, because, expected) in [
@@ -288,12 +287,12 @@ mod calls_tests {
 mod tests {
     use super::*;
 
-    pub(crate) fn refused(argument: u64) -> RefusedCall {
+    fn refused(argument: u64) -> RefusedCall {
         RefusedCall { errno: libc::EPERM, because: vec![(0, argument)] }
     }
 
     #[test]
-    fn a_flood_is_counted_and_takes_no_room() {
+    fn a_flood_is_only_counted() {
         let mut log = Log::default();
         for turn in 0..100_000u64 {
             log.add(272, refused(turn % 50), || Some("flood".to_owned()));
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_programs_try_anyway_is_told_of_a_failure_only() {
+    fn probes_are_reported_only_after_a_failure() {
         let mut log = Log::default();
         let plain = || RefusedCall { errno: libc::EPERM, because: Vec::new() };
         log.add(425, plain(), || None);

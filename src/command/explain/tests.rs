@@ -1,4 +1,4 @@
-//! What is told of what a command says: hostile text, bounds, bases.
+//! Denials from messages of a command: hostile text, bounds, bases.
 
 use std::path::Path;
 
@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::command::output::Tail;
+use crate::report::denial::{LONGEST, shown};
 use crate::report::enforcement::Protection;
 use crate::report::escape::is_harmless;
-use crate::report::subject::{LONGEST, shown};
 use crate::view::inputs::SandboxKind;
 
 fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
@@ -20,10 +20,10 @@ fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
     );
     let compiled = compiled.expect("a policy for this host");
     Judge {
-        terms: compiled.terms.expect("terms"),
+        explainer: compiled.explainer.expect("an explainer"),
         directory: directory.to_owned(),
         limits: compiled.limits,
-        narrowed: Vec::new(),
+        restrictions: Vec::new(),
     }
 }
 
@@ -39,7 +39,7 @@ fn plain(workspace: &tempfile::TempDir) -> Judge {
 }
 
 #[test]
-fn nothing_is_asked_where_nobody_wants_to_know() {
+fn the_filter_asks_only_if_the_policy_wants_explanations() {
     let workspace = workspace();
     let policy = crate::policy::Policy::profile(crate::policy::profile::Profile::RepoWrite, workspace.path());
     let compile = |policy: &crate::policy::Policy, shape| {
@@ -48,7 +48,7 @@ fn nothing_is_asked_where_nobody_wants_to_know() {
     };
     for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
         let (without, with) = (compile(&policy, shape), compile(&policy.clone().explain(true), shape));
-        assert!(without.terms.is_none() && with.terms.is_some());
+        assert!(without.explainer.is_none() && with.explainer.is_some());
         let asks = |compiled: &crate::plan::compile::Compiled| {
             [&compiled.setup, &compiled.walls].into_iter().any(|section| {
                 (0..)
@@ -67,7 +67,7 @@ fn nothing_is_asked_where_nobody_wants_to_know() {
 }
 
 #[test]
-fn what_is_shown_read_only_is_a_fact_and_what_is_not_shown_is_not() {
+fn a_read_only_path_is_a_fact_and_a_hidden_path_only_a_possibility() {
     let workspace = workspace();
     let judge = plain(&workspace);
     let one = |line: &str| {
@@ -80,7 +80,7 @@ fn what_is_shown_read_only_is_a_fact_and_what_is_not_shown_is_not() {
         (written.protection, &*written.subject, written.basis),
         (Protection::Root, "/usr/x", Basis::Derived)
     );
-    assert_eq!(written.remedy, None, "a system directory is nobody's to grant");
+    assert_eq!(written.remedy, None, "no flag grants a system directory");
     let hidden = one("cat: /srv/kennel-secret: No such file or directory");
     assert_eq!((hidden.basis, hidden.remedy.as_deref()), (Basis::Possible, Some("--ro /srv/kennel-secret")));
     assert!(judge.denials(b"cat: /srv/kennel-secret: Read-only file system").len() == 1);
@@ -89,7 +89,7 @@ fn what_is_shown_read_only_is_a_fact_and_what_is_not_shown_is_not() {
 }
 
 #[test]
-fn what_is_not_ours_is_not_claimed() {
+fn errors_with_other_causes_give_no_denial() {
     let workspace = workspace();
     let judge = plain(&workspace);
     let at = workspace.path().display();
@@ -109,7 +109,7 @@ fn what_is_not_ours_is_not_claimed() {
 }
 
 #[test]
-fn whether_a_hidden_path_is_there_makes_no_difference() {
+fn a_denial_does_not_tell_whether_a_hidden_path_exists() {
     let workspace = workspace();
     let judge = plain(&workspace);
     let hidden =
@@ -122,7 +122,7 @@ fn whether_a_hidden_path_is_there_makes_no_difference() {
         "Device or resource busy",
         "No space left on device",
     ] {
-        let told = |path: &Path| {
+        let denials = |path: &Path| {
             let line = format!("cat: '{}': {error}", path.display());
             let denials = judge.denials(line.as_bytes());
             denials
@@ -130,12 +130,12 @@ fn whether_a_hidden_path_is_there_makes_no_difference() {
                 .map(|denial| (denial.reason.replace("not-there", "there"), denial.basis))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(told(&there), told(&hidden.path().join("not-there")), "{error}");
+        assert_eq!(denials(&there), denials(&hidden.path().join("not-there")), "{error}");
     }
 }
 
 #[test]
-fn a_link_in_the_workspace_is_followed_inside() {
+fn a_link_in_the_workspace_is_resolved_as_in_the_sandbox() {
     let workspace = workspace();
     std::os::unix::fs::symlink("/srv/kennel-secret", workspace.path().join("link")).expect("a link");
     std::os::unix::fs::symlink("loop", workspace.path().join("loop")).expect("a link");
@@ -147,7 +147,7 @@ fn a_link_in_the_workspace_is_followed_inside() {
 }
 
 #[test]
-fn many_lies_are_few_denials() {
+fn many_false_messages_give_few_denials() {
     let workspace = workspace();
     let text: String =
         (0..5000).map(|n| format!("rm: cannot remove '/usr/{n}': Read-only file system\n")).collect();
@@ -155,16 +155,16 @@ fn many_lies_are_few_denials() {
 }
 
 #[test]
-fn subjects_are_harmless() {
+fn subjects_are_escaped_and_short() {
     assert_eq!(shown(Path::new("/a/b-c_d.e")), "/a/b-c_d.e");
     assert_eq!(shown(Path::new("/a b\u{1b}[2J'\u{202e}")), "'/a b?[2J??'");
     assert!(shown(Path::new(&"/a".repeat(1000))).chars().count() <= LONGEST);
 }
 
 #[test]
-fn the_end_of_a_stream_is_kept() {
+fn the_tail_keeps_the_end_of_a_stream() {
     let workspace = workspace();
-    let mut tail = Tail::new(plain(&workspace), crate::audit::trail::Late::nowhere());
+    let mut tail = Tail::new(plain(&workspace), crate::audit::trail::DenialLog::disabled());
     let all: Vec<u8> = (0..300_000u32).map(|n| n.to_be_bytes()[3]).collect();
     for piece in all.chunks(7001) {
         tail.add(piece);
@@ -175,7 +175,7 @@ fn the_end_of_a_stream_is_kept() {
 }
 
 #[test]
-fn limits_are_named_where_the_command_has_them() {
+fn limits_are_named_if_the_command_has_them() {
     let workspace = workspace();
     let limits = Limits { pids: Some(7), memory: "64M".parse().ok(), ..Limits::default() };
     let policy = crate::policy::Policy::profile(crate::policy::profile::Profile::RepoWrite, workspace.path())
@@ -190,13 +190,13 @@ fn limits_are_named_where_the_command_has_them() {
         assert_eq!(denials.iter().map(|it| it.protection).collect::<Vec<_>>(), [Protection::Pids], "{line}");
     }
     let denials = judge.denials(b"sh: 1: Cannot fork\nMemoryError");
-    let told: Vec<_> =
+    let found: Vec<_> =
         denials.iter().map(|denial| (denial.protection, denial.basis, denial.remedy.as_deref())).collect();
     let expected = [
         (Protection::Pids, Basis::Possible, Some("--pids N")),
         (Protection::Memory, Basis::Possible, Some("--memory SIZE")),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     assert!(denials[0].reason.contains("the limit is 7"), "{}", denials[0].reason);
 }
 
@@ -204,8 +204,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_command_says_is_told_on_plain_lines(
-        said in proptest::collection::vec((".{0,40}", 0..4usize), 0..20)
+    fn any_message_gives_denials_of_plain_text(
+        messages in proptest::collection::vec((".{0,40}", 0..4usize), 0..20)
     ) {
         const ERRORS: [&str; 4] =
             ["Read-only file system", "No such file or directory", "No space left on device", "Device or resource busy"];
@@ -215,7 +215,7 @@ proptest! {
             (workspace, judge)
         });
         let judge = &JUDGE.1;
-        let text: String = said.iter().map(|(path, error)| format!("x: '/{path}': {}\n", ERRORS[*error])).collect();
+        let text: String = messages.iter().map(|(path, error)| format!("x: '/{path}': {}\n", ERRORS[*error])).collect();
         let denials = judge.denials(text.as_bytes());
         prop_assert!(denials.len() <= MOST);
         for denial in denials {

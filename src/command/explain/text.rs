@@ -1,5 +1,5 @@
-//! What programs say when a call fails: lines with the words of an error and, beside them, a path or a destination.
-//! Pure. Knows no policy; takes hints, and rather one too few.
+//! Finds error messages in text that programs write: the words of an errno and, near them, a path or a destination. It knows
+//! no policy. It is careful: it misses a message rather than report a wrong one.
 
 #[cfg(test)]
 mod tests;
@@ -9,16 +9,16 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-/// More complaints than that are not read: the last ones count.
+/// How many messages are kept: the last ones.
 const MOST: usize = 64;
 
-/// Longest line that is looked at, in bytes; of a longer one the beginning is.
+/// How much of a line is read, in bytes.
 const LONGEST_LINE: usize = 8192;
 
-/// How many lines above an error may name what it is about, as in `Caused by:`.
+/// How many lines above an error may name its path, as with `Caused by:`.
 const NEAR: usize = 4;
 
-/// The C library's words for errors that a wall may be the reason of; in lower case, as some runtimes have them.
+/// The words of strerror(3) for errors that a wall may cause, in lower case. Some runtimes have their own words.
 const WORDS: &[(&str, Errno)] = &[
     ("read-only file system", Errno::EROFS),
     ("readonly filesystem", Errno::EROFS),
@@ -31,7 +31,7 @@ const WORDS: &[(&str, Errno)] = &[
     ("cannot allocate memory", Errno::ENOMEM),
     ("memoryerror", Errno::ENOMEM),
     ("resource temporarily unavailable", Errno::EAGAIN),
-    // dash and Python, which do not say why.
+    // dash and Python do not print the errno.
     ("cannot fork", Errno::EAGAIN),
     ("can't start new thread", Errno::EAGAIN),
     ("network is unreachable", Errno::ENETUNREACH),
@@ -39,7 +39,7 @@ const WORDS: &[(&str, Errno)] = &[
     ("permission denied", Errno::EACCES),
 ];
 
-/// Words for a name that was looked up in vain, and whether the name follows them.
+/// Words for a failed name lookup, and whether the name follows them.
 const LOOKUPS: &[(&str, bool)] = &[
     ("could not resolve host: ", true),
     ("couldn't resolve host ", true),
@@ -50,35 +50,35 @@ const LOOKUPS: &[(&str, bool)] = &[
     ("failed to lookup address information", false),
 ];
 
-/// Something that went wrong, as the command says.
+/// An error message of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// With a file or a resource: what was named beside it, if anything.
+    /// About a file or a resource, with the paths that the message may mean.
     File(Errno, Vec<Named>),
-    /// With the network.
+    /// About the network.
     Network(Trouble),
 }
 
-/// A path that a line names.
+/// A path that a message may mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) path: PathBuf,
-    /// Whether it stands in the line of the error.
-    pub(crate) beside: bool,
+    /// Whether it is in the same line as the error.
+    pub(crate) is_same_line: bool,
 }
 
-/// What is wrong with the network.
+/// A network error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// There is no way out.
+    /// There is no route.
     Unreachable,
-    /// A name was not found: which, where it was said.
+    /// A name lookup failed; the name, if the message has it.
     Name(Option<String>),
-    /// Connecting to a port was refused with EACCES.
+    /// A connection to a port failed with EACCES.
     Port(u16),
 }
 
-/// What went wrong by a text's own account; each once, the last ones of too many.
+/// The error messages in a text, each once; the last ones if there are too many.
 pub(crate) fn complaints(text: &[u8]) -> Vec<Complaint> {
     let mut found: VecDeque<Complaint> = VecDeque::new();
     let mut above: VecDeque<String> = VecDeque::new();
@@ -88,7 +88,7 @@ pub(crate) fn complaints(text: &[u8]) -> Vec<Complaint> {
         if line.trim().is_empty() {
             continue;
         }
-        if let Some(complaint) = of_line(&line, &above)
+        if let Some(complaint) = complaint(&line, &above)
             && !found.contains(&complaint)
         {
             if found.len() == MOST {
@@ -104,8 +104,8 @@ pub(crate) fn complaints(text: &[u8]) -> Vec<Complaint> {
     found.into()
 }
 
-fn of_line(line: &str, above: &VecDeque<String>) -> Option<Complaint> {
-    // ASCII only, so that places in one are places in the other.
+fn complaint(line: &str, above: &VecDeque<String>) -> Option<Complaint> {
+    // Lower case of ASCII only: offsets in `lower` are then offsets in `line`.
     let lower = line.to_ascii_lowercase();
     for (words, is_followed) in LOOKUPS {
         if let Some(at) = lower.find(words) {
@@ -113,18 +113,18 @@ fn of_line(line: &str, above: &VecDeque<String>) -> Option<Complaint> {
             return Some(Complaint::Network(Trouble::Name(host(rest).filter(|_| *is_followed))));
         }
     }
-    // The last of them: a name may be made of such words.
+    // The last match counts: a file name may contain such words.
     let found = WORDS.iter().filter_map(|(words, errno)| Some((lower.rfind(words)?, *words, *errno)));
     let (at, words, errno) = found.max_by_key(|(at, ..)| *at)?;
     let (before, after) = (line.get(..at)?, line.get(at + words.len()..)?);
     match errno {
         Errno::ENETUNREACH => return Some(Complaint::Network(Trouble::Unreachable)),
-        // Other walls that answer it do so as the host's own modes do, so that nobody can tell them apart.
+        // The modes of files also cause EACCES. Only for a connection is it clear that a wall did.
         Errno::EACCES if !lower.contains("connect") => return None,
         Errno::EACCES => return port(before).map(|port| Complaint::Network(Trouble::Port(port))),
         _ => {}
     }
-    let mut named = beside(before, after);
+    let mut named = same_line(before, after);
     if named.is_empty() && before.trim().is_empty() {
         let quoted = above.iter().rev().flat_map(|line| quoted(line));
         named = quoted.filter(|path| path.starts_with('/')).take(1).map(|path| name(&path, false)).collect();
@@ -132,9 +132,8 @@ fn of_line(line: &str, above: &VecDeque<String>) -> Option<Complaint> {
     Some(Complaint::File(errno, named))
 }
 
-/// The paths that a line names, by how sure one can be that they are meant: in quotes; in what stands before the words of
-/// the error, the nearest first; behind them.
-fn beside(before: &str, after: &str) -> Vec<Named> {
+/// The paths in the line of an error, the surest kind only: in quotes; else before the error, the nearest first; else after it.
+fn same_line(before: &str, after: &str) -> Vec<Named> {
     let in_quotes: Vec<String> = quoted(before).into_iter().chain(quoted(after)).collect();
     let mut paths: Vec<String> = in_quotes.into_iter().filter(|path| is_path(path)).collect();
     if paths.is_empty() {
@@ -148,8 +147,8 @@ fn beside(before: &str, after: &str) -> Vec<Named> {
     paths.iter().map(|path| name(path, true)).collect()
 }
 
-fn name(path: &str, beside: bool) -> Named {
-    Named { path: path.into(), beside }
+fn name(path: &str, is_same_line: bool) -> Named {
+    Named { path: path.into(), is_same_line }
 }
 
 /// `prog: PATH: words`, `prog: 1: cannot create PATH: words`, `open PATH: words`.
@@ -162,18 +161,19 @@ fn unquoted_before(before: &str) -> Vec<String> {
             return single.map(str::to_owned).into_iter().chain([path]).rev().collect();
         }
         let words: Vec<&str> = segment.split_whitespace().collect();
-        let says_so = matches!(words.first(), Some(&("cannot" | "can't" | "could" | "failed" | "unable")));
+        let is_sentence =
+            matches!(words.first(), Some(&("cannot" | "can't" | "could" | "failed" | "unable")));
         match words.as_slice() {
-            // The first segment of a line is who speaks.
+            // The first segment of a line is the name of the program.
             [word] if index > 0 && is_path(word) => return vec![(*word).to_owned()],
-            [_, _, .., last] if says_so && is_path(last) => return vec![(*last).to_owned()],
+            [_, _, .., last] if is_sentence && is_path(last) => return vec![(*last).to_owned()],
             _ => {}
         }
     }
     Vec::new()
 }
 
-/// From the first word on that begins with a slash.
+/// The rest of a segment from the first word that begins with a slash.
 fn absolute(segment: &str) -> Option<String> {
     let segment = segment.trim().trim_end_matches([')', ']', '.', ',', ';']);
     let start = if segment.starts_with('/') {
@@ -185,7 +185,7 @@ fn absolute(segment: &str) -> Option<String> {
     segment.get(start..).filter(|path| is_path(path)).map(str::to_owned)
 }
 
-/// What stands in quotes of one kind.
+/// All texts in quotes.
 fn quoted(line: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut rest = line;
@@ -193,11 +193,11 @@ fn quoted(line: &str) -> Vec<String> {
         let close = match open {
             '\u{2018}' => '\u{2019}',
             '\u{201c}' => '\u{201d}',
-            // GNU programs of old: `this'.
+            // Old GNU programs write `this'.
             '`' => '`',
             same => same,
         };
-        // An apostrophe in a word opens nothing.
+        // An apostrophe inside a word does not open a quote.
         let in_word =
             rest.get(..at).and_then(|text| text.chars().next_back()).is_some_and(char::is_alphanumeric);
         rest = rest.get(at + open.len_utf8()..).unwrap_or_default();
@@ -212,7 +212,7 @@ fn quoted(line: &str) -> Vec<String> {
     found
 }
 
-/// Whether it could be meant as a path: no sentence, no option, no address.
+/// Whether a text may be a path: not a sentence, an option or a URL.
 fn is_path(text: &str) -> bool {
     let is_short = !text.is_empty() && text.len() < 4096;
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -224,7 +224,7 @@ fn is_path(text: &str) -> bool {
         && (text.starts_with('/') || !text.contains(' '))
 }
 
-/// A name of a host at the beginning.
+/// The host name at the beginning of a text.
 fn host(text: &str) -> Option<String> {
     let is_part = |c: &char| c.is_ascii_alphanumeric() || ".-_".contains(*c);
     let host: String =
@@ -233,7 +233,7 @@ fn host(text: &str) -> Option<String> {
     (!host.is_empty()).then(|| host.to_ascii_lowercase())
 }
 
-/// The port of a connection: `port 25: `, `10.0.0.1:25: `.
+/// The port of a connection in text like `port 25: ` or `10.0.0.1:25: `.
 fn port(before: &str) -> Option<u16> {
     let before = before.trim_end().trim_end_matches([':', '(', ' ']);
     let words: Vec<&str> = before.split([' ', ',']).filter(|word| !word.is_empty()).collect();
@@ -248,7 +248,7 @@ fn port(before: &str) -> Option<u16> {
     number(port).filter(|_| is_address)
 }
 
-/// Without the sequences by which terminals are coloured.
+/// Removes terminal colour sequences.
 fn without_colours(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut rest = line.chars().peekable();

@@ -113,8 +113,7 @@ fn wanted(offers: &[Controller]) -> Vec<Controller> {
 }
 
 /// Checks that a cgroup holds no process but this one, which can move out: a cgroup with processes cannot
-/// enable controllers
-/// for its children (cgroups(7), "no internal processes").
+/// enable controllers for its children (cgroups(7), "no internal processes").
 fn usable(spot: &CgroupDirectory) -> Result<CgroupPlace, MissingCgroup> {
     if spot.others > 0 && !spot.is_root {
         let reason = format!(

@@ -1,4 +1,4 @@
-//! Hosts that we do not have, and what groups they get.
+//! Which cgroups Kennel makes, on hosts other than the test's.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::policy::units::Size;
 
 const USUAL: [Controller; 4] = [Memory, Pids, Cpu, Io];
 
-/// One that the caller may do anything with and is alone in.
+/// A cgroup that the caller fully controls and is alone in.
 fn spot(path: &str) -> CgroupDirectory {
     CgroupDirectory {
         path: path.into(),
@@ -55,7 +55,7 @@ fn a_scope_of_its_own_is_left_and_used() {
     let place = found(&facts(spot("/c/u/k.scope"), foreign("/c/u")), false).expect("delegated");
     assert_eq!((&*place.path, place.leave), (Path::new("/c/u/k.scope"), true));
     assert_eq!((&*place.enable, &*place.controllers), (&USUAL[..], &USUAL[..]));
-    // What is given already needs no telling.
+    // A controller that is enabled already is not enabled again.
     let giving = CgroupDirectory { gives: vec![Memory, Pids], holds_us: false, ..spot("/c/u") };
     assert_eq!(found(&facts(giving, foreign("/c")), false).expect("delegated").enable, [Cpu, Io]);
 }
@@ -63,8 +63,8 @@ fn a_scope_of_its_own_is_left_and_used() {
 #[test]
 fn a_group_with_others_in_it_is_no_place_and_says_so() {
     let crowded = CgroupDirectory { others: 3, ..spot("/c/u/k.scope") };
-    let said = lack(&facts(crowded, foreign("/c/u")), false);
-    assert_eq!(said, "/c/u/k.scope holds 3 other processes, so it can give no limits to groups in it");
+    let reason = lack(&facts(crowded, foreign("/c/u")), false);
+    assert_eq!(reason, "/c/u/k.scope holds 3 other processes, so it can give no limits to groups in it");
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn the_group_above_is_taken_only_where_it_is_delegated() {
         let place = found(&facts(own.clone(), above(marked, is_edge)), false);
         assert_eq!(place.as_ref().is_ok_and(|place| !place.leave), taken, "{marked} {is_edge} {place:?}");
     }
-    // To real root everything is writable: only the mark counts.
+    // Real root can write everywhere, so only the mark of the service manager counts.
     let own = CgroupDirectory { writable: true, ..own };
     assert!(
         found(&facts(own.clone(), above(true, false)), true).expect("marked").path.ends_with("k.service")
     );
-    // Where this program went by itself is as good as where it came from.
+    // A cgroup that this program moved itself into counts like the one that it left.
     let host = spot("/c/u/k.scope/kennel-host");
     let scope = CgroupDirectory { holds_us: false, ..spot("/c/u/k.scope") };
     let place =
@@ -96,16 +96,16 @@ fn real_root_has_the_top_as_it_is() {
     let facts = Cgroups { top: Some(top.clone()), ..facts(own, foreign("/sys/fs/cgroup/system.slice")) };
     let place = found(&facts, true).expect("root");
     assert_eq!((&*place.path, &*place.enable), (Path::new("/sys/fs/cgroup"), &[][..]));
-    // What it does not give is not given by us.
+    // Kennel enables no further controller at the top.
     let poor = CgroupDirectory { gives: vec![Pids], ..top.clone() };
     let without = Cgroups { top: Some(poor), ..facts.clone() };
     assert!(lack(&without, true).contains("has no memory controller"));
-    // The root of a container's namespace is one like any other.
+    // The root of a container's cgroup namespace is an ordinary cgroup.
     let container = CgroupDirectory { is_root: false, ..spot("/sys/fs/cgroup") };
     let inside =
         Cgroups { top: Some(container.clone()), own: Some(container), parent: None, of_v1: Vec::new() };
     assert!(found(&inside, true).expect("writable").leave);
-    // And nobody else has it.
+    // An ordinary user does not get it.
     assert!(
         lack(&facts, false).ends_with("others, so it can give no limits to groups in it")
             || found(&facts, false).is_err()
@@ -115,15 +115,15 @@ fn real_root_has_the_top_as_it_is() {
 #[test]
 fn hosts_without_it_say_what_they_have() {
     assert_eq!(lack(&Cgroups::default(), true), "no cgroup v2 hierarchy is mounted here");
-    let said = lack(&facts(foreign("/c/user.slice/s.scope"), foreign("/c/user.slice")), false);
-    assert_eq!(said, "/c/user.slice/s.scope is not delegated to the caller");
+    let reason = lack(&facts(foreign("/c/user.slice/s.scope"), foreign("/c/user.slice")), false);
+    assert_eq!(reason, "/c/user.slice/s.scope is not delegated to the caller");
     let bare = CgroupDirectory { is_root: true, offers: Vec::new(), ..spot("/c/unified") };
     let hybrid =
         Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
     let lack = found(&hybrid, true).expect_err("hybrid");
     assert_eq!(lack.reason, "cgroup v1 has memory, pids here, and cgroup v2 at /c/unified does not");
     assert!(lack.remedy.contains("systemd.unified_cgroup_hierarchy=1"));
-    // Nor would it help an ordinary user to have that one delegated.
+    // Delegation would not help an ordinary user there.
     let bare = CgroupDirectory { writable: false, reachable: false, marked: false, ..spot("/c/unified") };
     let bare = CgroupDirectory { is_root: true, offers: Vec::new(), ..bare };
     let facts = Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
@@ -160,7 +160,7 @@ fn groups_of(
     plan(&policy, &Host::detect(), place, shape, disks.to_vec())
 }
 
-fn said(settings: &[Setting]) -> Vec<String> {
+fn contents(settings: &[Setting]) -> Vec<String> {
     settings.iter().map(|setting| format!("{} {}", setting.file, setting.value)).collect()
 }
 
@@ -191,32 +191,32 @@ fn one_shots_have_all_limits_to_themselves() {
         "io.max 8:0 rbps=1048576 wiops=9",
         "io.max 259:1 rbps=1048576 wiops=9",
     ];
-    assert_eq!(said(&plan.leaf), expected);
+    assert_eq!(contents(&plan.leaf), expected);
 }
 
 #[test]
 fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
     let groups = groups_of(all(), SandboxKind::Session { ready: 2 }, &[Memory, Pids], &[]);
-    assert!(groups.hold(Memory) && !groups.hold(Io) && !groups.hold(Cpuset));
+    assert!(groups.enforces(Memory) && !groups.enforces(Io) && !groups.enforces(Cpuset));
     let plan = groups.plan.clone().expect("a plan");
-    assert_eq!(said(&plan.shared), ["memory.swap.max 0", "memory.max 67108864", "pids.max 28"]);
-    assert_eq!(said(&plan.leaf), ["memory.oom.group 1", "pids.max 21"]);
+    assert_eq!(contents(&plan.shared), ["memory.swap.max 0", "memory.max 67108864", "pids.max 28"]);
+    assert_eq!(contents(&plan.leaf), ["memory.oom.group 1", "pids.max 21"]);
     let wanted = Limits {
         memory: Some(Size::from_bytes(1 << 20)),
         pids: Some(3),
         cpus: Some(1.0),
         ..Limits::default()
     };
-    let tight = groups.of_command(&all(), &wanted);
-    assert_eq!(said(&tight), ["memory.swap.max 0", "memory.max 1048576", "pids.max 4"]);
-    assert!(CgroupPlan::default().of_command(&all(), &wanted).is_empty());
+    let tight = groups.for_command(&all(), &wanted);
+    assert_eq!(contents(&tight), ["memory.swap.max 0", "memory.max 1048576", "pids.max 4"]);
+    assert!(CgroupPlan::default().for_command(&all(), &wanted).is_empty());
 }
 
 #[test]
 fn processors_are_held_by_those_who_asked_and_io_where_there_is_a_disk() {
     let limits = Limits { cpuset: None, ..all() };
     let groups = groups_of(limits, SandboxKind::OneShot, &Controller::ALL, &[]);
-    assert!(!groups.hold(Cpuset) && !groups.hold(Io));
+    assert!(!groups.enforces(Cpuset) && !groups.enforces(Io));
     assert!(groups.lack(Io).expect("a reason").reason.contains("block device"));
     assert!(groups.lack(Cpuset).expect("a reason").reason.contains("no cpuset controller"));
 }
@@ -245,7 +245,7 @@ proptest! {
         prop_assert!((quota as f64 / period as f64 - cpus).abs() <= f64::max(0.001, cpus * 0.01));
     }
 
-    /// Whatever is found, groups are made only in what is writable, and nobody is moved who cannot be.
+    /// On any host, cgroups are made only in a writable cgroup, and no other process is in the way.
     #[test]
     fn nothing_is_assumed(own in spots("/t/p/o"), parent in spots("/t/p"), top in spots("/t"), is_root: bool) {
         let facts = Cgroups { top: Some(top), own: Some(own), parent: Some(parent), of_v1: Vec::new() };

@@ -1,5 +1,5 @@
-//! Policies compiled for hosts we do not have: what is required and missing is refused, what is optional and
-//! missing is reported, and whatever compiles is a plan that the inside can read.
+//! Policies compiled for hosts other than the test's. A missing protection is refused if it is required, and
+//! reported if it is optional. Every plan that compiles can be read by the inside.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::report::error::Error;
 use crate::sys::birth::Users;
 use crate::view::inputs::SandboxKind;
 
-/// A machine that has everything but groups.
+/// A host that has everything except cgroups.
 pub(crate) fn host() -> Host {
     Host {
         kernel: Version(6, 18),
@@ -49,7 +49,7 @@ fn caller(home: &Path) -> Caller {
     }
 }
 
-/// A home with a workspace `repo` in it.
+/// A home directory with a workspace `repo`.
 fn home() -> tempfile::TempDir {
     let home = tempfile::tempdir().expect("a temporary directory");
     fs::create_dir(home.path().join("repo")).expect("a directory");
@@ -66,12 +66,12 @@ fn steps(compiled: &Compiled) -> Vec<Step<'_>> {
     sections
         .into_iter()
         .flat_map(|bytes| entries(bytes))
-        .map(|entry| entry.expect("a whole entry").step)
+        .map(|entry| entry.expect("a complete entry").step)
         .collect()
 }
 
 #[test]
-fn walls_go_up_in_the_order_the_kernel_needs() {
+fn steps_come_in_the_order_that_the_kernel_needs() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let compiled = compiled(&policy, &host(), home.path()).expect("compiles");
@@ -88,7 +88,7 @@ fn walls_go_up_in_the_order_the_kernel_needs() {
         at(|step| matches!(step, Step::Seccomp { .. })),
     ];
     assert!(order.is_sorted(), "{order:?}");
-    assert!(matches!(steps.last(), Some(Step::Seccomp { .. })), "nothing runs without the filter after it");
+    assert!(matches!(steps.last(), Some(Step::Seccomp { .. })), "the filter is the last step");
     let restricted =
         entries(&compiled.payload.bytes).flatten().any(|e| matches!(e.step, Step::LandlockRestrict {}));
     assert!(restricted, "the payload enters the Landlock domain");
@@ -128,7 +128,7 @@ fn degrade_makes_walls_optional_but_not_the_sandbox() {
 }
 
 #[test]
-fn an_old_kernel_is_refused_in_one_sentence() {
+fn an_old_kernel_is_refused() {
     let home = home();
     let old = Host { kernel: Version(5, 10), landlock_abi: 0, ..host() };
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
@@ -138,7 +138,7 @@ fn an_old_kernel_is_refused_in_one_sentence() {
 }
 
 #[test]
-fn root_alone_goes_without_a_user_namespace_and_only_where_the_policy_may() {
+fn only_root_may_lack_a_user_namespace_and_only_if_the_policy_allows_it() {
     let home = home();
     let refusing = Host { user_namespaces: false, ..host() };
     let degrade =
@@ -161,14 +161,14 @@ fn root_alone_goes_without_a_user_namespace_and_only_where_the_policy_may() {
             let maps = steps(&compiled).iter().any(|step| matches!(step, Step::Write { .. }));
             let separate = steps(&compiled).iter().any(|step| matches!(step, Step::Separate {}));
             assert_eq!((maps, separate), (!without, without));
-            let state = compiled.enforcement.get(Protection::UserNamespace).expect("told").state;
+            let state = compiled.enforcement.get(Protection::UserNamespace).expect("reported").state;
             assert_eq!(state, if without { State::Off } else { State::Enforced });
         }
     }
 }
 
 #[test]
-fn without_a_user_namespace_nothing_that_would_reach_the_host_may_be_skipped() {
+fn without_a_user_namespace_no_step_that_protects_the_host_is_optional() {
     let home = home();
     let refusing = Host { user_namespaces: false, ..host() };
     let root = Caller { uid: 0, gid: 0, ..caller(home.path()) };
@@ -181,7 +181,7 @@ fn without_a_user_namespace_nothing_that_would_reach_the_host_may_be_skipped() {
             let firm = matches!(entry.step, Step::Unshare { .. } | Step::Separate {} | Step::Seccomp { .. });
             assert!(!firm || !entry.optional, "{:?}", entry.step);
         }
-        // Mounts are separate before there is one.
+        // Mounts stop to propagate before the first is made.
         let steps = steps(&compiled);
         let at = |wanted: fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("there");
         let separate = at(|step| matches!(step, Step::Separate {}));
@@ -196,7 +196,7 @@ fn without_a_user_namespace_nothing_that_would_reach_the_host_may_be_skipped() {
 }
 
 #[test]
-fn landlock_asks_for_no_right_that_the_abi_lacks() {
+fn landlock_handles_only_rights_of_the_abi() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let rights = |abi: u32| {
@@ -237,7 +237,7 @@ fn sockets_of_the_proxy_are_in_the_first_message() {
         };
         (0..).map_while(listen).flatten().collect()
     };
-    // A port above 1023 may be a server's inside.
+    // A port above 1023 may belong to a server of the command.
     assert_eq!(listens(&policy), [(1, 3128), (2, 53), (1, 80), (1, 443), (1, 22)]);
     policy.network.transparent = Some(false);
     assert_eq!(listens(&policy), [(1, 3128)]);
@@ -249,7 +249,7 @@ fn sockets_of_the_proxy_are_in_the_first_message() {
 }
 
 #[test]
-fn no_proxy_without_a_network_of_its_own() {
+fn a_proxy_requires_a_network_namespace() {
     let home = home();
     let mut policy =
         Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
@@ -261,11 +261,11 @@ fn no_proxy_without_a_network_of_its_own() {
     };
     assert!(optional(&policy), "as the policy says");
     policy.network.allow.push("a.example:443".to_owned());
-    assert!(!optional(&policy), "the proxy would be open to the host, and the host to the command");
+    assert!(!optional(&policy), "with a proxy the network namespace is required");
 }
 
 #[test]
-fn ports_of_the_host_are_narrowed_by_landlock_or_refused() {
+fn ports_of_the_host_are_restricted_by_landlock_or_refused() {
     let home = home();
     let policy = Policy::profile(Profile::FullDev, home.path().join("repo")).allow("*:443");
     let ruleset = |abi| {
@@ -285,7 +285,7 @@ fn ports_of_the_host_are_narrowed_by_landlock_or_refused() {
 }
 
 #[test]
-fn ports_of_the_host_are_not_narrowed_without_seccomp() {
+fn port_rules_need_seccomp() {
     let home = home();
     let mut policy = Policy::profile(Profile::FullDev, home.path().join("repo")).allow("*:443");
     policy.require.set(Protection::Seccomp, Requirement::IfAvailable);
@@ -299,26 +299,26 @@ fn ports_of_the_host_are_not_narrowed_without_seccomp() {
     let bare = Host { seccomp: false, ..host() };
     let error = compiled(&policy, &bare, home.path()).expect_err("required").to_string();
     assert!(error.contains("landlock_network") && error.contains("Fast Open"), "{error}");
-    assert_eq!(of_filters(&policy), [false], "what is required rests on it");
+    assert_eq!(of_filters(&policy), [false], "required port rules need the filter");
     policy.require.set(Protection::LandlockNetwork, Requirement::IfAvailable);
     let enforcement = compiled(&policy, &bare, home.path()).expect("compiles").enforcement;
     let entry = enforcement.get(Protection::LandlockNetwork).expect("there");
     assert!(entry.state == State::Degraded && entry.detail.contains("Fast Open"), "{entry:?}");
     assert_eq!(of_filters(&policy), [true]);
-    // A filter that the kernel refuses is no other than one that it does not have.
+    // A filter that the kernel refuses counts like one that it lacks.
     let mut enforcement = compiled(&policy, &host(), home.path()).expect("compiles").enforcement;
     let step = Step::Seccomp { program: &[] };
     crate::launch::prepared::step_skipped(Some((Protection::Seccomp, step)), libc::EINVAL, &mut enforcement);
     let entry = enforcement.get(Protection::LandlockNetwork).expect("there");
     assert_eq!(entry.state, State::Degraded, "{entry:?}");
-    // What is off stays off.
+    // An entry that is off stays off.
     let older = Host { landlock_abi: 3, ..bare };
     let enforcement = compiled(&policy, &older, home.path()).expect("compiles").enforcement;
     assert_eq!(enforcement.get(Protection::LandlockNetwork).map(|entry| entry.state), Some(State::Off));
 }
 
 #[test]
-fn a_toolchain_variable_cannot_reach_for_secrets() {
+fn a_toolchain_variable_cannot_show_secrets() {
     let home = home();
     for name in [".ssh", ".cargo"] {
         fs::create_dir(home.path().join(name)).expect("a directory");
@@ -373,7 +373,7 @@ fn mounts() -> impl Strategy<Value = Mount> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever grants say of each other, the answer is a plan that can be read, or an error that names a path.
+    /// Any combination of grants gives a plan that can be read, or an error that names a path.
     #[test]
     fn any_mounts_compile_or_are_refused(mounts in proptest::collection::vec(mounts(), 0..6)) {
         let home = home();
@@ -398,11 +398,11 @@ fn of_session(policy: &Policy, home: &Path) -> Compiled {
 }
 
 fn section(bytes: &[u8]) -> Vec<Step<'_>> {
-    entries(bytes).map(|entry| entry.expect("a whole entry").step).collect()
+    entries(bytes).map(|entry| entry.expect("a complete entry").step).collect()
 }
 
 #[test]
-fn a_zygote_has_nothing_to_gain_and_keeps_what_workers_need() {
+fn a_zygote_cannot_gain_privileges_and_keeps_those_that_workers_need() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let compiled = of_session(&policy, home.path());
@@ -414,30 +414,36 @@ fn a_zygote_has_nothing_to_gain_and_keeps_what_workers_need() {
         at(|step| matches!(step, Step::Seccomp { .. })),
     ];
     assert!(order.is_sorted(), "{order:?}");
-    assert!(!setup.iter().any(|step| matches!(step, Step::DropCapabilities {})), "workers need them");
+    assert!(
+        !setup.iter().any(|step| matches!(step, Step::DropCapabilities {})),
+        "workers need the capabilities"
+    );
 }
 
 #[test]
-fn a_worker_has_its_own_places_before_its_walls() {
+fn a_worker_gets_its_own_directories_before_its_walls() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let compiled = of_session(&policy, home.path());
     let worker = section(&compiled.worker.bytes);
     assert!(matches!(worker.first(), Some(Step::Unshare { .. })));
-    assert!(matches!(worker.get(1), Some(Step::EnterRoot {})), "descriptors from before lead elsewhere");
+    assert!(
+        matches!(worker.get(1), Some(Step::EnterRoot {})),
+        "older descriptors refer to the old mount namespace"
+    );
     let mounted = |wanted: &[u8]| {
         worker.iter().any(|step| matches!(step, Step::Mount { kind, .. } if kind.to_bytes() == wanted))
     };
     assert!(mounted(b"proc") && mounted(b"devpts") && mounted(b"tmpfs"));
     let walls = section(&compiled.walls.bytes);
-    assert!(matches!(walls.last(), Some(Step::Seccomp { .. })), "nothing runs without the filter after it");
+    assert!(matches!(walls.last(), Some(Step::Seccomp { .. })), "the filter is the last step");
     assert!(walls.iter().any(|step| matches!(step, Step::DropCapabilities {})));
     let one_shot = self::compiled(&policy, &host(), home.path()).expect("compiles");
-    assert!(one_shot.worker.bytes.is_empty(), "PID 1 of a one-shot is fresh as it is");
+    assert!(one_shot.worker.bytes.is_empty(), "PID 1 of a one-shot needs no renewal");
 }
 
 #[test]
-fn shared_places_are_not_renewed_but_for_shared_memory() {
+fn of_shared_directories_only_shared_memory_is_renewed() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo")).tmp(TmpLife::Session);
     let compiled = of_session(&policy, home.path());
@@ -465,7 +471,7 @@ fn the_first_message_holds_every_first_step() {
 }
 
 #[test]
-fn an_overlay_takes_a_kernel_that_keeps_its_changes() {
+fn an_overlay_needs_a_kernel_that_can_keep_its_changes() {
     let home = home();
     let policy = Policy::profile(Profile::NoNetwork, home.path().join("repo")).overlay(Overlay::default());
     let old = Host { kernel: Version(6, 5), ..host() };

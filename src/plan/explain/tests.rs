@@ -1,4 +1,4 @@
-//! What is made of a path, place by place, on views made by hand.
+//! Explanations of errors, on views that are made by hand.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,8 +6,9 @@ use std::os::unix::fs::symlink;
 use super::*;
 use crate::view::source::BindSource;
 
-/// A view over a directory of the host: shown writable at /rw, read-only at /ro, and what else there can be.
-fn terms(host: &Path) -> Terms {
+/// A view that shows a directory of the host writable at /rw and read-only at /deep/er/ro, with one entry of every
+/// other kind.
+fn explainer(host: &Path) -> Explainer {
     let mut view = View::default();
     let source = || BindSource::resolve(host).expect("a directory");
     let bind = |access| Node::Bind { source: source(), access };
@@ -24,7 +25,7 @@ fn terms(host: &Path) -> Terms {
     view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
     view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
     view.wall("protected path", Path::new("/rw/hooks"), bind(Access::Read), Protection::ProtectedPaths);
-    Terms {
+    Explainer {
         view: view.into(),
         read_only_workspace: false,
         private: TmpfsSize::from_bytes(2 << 20),
@@ -40,19 +41,19 @@ fn host() -> tempfile::TempDir {
     host
 }
 
-/// Subject, whether it is certain, and the flag.
-fn explain(terms: &Terms, path: &str, errno: Errno) -> Option<(String, bool, Option<String>)> {
-    let denial = terms.explain(Path::new(path), errno, &[])?;
+/// The subject, whether the reason is certain, and the recommended flag.
+fn explain(explainer: &Explainer, path: &str, errno: Errno) -> Option<(String, bool, Option<String>)> {
+    let denial = explainer.explain(Path::new(path), errno, &[])?;
     Some((denial.subject, denial.basis.is_certain(), denial.remedy))
 }
 
 #[test]
-fn read_only_is_certain_where_nothing_can_be_written() {
+fn a_read_only_path_is_explained_with_certainty() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     let source = host.path().canonicalize().expect("canonical").display().to_string();
     let certain = |path: &str| {
-        let (subject, certain, flag) = explain(&terms, path, Errno::EROFS).expect(path);
+        let (subject, certain, flag) = explain(&explainer, path, Errno::EROFS).expect(path);
         assert!(certain, "{path}");
         (subject, flag)
     };
@@ -69,58 +70,58 @@ fn read_only_is_certain_where_nothing_can_be_written() {
 }
 
 #[test]
-fn what_can_be_written_is_not_explained() {
+fn a_writable_path_is_not_explained() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     for path in ["/rw/x", "/rw/../rw/x", "/tmp/x", "/scratch/x", "/etc/passwd/x", "x", ""] {
-        assert_eq!(explain(&terms, path, Errno::EROFS), None, "{path}");
+        assert_eq!(explain(&explainer, path, Errno::EROFS), None, "{path}");
     }
     for errno in [Errno::EACCES, Errno::EPERM, Errno::ENOTDIR, Errno::EXDEV] {
-        assert_eq!(explain(&terms, "/usr/x", errno), None, "the host answers {errno} as well");
+        assert_eq!(explain(&explainer, "/usr/x", errno), None, "the host answers {errno} as well");
     }
 }
 
 #[test]
-fn what_is_not_shown_is_possible_and_what_is_shown_is_not_ours() {
+fn a_hidden_path_is_a_possible_reason_and_a_shown_one_is_none() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     for path in ["/srv/x", "/run/x", "/deep/x", "/tmp/x", "/scratch/x", "/rw/.ssh/id"] {
         let flag = Some(format!("--ro {path}"));
-        assert_eq!(explain(&terms, path, Errno::ENOENT), Some((path.to_owned(), false, flag)), "{path}");
+        assert_eq!(explain(&explainer, path, Errno::ENOENT), Some((path.to_owned(), false, flag)), "{path}");
     }
     for path in ["/usr/x", "/rw/x", "/deep", "/deep/er", "/", "/proc/x", "/tmp", "/etc/passwd/x", "/rw/.ssh"]
     {
-        assert_eq!(explain(&terms, path, Errno::ENOENT), None, "{path}");
+        assert_eq!(explain(&explainer, path, Errno::ENOENT), None, "{path}");
     }
 }
 
 #[test]
-fn a_flag_is_named_where_it_can_be_written_and_would_help() {
+fn a_flag_is_recommended_only_if_it_can_be_typed() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     for path in ["/srv/a b", "/srv/$(x)", "/srv/a:b", "/srv/a'b", "/srv/a\nb"] {
-        let (_, _, flag) = explain(&terms, path, Errno::ENOENT).expect(path);
+        let (_, _, flag) = explain(&explainer, path, Errno::ENOENT).expect(path);
         assert_eq!(flag, None, "{path}");
     }
 }
 
 #[test]
-fn mount_points_stay_in_their_places() {
+fn mount_points_cannot_be_moved() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     for path in ["/rw/hooks", "/rw/.ssh", "/tmp", "/usr"] {
-        assert_eq!(explain(&terms, path, Errno::EBUSY), Some((path.to_owned(), true, None)), "{path}");
+        assert_eq!(explain(&explainer, path, Errno::EBUSY), Some((path.to_owned(), true, None)), "{path}");
     }
     for path in ["/rw/x", "/rw/hooks/x", "/run", "/bin"] {
-        assert_eq!(explain(&terms, path, Errno::EBUSY), None, "{path}");
+        assert_eq!(explain(&explainer, path, Errno::EBUSY), None, "{path}");
     }
 }
 
 #[test]
-fn full_places_have_their_sizes() {
+fn a_full_file_system_is_explained_with_its_size() {
     let host = host();
-    let terms = terms(host.path());
-    let full = |path| terms.explain(Path::new(path), Errno::ENOSPC, &[]).map(|denial| denial.reason);
+    let explainer = explainer(host.path());
+    let full = |path| explainer.explain(Path::new(path), Errno::ENOSPC, &[]).map(|denial| denial.reason);
     let private = "private places hold 2M and 512 inodes together; --tmp-size 4M would give more";
     assert_eq!(full("/tmp/x").as_deref(), Some(private));
     assert_eq!(
@@ -131,15 +132,15 @@ fn full_places_have_their_sizes() {
 }
 
 #[test]
-fn links_are_followed_in_what_is_shown_and_nowhere_else() {
+fn links_are_followed_only_inside_the_view() {
     let host = host();
     symlink("/srv/x", host.path().join("out")).expect("a link");
     symlink("../usr", host.path().join("up")).expect("a link");
     symlink("loop", host.path().join("loop")).expect("a link");
-    // What the host's link leads to is never asked: the same name inside is another thing.
+    // Resolved inside: the same path on the host is another file.
     symlink(host.path().join("out"), host.path().join("host")).expect("a link");
-    let terms = terms(host.path());
-    let subject = |path, errno| explain(&terms, path, errno).map(|(subject, ..)| subject);
+    let explainer = explainer(host.path());
+    let subject = |path, errno| explain(&explainer, path, errno).map(|(subject, ..)| subject);
     assert_eq!(subject("/rw/out", Errno::ENOENT).as_deref(), Some("/srv/x"));
     assert_eq!(subject("/rw/out/y", Errno::ENOENT).as_deref(), Some("/srv/x/y"));
     assert_eq!(subject("/rw/up/x", Errno::EROFS).as_deref(), Some("/usr/x"));
@@ -152,17 +153,17 @@ fn links_are_followed_in_what_is_shown_and_nowhere_else() {
 }
 
 #[test]
-fn what_a_command_goes_without_is_told_of_that_command() {
+fn restrictions_of_a_command_explain_its_errors() {
     let host = host();
-    let terms = terms(host.path());
-    let narrowed = [Restriction::ReadOnly("/rw".into()), Restriction::Hide("/deep/er/ro".into())];
-    let told = |path: &str, errno| {
-        let denial = terms.explain(Path::new(path), errno, &narrowed)?;
+    let explainer = explainer(host.path());
+    let restrictions = [Restriction::ReadOnly("/rw".into()), Restriction::Hide("/deep/er/ro".into())];
+    let denied = |path: &str, errno| {
+        let denial = explainer.explain(Path::new(path), errno, &restrictions)?;
         Some((denial.reason, denial.basis, denial.remedy))
     };
     let writing = "the command was started without writing there".to_owned();
-    assert_eq!(told("/rw/x", Errno::EROFS), Some((writing, Basis::Derived, None)));
+    assert_eq!(denied("/rw/x", Errno::EROFS), Some((writing, Basis::Derived, None)));
     let hidden = "the command was started without it".to_owned();
-    assert_eq!(told("/deep/er/ro/x", Errno::ENOENT), Some((hidden, Basis::Possible, None)));
-    assert_eq!(told("/rw/x", Errno::ENOENT), None);
+    assert_eq!(denied("/deep/er/ro/x", Errno::ENOENT), Some((hidden, Basis::Possible, None)));
+    assert_eq!(denied("/rw/x", Errno::ENOENT), None);
 }

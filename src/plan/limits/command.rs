@@ -23,8 +23,7 @@ pub(crate) struct Tightened {
 }
 
 /// The limits of a command that asks for `wanted`, under a policy with the limits `session`. `descriptors`
-/// holds if neither
-/// limits open files.
+/// holds if neither limits open files.
 ///
 /// # Errors
 /// A limit above the policy's, or one that a single command cannot have.
@@ -38,9 +37,9 @@ pub(crate) fn tightened(
     let wanted = wanted.unwrap_or(&none);
     // Whether there is an output limit to end by is known only once both are combined.
     Limits { output_ends: false, ..wanted.clone() }.check()?;
-    let for_all = [
-        ("pids", wanted.pids.is_some() && !groups.hold(Controller::Pids)),
-        ("cpus", wanted.cpus.is_some() && !groups.hold(Controller::Cpu)),
+    let session_only = [
+        ("pids", wanted.pids.is_some() && !groups.enforces(Controller::Pids)),
+        ("cpus", wanted.cpus.is_some() && !groups.enforces(Controller::Cpu)),
         ("cpuset", wanted.cpuset.is_some()),
         ("io", wanted.io.is_some()),
         ("swap", wanted.swap.is_some()),
@@ -48,7 +47,7 @@ pub(crate) fn tightened(
         ("tmp_size", wanted.tmp_size.is_some()),
         ("tmp_inodes", wanted.tmp_inodes.is_some()),
     ];
-    if let Some((name, _)) = for_all.into_iter().find(|(_, wanted)| *wanted) {
+    if let Some((name, _)) = session_only.into_iter().find(|(_, wanted)| *wanted) {
         return Err(refused(name, "is one of the policy, not of a single command"));
     }
     let mut limits = session.clone();
@@ -72,12 +71,12 @@ pub(crate) fn tightened(
             steps.push(protection, &rlimit(resource, value));
         }
     };
-    let of_process = wanted.memory.filter(|_| !groups.hold(Controller::Memory));
-    limit(Protection::Memory, libc::RLIMIT_DATA, of_process.map(Size::bytes));
+    let rlimit_data = wanted.memory.filter(|_| !groups.enforces(Controller::Memory));
+    limit(Protection::Memory, libc::RLIMIT_DATA, rlimit_data.map(Size::bytes));
     limit(Protection::FileSize, libc::RLIMIT_FSIZE, wanted.file_size.map(Size::bytes));
     limit(Protection::OpenFiles, libc::RLIMIT_NOFILE, limits.open_files);
     limit(Protection::CpuTime, libc::RLIMIT_CPU, wanted.cpu_time.map(Span::whole_seconds));
-    Ok(Tightened { steps: steps.bytes, limits, settings: groups.of_command(session, wanted) })
+    Ok(Tightened { steps: steps.bytes, limits, settings: groups.for_command(session, wanted) })
 }
 
 /// Sets the limit to `wanted`, if that is not above `kept`.

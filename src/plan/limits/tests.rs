@@ -1,5 +1,4 @@
-//! How processes are counted on hosts we do not have. Writing `kernel.pid_max` where it is the host's would be the worst
-//! that a limit could do.
+//! How processes are counted on hosts other than the test's. Above all, `kernel.pid_max` of the host is never written.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,21 +44,24 @@ fn policy(home: &Path, pids: Option<u64>) -> Policy {
     Policy::profile(Profile::NoNetwork, home).limits(Limits { pids, ..Limits::default() })
 }
 
-/// The kernel would take no less.
 #[test]
-fn pid_max_is_what_the_kernel_takes_at_least() {
+fn pid_max_is_at_least_what_the_kernel_takes() {
     let host = |possible_cpus| Host { possible_cpus, ..host() };
     for (processors, numbers, more) in
         [(0, 321, 300), (4, 321, 300), (40, 321, 300), (64, 512, 491), (8192, 65536, 65515)]
     {
-        let (by, state, how) = crate::plan::limits::by_pid_max(&host(processors), 21, "");
-        assert!(matches!(by, crate::plan::limits::By::PidMax(most) if most == numbers), "{processors}");
-        assert_eq!(state, State::Degraded);
+        let limit = crate::plan::limits::by_pid_max(&host(processors), 21, "");
+        assert!(
+            matches!(limit.by, crate::plan::limits::PidMeans::PidMax(most) if most == numbers),
+            "{processors}"
+        );
+        assert_eq!(limit.state, State::Degraded);
+        let how = limit.detail;
         assert!(how.ends_with(&format!("is used instead, which allows up to {more} more")), "{how}");
     }
 }
 
-/// What is written to pid_max, by whichever section.
+/// What any section writes to pid_max.
 fn pid_max(compiled: &Compiled) -> Vec<String> {
     let sections =
         [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls, &compiled.payload];
@@ -86,7 +88,7 @@ fn state(compiled: &Compiled) -> Option<State> {
 }
 
 #[test]
-fn each_user_and_kernel_has_its_way_to_count_processes() {
+fn processes_are_counted_by_user_and_kernel_version() {
     let home = tempfile::tempdir().expect("a directory");
     let (one, many) = (SandboxKind::OneShot, SandboxKind::Session { ready: 2 });
     for (uid, kernel, shape, expected) in [
@@ -100,14 +102,18 @@ fn each_user_and_kernel_has_its_way_to_count_processes() {
     ] {
         let compiled =
             compiled(uid, kernel, shape, &policy(home.path(), Some(20)), home.path()).expect("compiles");
-        let (soft, written, said) = expected;
-        assert_eq!((rlimit(&compiled), state(&compiled)), (soft, Some(said)), "{uid} {kernel} {shape:?}");
+        let (soft, written, state_there) = expected;
+        assert_eq!(
+            (rlimit(&compiled), state(&compiled)),
+            (soft, Some(state_there)),
+            "{uid} {kernel} {shape:?}"
+        );
         assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {shape:?}");
     }
 }
 
 #[test]
-fn what_is_weaker_is_refused_where_it_is_required() {
+fn a_weaker_limit_is_refused_if_it_is_required() {
     let home = tempfile::tempdir().expect("a directory");
     let policy = policy(home.path(), Some(20)).require(Protection::Pids, Requirement::Required);
     for kernel in [Version(6, 18), Version(6, 13)] {
@@ -124,7 +130,7 @@ fn what_is_weaker_is_refused_where_it_is_required() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn pid_max_is_written_where_it_is_the_namespace_s_alone(uid in 0..2u32, major in 5..8u32, minor in 0..30u32, pids in proptest::option::of(1u64..=1 << 53)) {
+    fn pid_max_is_written_only_if_it_belongs_to_the_namespace(uid in 0..2u32, major in 5..8u32, minor in 0..30u32, pids in proptest::option::of(1u64..=1 << 53)) {
         prop_assume!((major, minor) >= (5, 13));
         let home = tempfile::tempdir().expect("a directory");
         let compiled = compiled(uid, Version(major, minor), SandboxKind::OneShot, &policy(home.path(), pids), home.path());

@@ -1,6 +1,6 @@
 //! The language of rules on arguments: plain data that gives the verdict on a call.
-//! [`rules`](crate::plan::seccomp::rules)
-//! lists the rules, [`tree`](crate::plan::seccomp::tree) compiles them.
+//! [`rules`](crate::plan::seccomp::rules) lists the rules, [`tree`](crate::plan::seccomp::tree) compiles
+//! them.
 
 use libc::{c_int, c_long};
 
@@ -11,8 +11,8 @@ pub(crate) enum Verdict {
     Allow,
     /// The call is not made and returns this errno.
     Refuse(u32),
-    /// The call is not made and returns 0. What it asks for is in force already, or makes no difference to the
-    /// program.
+    /// The call is not made and returns 0. What it asks for is in force already, or makes no difference to
+    /// the program.
     Pretend,
     /// The kernel kills the whole process, as by SIGSYS.
     Kill,

@@ -1,16 +1,12 @@
 //! The rules on arguments: which values of an allowed call are refused.
 //!
-//! A rule compares only low words if the kernel itself cuts the argument to `int`, `unsigned int` or `umode_t`:
-//! `ioctl`
-//! request, `fcntl` command, socket options, `socket` family, `open` and `send` flags, every mode,
-//! `personality`, and `clone`
-//! flags (clone(2) takes their lower half). Higher bits must change nothing. unshare(2) takes a full `unsigned
-//! long`, so its
-//! rule compares both words.
+//! A rule compares only low words if the kernel itself cuts the argument to `int`, `unsigned int` or
+//! `umode_t`: `ioctl` request, `fcntl` command, socket options, `socket` family, `open` and `send` flags,
+//! every mode, `personality`, and `clone` flags (clone(2) takes their lower half). Higher bits must change
+//! nothing. unshare(2) takes a full `unsigned long`, so its rule compares both words.
 //!
-//! prctl(2) has no rule. Its dangerous options need a capability that no command has; the others bind only the
-//! caller and its
-//! children.
+//! prctl(2) has no rule. Its dangerous options need a capability that no command has; the others bind only
+//! the caller and its children.
 
 use libc::c_int;
 
@@ -22,8 +18,7 @@ pub(crate) const EPERM: Verdict = Verdict::refuse(libc::EPERM);
 pub(crate) const EXACT: u32 = u32::MAX;
 
 /// Every flag of clone(2) that makes a namespace, except CLONE_NEWTIME: it lies in the lowest byte, which is
-/// the exit signal
-/// of clone(2), so clone(2) cannot ask for it.
+/// the exit signal of clone(2), so clone(2) cannot ask for it.
 const NAMESPACES: u32 = bits(
     libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -34,9 +29,8 @@ const NAMESPACES: u32 = bits(
         | libc::CLONE_NEWNET,
 );
 
-/// The flags of unshare(2) that make no namespace. The rule lists what is allowed, because unshare has further
-/// flags that make
-/// one: CLONE_NEWTIME (0x80) and, since Linux 7.1, UNSHARE_EMPTY_MNTNS (0x0010_0000).
+/// The flags of unshare(2) that make no namespace. The rule lists what is allowed, because unshare has
+/// further flags that make one: CLONE_NEWTIME (0x80) and, since Linux 7.1, UNSHARE_EMPTY_MNTNS (0x0010_0000).
 const PLAIN_UNSHARE: u32 = bits(
     libc::CLONE_FS
         | libc::CLONE_FILES
@@ -47,13 +41,11 @@ const PLAIN_UNSHARE: u32 = bits(
 );
 
 /// S_ISUID and S_ISGID. A file with these bits in a writable workspace would lend its owner's rights to any
-/// user who runs it
-/// outside.
+/// user who runs it outside.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 
-/// open(2) reads its mode only with one of these flags; without them the mode may be garbage. `__O_TMPFILE` is
-/// O_TMPFILE
-/// without the O_DIRECTORY that it includes.
+/// open(2) reads its mode only with one of these flags; without them the mode may be garbage. `__O_TMPFILE`
+/// is O_TMPFILE without the O_DIRECTORY that it includes.
 const CREATES: u32 = bits(libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY));
 
 /// File types of device nodes.
@@ -61,31 +53,28 @@ const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
 
 pub(crate) const UNIX: &[u32] = &[bits(libc::AF_UNIX)];
 
-/// TCP Fast Open connects by sending, which Landlock does not check. It is refused as on a host with the sysctl
-/// net.ipv4.tcp_fastopen = 0: programs then connect first. The option TCP_FASTOPEN_CONNECT goes through
-/// connect(2), which
-/// Landlock checks.
+/// TCP Fast Open connects by sending, which Landlock does not check. It is refused as on a host with the
+/// sysctl net.ipv4.tcp_fastopen = 0: programs then connect first. The option TCP_FASTOPEN_CONNECT goes
+/// through connect(2), which Landlock checks.
 const FAST_OPEN: u32 = bits(libc::MSG_FASTOPEN);
 const NO_FAST_OPEN: Verdict = Verdict::refuse(libc::EOPNOTSUPP);
 
-/// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26, ADDR_NO_RANDOMIZE
-/// (for debuggers;
-/// it weakens only the caller's own children), and 0xffff_ffff, which asks for the current one.
+/// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26,
+/// ADDR_NO_RANDOMIZE (for debuggers; it weakens only the caller's own children), and 0xffff_ffff, which asks
+/// for the current one.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0xffff_ffff];
 
 /// F_SETLEASE and, since Linux 6.19, F_SETDELEG. Any other program that opens the file then waits until the
-/// lease is given up,
-/// for up to 45 s (/proc/sys/fs/lease-break-time); and the command can take a new one. A lease needs only
-/// ownership of the
-/// file, even if the grant is read-only. As root that is any file of the system.
+/// lease is given up, for up to 45 s (/proc/sys/fs/lease-break-time); and the command can take a new one. A
+/// lease needs only ownership of the file, even if the grant is read-only. As root that is any file of the
+/// system.
 const LEASES: &[u32] = &[bits(libc::F_SETLEASE), 1040];
 
 /// The pid of init in every sandbox.
 const INIT: &[u32] = &[1];
 
 /// RLIMIT_CORE is 1, which keeps the kernel from starting the host's core handler; 0 would not. Programs with
-/// secrets set it to
-/// 0 and end on an error, so the filter pretends that it was set.
+/// secrets set it to 0 and end on an error, so the filter pretends that it was set.
 const CORE: &[u32] = &[libc::RLIMIT_CORE];
 
 /// Both halves of a null pointer.
@@ -223,9 +212,8 @@ pub(crate) const RULES: &[Rule] = &[
     },
 ];
 
-/// prlimit64(pid, resource, new, old). A command can neither set nor read limits of init. It can read the core
-/// limit. Setting
-/// the core limit without reading it is pretended.
+/// prlimit64(pid, resource, new, old). A command can neither set nor read limits of init. It can read the
+/// core limit. Setting the core limit without reading it is pretended.
 const LIMIT: &[Clause] = &[
     Clause { when: &[Test::OneOf(Word::Low(0), EXACT, INIT)], then: EPERM },
     Clause {
@@ -248,7 +236,7 @@ const LIMIT: &[Clause] = &[
 ];
 
 /// The rules of a bridge: Unix sockets and no others.
-pub(crate) const BRIDGING: &[Rule] = &[Rule {
+pub(crate) const BRIDGE: &[Rule] = &[Rule {
     calls: &[libc::SYS_socket],
     clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, UNIX)], then: ALLOW }],
     otherwise: Verdict::Kill,
@@ -261,25 +249,19 @@ pub(crate) const fn bits(int: c_int) -> u32 {
 
 // The rule of ioctl(2): which requests are refused.
 
-/// Requests to a terminal that act outside of the sandbox. TIOCSTI and TIOCLINUX type into it, and the program
-/// that reads it
-/// next would obey. TIOCCONS takes the console's output. TIOCSETD loads line disciplines: kernel modules with a
-/// long record of
-/// holes that only modem and serial-line tools use.
+/// Requests to a terminal that act outside of the sandbox. TIOCSTI and TIOCLINUX type into it, and the
+/// program that reads it next would obey. TIOCCONS takes the console's output. TIOCSETD loads line
+/// disciplines: kernel modules with a long record of holes that only modem and serial-line tools use.
 const TERMINAL_TRICKS: &[u32] =
     &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
 
 /// Of btrfs (linux/btrfs.h): SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, their second versions, and
-/// SUBVOL_SETFLAGS. Of bcachefs:
-/// SUBVOLUME_CREATE, SUBVOLUME_DESTROY, and their second versions.
+/// SUBVOL_SETFLAGS. Of bcachefs: SUBVOLUME_CREATE, SUBVOLUME_DESTROY, and their second versions.
 ///
-/// A snapshot of a shown subvolume has no mounts, so nothing in it is covered. Destroying a subvolume takes the
-/// mounts on it
-/// away, and a number can name any subvolume of the file system (btrfs-ioctl(3), mount option
-/// `user_subvol_rm_allowed`). A
-/// subvolume that is made read-only cannot be repaired. All of it needs only ownership. rmdir(2) removes empty
-/// subvolumes, and
-/// respects mounts.
+/// A snapshot of a shown subvolume has no mounts, so nothing in it is covered. Destroying a subvolume takes
+/// the mounts on it away, and a number can name any subvolume of the file system (btrfs-ioctl(3), mount
+/// option `user_subvol_rm_allowed`). A subvolume that is made read-only cannot be repaired. All of it needs
+/// only ownership. rmdir(2) removes empty subvolumes, and respects mounts.
 const SUBVOLUMES: &[u32] = &[
     0x4008_941a,
     0x4020_bc10,
@@ -295,10 +277,8 @@ const SUBVOLUMES: &[u32] = &[
 ];
 
 /// FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY and _ALL_USERS
-/// (Documentation/filesystems/fscrypt.rst). Keys belong
-/// to the user and hold for the whole file system. A program that removes one locks everything under it, and
-/// needs only read
-/// access to a directory for that.
+/// (Documentation/filesystems/fscrypt.rst). Keys belong to the user and hold for the whole file system. A
+/// program that removes one locks everything under it, and needs only read access to a directory for that.
 const ENCRYPTION_KEYS: &[u32] = &[0xc040_6618, 0xc040_6619, 0xc050_6617];
 
 /// The requests for terminals, for sockets and interfaces, and for wireless interfaces, with the low byte cut
@@ -306,15 +286,12 @@ const ENCRYPTION_KEYS: &[u32] = &[0xc040_6618, 0xc040_6619, 0xc050_6617];
 const PAGE: u32 = 0xffff_ff00;
 const SOCKET_REQUESTS: &[u32] = &[0x8900, 0x8b00];
 
-/// Settings of network interfaces, routes and neighbours (linux/sockios.h), in the order of their numbers, and
-/// SIOCGSKNS
-/// (0x894c), which hands out a socket's network namespace.
+/// Settings of network interfaces, routes and neighbours (linux/sockios.h), in the order of their numbers,
+/// and SIOCGSKNS (0x894c), which hands out a socket's network namespace.
 ///
 /// They need CAP_NET_ADMIN over the namespace of the socket, not of the caller. Without a user namespace, a
-/// command of root has
-/// it over every user namespace that root made, so a socket that is passed to it would suffice. Requests that
-/// only read
-/// (SIOCGIF…) stay allowed, except SIOCGIFBR (0x8940), which loads a module.
+/// command of root has it over every user namespace that root made, so a socket that is passed to it would
+/// suffice. Requests that only read (SIOCGIF…) stay allowed, except SIOCGIFBR (0x8940), which loads a module.
 const NETWORK_SETTINGS: &[u32] = &[
     0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931, 0x8932,
     0x8934, 0x8936, 0x8937, 0x8940, 0x8941, 0x8943, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955, 0x8971, 0x8982,
@@ -326,8 +303,7 @@ const SETTINGS_BY_SIXTEEN: &[u32] = &[0x8990, 0x89a0, 0x89e0, 0x89f0];
 /// Settings of wireless interfaces have even numbers, reads have odd ones (linux/wireless.h).
 const WIRELESS_SETTINGS: &[u32] = &[0x8b00];
 /// SIOCETHTOOL sets or reads, depending on memory behind a pointer. Programs that only read know this errno
-/// from interfaces
-/// without ethtool support, such as `lo`.
+/// from interfaces without ethtool support, such as `lo`.
 const ETHTOOL: &[u32] = &[0x8946];
 
 /// ioctl(descriptor, request, argument).

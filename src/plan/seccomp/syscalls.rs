@@ -1,8 +1,6 @@
-//! The lists of system calls: which are allowed, refused, hidden, and why. Calls whose arguments decide are in
-//! `rules`. A call
-//! in no list is unknown and gives ENOSYS, so that programs do what they do on older kernels; that includes
-//! every call that
-//! Linux adds later.
+//! The lists of system calls: which are allowed, refused, hidden, and why. Calls whose arguments decide are
+//! in `rules`. A call in no list is unknown and gives ENOSYS, so that programs do what they do on older
+//! kernels; that includes every call that Linux adds later.
 //!
 //! Numbers are those of x86_64. A call is in one list only.
 
@@ -24,21 +22,18 @@ pub(crate) const REFUSED: &[&[c_long]] =
 /// Calls that give ENOSYS, so that programs do without.
 ///
 /// openat2 and clone3 have their flags and mode behind a pointer, where no filter sees them. C libraries and
-/// runtimes then use
-/// openat and clone, whose arguments have rules, as on kernels before 5.6 and 5.3.
+/// runtimes then use openat and clone, whose arguments have rules, as on kernels before 5.6 and 5.3.
 ///
 /// The number of io_setup(2) contexts is limited for the whole machine (/proc/sys/fs/aio-max-nr), so one
-/// command could take
-/// them all. Programs then use threads, as on a kernel built without CONFIG_AIO.
+/// command could take them all. Programs then use threads, as on a kernel built without CONFIG_AIO.
 pub(crate) const HIDDEN: &[c_long] = &[
     SYS_openat2, SYS_clone3, SYS_io_setup, SYS_io_destroy, SYS_io_submit, SYS_io_cancel, SYS_io_getevents,
     SYS_io_pgetevents,
 ];
 
 /// Calls by which a zygote makes a worker, and a worker its walls. Only the last filter of a worker refuses
-/// them. Each is also
-/// in one of the lists or rules, which give its verdict.
-pub(crate) const MAKING: &[c_long] = &[
+/// them. Each is also in one of the lists or rules, which give its verdict.
+pub(crate) const WORKER_CREATION: &[c_long] = &[
     SYS_clone, SYS_unshare, SYS_mount, SYS_umount2, SYS_open_tree, SYS_move_mount, SYS_mount_setattr, SYS_openat2,
     SYS_keyctl,
     // If commands have cgroups, workers are born in them by this call.
@@ -46,13 +41,14 @@ pub(crate) const MAKING: &[c_long] = &[
 ];
 
 /// Every call that a reaper makes after it has given up its privileges. Any other call ends it.
-pub(crate) const REAPING: &[c_long] = &[
+pub(crate) const REAPER: &[c_long] = &[
     SYS_chdir, SYS_recvmsg, SYS_sendmsg, SYS_openat, SYS_flock, SYS_getdents64, SYS_unlinkat, SYS_write, SYS_poll,
     SYS_close, SYS_exit_group,
 ];
 
-/// Every call that a bridge makes behind its walls, except socket(2), which has a rule. Any other call ends it.
-pub(crate) const BRIDGING: &[c_long] = &[
+/// Every call that a bridge makes behind its walls, except socket(2), which has a rule. Any other call ends
+/// it.
+pub(crate) const BRIDGE: &[c_long] = &[
     SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_wait, SYS_accept4, SYS_connect, SYS_setsockopt, SYS_shutdown,
     SYS_pipe2, SYS_splice, SYS_close, SYS_recvmsg, SYS_sendmsg, SYS_clock_gettime, SYS_exit_group,
 ];
@@ -74,8 +70,7 @@ const FILES: &[c_long] = &[
 ];
 
 /// Directories, and reading the mounts of the caller's own namespace, which /proc/self/mountinfo shows too.
-/// mkdir(2) itself
-/// drops setuid and setgid from its mode.
+/// mkdir(2) itself drops setuid and setgid from its mode.
 const DIRECTORIES: &[c_long] = &[
     SYS_getdents, SYS_getdents64, SYS_getcwd, SYS_chdir, SYS_fchdir, SYS_mkdir, SYS_mkdirat, SYS_rmdir,
     SYS_umask, SYS_statmount, SYS_listmount,
@@ -102,8 +97,8 @@ const WAITING: &[c_long] = &[
     SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2,
 ];
 
-/// Using sockets. Rules decide on their kinds, options and send flags; the network namespace decides what they
-/// reach.
+/// Using sockets. Rules decide on their kinds, options and send flags; the network namespace decides what
+/// they reach.
 const SOCKETS: &[c_long] = &[
     SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_getsockname, SYS_getpeername,
     SYS_shutdown, SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg,
@@ -171,8 +166,7 @@ const IPC: &[c_long] = &[
 const LIMITS: &[c_long] = &[SYS_getrlimit, SYS_getrusage, SYS_getrandom];
 
 /// For debuggers and tracers. Kennel's processes are not dumpable, and those of the host are not visible. The
-/// kernel makes a
-/// process call uretprobe if the host's administrator traces it.
+/// kernel makes a process call uretprobe if the host's administrator traces it.
 const DEBUGGING: &[c_long] =
     &[SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kcmp, SYS_uretprobe];
 
@@ -195,8 +189,7 @@ const NAMESPACES: &[c_long] = &[SYS_setns];
 const HANDLES: &[c_long] = &[SYS_open_by_handle_at, SYS_fanotify_init, SYS_fanotify_mark];
 
 /// Large interfaces with most of the local holes of the last decade. Programs do without them. io_uring also
-/// makes calls that
-/// no filter sees.
+/// makes calls that no filter sees.
 const KERNEL: &[c_long] = &[
     SYS_bpf, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_userfaultfd,
     SYS_perf_event_open,
@@ -205,8 +198,8 @@ const KERNEL: &[c_long] = &[
 /// Keyrings outlive processes, and no namespace of the sandbox contains them.
 const KEYS: &[c_long] = &[SYS_add_key, SYS_request_key, SYS_keyctl];
 
-/// State of the whole machine. clock_adjtime and adjtimex can also just read, but only memory behind a pointer
-/// says which.
+/// State of the whole machine. clock_adjtime and adjtimex can also just read, but only memory behind a
+/// pointer says which.
 const HOST_WIDE: &[c_long] = &[
     SYS_settimeofday, SYS_clock_settime, SYS_clock_adjtime, SYS_adjtimex, SYS_sethostname,
     SYS_setdomainname, SYS_swapon, SYS_swapoff, SYS_reboot, SYS_acct, SYS_syslog, SYS_vhangup, SYS_quotactl,

@@ -1,4 +1,5 @@
-//! From lists of system calls to ranges of numbers: a decision for every `u32`. A number in no list is unknown.
+//! From lists of system calls to ranges of numbers: a decision for every `u32`. A number in no list is
+//! unknown.
 
 use libc::c_long;
 
@@ -33,9 +34,8 @@ pub(crate) struct Range {
     pub(crate) decision: CallDecision,
 }
 
-/// The decision for each number below `SIZE`, computed at build time. If a call is in two lists, or its number
-/// is too large,
-/// the build fails.
+/// The decision for each number below `SIZE`, computed at build time. If a call is in two lists, or its
+/// number is too large, the build fails.
 static DECISIONS: [CallDecision; SIZE as usize] = decisions();
 
 const fn decisions() -> [CallDecision; SIZE as usize] {
@@ -82,20 +82,20 @@ pub(crate) fn decision(number: u32) -> CallDecision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     /// All of them.
-    Whole,
+    Full,
     /// All except those on the calls that make a worker. These calls are allowed.
-    AllButMaking,
+    Zygote,
     /// Only those on the calls that make a worker. Every other call is allowed.
-    Making,
+    Worker,
 }
 
 impl Part {
     fn takes(self, number: u32) -> bool {
-        let makes = syscalls::MAKING.iter().any(|call| u32::try_from(*call) == Ok(number));
+        let creates_worker = syscalls::WORKER_CREATION.iter().any(|call| u32::try_from(*call) == Ok(number));
         match self {
-            Self::Whole => true,
-            Self::AllButMaking => !makes,
-            Self::Making => makes,
+            Self::Full => true,
+            Self::Zygote => !creates_worker,
+            Self::Worker => creates_worker,
         }
     }
 }
@@ -111,8 +111,7 @@ pub(crate) fn ranges(part: Part) -> Vec<Range> {
 }
 
 /// All numbers as ranges, for a process of Kennel's own that makes few calls: those that `allowed` lists or
-/// `rules` decide. Any
-/// other call ends the process.
+/// `rules` decide. Any other call ends the process.
 pub(crate) fn only(allowed: &[c_long], rules: &[Rule]) -> Vec<Range> {
     let decide = |number: u32| {
         let is_it = |call: &c_long| u32::try_from(*call) == Ok(number);
@@ -137,8 +136,8 @@ fn merged(decisions: impl Iterator<Item = (u32, CallDecision)>) -> Vec<Range> {
 }
 
 // The verdict on one call, read directly from the lists and rules, and the arguments that it depends on. The
-// listener of
-// [`asking`](crate::plan::seccomp::asking) answers with it, so the errno must equal the filter's.
+// listener of [`notifying`](crate::plan::seccomp::notifying) answers with it, so the errno must equal the
+// filter's.
 
 /// A call as a filter sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

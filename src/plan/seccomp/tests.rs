@@ -1,5 +1,5 @@
-//! What the filter promises, one test per promise, each with the exact errno. That the compiler
-//! keeps to the rules at all is shown in `oracle`.
+//! The promises of the filter, one test for each, with the exact errno. `oracle` tests that the compiler follows
+//! the rules.
 
 pub(crate) mod interpreter;
 pub(crate) mod oracle;
@@ -11,7 +11,7 @@ use libc::{
 
 use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::tests::interpreter::{Call, Run, X86_64};
-use crate::plan::seccomp::{bytes, of_bridge, of_reaper, of_worker, of_zygote, rules, syscalls, whole};
+use crate::plan::seccomp::{bytes, for_bridge, for_reaper, for_worker, for_zygote, full, rules, syscalls};
 
 const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
 
@@ -19,7 +19,7 @@ fn run(call: c_long, arguments: &[u64]) -> Run {
     let mut padded = [0; 6];
     padded[..arguments.len()].copy_from_slice(arguments);
     let number = u32::try_from(call).expect("a number");
-    interpreter::run(whole(), &Call { number, arch: X86_64, arguments: padded })
+    interpreter::run(full(), &Call { number, arch: X86_64, arguments: padded })
 }
 
 fn assert_allowed(call: c_long, arguments: &[u64]) {
@@ -41,33 +41,33 @@ fn all_lists() -> impl Iterator<Item = c_long> {
 
 #[test]
 fn the_kernel_accepts_the_program_and_it_is_small() {
-    interpreter::check(whole());
+    interpreter::check(full());
     let longest = all_lists().map(|call| run(call, &[]).steps).max();
-    assert!(whole().len() < 340, "{} instructions", whole().len());
+    assert!(full().len() < 340, "{} instructions", full().len());
     assert!(longest < Some(48), "{longest:?} steps");
 }
 
 #[test]
 fn a_worker_adds_little_to_what_it_inherits() {
-    interpreter::check(of_zygote());
-    interpreter::check(of_worker());
-    assert!(of_worker().len() < 48, "{} instructions", of_worker().len());
+    interpreter::check(for_zygote());
+    interpreter::check(for_worker());
+    assert!(for_worker().len() < 48, "{} instructions", for_worker().len());
 }
 
 #[test]
 fn a_zygote_can_make_workers_and_a_command_cannot() {
-    for number in syscalls::MAKING {
+    for number in syscalls::WORKER_CREATION {
         let number = u32::try_from(*number).expect("a number");
         let arguments = [bits(libc::CLONE_NEWNS), 0, 0, 0, 0, 0];
         let call = Call { number, arch: X86_64, arguments };
-        assert_eq!(interpreter::run(of_zygote(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
-        assert_ne!(interpreter::run(of_worker(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
+        assert_eq!(interpreter::run(for_zygote(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
+        assert_ne!(interpreter::run(for_worker(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
     }
 }
 
 #[test]
 fn a_bridge_makes_its_calls_and_no_other() {
-    let program = of_bridge();
+    let program = for_bridge();
     interpreter::check(&program);
     assert!(program.len() < 64, "{} instructions", program.len());
     let action = |number: u32, first: u64| {
@@ -76,7 +76,7 @@ fn a_bridge_makes_its_calls_and_no_other() {
     };
     let socket = u32::try_from(libc::SYS_socket).expect("a number");
     for number in (0..600).chain([0x4000_0000, u32::MAX]).filter(|number| *number != socket) {
-        let allowed = syscalls::BRIDGING.contains(&number.into());
+        let allowed = syscalls::BRIDGE.contains(&number.into());
         let expected = if allowed { libc::SECCOMP_RET_ALLOW } else { libc::SECCOMP_RET_KILL_PROCESS };
         assert_eq!(action(number, 0), expected, "{number}");
     }
@@ -88,10 +88,10 @@ fn a_bridge_makes_its_calls_and_no_other() {
 
 #[test]
 fn a_reaper_makes_its_calls_and_no_other() {
-    let program = of_reaper();
+    let program = for_reaper();
     interpreter::check(&program);
     for number in (0..600).chain([0x4000_0000, u32::MAX]) {
-        let allowed = syscalls::REAPING.contains(&number.into());
+        let allowed = syscalls::REAPER.contains(&number.into());
         let expected = if allowed { libc::SECCOMP_RET_ALLOW } else { libc::SECCOMP_RET_KILL_PROCESS };
         let call = Call { number, arch: X86_64, arguments: [0; 6] };
         assert_eq!(interpreter::run(&program, &call).action, expected, "{number}");
@@ -100,8 +100,8 @@ fn a_reaper_makes_its_calls_and_no_other() {
 
 #[test]
 fn bytes_are_eight_per_instruction_in_kernel_layout() {
-    let bytes = bytes(whole());
-    assert_eq!(bytes.len(), whole().len() * 8);
+    let bytes = bytes(full());
+    assert_eq!(bytes.len(), full().len() * 8);
     assert_eq!(bytes[..8], [0x20, 0, 0, 0, 4, 0, 0, 0], "the first loads the calling convention");
 }
 
@@ -120,7 +120,7 @@ fn the_kernel_can_cache_every_allowed_call() {
 fn i386_calls_are_killed() {
     for arch in [0x4000_0003, 0, X86_64 ^ 1, 0xc000_00b7] {
         let call = Call { number: 0, arch, arguments: [0; 6] };
-        assert_eq!(interpreter::run(whole(), &call).action, libc::SECCOMP_RET_KILL_PROCESS);
+        assert_eq!(interpreter::run(full(), &call).action, libc::SECCOMP_RET_KILL_PROCESS);
     }
 }
 
@@ -145,7 +145,7 @@ fn calls_with_flags_behind_a_pointer_do_not_exist() {
 }
 
 #[test]
-fn what_is_counted_for_the_whole_machine_does_not_exist() {
+fn calls_with_a_limit_of_the_whole_machine_do_not_exist() {
     for call in [libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents, 333] {
         assert_refused(call, &[], ENOSYS);
     }
@@ -258,7 +258,7 @@ fn keys_of_encrypted_directories_are_neither_added_nor_removed() {
     }
 }
 
-/// With 0 a handler of the host's would be started.
+/// With a limit of 0 the kernel would start the host's core handler.
 #[test]
 fn limit_of_cores_seems_to_be_set_and_is_not() {
     let pretends = |call, arguments: &[u64]| {
@@ -293,7 +293,7 @@ fn tioccons_and_line_disciplines_are_refused() {
 }
 
 #[test]
-fn networks_of_passed_sockets_are_not_set() {
+fn networks_of_passed_sockets_cannot_be_changed() {
     for request in (0x8914..=0x891e)
         .step_by(2)
         .chain([0x890b, 0x890c, 0x8922, 0x8923, 0x8924, 0x8936, 0x8943, 0x894c])
@@ -343,7 +343,8 @@ fn options_that_only_a_networks_administrator_may_set_are_refused() {
         assert_refused(libc::SYS_getsockopt, &[3, level, option], EPERM);
         assert_refused(libc::SYS_setsockopt, &[3, level | HIGH_BITS, option | HIGH_BITS], EPERM);
     }
-    // SO_REUSEADDR, SO_ERROR, SO_BINDTODEVICE, TCP_NODELAY, IP_TOS, SO_ORIGINAL_DST, IPV6_V6ONLY, IPV6_TCLASS.
+    // SO_REUSEADDR, SO_ERROR, SO_BINDTODEVICE, TCP_NODELAY, IP_TOS, SO_ORIGINAL_DST, IPV6_V6ONLY,
+    // IPV6_TCLASS.
     for (level, option) in
         [(1, 2), (1, 4), (1, 25), (6, 1), (0, 1), (0, 80), (41, 26), (41, 66), (41, 67), (1, 64)]
     {
@@ -391,7 +392,7 @@ fn protocols_that_load_modules_are_refused() {
 }
 
 #[test]
-fn no_connection_passes_landlock_by() {
+fn no_connection_bypasses_landlock() {
     for kind in [1, 0x0008_0801] {
         assert_allowed(libc::SYS_socket, &[bits(AF_INET), kind, 6]);
         for family in [AF_INET, AF_INET6] {
@@ -401,7 +402,7 @@ fn no_connection_passes_landlock_by() {
     }
     for (call, position) in [(libc::SYS_sendmsg, 2), (libc::SYS_sendto, 3), (libc::SYS_sendmmsg, 3)] {
         let with = |flags: u64| {
-            let mut arguments = [0x2000_0000; 5]; // Where no flags are, it means nothing.
+            let mut arguments = [0x2000_0000; 5]; // A flag in another argument changes nothing.
             arguments[position] = flags;
             arguments
         };

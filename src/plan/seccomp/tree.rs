@@ -13,8 +13,7 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const MOST_SINGLES: usize = 2;
 
 /// Compiles the program that gives every call the verdict of its range. It is written from the end: verdicts,
-/// rules, tree, and
-/// then the check of the architecture, which runs first.
+/// rules, tree, and then the check of the architecture, which runs first.
 pub(crate) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
     let mut out = Assembler::default();
     let is_used = |index| ranges.iter().any(|range| range.decision == CallDecision::Rule(index));
@@ -36,10 +35,8 @@ pub(crate) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
 }
 
 /// Cuts the ranges into stretches. In a stretch every second range has the same decision, and the ranges
-/// between are single
-/// numbers. Most rules are of one call among others that are allowed. Telling a single number from its
-/// neighbours takes one
-/// comparison, a range two.
+/// between are single numbers. Most rules are of one call among others that are allowed. Telling a single
+/// number from its neighbours takes one comparison, a range two.
 fn stretches(mut ranges: &[Range]) -> Vec<&[Range]> {
     let mut stretches = Vec::new();
     while !ranges.is_empty() {
@@ -113,14 +110,11 @@ fn member(out: &mut Assembler, word: Word, mask: u32, values: &[u32], found: Lab
 // of system calls.
 //
 // Classic BPF only jumps forwards, and a conditional jump spans at most 255 instructions. Written backwards,
-// every target is in
-// place when a jump is written. If a target is out of reach, a trampoline goes right behind the jump: an
-// unconditional jump,
-// whose reach has no limit.
+// every target is in place when a jump is written. If a target is out of reach, a trampoline goes right
+// behind the jump: an unconditional jump, whose reach has no limit.
 
 // Opcodes of linux/bpf_common.h; operands are always the immediate `k`. On install the kernel follows these
-// four kinds of
-// instruction and RET, to find calls that are always allowed.
+// four kinds of instruction and RET, to find calls that are always allowed.
 const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 const JUMP_ALWAYS: u16 = 0x05; // BPF_JMP | BPF_JA
@@ -155,8 +149,8 @@ pub(crate) struct Label(usize);
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
     reversed: Vec<sock_filter>,
-    /// The instructions that end the program, with what they return. Of several with the same result, the last
-    /// is the nearest.
+    /// The instructions that end the program, with what they return. Of several with the same result, the
+    /// last is the nearest.
     returns: Vec<(u32, Label)>,
 }
 

@@ -1,4 +1,4 @@
-//! Paths that try to get out, and all others by chance; the kernel's own answer is the oracle.
+//! Paths that try to escape, and random paths. The kernel's own lookup is the oracle.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -19,8 +19,8 @@ use super::*;
 const READ: OpenHow = OpenHow::new().read(true);
 const WRITE: OpenHow = OpenHow::new().write(true).create(true).truncate(true);
 
-/// A root with a file and a directory in it, and beside it a secret.
-fn place() -> (TempDir, PathBuf) {
+/// A root with a file and a directory, and a secret beside the root.
+fn test_root() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().expect("a directory");
     let root = dir.path().canonicalize().expect("there").join("root");
     fs::create_dir_all(root.join("sub/deep")).expect("a directory");
@@ -42,8 +42,8 @@ fn errno<T: std::fmt::Debug>(answer: Result<T, PathEscape>) -> Option<i32> {
 }
 
 #[test]
-fn what_lies_below_is_answered_without_links_and_steps() {
-    let (_dir, root) = place();
+fn a_path_below_is_resolved_without_links_and_dots() {
+    let (_dir, root) = test_root();
     symlink("sub", root.join("way")).expect("a link");
     symlink("../file", root.join("sub/back")).expect("a link");
     symlink(root.join("new"), root.join("dangling")).expect("a link");
@@ -70,8 +70,8 @@ fn what_lies_below_is_answered_without_links_and_steps() {
 }
 
 #[test]
-fn what_leads_out_is_refused() {
-    let (dir, root) = place();
+fn a_path_that_leads_out_is_refused() {
+    let (dir, root) = test_root();
     let outside = dir.path().canonicalize().expect("there");
     symlink(&outside, root.join("up")).expect("a link");
     symlink("..", root.join("sub/over")).expect("a link");
@@ -98,11 +98,11 @@ fn what_leads_out_is_refused() {
         let opened = open_beneath(&root, candidate, &WRITE);
         assert!(escapes(opened), "open {candidate}");
     }
-    // By its text it stays below, and that is where it is then looked for; the kernel goes up from where the link leads.
+    // As text, this path stays below the root, and there the lookup happens. The kernel instead goes up from the target of the link.
     let up = "sub/over/../../secret";
     assert_eq!(confine_path(&root, up).expect("below"), root.join("secret"));
     assert!(escapes(open_beneath(&root, up, &WRITE)));
-    assert!(escapes(confine_path(&root, outside.join("root2/x"))), "a name that begins the same");
+    assert!(escapes(confine_path(&root, outside.join("root2/x"))), "a name with the same beginning");
     let error = confine_path(&root, "../secret").expect_err("refused");
     assert_eq!(error.to_string(), format!("path ../secret escapes workspace root {}", root.display()));
     assert_eq!(fs::read(outside.join("secret")).expect("there"), b"theirs");
@@ -110,8 +110,8 @@ fn what_leads_out_is_refused() {
 }
 
 #[test]
-fn a_root_may_be_a_link_and_is_known_by_both_names() {
-    let (dir, root) = place();
+fn a_root_may_be_a_link_and_has_both_names() {
+    let (dir, root) = test_root();
     let alias = dir.path().join("alias");
     symlink("root", &alias).expect("a link");
     for candidate in [alias.join("file"), root.join("file"), "file".into()] {
@@ -121,14 +121,14 @@ fn a_root_may_be_a_link_and_is_known_by_both_names() {
 }
 
 #[test]
-fn a_missing_root_is_an_error_of_its_own() {
-    let (_dir, root) = place();
+fn a_missing_root_has_its_own_error() {
+    let (_dir, root) = test_root();
     for (root, expected) in [(root.join("none"), libc::ENOENT), (root.join("file"), libc::ENOTDIR)] {
         let confined = confine_path(&root, "x");
         assert!(matches!(confined, Err(PathEscape::Root { .. })), "{confined:?}");
         let error = confined.as_ref().expect_err("no root");
-        assert!(error.to_string().starts_with("reach workspace root "), "what was tried: {error}");
-        assert!(error.failure().message.starts_with(&format!("{error}: ")), "and why");
+        assert!(error.to_string().starts_with("reach workspace root "), "the operation: {error}");
+        assert!(error.failure().message.starts_with(&format!("{error}: ")), "the cause");
         assert_eq!(errno(confined), Some(expected));
         let opened = open_beneath(&root, "x", &READ);
         assert!(matches!(opened, Err(PathEscape::Root { .. })), "{opened:?}");
@@ -137,8 +137,8 @@ fn a_missing_root_is_an_error_of_its_own() {
 }
 
 #[test]
-fn paths_that_mean_nothing_are_errors() {
-    let (_dir, root) = place();
+fn paths_without_a_meaning_are_errors() {
+    let (_dir, root) = test_root();
     symlink("loop", root.join("loop")).expect("a link");
     symlink("missing/../../secret", root.join("nowhere")).expect("a link");
     assert_eq!(errno(confine_path(&root, "loop")), Some(libc::ELOOP));
@@ -149,8 +149,8 @@ fn paths_that_mean_nothing_are_errors() {
 }
 
 #[test]
-fn a_file_is_opened_as_asked_for() {
-    let (_dir, root) = place();
+fn the_options_of_an_open_hold() {
+    let (_dir, root) = test_root();
     let read =
         |path: &str| io::read_to_string(open_beneath(&root, path, &READ).expect("open")).expect("read");
     open_beneath(&root, "new", &WRITE)
@@ -165,7 +165,7 @@ fn a_file_is_opened_as_asked_for() {
     assert_eq!(errno(open_beneath(&root, "new", &create_new)), Some(libc::EEXIST));
     let file = open_beneath(&root, "newer", &create_new).expect("open");
     let mode = std::os::unix::fs::PermissionsExt::mode(&file.metadata().expect("there").permissions());
-    assert_eq!(mode & 0o7777, 0o600, "and no set-user-id");
+    assert_eq!(mode & 0o7777, 0o600, "no set-user-id bit");
     assert_eq!(errno(open_beneath(&root, "none", &READ)), Some(libc::ENOENT));
     assert_eq!(errno(open_beneath(&root, "sub", &READ)), Some(libc::EISDIR));
     let directory = OpenHow::new().directory(true);
@@ -179,18 +179,18 @@ fn a_file_is_opened_as_asked_for() {
 }
 
 #[test]
-fn a_fifo_is_refused_and_keeps_nobody() {
-    let (_dir, root) = place();
+fn a_fifo_is_refused_without_blocking() {
+    let (_dir, root) = test_root();
     nix::unistd::mkfifo(&root.join("fifo"), Mode::from_bits_truncate(0o600)).expect("a FIFO");
     assert_eq!(errno(open_beneath(&root, "fifo", &READ)), Some(libc::EOPNOTSUPP));
     assert_eq!(errno(open_beneath(&root, "fifo", &WRITE)), Some(libc::ENXIO));
     assert_eq!(errno(open_beneath(&root, "fifo", &READ.write(true))), Some(libc::EOPNOTSUPP));
 }
 
-/// Somebody exchanges a directory for a link to the outside, all the time.
+/// A thread replaces a directory with a link to the outside, again and again.
 #[test]
 fn no_race_leads_out() {
-    let (dir, root) = place();
+    let (dir, root) = test_root();
     let stop = Arc::new(AtomicBool::new(false));
     let (swapper, swapped) = (Arc::clone(&stop), root.clone());
     let outside = dir.path().canonicalize().expect("there");
@@ -198,7 +198,7 @@ fn no_race_leads_out() {
     fs::write(root.join("sub/secret"), "ours").expect("a file");
     let thread = thread::spawn(move || {
         while !swapper.load(Relaxed) {
-            // Where the other side was in the way it is done next time.
+            // Any of these may fail because of the other thread. The next round repeats them.
             let _ = fs::rename(swapped.join("sub"), swapped.join("away"));
             let _ = symlink(&target, swapped.join("sub"));
             let _ = fs::remove_file(swapped.join("sub"));
@@ -227,7 +227,7 @@ fn no_race_leads_out() {
     assert_eq!(names, ["root", "root2", "secret"]);
 }
 
-/// Links and directories by chance, and a way through them.
+/// Random links and directories, and a path through them.
 fn tree() -> impl Strategy<Value = (Vec<(String, Option<String>)>, String)> {
     let name = prop::sample::select(vec!["a", "b", "c", "sub", "file", "..", "."]);
     let path = |name, most| prop::collection::vec(name, 1..most).prop_map(|names: Vec<&str>| names.join("/"));
@@ -246,10 +246,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_is_there_nothing_leads_out((things, candidate) in tree()) {
-        let (_dir, root) = place();
+    fn no_random_tree_leads_out((things, candidate) in tree()) {
+        let (_dir, root) = test_root();
         for (at, to) in things {
-            // What is in the way stays there; absolute links go to the root or beside it.
+            // An existing name stays. Absolute links lead into the root.
             let at = root.join(at);
             let _ = match to {
                 None => fs::create_dir_all(at),
@@ -267,7 +267,7 @@ proptest! {
                 if let Ok(truth) = truth {
                     prop_assert_eq!(&path, &truth);
                 }
-                // What the kernel makes there is below as well.
+                // A file created at this path is below the root too.
                 if fs::write(&path, "made").is_ok() {
                     let made = fs::canonicalize(&path).expect("it was made");
                     prop_assert!(made.starts_with(&root), "{}", made.display());
@@ -287,7 +287,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_path_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        let (_dir, root) = place();
+        let (_dir, root) = test_root();
         let candidate = OsStr::from_bytes(&bytes);
         if let Ok(path) = confine_path(&root, candidate) {
             prop_assert!(path.starts_with(&root));

@@ -1,4 +1,4 @@
-//! Files piece by piece. A writer's file is in its place only after `commit`, and dropping it removes what was written.
+//! Reads and writes files in pieces. A written file appears only with `commit`; dropping the writer removes it.
 
 use std::ffi::OsString;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -21,12 +21,12 @@ use crate::session::files::{blocking, failed};
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
 
-/// A file of a session, being read; see [`Session::open_read`](crate::session::Session::open_read). It stays the same file,
-/// whatever becomes of its path, and can be read after the session has ended.
+/// A file of a session, open for reading; see [`Session::open_read`](crate::session::Session::open_read). It stays the same file,
+/// even if others replace its path, and you can read it after the session has ended.
 pub struct FileReader(File);
 
 impl FileReader {
-    pub(crate) fn of(file: fs::File) -> Self {
+    pub(crate) fn new(file: fs::File) -> Self {
         Self(File::from_std(file))
     }
 
@@ -34,10 +34,10 @@ impl FileReader {
         Ok(self.0.metadata().await?.mode())
     }
 
-    /// How many bytes it has now.
+    /// The size of the file now, in bytes.
     ///
     /// # Errors
-    /// Those of fstat(2).
+    /// Errors of fstat(2).
     pub async fn size(&self) -> io::Result<u64> {
         Ok(self.0.metadata().await?.len())
     }
@@ -59,8 +59,8 @@ impl AsyncRead for FileReader {
     }
 }
 
-/// A file of a session, being written; see [`Session::open_write`](crate::session::Session::open_write). Until
-/// [`commit`](Self::commit) the old file is in its place; a writer that is dropped leaves nothing.
+/// A file of a session, open for writing; see [`Session::open_write`](crate::session::Session::open_write). The old file stays in
+/// place until [`commit`](Self::commit). Dropping the writer leaves nothing.
 ///
 /// ```no_run
 /// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
@@ -74,7 +74,7 @@ impl AsyncRead for FileReader {
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "what was written is dropped without a commit"]
+#[must_use = "without a commit, nothing is written"]
 pub struct FileWriter {
     file: File,
     written: u64,
@@ -83,14 +83,14 @@ pub struct FileWriter {
 }
 
 impl FileWriter {
-    pub(crate) fn of(replacement: Replacement, file: fs::File, path: PathBuf) -> Self {
+    pub(crate) fn new(replacement: Replacement, file: fs::File, path: PathBuf) -> Self {
         Self { file: File::from_std(file), written: 0, replacement, path }
     }
 
-    /// Puts the file in its place.
+    /// Moves the file into place.
     ///
     /// # Errors
-    /// [`Error::File`]; the old file is as it was.
+    /// [`Error::File`]. The old file is unchanged.
     pub async fn commit(self) -> Result<(), Error> {
         let Self { mut file, replacement, path, .. } = self;
         let commit = async {
@@ -108,11 +108,11 @@ impl fmt::Debug for FileWriter {
     }
 }
 
-/// What a file may have more that has so many bytes: tokio writes it on threads of its own, where a limit on the size of files is
-/// the end of the embedding program.
+/// The part of `bytes` that fits below the file size limit, after `written` bytes. tokio writes on its own threads, where a write
+/// beyond the limit would end this program with SIGXFSZ.
 ///
 /// # Errors
-/// `EFBIG` where it is nothing.
+/// `EFBIG` if nothing fits.
 fn within_limit(written: u64, bytes: &[u8]) -> io::Result<&[u8]> {
     let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
     let room = usize::try_from(limit.saturating_sub(written)).unwrap_or(usize::MAX);
@@ -123,7 +123,7 @@ fn within_limit(written: u64, bytes: &[u8]) -> io::Result<&[u8]> {
     }
 }
 
-/// Delegates writing to the file in the field `file`.
+/// Implements `AsyncWrite` with the fields `file` and `written`.
 macro_rules! writes_to_file {
     ($($writer:ty),*) => {$(
         impl AsyncWrite for $writer {
@@ -149,26 +149,26 @@ macro_rules! writes_to_file {
 
 writes_to_file!(FileWriter, HostWriter);
 
-/// A file of the host, being written in the same way.
+/// A file of the host, written in the same way.
 pub(crate) struct HostWriter {
     file: File,
     written: u64,
     temporary: TemporaryFile,
     name: OsString,
-    /// The mode of what it replaces.
+    /// The mode of the replaced file.
     mode: Option<u32>,
 }
 
 impl HostWriter {
-    /// `mode` is what a new file has, less the file mask of this program.
+    /// `mode` is the mode of a new file; the umask of this program applies.
     pub(crate) fn begin(path: &Path, mode: u32) -> io::Result<Self> {
         let name = path.file_name().ok_or(Errno::EISDIR)?.to_owned();
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = open(above, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         let before = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
-        // Nobody reads it by a wider mode than the one it replaces.
+        // The temporary file must not be readable by more users than the file that it replaces.
         let first = if before.is_some() { 0o600 } else { mode };
-        let (temporary, file) = TemporaryFile::make(parent, first)?;
+        let (temporary, file) = TemporaryFile::create(parent, first)?;
         let mode = before.map(|before| before.mode() & 0o777);
         Ok(Self { file: File::from_std(file), written: 0, temporary, name, mode })
     }
@@ -187,36 +187,34 @@ impl HostWriter {
     }
 }
 
-// What is told of a file.
-
-/// What [`Session::stat`](crate::session::Session::stat) answers.
+/// What [`Session::stat`](crate::session::Session::stat) returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileInfo {
-    /// What it is.
+    /// The kind of the file.
     pub kind: FileKind,
-    /// Size in bytes; of a file what can be read from it.
+    /// Size in bytes.
     pub size: u64,
     /// Permission bits, as chmod(2) takes them.
     pub mode: u32,
-    /// When its contents were changed last.
+    /// When the contents last changed.
     pub modified: SystemTime,
 }
 
-/// One name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileEntry {
-    /// The name, without a slash. Any bytes but that and NUL.
+    /// The name: any bytes but a slash and NUL.
     pub name: OsString,
-    /// What it is. Links are not followed.
+    /// The kind of the file. Links are not followed.
     pub kind: FileKind,
     /// Size in bytes.
     pub size: u64,
 }
 
 impl FileInfo {
-    pub(crate) fn of(stat: &FileStat) -> Self {
+    pub(crate) fn new(stat: &FileStat) -> Self {
         let seconds = Duration::from_secs(stat.st_mtime.unsigned_abs());
         let whole =
             if stat.st_mtime < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_replaces_a_file_is_never_open_wider() {
+    async fn a_replacement_is_never_readable_by_more_users() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (secret, new) = (dir.path().join("secret"), dir.path().join("new"));
         fs::write(&secret, "").expect("a file");
@@ -263,13 +261,13 @@ mod tests {
             writer.write_all(b"x").await.expect("written");
             writer.flush().await.expect("written");
             let temporary = dir.path().join(&writer.temporary.name);
-            assert_eq!(mode(&temporary), 0o600, "nobody else reads it");
+            assert_eq!(mode(&temporary), 0o600, "nobody else can read it");
             writer.commit().await.expect("in its place");
             assert_eq!(mode(&secret), closed);
         }
         let by_hand = dir.path().join("by hand");
         fs::write(&by_hand, "").expect("a file");
         HostWriter::begin(&new, 0o666).expect("begun").commit().await.expect("in its place");
-        assert_eq!(mode(&new), mode(&by_hand), "as the file mask has it");
+        assert_eq!(mode(&new), mode(&by_hand), "as the umask has it");
     }
 }

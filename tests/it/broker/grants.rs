@@ -200,7 +200,7 @@ async fn a_missing_credential_is_named() {
     let policy = home.policy("credential_env_keys = ['TOKEN']");
     let envelope = tool_with_token(&[]);
     let error = policy.spawn(&envelope, &NoCredentials).await.unwrap_err();
-    assert_eq!(error.chain(), "credential TOKEN is needed and was not given");
+    assert_eq!(error.chain(), "credential TOKEN is required and was not given");
     assert_eq!(error.failure().class, Class::BindingRequired);
     let error = policy.spawn(&envelope, &Broken).await.unwrap_err();
     assert_eq!(error.chain(), "credential TOKEN: the vault is sealed");

@@ -121,7 +121,7 @@ fn an_invalid_mount_is_named_by_number_and_field() {
         (
             "d.toml",
             "mounts = [{ type = 'tmpfs', target = '/a', path = '/b' }]",
-            "mounts[0]: field `path` does not belong to it: type tmpfs has target",
+            "mounts[0]: field `path` does not belong to this type: type tmpfs has target",
         ),
     ] {
         let file = beside.path().join(name);

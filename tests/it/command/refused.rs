@@ -48,7 +48,7 @@ fn a_workspace_closed_to_its_caller_names_its_owner_in_the_hint() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let said = refused(dir.path(), &[]);
     assert!(said.contains("its permissions keep the command out"), "{said}");
-    assert!(said.contains("hint: run kennel as the user who owns it"), "{said}");
+    assert!(said.contains("hint: run kennel as the owner"), "{said}");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn what_cannot_be_executed_comes_with_a_hint() {
         ("./plain", 126, "executable (chmod +x)"),
         ("./directory", 126, "name a file"),
         ("./text", 126, "begin a script with a line such as #!/bin/sh"),
-        ("./script", 127, "the interpreter that its first line names must be there too"),
+        ("./script", 127, "a script also needs the interpreter that its first line names"),
         ("./absent", 127, "grant the directory with --ro"),
     ] {
         let output = run(dir.path(), &[], &[name]);

@@ -49,7 +49,7 @@ fn directories_of_git_that_cannot_be_looked_at_are_read_only() {
         // Root can look, but the set-up of the sandbox has no more rights there than others.
         let is_refused = is_root()
             && output.status.code() == Some(125)
-            && stderr(&output).contains("see that the caller may enter the path that the message names");
+            && stderr(&output).contains("check that the caller may enter the path that the message names");
         assert!(
             is_refused || stderr(&output).contains("Read-only file system"),
             "{closed} {mode:o}: {output:?}"

@@ -243,7 +243,7 @@ fn a_wall_that_is_replaced_outside_is_reported() {
         "{said}"
     );
     assert!(
-        said.contains(".git/hooks: ") && said.contains("it was removed from outside while the command ran"),
+        said.contains(".git/hooks: ") && said.contains("another program removed it while the command ran"),
         "{said}"
     );
     // Besides the lines about what a host may lack.

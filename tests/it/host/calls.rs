@@ -23,7 +23,7 @@ fn user_namespaces_that_are_refused() {
         let remedy = match (errno, is_root()) {
             ("ENOSPC", _) => "raise the limit: sysctl -w user.max_user_namespaces=15000",
             (_, true) => {
-                "; or let root's commands go without one: --on-unavailable degrade, or [require] user_namespace"
+                "; or let root's commands run without one: --on-unavailable degrade, or [require] user_namespace"
             }
             (_, false) => "security",
         };
@@ -145,8 +145,8 @@ fn no_landlock() {
             before: refusing(&[&format!("landlock_create_ruleset={errno}")]),
             protection: "landlock",
             says: "landlock: this kernel has no Landlock",
-            remedy: "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later), have the \
-                     seccomp filter that this runs under allow landlock_create_ruleset(2), or set [require] landlock",
+            remedy: "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later), let the \
+                     seccomp filter of this process allow landlock_create_ruleset(2), or set [require] landlock",
             degraded: Degraded::Off(&["landlock"]),
         }
         .holds();
@@ -172,7 +172,7 @@ fn no_filters_of_system_calls() {
             before: refusing(&[&format!("seccomp={errno}")]),
             protection: "seccomp",
             says: "seccomp: seccomp filters cannot be installed here",
-            remedy: "have the seccomp filter that this runs under allow seccomp(2), or set [require] seccomp",
+            remedy: "let the seccomp filter of this process allow seccomp(2), or set [require] seccomp",
             degraded: Degraded::Off(&["seccomp"]),
         }
         .holds();

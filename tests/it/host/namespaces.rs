@@ -44,7 +44,7 @@ fn no_user_namespaces_for_root_of_one() {
         protection: "user_namespace",
         says: "new user and pid namespace: No space left on device",
         remedy: &format!(
-            "{}; or let root's commands go without one: --on-unavailable degrade",
+            "{}; or let root's commands run without one: --on-unavailable degrade",
             raise("user")
         ),
         degraded: Degraded::Off(&["user_namespace"]),

@@ -14,13 +14,13 @@ fn a_sandbox_in_a_sandbox_is_refused_with_a_message() {
         assert_eq!(
             stderr(&output),
             "kennel: new user and pid namespace: Operation not permitted\n\
-             kennel: hint: this runs in a sandbox already, and they do not nest: run the command in that one \
-             without kennel, or start kennel outside of it"
+             kennel: hint: this process runs in a sandbox already, and sandboxes do not nest: run the command there \
+             without kennel, or start kennel outside"
         );
     }
     let output = kennel(dir.path(), &["-q", "--ro", &grant], &["/kennel", "probe"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
-    assert!(stdout(&output).contains("this runs in a sandbox already"), "{output:?}");
+    assert!(stdout(&output).contains("this process runs in a sandbox already"), "{output:?}");
 }
 
 #[test]

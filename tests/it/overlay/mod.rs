@@ -133,4 +133,4 @@ fn is_without_temporaries(directory: &Path) -> bool {
     })
 }
 
-const CONFLICT: &str = "the workspace was changed there meanwhile";
+const CONFLICT: &str = "the workspace changed there meanwhile";

@@ -5,7 +5,14 @@ use std::fs;
 use kennel::{Mount, Session};
 
 use super::{CONFLICT, changes, commit, policy, refusals, require_overlay, session, shell, workspace};
-use crate::support::repository;
+use crate::support::{self, TempDir};
+
+/// A workspace with a repository that has no hook.
+fn repository() -> TempDir {
+    let dir = support::repository();
+    fs::remove_file(dir.path().join(".git/hooks/pre-commit")).unwrap();
+    dir
+}
 
 #[tokio::test]
 async fn protected_paths_are_read_only_inside_and_stay_in_their_place() {

@@ -53,8 +53,11 @@ fn a_session_that_cannot_restore_its_socket_is_reported() {
     ] {
         let output = session.kennel(arguments).output().unwrap();
         let said = stderr(&output);
-        assert!(said.contains("session s: it is running, but its socket is gone"), "{arguments:?}: {said}");
-        assert!(said.contains("hint: it puts the socket back"), "{said}");
+        assert!(
+            said.contains("session s: it is running, but its socket was removed"),
+            "{arguments:?}: {said}"
+        );
+        assert!(said.contains("hint: the session recreates its socket"), "{said}");
         assert_eq!(output.status.code(), Some(125), "{output:?}");
     }
     nix::sys::signal::kill(host, Signal::SIGCONT).unwrap();

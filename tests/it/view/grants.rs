@@ -167,8 +167,8 @@ fn malformed_grants_are_refused_with_the_right_form() {
     for (flags, words) in [
         (["--ro", ""], "expected PATH or PATH:TARGET"),
         (["--ro", ":/x"], "expected PATH or PATH:TARGET"),
-        (["--rw", "/usr:relative"], "the target absolute"),
-        (["--rw", "/usr:/a:/b"], "a path with a colon goes into a file"),
+        (["--rw", "/usr:relative"], "with an absolute TARGET"),
+        (["--rw", "/usr:/a:/b"], "write a path with a colon in a policy file"),
         (["--ro", "/usr:/a/../b"], "must not contain `..`"),
         (["--tmpfs", "relative"], "absolute path"),
         (["--tmpfs", "/x:much"], "--tmpfs `much`: expected"),

@@ -1,4 +1,4 @@
-//! Lines as programs write them, and text that no program writes.
+//! Messages of real programs, and random text.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ fn named(line: &str) -> Vec<(Errno, Vec<String>)> {
 }
 
 #[test]
-fn paths_are_found_as_programs_write_them() {
+fn paths_are_found_in_messages_of_real_programs() {
     for (line, errno, path) in [
         ("cat: /x: No such file or directory", Errno::ENOENT, "/x"),
         ("cat: '/a b/c': No such file or directory", Errno::ENOENT, "/a b/c"),
@@ -57,16 +57,16 @@ fn paths_are_found_as_programs_write_them() {
 }
 
 #[test]
-fn an_error_on_a_line_of_its_own_is_about_what_was_quoted_shortly_before() {
+fn an_error_on_its_own_line_is_about_the_path_quoted_shortly_before() {
     let text = "error: failed to write `/ws/target/x`\n\nCaused by:\n  Read-only file system (os error 30)\n";
-    let named = vec![Named { path: "/ws/target/x".into(), beside: false }];
+    let named = vec![Named { path: "/ws/target/x".into(), is_same_line: false }];
     assert_eq!(complaints(text.as_bytes()), [Complaint::File(Errno::EROFS, named)]);
     let far = format!("`/x`\n{}Read-only file system\n", "a\n".repeat(NEAR));
     assert_eq!(complaints(far.as_bytes()), [Complaint::File(Errno::EROFS, Vec::new())]);
 }
 
 #[test]
-fn who_speaks_is_no_path_and_other_lines_say_nothing() {
+fn the_program_is_not_a_path_and_other_lines_are_ignored() {
     assert_eq!(named("cat: Read-only file system"), [(Errno::EROFS, vec![])]);
     assert_eq!(named("it's a read-only file system, isn't it"), [(Errno::EROFS, vec![])]);
     for line in
@@ -74,12 +74,12 @@ fn who_speaks_is_no_path_and_other_lines_say_nothing() {
     {
         assert_eq!(complaints(line.as_bytes()), [], "{line}");
     }
-    // The host's modes answer it as well.
+    // The modes of files cause it too.
     assert_eq!(complaints(b"cat: /x: Permission denied"), []);
 }
 
 #[test]
-fn what_is_wrong_with_the_network_is_found() {
+fn network_errors_are_found() {
     let name = |name: &str| Complaint::Network(Trouble::Name(Some(name.to_owned())));
     for (line, expected) in [
         ("curl: (6) Could not resolve host: Example.COM", name("example.com")),
@@ -96,7 +96,7 @@ fn what_is_wrong_with_the_network_is_found() {
 }
 
 #[test]
-fn a_flood_leaves_its_end() {
+fn only_the_last_messages_of_a_flood_are_kept() {
     let text: String = (0..10_000).map(|n| format!("cat: /x{n}: No such file or directory\n")).collect();
     let found = named(&text);
     assert_eq!((found.len(), found[MOST - 1].1.first().map(String::as_str)), (MOST, Some("/x9999")));
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn any_line_is_read_and_what_is_named_stands_in_it(line in line()) {
+    fn any_line_is_read_and_every_path_is_part_of_it(line in line()) {
         let plain: Vec<String> = line.split(['\n', '\r']).map(without_colours).collect();
         for complaint in complaints(line.as_bytes()) {
             let Complaint::File(_, named) = complaint else { continue };
@@ -140,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn an_absolute_path_of_any_name_is_found_where_it_is_quoted(name in "[^\n\r'`\"‘’“”\u{1b}]{0,40}") {
+    fn a_quoted_absolute_path_of_any_name_is_found(name in "[^\n\r'`\"‘’“”\u{1b}]{0,40}") {
         let line = format!("touch: cannot touch '/{name}': Read-only file system");
         let path = format!("/{name}");
         prop_assert_eq!(named(&line), [(Errno::EROFS, vec![path])]);

@@ -1,5 +1,5 @@
-//! A classic BPF machine for tests: runs a filter as the kernel would, and refuses what the kernel's
-//! checker would.
+//! A classic BPF interpreter for tests. It runs a filter as the kernel does, and refuses what the kernel's checker
+//! refuses.
 
 use libc::sock_filter;
 
@@ -20,7 +20,7 @@ pub(crate) struct Run {
     pub(crate) action: u32,
     /// Instructions executed.
     pub(crate) steps: usize,
-    /// Whether an argument was looked at; if not, the kernel need not run the filter for an allowed call.
+    /// Whether the filter read an argument. If not, the kernel can skip the filter for an allowed call.
     pub(crate) saw_arguments: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn run(program: &[sock_filter], call: &Call) -> Run {
     }
 }
 
-/// Asserts what the kernel asserts of a program before it takes it: known length, every jump inside, an end.
+/// Makes the kernel's checks of a program: its length, every jump inside, a return at the end.
 pub(crate) fn check(program: &[sock_filter]) {
     assert!((1..=4096).contains(&program.len()), "{} instructions", program.len());
     for (at, step) in program.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The compiled filter against other ways to the same answer: the rules read directly, and in `second` another compiler.
+//! The compiled filter compared with two oracles: the rules read directly, and another compiler (`second`).
 
 pub(crate) mod second;
 
@@ -11,10 +11,10 @@ use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
 use crate::plan::seccomp::table::{CallDecision, Range};
 use crate::plan::seccomp::tests::interpreter;
 use crate::plan::seccomp::tests::interpreter::{Call, X86_64};
-use crate::plan::seccomp::{asking, of_worker, of_zygote, table, tree, whole};
+use crate::plan::seccomp::{for_worker, for_zygote, full, notifying, table, tree};
 
-/// Values that sit on or beside what the rules compare with.
-const TELLING: &[u32] = &[
+/// Values that the rules compare with, and their neighbours.
+const BOUNDARY_VALUES: &[u32] = &[
     0,
     1,
     2,
@@ -114,7 +114,7 @@ const TELLING: &[u32] = &[
     0x0008_0802,
 ];
 
-/// What the lists and rules say, read in the simplest way.
+/// The verdict by the lists and rules, read in the simplest way.
 fn expected(call: &Call) -> Verdict {
     let listed = |calls: &[c_long]| calls.contains(&c_long::from(call.number));
     match call.number {
@@ -166,7 +166,7 @@ fn number() -> impl Strategy<Value = u32> {
 fn argument() -> impl Strategy<Value = u64> {
     let high =
         prop_oneof![3 => Just(0_u64), 1 => Just(u64::from(u32::MAX)), 1 => any::<u32>().prop_map(u64::from)];
-    let low = prop_oneof![4 => proptest::sample::select(TELLING), 1 => any::<u32>()];
+    let low = prop_oneof![4 => proptest::sample::select(BOUNDARY_VALUES), 1 => any::<u32>()];
     (high, low).prop_map(|(high, low)| high << 32 | u64::from(low))
 }
 
@@ -183,11 +183,11 @@ fn call() -> impl Strategy<Value = Call> {
     })
 }
 
-/// What the kernel makes of a call in a worker's command, under the filter of its zygote and its own: the action that
-/// comes first, where kill comes before errno and errno before allow.
+/// The result of a call under two filters, the zygote's and the worker's. Kill takes precedence over errno, and errno
+/// over allow.
 fn inherited_and_own(call: &Call) -> u32 {
     let precedence = |action: &u32| (action & libc::SECCOMP_RET_ACTION_FULL).cast_signed();
-    let answers = [of_worker(), of_zygote()].map(|program| interpreter::run(program, call).action);
+    let answers = [for_worker(), for_zygote()].map(|program| interpreter::run(program, call).action);
     answers.into_iter().min_by_key(precedence).expect("two answers")
 }
 
@@ -196,13 +196,13 @@ proptest! {
 
     #[test]
     fn any_call_gets_the_verdict_of_the_rules(call in call()) {
-        prop_assert_eq!(interpreter::run(whole(), &call).action, expected(&call).encode());
+        prop_assert_eq!(interpreter::run(full(), &call).action, expected(&call).encode());
         prop_assert_eq!(inherited_and_own(&call), expected(&call).encode());
     }
 
     #[test]
-    fn who_is_asked_in_the_place_of_the_filter_answers_as_it_would(call in call()) {
-        let (plain, asking) = (interpreter::run(whole(), &call).action, interpreter::run(asking(), &call).action);
+    fn the_listener_answers_as_the_filter_would(call in call()) {
+        let (plain, asking) = (interpreter::run(full(), &call).action, interpreter::run(notifying(), &call).action);
         let judged = table::judge(&table::SystemCall { number: call.number, arguments: call.arguments });
         match expected(&call) {
             Verdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
@@ -215,10 +215,10 @@ proptest! {
 }
 
 #[test]
-fn nothing_but_a_refusal_is_asked_about() {
-    interpreter::check(asking());
-    assert_eq!(asking().len(), whole().len());
-    for (asks, plain) in asking().iter().zip(whole()) {
+fn only_refusals_are_sent_to_the_listener() {
+    interpreter::check(notifying());
+    assert_eq!(notifying().len(), full().len());
+    for (asks, plain) in notifying().iter().zip(full()) {
         let same = (asks.code, asks.jt, asks.jf, asks.k) == (plain.code, plain.jt, plain.jf, plain.k);
         let instead = asks.code == 0x06
             && asks.k == libc::SECCOMP_RET_USER_NOTIF
@@ -242,16 +242,16 @@ fn every_number_gets_the_verdict_of_the_rules() {
         ])
         .chain((0..u32::MAX).step_by(0x0010_0001));
     for number in numbers {
-        for (turn, value) in TELLING.iter().enumerate() {
+        for (turn, value) in BOUNDARY_VALUES.iter().enumerate() {
             // Neighbouring arguments get different values, and every second turn garbage above bit 31.
             let mut arguments = [0; 6];
             for (index, argument) in arguments.iter_mut().enumerate() {
-                let other = TELLING[(turn * (index + 1) + index * 7) % TELLING.len()];
+                let other = BOUNDARY_VALUES[(turn * (index + 1) + index * 7) % BOUNDARY_VALUES.len()];
                 *argument =
                     u64::from(if index == turn % 3 { *value } else { other }) | ((turn as u64 & 1) << 63);
             }
             let call = Call { number, arch: X86_64, arguments };
-            assert_eq!(interpreter::run(whole(), &call).action, expected(&call).encode(), "{call:x?}");
+            assert_eq!(interpreter::run(full(), &call).action, expected(&call).encode(), "{call:x?}");
             assert_eq!(inherited_and_own(&call), expected(&call).encode(), "{call:x?}");
         }
     }
@@ -268,7 +268,7 @@ fn programs_too_long_for_short_jumps_are_still_right() {
     interpreter::check(&long);
     assert!(long.iter().any(|step| step.code == 0x05), "no trampoline: the test is too small");
     for number in 0..4600 {
-        for low in TELLING {
+        for low in BOUNDARY_VALUES {
             let call = Call { number, arch: X86_64, arguments: [u64::from(*low); 6] };
             let expected = match verdict((number / 3).min(1499)) {
                 CallDecision::Verdict(verdict) => verdict,

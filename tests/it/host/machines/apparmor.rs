@@ -37,9 +37,7 @@ fn shell(before: &Before, text: &str) -> (bool, String) {
 
 /// The message under a profile.
 fn remedy(profile: &str) -> String {
-    format!(
-        "have the AppArmor profile {profile}, under which this runs, allow what a sandbox takes (rules `userns,`"
-    )
+    format!("let this process's AppArmor profile {profile} allow what a sandbox needs (rules `userns,`")
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn root_goes_without(before: &Before, remedy: &str) {
     let output = run(before, dir.path(), &[]);
     assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
     assert!(stderr(&output).contains(remedy), "{output:?}");
-    assert!(stderr(&output).contains("or let root's commands go without one"), "{output:?}");
+    assert!(stderr(&output).contains("or let root's commands run without one"), "{output:?}");
     runs(before, &dir, &DEGRADE);
     let report = report(before, dir.path(), &DEGRADE);
     assert_eq!(protection(&report, "user_namespace").0, "off");

@@ -115,9 +115,9 @@ async fn output_that_is_not_counted_is_refused_where_it_shall_end_the_command() 
     };
     let mut command = held.command("true");
     refused(command.terminal(24, 80).status().await, "goes to a terminal");
-    refused(held.command("true").status().await, "goes to a descriptor of the caller's");
+    refused(held.command("true").status().await, "goes to a descriptor of the caller,");
     let mut command = held.command("true");
-    refused(command.stdout(Stdio::piped()).status().await, "goes to a descriptor of the caller's");
+    refused(command.stdout(Stdio::piped()).status().await, "goes to a descriptor of the caller,");
     let mut command = held.command("true");
     assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().await.unwrap().status.success());
 }

@@ -1,4 +1,4 @@
-//! A second opinion on which calls are allowed: the promises written down once more, for seccompiler's own compiler.
+//! The second oracle: the promises written once more, for the compiler of the crate seccompiler.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
+use crate::plan::seccomp::full;
 use crate::plan::seccomp::syscalls::ALLOWED;
 use crate::plan::seccomp::tests::interpreter;
 use crate::plan::seccomp::tests::oracle::{call, cases};
-use crate::plan::seccomp::whole;
 
-/// A second opinion, written from the promises and compiled by seccompiler: when is a call allowed?
+/// The calls that are allowed, written from the promises and compiled by seccompiler.
 fn second_opinion() -> BpfProgram {
     let is = |index, length, op, value| SeccompCondition::new(index, length, op, value).expect("condition");
     let low = |index, op, value| is(index, Len::Dword, op, value);
@@ -34,7 +34,7 @@ fn second_opinion() -> BpfProgram {
     let wireless = (0x8b00..0x8c00).step_by(2);
     let requests = tricks.into_iter().chain(settings).chain(some).chain(wireless);
     calls.insert(libc::SYS_ioctl, vec![all(requests.map(|request| low(1, Op::Ne, request)).collect())]);
-    // Any other level; or one of these, and none of its options.
+    // Any other level, or one of these levels with any other option.
     let options = |levels: &[(u64, &[u64])]| {
         let others = all(levels.iter().map(|(level, _)| low(1, Op::Ne, *level)).collect());
         let of_level = |(level, options): &(u64, &[u64])| {
@@ -82,7 +82,7 @@ fn second_opinion() -> BpfProgram {
     }
     calls.insert(libc::SYS_renameat2, vec![without(4, 4)]);
     calls.insert(libc::SYS_fcntl, vec![all(vec![low(1, Op::Ne, 1024), low(1, Op::Ne, 1040)])]);
-    // Of the sixteen kinds of node, all but 2 (character device) and 6 (block device).
+    // All sixteen kinds of node except 2 (character device) and 6 (block device).
     let kinds = [0, 1, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|kind: u64| kind << 12);
     for (call, mode) in [(libc::SYS_mknod, 1), (libc::SYS_mknodat, 2)] {
         calls.insert(call, kinds.map(|kind| all(vec![low(mode, Op::MaskedEq(0o176_000), kind)])).to_vec());
@@ -110,12 +110,12 @@ fn seccompiler_allows_the_same_calls() {
         let seccompiler::sock_filter { code, jt, jf, k } = step;
         libc::sock_filter { code, jt, jf, k }
     };
-    let theirs: Vec<_> = second_opinion().into_iter().map(step).collect();
+    let other: Vec<_> = second_opinion().into_iter().map(step).collect();
     let outcome = proptest::test_runner::TestRunner::new(cases(5_000)).run(&call(), |call| {
         let allowed = |program: &[libc::sock_filter]| {
             interpreter::run(program, &call).action == libc::SECCOMP_RET_ALLOW
         };
-        prop_assert_eq!(allowed(whole()), allowed(&theirs));
+        prop_assert_eq!(allowed(full()), allowed(&other));
         Ok(())
     });
     outcome.expect("agreement");
