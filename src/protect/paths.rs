@@ -395,7 +395,7 @@ impl GapReason {
                 modules::LONGEST
             ),
             Self::TooLong => {
-                "is where a path gets too long to follow: what it leads to is not protected".to_owned()
+                "is where a path gets too long to be followed: what it leads to is not protected".to_owned()
             }
         }
     }
