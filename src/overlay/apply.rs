@@ -1,5 +1,7 @@
-//! Applying changes to the workspace, one after the other, parents first, deletions last. What is refused keeps no other
-//! from being applied, but what lies in it, and deletions: what is deleted may be what was moved there.
+//! Applies changes to the workspace one by one: parents first, deletions last.
+//!
+//! A refused change stops only the changes below it, and all deletions: a deleted file may be the source of a move
+//! whose target was refused.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -27,19 +29,19 @@ pub(crate) struct Commit<'c> {
     ledger: &'c Ledger,
     pub(crate) changed: &'c Looked<'c>,
     pub(crate) workspace: OverlayTree<'c>,
-    /// Whether `.git` was not there.
+    /// Whether the workspace had no `.git` when the commit began.
     is_new: bool,
-    /// What is deleted when all else is done, by path.
+    /// Deletions, applied after everything else; sorted by path.
     deletions: &'c [ChangedEntry],
-    /// Modes that directories get once everything in them is done.
+    /// Open directories, and the modes they get once everything in them is done.
     pub(crate) modes: Vec<Opened>,
-    /// Modes that directories get last of all, the deepest first.
+    /// Modes that directories get at the very end, deepest first.
     last_modes: Vec<FinalMode>,
-    /// Directories that this commit made, by what they are.
+    /// Directories that this commit made.
     pub(crate) made: HashMap<PathBuf, Identity>,
 }
 
-/// Applies what was found, in the order of its paths.
+/// Applies the changes in `found`, in path order.
 pub(crate) fn commit(
     ledger: &Ledger,
     state: &mut LedgerState,
@@ -48,7 +50,7 @@ pub(crate) fn commit(
 ) -> Committed {
     let workspace = ledger.workspace();
     let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
-    // What a command moved is a deletion and an addition: nothing goes before all that can come has come.
+    // A move appears as a deletion and an addition: delete only after all additions are done.
     let (puts, deletions): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|found| found.upper.is_some() || found.unreadable.is_some());
     let mut commit = Commit {
@@ -88,8 +90,8 @@ impl Committed {
 }
 
 impl Commit<'_> {
-    /// Applies all but deletions; answers why there shall be none of these, if so: that something has failed, or that
-    /// something is left that may be what was moved from there.
+    /// Applies everything except deletions. Returns why deletions must not run, if so: a change failed, or a refused
+    /// change may be the target of a move.
     fn puts(
         &mut self,
         puts: Vec<ChangedEntry>,
@@ -97,7 +99,7 @@ impl Commit<'_> {
         done: &mut Committed,
     ) -> Option<Refusal> {
         let (mut failed, mut withheld) = (None, None);
-        // The last directory that was not made, and why.
+        // The last directory that could not be made, and why.
         let mut without: Option<(PathBuf, Refusal)> = None;
         for found in puts {
             let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
@@ -122,7 +124,7 @@ impl Commit<'_> {
         failed.or(withheld)
     }
 
-    /// What would be refused anyway says why; what would not, that something else has failed.
+    /// Reports the deletion's own refusal if it has one, else the earlier failure.
     fn deletion(
         &mut self,
         found: &ChangedEntry,
@@ -135,7 +137,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Whether it may be applied.
+    /// Checks that the change may be applied.
     fn check(&self, found: &ChangedEntry, state: &LedgerState) -> Result<(), Refusal> {
         let path = &*found.path;
         if let Some(errno) = found.unreadable {
@@ -164,7 +166,7 @@ impl Commit<'_> {
         let parent = self.parent(found)?;
         let above = ParentDirectory::of(path, &parent, state)?;
         let applied = self.change(found, (parent, name), above.held.as_fd(), state);
-        // What was refused has changed it too: it was moved there and back.
+        // A refused change also touches the parent: the entry was moved away and back.
         above.record(state)?;
         applied
     }
@@ -190,7 +192,7 @@ impl Commit<'_> {
         match found.file {
             FileKind::File => {
                 let copy = self.file(path, upper, lower, parent)?;
-                // To copy it may have taken long.
+                // Copying may take long: check again.
                 self.check(found, state)?;
                 copy.put(name, path, lower, state)?;
             }
@@ -208,7 +210,7 @@ impl Commit<'_> {
         others.record(state)
     }
 
-    /// Opens directories up on the way to `path` that are closed to the caller, and his.
+    /// Opens up the directories above `path` that the caller owns but cannot search.
     fn open_way(&mut self, path: &Path) -> Result<(), Refusal> {
         let mut way: Vec<&Path> = path.ancestors().skip(1).collect();
         way.reverse();
@@ -219,10 +221,10 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Opens a directory up, unless it is open for what is `wanted`.
+    /// Adds owner permissions to a directory, unless the caller already has `wanted` access.
     fn open_up(&mut self, path: &Path, directory: &OwnedFd, wanted: AccessFlags) -> Result<(), Refusal> {
         if is_closed(directory, wanted) {
-            // Held first: who could not close it again may not open it.
+            // Duplicate the descriptor first: without it, the mode could not be restored.
             let held = directory.try_clone()?;
             let last = mode_of(&open_up(&held)?);
             self.modes.push(Opened::of(path, held, last)?);
@@ -230,8 +232,10 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
-    /// is it here. It is the one that was looked at, or that we made: another one may be anybody's.
+    /// Opens the parent directory of `found`. If the parent is not writable, the command opened it up to write there,
+    /// so this does too.
+    /// The parent must be the directory that the scan saw or that this commit made; anybody could have put another
+    /// one there.
     fn parent(&mut self, found: &ChangedEntry) -> Result<OwnedFd, Refusal> {
         let parent = self.workspace.parent(&found.path)?;
         let path = found.path.parent().unwrap_or(Path::new(""));
@@ -242,7 +246,7 @@ impl Commit<'_> {
         Ok(parent)
     }
 
-    /// Whether nobody has changed the workspace there since it was looked at.
+    /// Whether the workspace entry is still as the scan saw it.
     fn is_as_it_was(&self, found: &ChangedEntry, state: &LedgerState) -> io::Result<bool> {
         let now = self.workspace.stat(&found.path)?;
         Ok(match (&now, &found.lower) {
@@ -256,9 +260,10 @@ impl Commit<'_> {
         })
     }
 
-    /// Gives the directories their modes that are done with before `next`, so that no more are held than lie in each
-    /// other. In one that is closed by that something may be deleted later: it is opened up again then. Where nobody could
-    /// even look for what is deleted, it stays open until that is gone.
+    /// Sets the final modes of directories that the commit has left before it goes on to `next`, so it holds only the
+    /// ancestors of `next` open.
+    /// A directory with deletions still to come is opened up again later. If its final mode denies search (`x`), it
+    /// stays open until the deletions are done, because they could not be looked up.
     fn leave(&mut self, next: &Path, state: &mut LedgerState) {
         while let Some(opened) = self.modes.pop_if(|opened| !next.starts_with(&opened.path)) {
             match FinalMode::of(&opened) {
@@ -270,14 +275,14 @@ impl Commit<'_> {
         }
     }
 
-    /// Whether something is to be deleted in a directory.
+    /// Whether a deletion lies below `directory`.
     fn deletes_in(&self, directory: &Path) -> bool {
         let before = self.deletions.partition_point(|found| *found.path < *directory);
         self.deletions.get(before).is_some_and(|found| found.path.starts_with(directory))
     }
 
     fn finish(&mut self, state: &mut LedgerState) {
-        // By their paths, which lead through what is held.
+        // These are found by path, through directories that are still open.
         for parting in self.last_modes.drain(..) {
             parting.close(self.workspace, state);
         }

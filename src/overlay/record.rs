@@ -1,4 +1,5 @@
-//! What a commit changes beside what it applies, so that none of it is taken for somebody else's change the next time.
+//! Records the side effects of a commit (times, modes, link counts), so that the next commit does not take them for
+//! changes by another program.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,23 +16,23 @@ use crate::report::change::Refusal;
 use crate::sys::dirfd::{change_mode, mode_of};
 use crate::sys::inode::{FileKind, Identity, kind};
 
-/// A directory that is open to us, and the mode it gets when everything in it is done.
+/// A directory that was opened up, and the mode it gets when everything in it is done.
 pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     held: OwnedFd,
     last: Mode,
-    /// The mode by which it is open.
+    /// Its mode while it is open.
     open: Mode,
 }
 
 impl Opened {
-    /// It has been opened up already.
+    /// `held` is open already.
     pub(crate) fn of(path: &Path, held: OwnedFd, last: Mode) -> nix::Result<Self> {
         let open = mode_of(&fstat(&held)?);
         Ok(Self { path: path.to_owned(), held, last, open })
     }
 
-    /// Where somebody else has given it another mode meanwhile, it keeps that.
+    /// Sets the final mode, unless another program has changed the mode meanwhile.
     pub(crate) fn close(self, state: &mut LedgerState) {
         if fstat(&self.held).is_ok_and(|stat| mode_of(&stat) != self.open) {
             return;
@@ -43,7 +44,7 @@ impl Opened {
     }
 }
 
-/// A directory that gets its mode last of all. Not held: there may be any number.
+/// A directory that gets its mode at the very end. It holds no descriptor, as there may be any number of these.
 pub(crate) struct FinalMode {
     path: PathBuf,
     identity: Identity,
@@ -57,12 +58,12 @@ impl FinalMode {
         Ok(Self { path: opened.path.clone(), identity, last: opened.last, open: opened.open })
     }
 
-    /// Whether its owner finds nothing in it any more.
+    /// Whether the final mode denies search to the owner.
     pub(crate) fn closes(&self) -> bool {
         !self.last.contains(Mode::S_IXUSR)
     }
 
-    /// Another that took its place stays as it is.
+    /// Sets the final mode, unless another directory has taken its place.
     pub(crate) fn close(self, workspace: OverlayTree<'_>, state: &mut LedgerState) {
         let Self { path, identity, last, open } = self;
         if let Some(held) = workspace.same(&path, identity) {
@@ -71,11 +72,11 @@ impl FinalMode {
     }
 }
 
-/// The directory that something is put into or taken out of, which changes its times.
+/// A directory whose times change because the commit adds or removes an entry.
 pub(crate) struct ParentDirectory {
     path: PathBuf,
     pub(crate) held: OwnedFd,
-    /// Whether nobody else has changed it since the session began.
+    /// Whether no other program has changed it since the session began.
     is_known: bool,
 }
 
@@ -94,7 +95,7 @@ impl ParentDirectory {
     }
 }
 
-/// A file whose other names may be in the workspace, and what it was.
+/// A file that may have other hard links in the workspace, and its state before the commit.
 pub(crate) struct OtherNames(Option<(OwnedFd, FileStat)>);
 
 impl OtherNames {

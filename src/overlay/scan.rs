@@ -1,7 +1,9 @@
-//! What commands changed: the directory that overlayfs keeps it in, compared with the workspace. Writes nothing; a directory
-//! that is closed to the caller, and his, is open for as long as it takes.
+//! Finds what commands changed: compares the upper directory of the overlay with the workspace.
 //!
-//! What was copied up only because it was opened for writing, or because something below it changed, is no change.
+//! It writes nothing, except that it opens up directories the caller owns but cannot read, for the time of the scan.
+//!
+//! A file that overlayfs copied up but that is equal to the workspace's is no change: overlayfs copies on every open
+//! for writing, and when something below a directory changes.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,37 +23,37 @@ use crate::sys::dirfd;
 use crate::sys::entries::names;
 use crate::sys::inode::{FileKind, Identity, kind};
 
-/// More changes than take up so many bytes are not listed: paths may be long, and names are what commands make of them.
+/// The most bytes that the list of changes may take. Commands choose the paths, so the list could grow without limit.
 const MOST_BYTES: usize = 128 << 20;
 
-/// What lies deeper is not looked at: every way is walked from the top.
+/// The deepest path that is scanned: each path is resolved from the root.
 const DEEPEST: usize = 200;
 
-/// Something that is not as in the workspace.
+/// An entry that differs from the workspace.
 #[derive(Clone, Debug)]
 pub(crate) struct ChangedEntry {
     pub(crate) path: PathBuf,
     pub(crate) kind: ChangeKind,
-    /// What it is now; of what was deleted, what it was.
+    /// Its file type; for a deletion, the type it had.
     pub(crate) file: FileKind,
-    /// As commands left it; `None` where they deleted it.
+    /// Its state in the upper directory; `None` if deleted.
     pub(crate) upper: Option<FileStat>,
-    /// Which directory of the workspace its place is in, if there is one.
+    /// The workspace directory that contains it, if that exists.
     pub(crate) above: Option<Identity>,
-    /// What lies at its place in the workspace.
+    /// Its state in the workspace; `None` if it does not exist there.
     pub(crate) lower: Option<FileStat>,
-    /// Whether somebody changed the workspace there since.
+    /// Whether another program changed the workspace entry since the session began.
     pub(crate) conflict: bool,
-    /// What kept it from being looked at.
+    /// Why it could not be read.
     pub(crate) unreadable: Option<Errno>,
 }
 
 /// A directory to walk.
 struct Level {
     path: PathBuf,
-    /// Which directory the workspace has there that this one adds to.
+    /// The workspace directory that this one merges with.
     lower: Option<Identity>,
-    /// Whether it takes the place of that one.
+    /// Whether this directory hides that one.
     is_opaque: bool,
     conflict: bool,
 }
@@ -69,14 +71,14 @@ pub(crate) struct Scan<'s> {
     lower: OverlayTree<'s>,
     found: Vec<ChangedEntry>,
     levels: Vec<Level>,
-    /// What both take up.
+    /// The size of `found` and `levels`.
     bytes: usize,
 }
 
-/// Everything that commands changed, by path.
+/// Everything that commands changed, sorted by path.
 ///
 /// # Errors
-/// `E2BIG` where it is too much to list, and those of reading directories.
+/// `E2BIG` if the changes exceed [`MOST_BYTES`], and errors of reading directories.
 pub(crate) fn scan(
     state: &mut LedgerState,
     changed: &Looked<'_>,
@@ -129,12 +131,12 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What a directory that takes the place of another does not have any more.
+    /// Adds the deletions that an opaque directory implies: entries of the workspace that it does not contain.
     fn left_out(&mut self, level: &Level, lower: &OwnedFd, listed: &[OsString]) -> io::Result<()> {
         let lower = tree::open_for_listing(lower)?;
         for name in names(&lower)? {
             let path = level.path.join(&name);
-            // Of one that was committed, only what was committed with it.
+            // In a directory that a commit made, only committed entries count.
             let counts = !self.state.made(&level.path) || self.state.has(&path);
             if counts
                 && listed.binary_search(&name).is_err()
@@ -184,10 +186,12 @@ impl Scan<'_> {
             Ok(directory) => directory,
             Err(error) => return self.cannot_read(path, &error),
         };
-        // What lies in an opaque directory has no mark of its own: overlayfs does not look below there any more.
+        // Directories below an opaque one have no mark of their own: overlayfs does not look at the lower layer
+        // there.
         let is_opaque = level.is_opaque || mark(&directory, OPAQUE)?.is_some_and(|value| value == b"y");
         let below = lower.filter(|lower| kind(lower) == FileKind::Directory);
-        // Only what was there is copied up, and directories of the workspace cannot be renamed.
+        // An origin mark means that it was copied up from this path, as overlayfs does not rename lower directories:
+        // so the workspace directory is gone.
         let gone = below.is_none() && !is_opaque && mark(&directory, ORIGIN)?.is_some();
         let moved = below.is_some_and(|below| self.state.was_moved(path, &below));
         let conflict = level.conflict || gone || moved;
@@ -200,7 +204,7 @@ impl Scan<'_> {
             Err(error) => return self.cannot_read(path, &error),
         };
         if !same {
-            // Mode and attributes are one with the directory's: who changed any of it outside may have changed those.
+            // The change time covers mode and attributes alike: another program may have changed those.
             let conflict = conflict || self.is_newer(path, lower.as_ref());
             self.push(ChangedEntry { conflict, ..found(path.to_owned(), Some(upper), lower, level) })?;
         }
@@ -216,13 +220,13 @@ impl Scan<'_> {
         self.push(ChangedEntry { conflict, ..found(path, None, Some(lower), level) })
     }
 
-    /// Whether what lies in the workspace was changed, or put there, since the session began; but not by us.
+    /// Whether another program changed the workspace entry since the session began.
     fn is_newer(&self, path: &Path, lower: Option<&FileStat>) -> bool {
         lower.is_some_and(|lower| self.state.is_newer(path, lower))
     }
 
-    /// Whether something that was copied up has no original any more. It may have been renamed by a command instead,
-    /// unless something was taken from its directory outside.
+    /// Whether a copied-up file has lost its original in the workspace. A command may have renamed it instead; it
+    /// counts only if another program changed the containing directory.
     fn was_there(&self, path: &Path, upper: &FileStat, level: &Level) -> io::Result<bool> {
         if kind(upper) != FileKind::File || level.lower.is_none() {
             return Ok(false);
@@ -260,7 +264,7 @@ impl Scan<'_> {
     fn same_attributes(&self, ours: &OwnedFd, path: &Path) -> io::Result<bool> {
         match self.lower.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
             Ok(theirs) => Ok(compare::attributes(ours)? == compare::attributes(&theirs)?),
-            // Nor could a command look.
+            // A command could not read them either.
             Err(Errno::EACCES) => Ok(true),
             Err(errno) => Err(errno.into()),
         }
