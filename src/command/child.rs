@@ -15,7 +15,7 @@ use crate::command::output::{ChildOutput, Collected};
 use crate::command::running::Running;
 use crate::command::stdio::ChildStdin;
 use crate::command::terminal::Terminal;
-use crate::launch::inside::Arrival;
+use crate::launch::control::Arrival;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
 

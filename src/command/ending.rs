@@ -14,7 +14,7 @@ use kennel_helper::control::{request, section};
 use crate::command::explain;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
-use crate::network::proxy::Witness;
+use crate::network::serving::Witness;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
 use crate::protect::recheck::Undone;

@@ -20,9 +20,10 @@ use crate::command::explain::refused::Refusals;
 use crate::command::source::Membership;
 use crate::command::stdio::Flood;
 use crate::host::cgroups::Setting;
-use crate::launch::inside::{Arrival, Inside, PATIENCE};
+use crate::launch::control::Arrival;
+use crate::launch::inside::{Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
-use crate::network::proxy::{Serving, Witness};
+use crate::network::serving::{Serving, Witness};
 use crate::plan::Section;
 use crate::policy::limits::Limits;
 use crate::protect::recheck;
@@ -206,7 +207,7 @@ impl Running {
                     let _ = self.inside.get_ref().kill();
                     self.last = None;
                 }
-                () = ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().left(),
+                () = ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().last_message(),
             }
         };
         let arrival = arrival.map_err(Error::io("read the control socket"))?;

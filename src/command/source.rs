@@ -10,7 +10,7 @@ use kennel_helper::control::Report;
 use crate::audit::trail::Trail;
 use crate::launch::inside::Inside;
 use crate::launch::prepared::{OwnSteps, Prepared};
-use crate::network::proxy::{BoxFuture, Serving, Witness};
+use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::plan::Section;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;

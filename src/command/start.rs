@@ -135,7 +135,7 @@ impl Command {
             let taken = self.source.worker(prepared, trail, asked.narrow.as_ref(), self.fail_fast).await?;
             tighten(&taken, asked)?;
             let born = Instant::now();
-            match prepared::hand_over(&taken.inside, request, stdio) {
+            match prepared::send_request(&taken.inside, request, stdio) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.source.has_others()? => {}
                 // How the only worker ended is told when the command is waited for.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

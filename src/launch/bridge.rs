@@ -12,18 +12,19 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use kennel_helper::control::{BridgeOrder, Report, section};
-use kennel_helper::plan::{Plan, Step};
+use kennel_helper::plan::Step;
 use kennel_helper::wire::Field;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{Linger, TcpNoDelay};
 
 use crate::audit::trail::Trail;
-use crate::launch::inside::{Arrival, Inside, unless_gone};
-use crate::launch::prepared::{Bytes, Prepared, step_failed, step_skipped};
+use crate::launch::control::{Arrival, ignore_epipe};
+use crate::launch::image::Images;
+use crate::launch::inside::Inside;
+use crate::launch::prepared::{Prepared, step_failed, step_skipped};
 use crate::launch::start;
-use crate::launch::start::Images;
-use crate::network::proxy::{BoxFuture, ProxyBridge, Serving};
+use crate::network::serving::{BoxFuture, ProxyBridge, Serving};
 use crate::plan::bridge::BridgePlan;
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
@@ -44,12 +45,7 @@ impl Bridge {
     /// # Errors
     /// Those of any start before the first step.
     pub(crate) fn start(images: &Images, plan: &Arc<BridgePlan>) -> Result<Self, Error> {
-        let inside = start::start_bridge(images, &plan.namespaces)?;
-        let mut bytes = Vec::new();
-        Plan { setup: &plan.setup.bytes, worker: &[], walls: &plan.walls.bytes, payload: &[] }
-            .put(&mut bytes);
-        let bytes = Bytes::new(&bytes).map_err(Error::io("hand over the plan of the bridge"))?;
-        start::hand_over_plan(&inside, &bytes, None)?;
+        let inside = start::start_bridge(images, plan)?;
         Ok(Self { inside, plan: Arc::clone(plan), finishing: AtomicBool::new(false) })
     }
 
@@ -70,7 +66,7 @@ impl Bridge {
         fcntl(&listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| failed()(errno.into()))?;
         let mut message = Vec::new();
         BridgeOrder::Serve { connections: self.plan.connections }.put(&mut message);
-        unless_gone(self.inside.send(&message, [listener.as_fd()])).map_err(failed())?;
+        ignore_epipe(self.inside.send(&message, [listener.as_fd()])).map_err(failed())?;
         // From here on the connections end with the bridge.
         drop(listener);
         loop {
@@ -97,7 +93,7 @@ impl Bridge {
         let mut message = Vec::new();
         BridgeOrder::Finish {}.put(&mut message);
         // A bridge that is gone is no error.
-        if let Err(error) = unless_gone(self.inside.send(&message, [])) {
+        if let Err(error) = ignore_epipe(self.inside.send(&message, [])) {
             tracing::debug!(%error, "order the bridge to finish");
         }
     }

@@ -15,31 +15,30 @@
 
 pub(crate) mod group;
 pub(crate) mod leaf;
+pub(crate) mod reaper;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::io::Interest;
-
 use crate::host::cgroups::{Controller, Setting};
-use crate::launch::cgroup::group::{Locked, Parent};
+use crate::launch::cgroup::group::{LockedGroup, Parent};
 use crate::launch::cgroup::leaf::{Leaf, LimitEvents};
-use crate::launch::inside::PATIENCE;
-use crate::launch::start;
-use crate::launch::start::Images;
+use crate::launch::cgroup::reaper::Reaper;
+use crate::launch::image::Images;
 use crate::plan::cgroup::CgroupTree;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
-use crate::sys;
 use crate::sys::locked;
-use crate::sys::reap::{RuntimeHome, Unreaped};
 
 /// The name of the leaf for the zygote.
 const ZYGOTE: &str = "zygote";
+
+/// How long to wait until a killed cgroup is empty.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often to try to remove a killed cgroup.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -49,7 +48,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(crate) struct Groups {
     plan: Arc<CgroupTree>,
     parent: Parent,
-    group: Locked,
+    group: LockedGroup,
     reaper: Mutex<Option<Reaper>>,
     next: AtomicU64,
     /// Leaves to remove later, because they were still in use.
@@ -69,11 +68,11 @@ impl Groups {
         let parent = Parent::open(&plan.parent).map_err(failed("open the cgroup"))?;
         parent.sweep();
         if plan.leave {
-            parent.make_room().map_err(failed("move to a cgroup of this program's own in"))?;
+            parent.move_self_to_child().map_err(failed("move this program to a child cgroup of"))?;
         }
-        parent.give(&plan.enable).map_err(failed("give controllers to groups in"))?;
+        parent.enable_controllers(&plan.enable).map_err(failed("enable controllers in"))?;
         let (group, reaper) = loop {
-            let name = group::name().map_err(failed("name a cgroup in"))?;
+            let name = group::random_name().map_err(failed("name a cgroup in"))?;
             // Start the reaper first: from here on the cgroup is removed whatever happens to this program.
             let reaper = Reaper::start(images, plan, &parent, &name)?;
             match parent.make(&name) {
@@ -91,7 +90,7 @@ impl Groups {
             left: Mutex::default(),
         };
         let set = || {
-            groups.group.give(&plan.controllers)?;
+            groups.group.enable_controllers(&plan.controllers)?;
             plan.shared.iter().try_for_each(|setting| groups.group.set(setting))
         };
         set().map_err(failed("set the limits of a cgroup in"))?;
@@ -103,7 +102,7 @@ impl Groups {
     /// # Errors
     /// Those of mkdir(2).
     pub(crate) fn zygote(self: &Arc<Self>) -> Result<Leaf, Error> {
-        self.make_leaf(ZYGOTE.to_owned(), &[]).map_err(self.of_leaf())
+        self.make_leaf(ZYGOTE.to_owned(), &[]).map_err(self.leaf_error())
     }
 
     /// A leaf for a command, with the limits for each command.
@@ -118,10 +117,10 @@ impl Groups {
 
     /// Like [`leaf`](Self::leaf), with an error for the caller.
     pub(crate) fn only_leaf(self: &Arc<Self>) -> Result<Leaf, Error> {
-        self.leaf().map_err(self.of_leaf())
+        self.leaf().map_err(self.leaf_error())
     }
 
-    fn of_leaf(&self) -> impl FnOnce(io::Error) -> Error {
+    fn leaf_error(&self) -> impl FnOnce(io::Error) -> Error {
         let step = format!("make a cgroup for a command in {}", self.plan.parent.display());
         let protection = self.plan.protection;
         move |source| failed(step, protection, source)
@@ -144,19 +143,19 @@ impl Groups {
     }
 
     /// How often the limits for all commands together took effect so far.
-    pub(crate) fn refused(&self) -> LimitEvents {
+    pub(crate) fn limit_events(&self) -> LimitEvents {
         let read = |file: &str| group::read(self.group.as_fd(), file);
         let has = |controller| self.plan.controllers.contains(&controller);
-        let mut refused = LimitEvents::default();
+        let mut events = LimitEvents::default();
         if has(Controller::Memory) {
-            refused.memory = LimitEvents::memory(&read("memory.events.local").unwrap_or_default());
+            events.memory = LimitEvents::memory(&read("memory.events.local").unwrap_or_default());
         }
         if has(Controller::Pids) {
             // Linux before 6.11 has only this file. It counts events at the cgroup of the forking process.
-            let events = read("pids.events.local").or_else(|_| read("pids.events"));
-            refused.pids = LimitEvents::pids(&events.unwrap_or_default());
+            let text = read("pids.events.local").or_else(|_| read("pids.events"));
+            events.pids = LimitEvents::pids(&text.unwrap_or_default());
         }
-        refused
+        events
     }
 
     /// Kills everything in the cgroup: cgroup.kill of cgroups(7).
@@ -168,12 +167,12 @@ impl Groups {
     /// Kills everything in the cgroup and lets the reaper remove it, even while others use this value.
     pub(crate) fn end(&self) {
         self.kill();
-        self.hand_over();
+        self.leave_to_reaper();
     }
 
     /// Leaves the removal to the reaper, which waits for the lock.
-    fn hand_over(&self) {
-        self.group.let_go();
+    fn leave_to_reaper(&self) {
+        self.group.unlock();
         drop(self.take_reaper());
     }
 
@@ -191,9 +190,9 @@ impl Groups {
             }
         };
         if tokio::time::timeout(PATIENCE, removed).await.is_err() {
-            tracing::warn!("a cgroup was killed and is not empty: something in it is stuck in the kernel");
+            tracing::warn!("a killed cgroup is not empty: a process in it is blocked in the kernel");
         }
-        self.group.let_go();
+        self.group.unlock();
         if let Some(reaper) = self.take_reaper() {
             reaper.gone().await;
         }
@@ -205,7 +204,7 @@ impl Drop for Groups {
         self.kill();
         self.parent.remove(&self.group);
         // If it is still in use, the reaper continues.
-        self.hand_over();
+        self.leave_to_reaper();
     }
 }
 
@@ -213,59 +212,11 @@ impl Drop for Groups {
 fn failed(step: String, protection: Protection, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
         None if source.kind() == io::ErrorKind::ResourceBusy => {
-            "let no other program of this user lock cgroups there"
+            "stop other programs of this user from locking cgroups there"
         }
-        Some(libc::EBUSY) => "let no process be in the cgroup itself, only in groups below it",
+        Some(libc::EBUSY) => "move all processes of the cgroup to cgroups below it",
         Some(libc::EAGAIN) => "raise cgroup.max.descendants and cgroup.max.depth of the cgroups above it",
-        _ => "name another cgroup with --cgroup, or do without one: --cgroup off",
+        _ => "name another cgroup with --cgroup, or use none: --cgroup off",
     };
     Error::Step { step, protection, source, remedy: Some(remedy.to_owned()) }
-}
-
-// The reaper: a process that removes a cgroup once this program is gone, however it ended.
-
-/// How long to wait for the end of a reaper.
-const REAPING_PATIENCE: Duration = Duration::from_secs(1);
-
-/// A running reaper. Dropping it makes it remove what is left, and end.
-#[derive(Debug)]
-pub(crate) struct Reaper {
-    /// The reaper acts when this closes.
-    control: Option<OwnedFd>,
-    left: Option<Unreaped<()>>,
-    home: RuntimeHome,
-}
-
-impl Reaper {
-    pub(crate) fn start(
-        images: &Images,
-        plan: &CgroupTree,
-        parent: &Parent,
-        name: &str,
-    ) -> Result<Self, Error> {
-        let (control, pidfd) = start::start_reaper(images, &plan.reaper, name, parent.as_fd())?;
-        Ok(Self {
-            control: Some(control),
-            left: Some(Unreaped::of(Arc::new(pidfd), ())),
-            home: RuntimeHome::here(),
-        })
-    }
-
-    /// Closes its control socket and waits up to a second for its end.
-    pub(crate) async fn gone(mut self) {
-        drop(self.control.take());
-        let Some(left) = self.left.take() else { return };
-        if let Ok(left) = sys::watched(left, Interest::READABLE) {
-            let _ = tokio::time::timeout(REAPING_PATIENCE, left.readable()).await;
-        }
-    }
-}
-
-impl Drop for Reaper {
-    fn drop(&mut self) {
-        drop(self.control.take());
-        if let Some(left) = self.left.take() {
-            left.drop_at_end(self.home);
-        }
-    }
 }

@@ -10,16 +10,17 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use kennel_helper::control::{LONGEST, Order, Report};
-use kennel_helper::wire::{Cursor, Field};
+use kennel_helper::control::{LONGEST, Order};
+use kennel_helper::wire::Field;
 use nix::errno::Errno;
 use tokio::io::Interest;
 
 use crate::launch::cgroup::leaf::Leaf;
-use crate::network::proxy::ListeningSocket;
+use crate::launch::control::{Arrival, ignore_epipe};
 use crate::plan::mount_state::{MountChange, MountSnapshot};
 use crate::protect::recheck;
-use crate::protect::recheck::{Undone, Watch};
+use crate::protect::recheck::Undone;
+use crate::protect::watch::Watch;
 use crate::sys;
 use crate::sys::packet;
 use crate::sys::reap::{RuntimeHome, Unreaped};
@@ -61,12 +62,12 @@ impl Inside {
     }
 
     /// Sets the mounts to compare once everything inside has ended.
-    pub(crate) fn stands_on(&mut self, footing: MountSnapshot) {
+    pub(crate) fn set_footing(&mut self, footing: MountSnapshot) {
         self.footing = footing;
     }
 
     /// What has changed about those mounts.
-    pub(crate) fn change(&self) -> MountChange {
+    pub(crate) fn footing_change(&self) -> MountChange {
         self.footing.change(true)
     }
 
@@ -91,20 +92,13 @@ impl Inside {
     }
 
     /// Sets its cgroup, which is removed once everything in it has ended.
-    pub(crate) fn lies_in(&mut self, leaf: Option<Leaf>) {
+    pub(crate) fn set_leaf(&mut self, leaf: Option<Leaf>) {
         self.leaf = leaf;
     }
 
     /// Its cgroup, if it has one.
     pub(crate) fn leaf(&self) -> Option<&Leaf> {
         self.leaf.as_ref()
-    }
-
-    /// Releases a child without ending it. The child ends when its control socket closes.
-    pub(crate) fn into_parts(mut self) -> io::Result<(OwnedFd, OwnedFd)> {
-        let control = self.control.try_clone()?;
-        let pidfd = self.pidfd.take().and_then(Arc::into_inner);
-        Ok((control, pidfd.ok_or(io::ErrorKind::NotFound)?))
     }
 
     /// Marks it as running a command of a session. `watches` are restored afterwards.
@@ -165,7 +159,7 @@ impl Inside {
             return Ok(Arrival::Closed);
         }
         let bytes = bytes.get(..received.count).unwrap_or_default();
-        Arrival::of(bytes, received.descriptors.into_iter().next())
+        Arrival::parse(bytes, received.descriptors.into_iter().next())
     }
 
     /// Waits for the next message.
@@ -187,7 +181,7 @@ impl Inside {
         tokio::select! {
             biased;
             arrival = spoken => arrival,
-            () = self.ended() => self.left(),
+            () = self.ended() => self.last_message(),
         }
     }
 
@@ -195,15 +189,7 @@ impl Inside {
     pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
         let mut bytes = Vec::new();
         order.put(&mut bytes);
-        unless_gone(self.send(&bytes, []))
-    }
-}
-
-/// Ignores `EPIPE`. A peer that is gone has already sent the reason, and the next read returns it.
-pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
-    match sent {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        sent => sent,
+        ignore_epipe(self.send(&bytes, []))
     }
 }
 
@@ -234,51 +220,6 @@ impl Drop for Inside {
         let (hold, leaf) = (self.hold.take(), self.leaf.take());
         let remains = KilledInit { watches, footing, _hold: hold, _leaf: leaf };
         Unreaped::of(pidfd, remains).drop_at_end(self.home);
-    }
-}
-
-// Messages on the control socket: a report, alone or with a descriptor.
-
-/// A message on the control socket.
-#[derive(Debug)]
-pub(crate) enum Arrival {
-    Report(Report),
-    /// The master side of the terminal of the command.
-    Terminal(OwnedFd),
-    /// The pidfd of the init of a worker.
-    Born(OwnedFd),
-    /// A listening socket of the sandbox, for the proxy.
-    Listening(ListeningSocket),
-    /// The root directory of a worker.
-    Root(OwnedFd),
-    /// The mount namespace of a worker.
-    Mounts(OwnedFd),
-    /// The upper directory of an overlay.
-    Upper(OwnedFd),
-    /// The notification descriptor of the seccomp filter.
-    Refusing(OwnedFd),
-    /// The peer has closed its end; no message follows.
-    Closed,
-}
-
-impl Arrival {
-    /// Parses a message. If its descriptor was lost because no descriptor number was free, the plain report
-    /// remains.
-    pub(crate) fn of(bytes: &[u8], descriptor: Option<OwnedFd>) -> io::Result<Self> {
-        match (Report::take(&mut Cursor::new(bytes)), descriptor) {
-            (Some(Report::Terminal {}), Some(master)) => Ok(Self::Terminal(master)),
-            (Some(Report::Born {}), Some(pidfd)) => Ok(Self::Born(pidfd)),
-            (Some(Report::Listening { kind, port }), Some(socket)) => {
-                let port = u16::try_from(port).map_err(|_| io::ErrorKind::InvalidData)?;
-                Ok(Self::Listening(ListeningSocket { kind: kind.cast_signed(), port, socket }))
-            }
-            (Some(Report::Root {}), Some(root)) => Ok(Self::Root(root)),
-            (Some(Report::Mounts {}), Some(mounts)) => Ok(Self::Mounts(mounts)),
-            (Some(Report::Upper {}), Some(upper)) => Ok(Self::Upper(upper)),
-            (Some(Report::Refusing {}), Some(listener)) => Ok(Self::Refusing(listener)),
-            (Some(report), _) => Ok(Self::Report(report)),
-            (None, _) => Err(io::ErrorKind::InvalidData.into()),
-        }
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub(crate) mod bridge;
 pub(crate) mod cgroup;
+pub(crate) mod control;
+pub(crate) mod image;
 pub(crate) mod inside;
 pub(crate) mod prepared;
 pub(crate) mod start;

@@ -18,8 +18,8 @@ use crate::audit::log::Log;
 use crate::audit::trail::Trail;
 use crate::host::remedy::remedy;
 use crate::launch::cgroup::Groups;
+use crate::launch::image::Images;
 use crate::launch::inside::Inside;
-use crate::launch::start::Images;
 use crate::network::ask::Ask;
 use crate::network::gate::Gate;
 use crate::plan::Section;
@@ -38,9 +38,9 @@ use crate::sys::{locked, without_sigxfsz};
 pub(crate) struct Prepared {
     pub(crate) compiled: Compiled,
     pub(crate) images: Arc<Images>,
-    plan: OnceLock<Bytes>,
+    plan: OnceLock<Memfd>,
     /// A one-shot that has been started ahead for the first command. It already has the plan.
-    begun: Mutex<Option<Inside>>,
+    prestarted: Mutex<Option<Inside>>,
     /// Decides about connections through the proxy, if the policy has one.
     gate: Option<Arc<Gate>>,
     log: Option<Arc<Log>>,
@@ -56,17 +56,17 @@ impl Prepared {
         let gate = gate.map(Arc::new);
         let groups = Arc::default();
         let log = compiled.audit.take().map(|audit| Log::open(&audit)).transpose()?.map(Arc::new);
-        let (images, begun) = (Arc::new(images), Mutex::default());
-        Ok(Self { compiled, images, plan: OnceLock::new(), begun, gate, log, groups })
+        let (images, prestarted) = (Arc::new(images), Mutex::default());
+        Ok(Self { compiled, images, plan: OnceLock::new(), prestarted, gate, log, groups })
     }
 
     /// The same policy, compiled again for the present state of the host. Proxy, log and cgroups stay the same.
-    pub(crate) fn anew(&self, compiled: Compiled) -> Self {
+    pub(crate) fn recompiled(&self, compiled: Compiled) -> Self {
         Self {
             compiled,
             images: Arc::clone(&self.images),
             plan: OnceLock::new(),
-            begun: Mutex::default(),
+            prestarted: Mutex::default(),
             gate: self.gate.clone(),
             log: self.log.clone(),
             groups: Arc::clone(&self.groups),
@@ -79,9 +79,9 @@ impl Prepared {
     }
 
     /// Sets the callback for connections that no list decides. Only the first call counts.
-    pub(crate) fn ask(&self, ask: Ask) {
+    pub(crate) fn set_ask(&self, ask: Ask) {
         if let Some(gate) = &self.gate {
-            gate.ask(ask);
+            gate.set_ask(ask);
         }
     }
 
@@ -91,7 +91,7 @@ impl Prepared {
     }
 
     /// Uses these cgroups, which contain the one-shot started ahead, for later one-shots too.
-    pub(crate) fn grouped(self, groups: Option<Arc<Groups>>) -> Self {
+    pub(crate) fn with_groups(self, groups: Option<Arc<Groups>>) -> Self {
         Self { groups: Arc::new(Mutex::new(groups)), ..self }
     }
 
@@ -114,15 +114,15 @@ impl Prepared {
     }
 
     /// Keeps a one-shot that has been started ahead and has its plan.
-    pub(crate) fn with_begun(self, begun: Inside) -> Self {
-        Self { begun: Mutex::new(Some(begun)), ..self }
+    pub(crate) fn with_prestarted(self, prestarted: Inside) -> Self {
+        Self { prestarted: Mutex::new(Some(prestarted)), ..self }
     }
 
     /// What has changed about the mounts since the one-shot was started ahead, or else since the policy was
     /// compiled.
-    pub(crate) fn change(&self) -> MountChange {
-        match (&*locked(&self.begun), &self.compiled.ground) {
-            (Some(begun), _) => begun.change(),
+    pub(crate) fn mount_change(&self) -> MountChange {
+        match (&*locked(&self.prestarted), &self.compiled.ground) {
+            (Some(prestarted), _) => prestarted.footing_change(),
             (None, Some(ground)) => ground.change(true),
             // No snapshot was taken.
             (None, None) => MountChange::Some,
@@ -130,12 +130,12 @@ impl Prepared {
     }
 
     /// The one-shot that was started ahead, unless it has been taken.
-    pub(crate) fn take_begun(&self) -> Option<Inside> {
-        locked(&self.begun).take()
+    pub(crate) fn take_prestarted(&self) -> Option<Inside> {
+        locked(&self.prestarted).take()
     }
 
     /// The plan in a memfd. The first start writes it, while the new process boots.
-    pub(crate) fn plan(&self) -> io::Result<&Bytes> {
+    pub(crate) fn plan(&self) -> io::Result<&Memfd> {
         if let Some(plan) = self.plan.get() {
             return Ok(plan);
         }
@@ -143,7 +143,7 @@ impl Prepared {
         let [setup, worker, walls, payload] = [setup, worker, walls, payload].map(|section| &*section.bytes);
         let mut bytes = Vec::with_capacity(setup.len() + worker.len() + walls.len() + payload.len() + 64);
         Plan { setup, worker, walls, payload }.put(&mut bytes);
-        let plan = Bytes::new(&bytes)?;
+        let plan = Memfd::new(&bytes)?;
         // If another thread was faster, its plan is the same.
         Ok(self.plan.get_or_init(|| plan))
     }
@@ -218,14 +218,14 @@ pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enf
     }
 }
 
-/// Bytes for a process inside, in a memfd.
+/// Bytes for a process inside, in a memfd: memfd_create(2).
 #[derive(Debug)]
-pub(crate) struct Bytes {
+pub(crate) struct Memfd {
     memfd: File,
     pub(crate) length: u32,
 }
 
-impl Bytes {
+impl Memfd {
     pub(crate) fn new(bytes: &[u8]) -> io::Result<Self> {
         Self::with_scratch(bytes, 0)
     }
@@ -246,7 +246,7 @@ impl Bytes {
     }
 }
 
-impl AsFd for Bytes {
+impl AsFd for Memfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memfd.as_fd()
     }
@@ -259,7 +259,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
     match *step {
         Step::Write { path, .. } => format!("write {}", text(path)),
         Step::Unshare { flags } => format!("new {} namespace", namespace(flags)),
-        Step::Separate {} => "keep mounts from the host".to_owned(),
+        Step::Separate {} => "separate mounts from the host".to_owned(),
         Step::Hostname { .. } => "set the host name".to_owned(),
         Step::LoopbackUp {} => "bring the loopback device up".to_owned(),
         Step::NewRoot { .. } => "mount a tmpfs for the root".to_owned(),
@@ -291,14 +291,14 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::MountAgain { target: at, .. } => {
             format!("mount {} again, which was replaced outside", target(at))
         }
-        Step::Room { path } => format!("look at what is free at {}", target(path)),
+        Step::Room { path } => format!("look for free space at {}", target(path)),
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),
         Step::Listen { port, .. } => format!("listen on port {port} of the sandbox"),
         Step::HandOutUpper { .. } => "hand out the changes".to_owned(),
-        Step::Pin { target: at, .. } => format!("keep {} in its place", target(at)),
-        Step::Ordinary { .. } => "take an ordinary priority".to_owned(),
+        Step::Pin { target: at, .. } => format!("pin {}", target(at)),
+        Step::Ordinary { .. } => "set the ordinary scheduling priority".to_owned(),
         Step::DropCapability { capability } => format!("drop capability {capability}"),
         Step::HandOut {} => "hand out the view".to_owned(),
         Step::NewSession {} => "start a session".to_owned(),
@@ -344,7 +344,11 @@ fn limit(resource: u32) -> &'static str {
 
 /// Sends a command and its standard descriptors to a worker. A request too long for one message goes into a
 /// memfd.
-pub(crate) fn hand_over(worker: &Inside, request: &RequestBuf, stdio: [BorrowedFd<'_>; 3]) -> io::Result<()> {
+pub(crate) fn send_request(
+    worker: &Inside,
+    request: &RequestBuf,
+    stdio: [BorrowedFd<'_>; 3],
+) -> io::Result<()> {
     let (request, scratch) = request.encode();
     // Room for the message number and the length. Zeroized like the request, which may contain secrets.
     let mut message = Zeroizing::new(Vec::with_capacity(request.len() + 16));
@@ -352,7 +356,7 @@ pub(crate) fn hand_over(worker: &Inside, request: &RequestBuf, stdio: [BorrowedF
     if message.len() <= LONGEST_REQUEST && scratch <= SCRATCH {
         return worker.send(&message, stdio);
     }
-    let bytes = Bytes::with_scratch(&request, scratch)?;
+    let bytes = Memfd::with_scratch(&request, scratch)?;
     let scratch = u32::try_from(scratch).map_err(|_| io::ErrorKind::ArgumentListTooLong)?;
     message.clear();
     Handed::Memfd { request: bytes.length, scratch }.put(&mut *message);
@@ -364,11 +368,11 @@ pub(crate) fn hand_over(worker: &Inside, request: &RequestBuf, stdio: [BorrowedF
 #[derive(Debug)]
 pub(crate) struct OwnSteps {
     pub(crate) section: Section,
-    pub(crate) bytes: Bytes,
+    pub(crate) bytes: Memfd,
 }
 
 impl OwnSteps {
-    pub(crate) fn of(section: Section) -> io::Result<Self> {
-        Ok(Self { bytes: Bytes::new(&section.bytes)?, section })
+    pub(crate) fn new(section: Section) -> io::Result<Self> {
+        Ok(Self { bytes: Memfd::new(&section.bytes)?, section })
     }
 }

@@ -19,7 +19,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::network::dns::Answer;
-use crate::network::http::noted;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
@@ -27,7 +26,7 @@ use crate::network::{dial, dns, http, relay};
 use crate::policy::destination::{Destination, Host, Name};
 
 /// How long to wait after a failed accept(2), for example when the embedding program has no descriptor left.
-const BREATH: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Accepts connections on a listener and runs `serve` for each, as a task that ends with the listener's task.
 pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
@@ -40,7 +39,9 @@ pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
     let listener = TcpListener::from_std(listener)?;
     Ok(tokio::spawn(async move {
         let mut connections = JoinSet::new();
-        while let Some((stream, slot)) = meanwhile(&mut connections, next(&proxy, &listener), &proxy).await {
+        while let Some((stream, slot)) =
+            next_or_closing(&mut connections, next(&proxy, &listener), &proxy).await
+        {
             let proxy = Arc::clone(&proxy);
             connections.spawn(async move {
                 serve(proxy, stream).await;
@@ -52,7 +53,7 @@ pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
 }
 
 /// Waits for the next connection and reaps tasks that have ended. `None` once the proxy closes.
-async fn meanwhile<T>(
+async fn next_or_closing<T>(
     connections: &mut JoinSet<()>,
     next: impl Future<Output = Option<T>>,
     proxy: &Proxy,
@@ -76,7 +77,7 @@ async fn next(proxy: &Proxy, listener: &TcpListener) -> Option<(TcpStream, Owned
             Ok((stream, _)) => break stream,
             Err(error) => {
                 tracing::debug!(%error, "accept");
-                sleep(BREATH).await;
+                sleep(RETRY_DELAY).await;
             }
         }
     };
@@ -101,7 +102,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
 // SOCKS5 (RFC 1928) on the proxy port: CONNECT to a name or an address. No UDP, no BIND, no authentication.
 
 /// The bound address in a SOCKS5 reply. The proxy does not reveal its own.
-const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+const UNSPECIFIED: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
 /// Serves one SOCKS5 connection to its end.
 pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: TcpStream) {
@@ -113,12 +114,12 @@ pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: TcpStream) {
     // The library has already answered a malformed request, as far as the protocol has an answer.
     let Ok(Ok((protocol, command, target))) = timeout(time, greeting).await else { return };
     let reached = match destination(command, &target) {
-        Ok(destination) => dial::reach(&proxy, destination).await,
-        Err(refusal) => Err(noted(&proxy, refusal).await),
+        Ok(destination) => dial::connect(&proxy, destination).await,
+        Err(refusal) => Err(proxy.recorded(refusal).await),
     };
     match reached {
         Ok(dialled) => {
-            let Ok(stream) = protocol.reply_success(NOWHERE).await else { return };
+            let Ok(stream) = protocol.reply_success(UNSPECIFIED).await else { return };
             relay::relay(&proxy, Stream::Tcp(stream), Bytes::new(), dialled).await;
         }
         // The client may already be gone.
@@ -165,7 +166,7 @@ fn reply(refusal: &ProxyRefusal) -> ReplyError {
 // address becomes a connection to the name, after the same checks as any other.
 
 /// Larger than any query of a resolver.
-const QUESTION: usize = 4096;
+const MAX_QUERY: usize = 4096;
 
 /// Answers DNS queries on a UDP socket of the sandbox.
 pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
@@ -173,7 +174,7 @@ pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<Joi
     socket.set_nonblocking(true)?;
     let socket = UdpSocket::from_std(socket)?;
     Ok(tokio::spawn(async move {
-        let mut question = [0; QUESTION];
+        let mut question = [0; MAX_QUERY];
         loop {
             let received = tokio::select! {
                 received = socket.recv_from(&mut question) => received,
@@ -183,9 +184,9 @@ pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<Joi
             let Ok((count, from)) = received else { continue };
             let asked = question.get(..count).unwrap_or_default();
             let mut refusal = None;
-            let answer = dns::answer(asked, |name| look_up(&proxy, name, &mut refusal));
+            let answer = dns::answer(asked, |name| lookup(&proxy, name, &mut refusal));
             // A client that asks too often gets no answer, and does not delay queries for allowed names.
-            if refusal.is_some_and(|refusal| !proxy.refuses(&refusal)) {
+            if refusal.is_some_and(|refusal| !proxy.may_answer_refusal(&refusal)) {
                 continue;
             }
             if let Some(answer) = answer {
@@ -195,8 +196,8 @@ pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<Joi
     }))
 }
 
-fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> Answer {
-    if let Err(why) = proxy.gate.may_name(name) {
+fn lookup(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> Answer {
+    if let Err(why) = proxy.gate.check_name(name) {
         *refusal = Some(why);
         return Answer::NoSuchName;
     }
@@ -206,13 +207,13 @@ fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> An
 /// Serves a connection to an address that the DNS stub gave out.
 pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: TcpStream) {
     let asked = stream.local_addr();
-    let asked = asked.map(|at| proxy.named(Destination { host: Host::of(at.ip()), port: at.port() }));
+    let asked = asked.map(|at| proxy.with_name(Destination { host: Host::of(at.ip()), port: at.port() }));
     let stream = Stream::Tcp(stream);
     // Any other loopback address has no server: answer like a closed port.
     let Ok(destination @ Destination { host: Host::Name(_), .. }) = asked else {
         return stream.resets(true);
     };
-    match dial::reach(&proxy, destination).await {
+    match dial::connect(&proxy, destination).await {
         Ok(dialled) => relay::relay(&proxy, stream, Bytes::new(), dialled).await,
         Err(_) => stream.resets(true),
     }

@@ -17,7 +17,7 @@ use crate::sys::locked;
 
 /// Remembered and open questions at most. Beyond that the answer is no, so that made-up names cannot fill the
 /// memory.
-const MOST: usize = 4096;
+const MAX_QUESTIONS: usize = 4096;
 
 /// A connection that a command wants to make and that no list of the policy decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Decision {
 }
 
 /// Open questions at most. Beyond that the answer is no.
-const AT_ONCE: usize = 16;
+const MAX_OPEN: usize = 16;
 
 type Answer = Pin<Box<dyn Future<Output = Decision> + Send>>;
 
@@ -52,7 +52,7 @@ type Answer = Pin<Box<dyn Future<Output = Decision> + Send>>;
 #[derive(Clone)]
 pub(crate) struct Ask {
     callback: Arc<dyn Fn(NetworkRequest) -> Answer + Send + Sync>,
-    patience: Duration,
+    time_limit: Duration,
     questions: Arc<Mutex<HashMap<Destination, Question>>>,
 }
 
@@ -64,8 +64,8 @@ enum Question {
 }
 
 /// How a request gets its answer.
-enum Turn {
-    Take(bool),
+enum Next {
+    Answer(bool),
     Wait(watch::Receiver<Option<bool>>),
     Ask(watch::Sender<Option<bool>>),
 }
@@ -77,31 +77,31 @@ impl fmt::Debug for Ask {
 }
 
 impl Ask {
-    /// If the callback takes longer than `patience`, the answer is no.
-    pub(crate) fn new<F, A>(patience: Duration, callback: F) -> Self
+    /// If the callback takes longer than `time_limit`, the answer is no.
+    pub(crate) fn new<F, A>(time_limit: Duration, callback: F) -> Self
     where
         F: Fn(NetworkRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Decision> + Send + 'static,
     {
         Self {
             callback: Arc::new(move |request| Box::pin(callback(request))),
-            patience,
+            time_limit,
             questions: Arc::default(),
         }
     }
 
     /// The same callback without any remembered answers, for another session.
-    pub(crate) fn anew(&self) -> Self {
+    pub(crate) fn for_new_session(&self) -> Self {
         Self { questions: Arc::default(), ..self.clone() }
     }
 
     /// Whether the connection is allowed.
     pub(crate) async fn allows(&self, destination: &Destination) -> bool {
         loop {
-            match self.turn(destination) {
-                Turn::Take(answer) => return answer,
-                Turn::Ask(sender) => return self.ask(destination, &sender).await,
-                Turn::Wait(mut answer) => {
+            match self.next(destination) {
+                Next::Answer(answer) => return answer,
+                Next::Ask(sender) => return self.ask(destination, &sender).await,
+                Next::Wait(mut answer) => {
                     // The asking task was cancelled without an answer: ask again.
                     if let Ok(answer) = answer.wait_for(Option::is_some).await.map(|answer| *answer) {
                         return answer == Some(true);
@@ -111,23 +111,23 @@ impl Ask {
         }
     }
 
-    fn turn(&self, destination: &Destination) -> Turn {
+    fn next(&self, destination: &Destination) -> Next {
         let mut questions = self.lock();
         match questions.get(destination) {
-            Some(Question::Answered(answer)) => return Turn::Take(*answer),
+            Some(Question::Answered(answer)) => return Next::Answer(*answer),
             Some(Question::Open(answer)) if answer.has_changed().is_ok() => {
-                return Turn::Wait(answer.clone());
+                return Next::Wait(answer.clone());
             }
             _ => {}
         }
         let open = questions.values().filter(|question| matches!(question, Question::Open(_))).count();
         // Do not flood the user with questions.
-        if questions.len() >= MOST || open >= AT_ONCE {
-            return Turn::Take(false);
+        if questions.len() >= MAX_QUESTIONS || open >= MAX_OPEN {
+            return Next::Answer(false);
         }
         let (sender, receiver) = watch::channel(None);
         questions.insert(destination.clone(), Question::Open(receiver));
-        Turn::Ask(sender)
+        Next::Ask(sender)
     }
 
     async fn ask(&self, destination: &Destination, sender: &watch::Sender<Option<bool>>) -> bool {
@@ -136,7 +136,7 @@ impl Ask {
             Host::Address(address) => address.to_string(),
         };
         let request = NetworkRequest { host, port: destination.port };
-        let decision = timeout(self.patience, self.said(request)).await;
+        let decision = timeout(self.time_limit, self.run_callback(request)).await;
         let (allowed, keep) = match decision {
             Ok(Some(Decision::Allow)) => (true, false),
             Ok(Some(Decision::AllowForSession)) => (true, true),
@@ -154,7 +154,7 @@ impl Ask {
     }
 
     /// Runs the callback. `None` if it panics; the program's panic hook has reported the panic.
-    async fn said(&self, request: NetworkRequest) -> Option<Decision> {
+    async fn run_callback(&self, request: NetworkRequest) -> Option<Decision> {
         let mut answer = catch_unwind(AssertUnwindSafe(|| (self.callback)(request))).ok()?;
         poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
             Ok(polled) => polled.map(Some),
@@ -205,7 +205,7 @@ mod tests {
             assert_eq!(asked.load(Relaxed), times, "{decision:?}");
             ask.allows(&destination("a.example:2")).await;
             assert_eq!(asked.load(Relaxed), times + 1, "another port is another question");
-            ask.anew().allows(&destination("a.example:1")).await;
+            ask.for_new_session().allows(&destination("a.example:1")).await;
             assert_eq!(asked.load(Relaxed), times + 2, "another session knows nothing");
         }
     }

@@ -17,45 +17,44 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::network::gate::{Permit, Route};
-use crate::network::http::noted;
-use crate::network::metered::Passage;
 use crate::network::proxy::Proxy;
+use crate::network::record::ConnectionRecord;
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::stream::{Allowance, Bounded, Stream};
+use crate::network::stream::{Limited, ReadLimit, Stream};
 use crate::policy::destination::{Destination, Host};
 use crate::policy::upstream::Upstream;
 use crate::report::failure;
 use crate::sys::dirfd::own_path;
 
 /// The time limit for a connection, all attempts together.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long one address is tried alone before the next is tried in parallel.
 const HEAD_START: Duration = Duration::from_millis(250);
 
 /// How many bytes another proxy may send before its answer is complete.
-const LONGEST_ANSWER: usize = 256 << 10;
+const MAX_ANSWER: usize = 256 << 10;
 
 /// A connection to a destination.
 pub(crate) struct Dialled {
     pub(crate) stream: Stream,
     /// Bytes that followed the answer of another proxy.
     pub(crate) early: Bytes,
-    pub(crate) passage: Passage,
+    pub(crate) record: ConnectionRecord,
 }
 
 /// Gets a permit and connects.
 ///
 /// # Errors
 /// The refusal. It is already recorded and in the audit log.
-pub(crate) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, ProxyRefusal> {
+pub(crate) async fn connect(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, ProxyRefusal> {
     let permit = permit(proxy, destination).await?;
-    let reached = match timeout(PATIENCE, tunnel(proxy, &permit)).await {
+    let reached = match timeout(TIME_LIMIT, tunnel(proxy, &permit)).await {
         Ok(reached) => reached,
         Err(_) => Err(ProxyRefusal::of(&permit.destination, Reason::Timeout("connecting"))),
     };
     if let Err(refusal) = &reached {
-        proxy.refused(refusal).await;
+        proxy.record(refusal).await;
     }
     reached
 }
@@ -63,19 +62,19 @@ pub(crate) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Resul
 /// Permits one destination.
 ///
 /// # Errors
-/// As [`reach`].
+/// As [`connect`].
 pub(crate) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Result<Permit, ProxyRefusal> {
-    let destination = proxy.named(destination);
+    let destination = proxy.with_name(destination);
     let permit = if proxy.meter.is_exhausted() {
         Err(ProxyRefusal::of(&destination, Reason::Limit))
     } else {
         proxy.gate.permit(destination).await.and_then(|permit| {
-            proxy.record_begin(&permit.destination, permit.by.word())?;
+            proxy.write_begin(&permit.destination, permit.by.word())?;
             Ok(permit)
         })
     };
     if let Err(refusal) = &permit {
-        proxy.refused(refusal).await;
+        proxy.record(refusal).await;
     }
     permit
 }
@@ -86,50 +85,50 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, ProxyRef
         |error: io::Error| ProxyRefusal::of(destination, Reason::Unreachable(failure::words(&error)));
     let (stream, early, address) = match route {
         Route::Direct(addresses) => {
-            let stream = connect(&proxy.spare, addresses).await.map_err(failed)?;
+            let stream = connect_fastest(&proxy.spare, addresses).await.map_err(failed)?;
             let address = stream.peer_addr().ok().map(|at| at.ip());
             (Stream::Tcp(stream), Bytes::new(), address)
         }
         Route::Upstream(upstream) => {
-            let stream = to_upstream(proxy, upstream).await.map_err(failed)?;
+            let stream = connect_upstream(proxy, upstream).await.map_err(failed)?;
             let authorization = upstream.authorization.as_deref();
-            let (stream, early) = ask_for(stream, destination, authorization).await.map_err(failed)?;
+            let (stream, early) = http_connect(stream, destination, authorization).await.map_err(failed)?;
             (Stream::Tcp(stream), early, None)
         }
         Route::Foreign(socket) => {
             let stream = UnixStream::connect(own_path(socket)).await.map_err(failed)?;
-            let (stream, early) = ask_for(stream, destination, None).await.map_err(failed)?;
+            let (stream, early) = http_connect(stream, destination, None).await.map_err(failed)?;
             (Stream::Unix(stream), early, None)
         }
     };
-    Ok(Dialled { stream, early, passage: Passage::new(proxy, destination, address, by.word()) })
+    Ok(Dialled { stream, early, record: ConnectionRecord::new(proxy, destination, address, by.word()) })
 }
 
 /// A plain connection for HTTP requests, to the destination or to the upstream proxy. Also returns the address
 /// of the destination, if the connection is direct.
 ///
 /// # Errors
-/// As [`reach`].
+/// As [`connect`].
 pub(crate) async fn first_hop(
     proxy: &Arc<Proxy>,
     permit: &Permit,
 ) -> Result<(TcpStream, Option<IpAddr>), ProxyRefusal> {
     let connect = async {
         match &permit.route {
-            Route::Direct(addresses) => connect(&proxy.spare, addresses).await,
-            Route::Upstream(upstream) => to_upstream(proxy, upstream).await,
+            Route::Direct(addresses) => connect_fastest(&proxy.spare, addresses).await,
+            Route::Upstream(upstream) => connect_upstream(proxy, upstream).await,
             // A bridge serves the port of a foreign proxy, so no request arrives here.
             Route::Foreign(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     };
-    let connected = match timeout(PATIENCE, connect).await {
+    let connected = match timeout(TIME_LIMIT, connect).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(Reason::Unreachable(failure::words(&error))),
         Err(_) => Err(Reason::Timeout("connecting")),
     };
     let stream = match connected {
         Ok(stream) => stream,
-        Err(reason) => return Err(noted(proxy, ProxyRefusal::of(&permit.destination, reason)).await),
+        Err(reason) => return Err(proxy.recorded(ProxyRefusal::of(&permit.destination, reason)).await),
     };
     let is_direct = matches!(permit.route, Route::Direct(_));
     let address = stream.peer_addr().ok().map(|at| at.ip()).filter(|_| is_direct);
@@ -137,7 +136,7 @@ pub(crate) async fn first_hop(
 }
 
 /// The policy alone names its upstream proxy, so the address of that proxy is not checked.
-async fn to_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpStream> {
+async fn connect_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpStream> {
     let addresses = match &upstream.at.host {
         Host::Address(address) => vec![*address],
         Host::Name(name) => proxy.gate.resolve(name).await?,
@@ -146,13 +145,13 @@ async fn to_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpStream
     let says = |error: io::Error| {
         io::Error::new(error.kind(), format!("the upstream proxy {}: {error}", upstream.at))
     };
-    connect(&proxy.spare, &at).await.map_err(says)
+    connect_fastest(&proxy.spare, &at).await.map_err(says)
 }
 
 /// Tries the addresses in turn, alternating IPv6 and IPv4, each with a head start. The first connection wins.
 /// It tries addresses in parallel only while spare descriptors are available.
-async fn connect(spare: &Arc<Semaphore>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-    let mut waiting = in_turn(addresses).into_iter();
+async fn connect_fastest(spare: &Arc<Semaphore>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut waiting = interleave_families(addresses).into_iter();
     let mut attempts = JoinSet::new();
     let mut reason = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
@@ -182,7 +181,7 @@ async fn connect(spare: &Arc<Semaphore>, addresses: &[SocketAddr]) -> io::Result
     }
 }
 
-fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+fn interleave_families(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let (six, four): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(SocketAddr::is_ipv6);
     let mut turns = Vec::with_capacity(addresses.len());
     let (mut six, mut four) = (six.into_iter(), four.into_iter());
@@ -194,7 +193,7 @@ fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
 }
 
 /// Asks another proxy to connect, by CONNECT. Returns the stream and the bytes that followed the answer.
-async fn ask_for<T>(
+async fn http_connect<T>(
     stream: T,
     destination: &Destination,
     authorization: Option<&str>,
@@ -208,19 +207,20 @@ where
         request = request.header(header::PROXY_AUTHORIZATION, authorization);
     }
     let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
-    let allowance = Allowance::default();
-    allowance.grant(LONGEST_ANSWER);
-    let stream = TokioIo::new(Bounded::new(stream, allowance.clone()));
+    let limit = ReadLimit::default();
+    limit.set(MAX_ANSWER);
+    let stream = TokioIo::new(Limited::new(stream, limit.clone()));
     let (mut sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
     let mut driver = JoinSet::new();
     driver.spawn(connection.with_upgrades());
     let answer = sender.send_request(request).await.map_err(io::Error::other)?;
     if !answer.status().is_success() {
-        return Err(io::Error::other(format!("the proxy before it answered {}", answer.status())));
+        return Err(io::Error::other(format!("the upstream proxy answered {}", answer.status())));
     }
     let upgraded = hyper::upgrade::on(answer).await.map_err(io::Error::other)?;
-    let parts =
-        upgraded.downcast::<TokioIo<Bounded<T>>>().map_err(|_| io::Error::other("not the stream it was"))?;
+    let parts = upgraded
+        .downcast::<TokioIo<Limited<T>>>()
+        .map_err(|_| io::Error::other("unexpected stream type after CONNECT"))?;
     Ok((parts.io.into_inner().into_inner(), parts.read_buf))
 }
 
@@ -232,9 +232,9 @@ mod tests {
     fn families_take_turns() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("address");
         let (a, b, c) = (at("192.0.2.1:1"), at("192.0.2.2:1"), at("[2001:db8::1]:1"));
-        assert_eq!(in_turn(&[a, b, c]), [c, a, b]);
-        assert_eq!(in_turn(&[a]), [a]);
-        assert!(in_turn(&[]).is_empty());
+        assert_eq!(interleave_families(&[a, b, c]), [c, a, b]);
+        assert_eq!(interleave_families(&[a]), [a]);
+        assert!(interleave_families(&[]).is_empty());
     }
 
     #[tokio::test]
@@ -244,9 +244,9 @@ mod tests {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
         for room in [0, 8] {
             let spare = Arc::new(Semaphore::new(room));
-            connect(&spare, &[closed, good]).await.expect("the second");
-            connect(&spare, &[closed]).await.expect_err("nobody");
-            connect(&spare, &[]).await.expect_err("no address");
+            connect_fastest(&spare, &[closed, good]).await.expect("the second");
+            connect_fastest(&spare, &[closed]).await.expect_err("nobody");
+            connect_fastest(&spare, &[]).await.expect_err("no address");
         }
     }
 }

@@ -5,7 +5,9 @@ use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::client::conn::http1::SendRequest;
@@ -16,17 +18,20 @@ use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
 use crate::network::dial;
-use crate::network::gate::Route;
-use crate::network::http::{Body, noted, shown};
-use crate::network::metered::{Metered, Passage};
+use crate::network::gate::{Permit, Route};
+use crate::network::metered::Metered;
 use crate::network::proxy::Proxy;
+use crate::network::record::ConnectionRecord;
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::stream::{Allowance, Bounded};
+use crate::network::stream::{Limited, ReadLimit};
 use crate::policy::destination::Destination;
 use crate::report::failure;
 
+/// The body of an answer: text of the proxy, or bytes of an origin.
+pub(crate) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+
 /// Hop-by-hop headers, which are not forwarded (RFC 9110, 7.6.1), besides those that `Connection` names.
-const OF_ONE_HOP: [HeaderName; 9] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     // A proxy on the way may answer OPTIONS because of it, with information meant only for the proxy.
     header::MAX_FORWARDS,
@@ -48,12 +53,26 @@ pub(crate) struct KeptConnection {
 struct Origin {
     destination: Destination,
     sender: SendRequest<Incoming>,
-    /// If it leads to another proxy: the credentials for it.
-    through: Option<Option<HeaderValue>>,
+    next_hop: NextHop,
     /// Limits how much the origin may send before the head of its answer is complete.
-    allowance: Allowance,
+    limit: ReadLimit,
     /// The connection task; it ends with this value.
     _driver: JoinSet<()>,
+}
+
+/// The server at the end of the connection.
+enum NextHop {
+    Origin,
+    /// The upstream proxy, with the credentials for it.
+    Proxy {
+        authorization: Option<HeaderValue>,
+    },
+}
+
+impl NextHop {
+    fn is_proxy(&self) -> bool {
+        matches!(self, Self::Proxy { .. })
+    }
 }
 
 impl KeptConnection {
@@ -65,7 +84,7 @@ impl KeptConnection {
     ) -> Result<Response<Body>, ProxyRefusal> {
         let destination = match destination(&request) {
             Ok(destination) => destination,
-            Err(refusal) => return Err(noted(proxy, refusal).await),
+            Err(refusal) => return Err(proxy.recorded(refusal).await),
         };
         // Each request is decided anew: the embedding program may have denied the destination meanwhile.
         let permit = dial::permit(proxy, destination).await?;
@@ -79,18 +98,18 @@ impl KeptConnection {
                     Origin::connect(proxy, &permit).await?
                 }
             };
-            rewrite(&mut request, destination, origin.through.as_ref());
+            rewrite(&mut request, destination, &origin.next_hop);
             let limits = &proxy.gate.settings().limits;
-            origin.allowance.grant(limits.header_size * 4);
+            origin.limit.set(limits.header_size * 4);
             let answer = origin.sender.try_send_request(request).await;
-            origin.allowance.lift();
+            origin.limit.remove();
             match answer {
                 Ok(mut response) => {
-                    if let Some(reason) = not_for_the_client(&response, origin.through.is_some()) {
-                        return Err(noted(proxy, ProxyRefusal::of(destination, reason)).await);
+                    if let Some(reason) = reason_not_to_forward(&response, &origin.next_hop) {
+                        return Err(proxy.recorded(ProxyRefusal::of(destination, reason)).await);
                     }
                     self.origin = Some(origin);
-                    strip(response.headers_mut());
+                    strip_hop_by_hop(response.headers_mut());
                     return Ok(response.map(BodyExt::boxed_unsync));
                 }
                 Err(mut error) => match error.take_message() {
@@ -99,10 +118,10 @@ impl KeptConnection {
                     _ => {
                         let error = error.into_error();
                         let reason = match error.is_user() {
-                            true => Reason::Malformed("the body of the request is malformed or breaks off"),
+                            true => Reason::Malformed("the body of the request is malformed or incomplete"),
                             false => unanswered(&error),
                         };
-                        return Err(noted(proxy, ProxyRefusal::of(destination, reason)).await);
+                        return Err(proxy.recorded(ProxyRefusal::of(destination, reason)).await);
                     }
                 },
             }
@@ -117,24 +136,21 @@ impl KeptConnection {
 }
 
 impl Origin {
-    async fn connect(
-        proxy: &Arc<Proxy>,
-        permit: &crate::network::gate::Permit,
-    ) -> Result<Self, ProxyRefusal> {
+    async fn connect(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Self, ProxyRefusal> {
         let (stream, address) = dial::first_hop(proxy, permit).await?;
         let destination = permit.destination.clone();
-        let passage = Passage::new(proxy, &destination, address, permit.by.word());
-        let metered = Metered::new(stream, Arc::clone(proxy), passage);
+        let record = ConnectionRecord::new(proxy, &destination, address, permit.by.word());
+        let metered = Metered::new(stream, Arc::clone(proxy), record);
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
-        let allowance = Allowance::default();
-        let stream = TokioIo::new(Bounded::new(metered, allowance.clone()));
+        let limit = ReadLimit::default();
+        let stream = TokioIo::new(Limited::new(metered, limit.clone()));
         let handshake = builder.max_buf_size(limits.header_size).handshake(stream).await;
         let (sender, connection) = match handshake {
             Ok(both) => both,
             Err(error) => {
                 let reason = Reason::Unreachable(failure::words(&error));
-                return Err(noted(proxy, ProxyRefusal::of(&destination, reason)).await);
+                return Err(proxy.recorded(ProxyRefusal::of(&destination, reason)).await);
             }
         };
         let mut driver = JoinSet::new();
@@ -143,14 +159,14 @@ impl Origin {
                 tracing::debug!(%error, "connection to an origin");
             }
         });
-        let through = match &permit.route {
+        let next_hop = match &permit.route {
             Route::Upstream(upstream) => {
                 let value = upstream.authorization.as_deref();
-                Some(value.and_then(|value| HeaderValue::from_str(value).ok()))
+                NextHop::Proxy { authorization: value.and_then(|value| HeaderValue::from_str(value).ok()) }
             }
-            _ => None,
+            _ => NextHop::Origin,
         };
-        Ok(Self { destination, sender, through, allowance, _driver: driver })
+        Ok(Self { destination, sender, next_hop, limit, _driver: driver })
     }
 }
 
@@ -164,15 +180,15 @@ fn unanswered(error: &hyper::Error) -> Reason {
 }
 
 /// Why an answer must not be forwarded.
-fn not_for_the_client(response: &Response<Incoming>, through: bool) -> Option<Reason> {
+fn reason_not_to_forward(response: &Response<Incoming>, next_hop: &NextHop) -> Option<Reason> {
     match response.status() {
         // The upstream proxy asks for credentials. If the client saw this, it would send its own.
-        StatusCode::PROXY_AUTHENTICATION_REQUIRED if through => {
-            Some(Reason::Unreachable(format!("the proxy before it answered {}", response.status())))
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED if next_hop.is_proxy() => {
+            Some(Reason::Unreachable(format!("the upstream proxy answered {}", response.status())))
         }
         // The request had no `Upgrade` header, because that is hop-by-hop.
         StatusCode::SWITCHING_PROTOCOLS => {
-            Some(Reason::Unreachable("it switched protocols unasked".to_owned()))
+            Some(Reason::Unreachable("it switched protocols without a request to".to_owned()))
         }
         _ => None,
     }
@@ -192,20 +208,26 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal>
     }
     if uri.scheme() != Some(&Scheme::HTTP) {
         return refuse(Reason::Malformed(
-            "only http:// is passed on in absolute form; use CONNECT for others",
+            "only http:// is forwarded in absolute form; use CONNECT for other schemes",
         ));
     }
-    if !is_framed_plainly(request.headers()) {
-        return refuse(Reason::Malformed("the only transfer encoding that is passed on is chunked, once"));
+    if !has_one_framing(request.headers()) {
+        return refuse(Reason::Malformed("the only supported transfer encoding is chunked, once"));
     }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let with_port = if has_port(authority) { authority.to_owned() } else { format!("{authority}:80") };
     Destination::parse(&with_port).map_err(|malformed| ProxyRefusal::malformed(shown(uri), &malformed))
 }
 
+/// The host and port of a target, for messages. Credentials, path and query stay out.
+pub(crate) fn shown(uri: &Uri) -> &str {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
 /// Whether every hop finds the same end of the body. hyper removes only the outer encoding; a server that looks
 /// at another one would read the rest as a second request (request smuggling).
-fn is_framed_plainly(headers: &HeaderMap) -> bool {
+fn has_one_framing(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (encodings.next(), encodings.next()) {
         (None, _) => true,
@@ -220,12 +242,8 @@ fn has_port(authority: &str) -> bool {
 }
 
 /// Rewrites a request for its origin: sets target and Host, and removes headers meant for the proxy.
-fn rewrite(
-    request: &mut Request<Incoming>,
-    destination: &Destination,
-    through: Option<&Option<HeaderValue>>,
-) {
-    strip(request.headers_mut());
+fn rewrite(request: &mut Request<Incoming>, destination: &Destination, next_hop: &NextHop) {
+    strip_hop_by_hop(request.headers_mut());
     let authority = match destination.port {
         80 => destination.host.to_string(),
         _ => destination.to_string(),
@@ -238,19 +256,19 @@ fn rewrite(
     let path = parts.path_and_query.take().and_then(|path| PathAndQuery::try_from(path.as_str()).ok());
     let path = path.unwrap_or(PathAndQuery::from_static("/"));
     parts.path_and_query = Some(path);
-    (parts.scheme, parts.authority) = match through {
-        Some(_) => (Some(Scheme::HTTP), Authority::try_from(authority).ok()),
-        None => (None, None),
+    (parts.scheme, parts.authority) = match next_hop {
+        NextHop::Proxy { .. } => (Some(Scheme::HTTP), Authority::try_from(authority).ok()),
+        NextHop::Origin => (None, None),
     };
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
     *request.version_mut() = Version::HTTP_11;
-    if let Some(Some(value)) = through {
+    if let NextHop::Proxy { authorization: Some(value) } = next_hop {
         request.headers_mut().insert(header::PROXY_AUTHORIZATION, value.clone());
     }
 }
 
 /// Removes hop-by-hop headers.
-fn strip(headers: &mut HeaderMap) {
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -262,7 +280,7 @@ fn strip(headers: &mut HeaderMap) {
             *name != header::CONTENT_LENGTH && *name != header::TRANSFER_ENCODING && *name != header::HOST
         })
         .collect();
-    for name in named.iter().chain(&OF_ONE_HOP) {
+    for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }

@@ -37,12 +37,12 @@ pub(crate) struct Permit {
     pub(crate) destination: Destination,
     pub(crate) route: Route,
     /// The reason why it is allowed.
-    pub(crate) by: By,
+    pub(crate) by: AllowedBy,
 }
 
 /// Why a connection is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum AllowedBy {
     /// The allow list has it.
     List,
     /// The embedding program answered yes.
@@ -51,7 +51,7 @@ pub(crate) enum By {
     Foreign,
 }
 
-impl By {
+impl AllowedBy {
     /// The word for the audit log.
     pub(crate) fn word(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Gate {
     /// The socket of a foreign proxy is gone or is another one.
     pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
         let foreign = match &settings.way {
-            Reach::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
+            Reach::Foreign { path, identity } => Some(Arc::new(open_socket(path, *identity)?)),
             _ => None,
         };
         Ok(Self {
@@ -88,7 +88,7 @@ impl Gate {
     }
 
     /// Sets the callback for what no list decides. Only the first call counts.
-    pub(crate) fn ask(&self, ask: Ask) {
+    pub(crate) fn set_ask(&self, ask: Ask) {
         let _ = self.ask.set(ask);
     }
 
@@ -107,7 +107,7 @@ impl Gate {
     ///
     /// # Errors
     /// The refusal.
-    pub(crate) fn may_name(&self, name: &Name) -> Result<(), ProxyRefusal> {
+    pub(crate) fn check_name(&self, name: &Name) -> Result<(), ProxyRefusal> {
         let host = Host::Name(name.clone());
         let Settings { allow, ports, .. } = &self.settings;
         if self.ask.get().is_some() || self.foreign.is_some() || allow.may_match_at(&host, ports) {
@@ -122,9 +122,9 @@ impl Gate {
     pub(crate) async fn permit(&self, destination: Destination) -> Result<Permit, ProxyRefusal> {
         if let Some(foreign) = &self.foreign {
             let route = Route::Foreign(Arc::clone(foreign));
-            return Ok(Permit { destination, route, by: By::Foreign });
+            return Ok(Permit { destination, route, by: AllowedBy::Foreign });
         }
-        let by = self.listed(&destination).await?;
+        let by = self.decide(&destination).await?;
         let route = match &self.settings.way {
             Reach::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
                 if let Host::Address(address) = destination.host {
@@ -138,26 +138,30 @@ impl Gate {
     }
 
     /// Asks the lists, then the embedding program.
-    async fn listed(&self, destination: &Destination) -> Result<By, ProxyRefusal> {
+    async fn decide(&self, destination: &Destination) -> Result<AllowedBy, ProxyRefusal> {
         if let Some(rule) = self.settings.deny.find(destination) {
             return Err(ProxyRefusal::of(destination, Reason::Denied(rule.to_string())));
         }
         if self.settings.allow.find(destination).is_some() {
-            return Ok(By::List);
+            return Ok(AllowedBy::List);
         }
         match self.ask.get() {
-            Some(ask) if ask.allows(destination).await => Ok(By::Answer),
+            Some(ask) if ask.allows(destination).await => Ok(AllowedBy::Answer),
             _ => Err(ProxyRefusal::of(destination, Reason::NotAllowed)),
         }
     }
 
     /// The addresses of a destination that the proxy may connect to.
-    async fn addresses(&self, destination: &Destination, by: By) -> Result<Vec<SocketAddr>, ProxyRefusal> {
+    async fn addresses(
+        &self,
+        destination: &Destination,
+        by: AllowedBy,
+    ) -> Result<Vec<SocketAddr>, ProxyRefusal> {
         let found = match &destination.host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => self.resolver.resolve(name).await.map_err(|error| match error.kind() {
                 io::ErrorKind::TimedOut => {
-                    ProxyRefusal::of(destination, Reason::Timeout("looking its name up"))
+                    ProxyRefusal::of(destination, Reason::Timeout("resolving its name"))
                 }
                 _ => ProxyRefusal::of(destination, Reason::Unreachable(error.to_string())),
             })?,
@@ -180,23 +184,28 @@ impl Gate {
     }
 
     /// Checks one address, and returns it in the form that the proxy connects to.
-    fn check(&self, address: IpAddr, destination: &Destination, by: By) -> Result<IpAddr, ProxyRefusal> {
+    fn check(
+        &self,
+        address: IpAddr,
+        destination: &Destination,
+        by: AllowedBy,
+    ) -> Result<IpAddr, ProxyRefusal> {
         // An IPv4-mapped IPv6 address is checked, and used, as IPv4.
         let address = address.to_canonical();
-        for here in [address, reached(address)] {
+        for here in [address, effective_address(address)] {
             if let Some(rule) = self.settings.deny.find_address(here, destination.port) {
                 return Err(ProxyRefusal::of(destination, Reason::Denied(rule.to_string())));
             }
         }
         // The question contained this very address.
-        let was_named = by == By::Answer && matches!(destination.host, Host::Address(_));
+        let was_named = by == AllowedBy::Answer && matches!(destination.host, Host::Address(_));
         let is_open = was_named
             || self.settings.addresses.iter().any(|network| network.contains(&address))
             || self.settings.allow.lists(address, destination.port);
         if is_open {
             return Ok(address);
         }
-        let own = || self.interfaces.have(address).then_some("an address of this host");
+        let own = || self.interfaces.contains(address).then_some("an address of this host");
         match address::special(address).or_else(own) {
             Some(range) => Err(ProxyRefusal::of(destination, Reason::AddressBlocked(address, range))),
             None => Ok(address),
@@ -205,7 +214,7 @@ impl Gate {
 }
 
 /// Where connect(2) leads: the unspecified address means this host.
-fn reached(address: IpAddr) -> IpAddr {
+fn effective_address(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
@@ -215,7 +224,7 @@ fn reached(address: IpAddr) -> IpAddr {
 
 /// Opens the socket of a foreign proxy by descriptor, because a program that may write to its directory can
 /// replace the path.
-fn pin(path: &Path, identity: Identity) -> Result<OwnedFd, Error> {
+fn open_socket(path: &Path, identity: Identity) -> Result<OwnedFd, Error> {
     let open = || {
         let socket = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
         if Identity::of_held(&socket)? == identity { Ok(socket) } else { Err(Errno::ESTALE) }
@@ -317,7 +326,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_asked_decides_what_no_list_does() {
         let gate = gate(&["8.8.8.8:53"], &["9.9.9.9:*"], &[]);
-        gate.ask(Ask::new(Duration::from_secs(5), |request| async move {
+        gate.set_ask(Ask::new(Duration::from_secs(5), |request| async move {
             if request.port == 443 { Decision::Allow } else { Decision::Deny }
         }));
         for (destination, expected) in [

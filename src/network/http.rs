@@ -5,7 +5,6 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::ext::ReasonPhrase;
@@ -18,17 +17,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use crate::network::dial::Dialled;
-use crate::network::forward::KeptConnection;
-use crate::network::metered::{StreamMeter, Watched};
+use crate::network::forward::{Body, KeptConnection, shown};
+use crate::network::metered::{ClientTraffic, Watched};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, relay};
 use crate::policy::destination::Destination;
 use crate::sys::locked;
-
-/// The body of an answer: text of the proxy, or bytes of an origin.
-pub(crate) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// An accepted CONNECT: what to relay once the answer has been sent.
 type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
@@ -48,7 +44,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
         let (proxy, tunnel, kept) = (Arc::clone(&proxy), Arc::clone(&tunnel), Arc::clone(&kept));
         async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
     });
-    let watch = Arc::new(StreamMeter::new());
+    let watch = Arc::new(ClientTraffic::new());
     let stream = Watched::new(stream, Arc::clone(&watch));
     let over = watch.is_over(stream.as_raw_fd(), limits.idle_time);
     // Boxed, so that a tunnel does not carry the state of an HTTP connection.
@@ -104,11 +100,11 @@ async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dial
     let destination = match request.body().is_end_stream() {
         true => destination(request.uri()),
         // Content would be taken for bytes of the tunnel (RFC 9110, 9.3.6).
-        false => Err(malformed(request.uri(), "a CONNECT has no content")),
+        false => Err(malformed(request.uri(), "a CONNECT request must not have content")),
     };
     match destination {
-        Ok(destination) => dial::reach(proxy, destination).await,
-        Err(refusal) => Err(noted(proxy, refusal).await),
+        Ok(destination) => dial::connect(proxy, destination).await,
+        Err(refusal) => Err(proxy.recorded(refusal).await),
     }
 }
 
@@ -125,25 +121,13 @@ fn malformed(target: &Uri, what: &'static str) -> ProxyRefusal {
     ProxyRefusal::request(shown(target), Reason::Malformed(what))
 }
 
-/// The host and port of a target, for messages. Credentials, path and query stay out.
-pub(crate) fn shown(uri: &Uri) -> &str {
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
-}
-
-/// Records a refusal and returns it.
-pub(crate) async fn noted(proxy: &Proxy, refusal: ProxyRefusal) -> ProxyRefusal {
-    proxy.refused(&refusal).await;
-    refusal
-}
-
 /// An HTTP answer for a refusal: the destination, the reason, and the flag that would allow it.
 pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
     let mut words = format!("kennel: {}: {refusal}\n", refusal.subject);
     if matches!(refusal.reason, Reason::NotAllowed) {
         let allow = &proxy.gate.settings().allow;
         let listed = if allow.is_empty() { "nothing".to_owned() } else { allow.to_string() };
-        words.push_str(&format!("kennel: allowed is: {listed}\n"));
+        words.push_str(&format!("kennel: the allow list is: {listed}\n"));
     }
     if let Some(flag) = refusal.flag() {
         words.push_str(&format!("kennel: to allow it, run the sandbox with: {flag}\n"));

@@ -15,25 +15,25 @@ use crate::sys::locked;
 pub(crate) const NETWORK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 1, 0, 0), 16);
 
 /// Names at most. A command may ask for any number of names below `*.example.com`.
-pub(crate) const MOST: usize = 4096;
+pub(crate) const MAX_NAMES: usize = 4096;
 
 /// How long a name keeps its address after its last use: longer than programs cache it.
-const KEPT: Duration = Duration::from_secs(120);
+const MIN_LIFETIME: Duration = Duration::from_secs(120);
 
 /// Addresses used of each /24. Some programs take .0 for the network and .255 for broadcast.
-const IN_A_ROW: usize = 254;
+const PER_BLOCK: usize = 254;
 
 /// Maps names to addresses and back.
 #[derive(Debug, Default)]
-pub(crate) struct LoopbackNames(Mutex<Given>);
+pub(crate) struct LoopbackNames(Mutex<Table>);
 
 #[derive(Debug, Default)]
-struct Given {
+struct Table {
     /// Indexed by slot, which determines the address; with the time of the last use.
     names: Vec<(Name, Instant)>,
-    places: HashMap<Name, usize>,
+    slots: HashMap<Name, usize>,
     /// Where to look next for an expired slot.
-    hand: usize,
+    clock_hand: usize,
 }
 
 impl LoopbackNames {
@@ -43,66 +43,66 @@ impl LoopbackNames {
     }
 
     fn address_at(&self, name: &Name, now: Instant) -> Option<Ipv4Addr> {
-        let mut given = self.given();
-        let place = match given.places.get(name) {
-            Some(&place) => place,
-            None => given.free(now)?,
+        let mut table = self.table();
+        let slot = match table.slots.get(name) {
+            Some(&slot) => slot,
+            None => table.free(now)?,
         };
-        given.put(place, name, now);
-        address_at(place)
+        table.put(slot, name, now);
+        address_at(slot)
     }
 
     /// The name that an address stands for.
     pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<Name> {
-        let mut given = self.given();
-        let (name, wanted) = given.names.get_mut(place_of(address)?)?;
+        let mut table = self.table();
+        let (name, wanted) = table.names.get_mut(slot_of(address)?)?;
         *wanted = Instant::now();
         Some(name.clone())
     }
 
     /// Locks the table and ignores poisoning: no code between two changes of it can panic.
-    fn given(&self) -> MutexGuard<'_, Given> {
+    fn table(&self) -> MutexGuard<'_, Table> {
         locked(&self.0)
     }
 }
 
-impl Given {
+impl Table {
     /// A slot for one more name: an unused one, or an expired one.
     fn free(&mut self, now: Instant) -> Option<usize> {
-        if self.names.len() < MOST {
+        if self.names.len() < MAX_NAMES {
             return Some(self.names.len());
         }
-        let at = self.hand;
+        let at = self.clock_hand;
         // One slot for each query, so that a flood of queries stays cheap.
-        self.hand = (at + 1) % MOST;
+        self.clock_hand = (at + 1) % MAX_NAMES;
         let (name, wanted) = self.names.get(at)?;
-        if now.saturating_duration_since(*wanted) < KEPT {
+        if now.saturating_duration_since(*wanted) < MIN_LIFETIME {
             return None;
         }
-        self.places.remove(name);
+        self.slots.remove(name);
         Some(at)
     }
 
-    fn put(&mut self, place: usize, name: &Name, now: Instant) {
-        match self.names.get_mut(place) {
-            Some(given) => *given = (name.clone(), now),
+    fn put(&mut self, slot: usize, name: &Name, now: Instant) {
+        match self.names.get_mut(slot) {
+            Some(entry) => *entry = (name.clone(), now),
             None => self.names.push((name.clone(), now)),
         }
-        self.places.insert(name.clone(), place);
+        self.slots.insert(name.clone(), slot);
     }
 }
 
-fn address_at(place: usize) -> Option<Ipv4Addr> {
-    let row = u8::try_from(place / IN_A_ROW).ok()?;
-    let last = u8::try_from(place % IN_A_ROW + 1).ok()?;
+fn address_at(slot: usize) -> Option<Ipv4Addr> {
+    let row = u8::try_from(slot / PER_BLOCK).ok()?;
+    let last = u8::try_from(slot % PER_BLOCK + 1).ok()?;
     let [a, b, ..] = NETWORK.addr().octets();
     Some(Ipv4Addr::new(a, b, row, last))
 }
 
-fn place_of(address: Ipv4Addr) -> Option<usize> {
+fn slot_of(address: Ipv4Addr) -> Option<usize> {
     let [.., row, last] = address.octets();
-    let column = usize::from(last).checked_sub(1).filter(|&column| column < IN_A_ROW)?;
-    NETWORK.contains(&address).then_some(usize::from(row) * IN_A_ROW + column)
+    let column = usize::from(last).checked_sub(1).filter(|&column| column < PER_BLOCK)?;
+    NETWORK.contains(&address).then_some(usize::from(row) * PER_BLOCK + column)
 }
 
 #[cfg(test)]
@@ -133,9 +133,10 @@ mod tests {
     #[test]
     fn no_more_names_than_there_may_be() {
         let names = LoopbackNames::default();
-        let addresses: HashSet<Ipv4Addr> =
-            (0..MOST).map(|n| names.address_of(&name(&format!("n{n}.example"))).expect("room")).collect();
-        assert_eq!(addresses.len(), MOST);
+        let addresses: HashSet<Ipv4Addr> = (0..MAX_NAMES)
+            .map(|n| names.address_of(&name(&format!("n{n}.example"))).expect("room"))
+            .collect();
+        assert_eq!(addresses.len(), MAX_NAMES);
         assert!(addresses.iter().all(|address| NETWORK.contains(address)));
         assert!(addresses.iter().all(|address| !matches!(address.octets(), [.., 0 | 255])));
         assert_eq!(names.address_of(&name("one-more.example")), None);
@@ -145,15 +146,15 @@ mod tests {
     #[test]
     fn a_place_is_given_again_once_nobody_has_wanted_its_name_for_long() {
         let (names, now) = (LoopbackNames::default(), Instant::now());
-        for n in 0..MOST {
+        for n in 0..MAX_NAMES {
             names.address_at(&name(&format!("n{n}.example")), now).expect("room");
         }
-        assert_eq!(names.address_at(&name("late.example"), now + KEPT / 2), None);
-        let later = now + KEPT * 2;
+        assert_eq!(names.address_at(&name("late.example"), now + MIN_LIFETIME / 2), None);
+        let later = now + MIN_LIFETIME * 2;
         names.address_at(&name("n1.example"), later).expect("it has one");
-        // The clock hand passes over that slot.
+        // The clock clock_hand passes over that slot.
         let second = (0..3).find_map(|_| names.address_at(&name("late.example"), later));
-        assert_ne!(second, None, "the place of a name that nobody wants");
+        assert_ne!(second, None, "the slot of a name that nobody wants");
         assert_eq!(second.and_then(|address| names.name_of(address)), Some(name("late.example")));
         let kept = names.address_at(&name("n1.example"), later);
         assert_eq!(kept.and_then(|address| names.name_of(address)), Some(name("n1.example")));
@@ -174,8 +175,8 @@ mod tests {
         }
 
         #[test]
-        fn an_address_has_one_place(place in 0..MOST) {
-            prop_assert_eq!(address_at(place).and_then(place_of), Some(place));
+        fn an_address_has_one_place(slot in 0..MAX_NAMES) {
+            prop_assert_eq!(address_at(slot).and_then(slot_of), Some(slot));
         }
     }
 }

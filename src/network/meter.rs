@@ -63,8 +63,12 @@ impl Rate {
     }
 }
 
+/// How long a connection may be silent after the client has closed its sending side. A killed command looks the
+/// same, and must not occupy a connection slot.
+pub(crate) const HALF_OPEN: Duration = Duration::from_secs(60);
+
 /// The traffic of one connection, and the time of its last byte.
-pub(crate) struct Tally {
+pub(crate) struct Traffic {
     pub(crate) up: AtomicU64,
     pub(crate) down: AtomicU64,
     begun: Instant,
@@ -74,12 +78,12 @@ pub(crate) struct Tally {
 
 /// The direction of a transfer, seen from the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Heading {
+pub(crate) enum Direction {
     Up,
     Down,
 }
 
-impl Tally {
+impl Traffic {
     pub(crate) fn new() -> Self {
         Self {
             up: AtomicU64::new(0),
@@ -89,8 +93,8 @@ impl Tally {
         }
     }
 
-    pub(crate) fn add(&self, heading: Heading, bytes: usize) {
-        let counter = if heading == Heading::Up { &self.up } else { &self.down };
+    pub(crate) fn add(&self, direction: Direction, bytes: usize) {
+        let counter = if direction == Direction::Up { &self.up } else { &self.down };
         counter.fetch_add(bytes as u64, Relaxed);
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(now, Relaxed);
@@ -154,11 +158,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn idle_is_from_the_last_byte_on() {
-        let tally = Tally::new();
+        let traffic = Traffic::new();
         let begun = Instant::now();
-        tokio::join!(tally.idle(Duration::from_secs(10)), async {
+        tokio::join!(traffic.idle(Duration::from_secs(10)), async {
             tokio::time::sleep(Duration::from_secs(7)).await;
-            tally.add(Heading::Up, 1);
+            traffic.add(Direction::Up, 1);
         });
         let took = begun.elapsed();
         assert!((Duration::from_secs(17)..Duration::from_secs(18)).contains(&took), "{took:?}");

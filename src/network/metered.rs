@@ -1,7 +1,6 @@
-//! Connections to origins and from clients with their traffic counted, limited, and written to the audit log.
+//! Connections to origins and from clients with their traffic counted and limited.
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,34 +13,30 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::audit::record::{Egress, Record};
-use crate::audit::trail::millis;
-use crate::network::meter::{Heading, Tally};
+use crate::network::meter::{Direction, HALF_OPEN, Traffic};
 use crate::network::proxy::Proxy;
-use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::relay::HALF_OPEN;
-use crate::network::stream::{Count, Counted};
-use crate::policy::destination::{Destination, Host};
+use crate::network::record::ConnectionRecord;
+use crate::network::stream::{ByteObserver, Observed};
 use crate::sys;
 
 /// A connection to an origin, limited by the meter of the sandbox and by the idle time.
 pub(crate) struct Metered {
     stream: TcpStream,
     proxy: Arc<Proxy>,
-    passage: Passage,
+    record: ConnectionRecord,
     /// Waits here while the rate limit is exceeded.
     pause: Option<Pin<Box<Sleep>>>,
     idle: Pin<Box<Sleep>>,
 }
 
 impl Metered {
-    pub(crate) fn new(stream: TcpStream, proxy: Arc<Proxy>, passage: Passage) -> Self {
+    pub(crate) fn new(stream: TcpStream, proxy: Arc<Proxy>, record: ConnectionRecord) -> Self {
         let idle = Box::pin(sleep_until(Instant::now() + proxy.gate.settings().limits.idle_time));
-        Self { stream, proxy, passage, pause: None, idle }
+        Self { stream, proxy, record, pause: None, idle }
     }
 
-    fn passed(&mut self, heading: Heading, bytes: usize) -> io::Result<()> {
-        self.passage.tally.add(heading, bytes);
+    fn passed(&mut self, direction: Direction, bytes: usize) -> io::Result<()> {
+        self.record.traffic.add(direction, bytes);
         let end = Instant::now() + self.proxy.gate.settings().limits.idle_time;
         self.idle.as_mut().reset(end);
         match self.proxy.meter.count(bytes) {
@@ -73,7 +68,7 @@ impl AsyncRead for Metered {
         match Pin::new(&mut self.stream).poll_read(context, buffer) {
             Poll::Ready(read) => {
                 read?;
-                Poll::Ready(self.passed(Heading::Down, buffer.filled().len() - before))
+                Poll::Ready(self.passed(Direction::Down, buffer.filled().len() - before))
             }
             Poll::Pending if self.idle.as_mut().poll(context).is_ready() => {
                 Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
@@ -96,7 +91,7 @@ impl AsyncWrite for Metered {
         }
         let bytes = bytes.get(..room).unwrap_or(bytes);
         let written = std::task::ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
-        self.passed(Heading::Up, written)?;
+        self.passed(Direction::Up, written)?;
         Poll::Ready(Ok(written))
     }
 
@@ -112,24 +107,24 @@ impl AsyncWrite for Metered {
 // The connection of a client. Two kinds must not stay open for ever: the client has closed its sending side,
 // and may be waiting or dead; or the client does not read what the proxy sends.
 
-pub(crate) type Watched = Counted<TcpStream, Arc<StreamMeter>>;
+pub(crate) type Watched = Observed<TcpStream, Arc<ClientTraffic>>;
 
 /// What the proxy has seen on a client connection.
-pub(crate) struct StreamMeter {
-    tally: Tally,
+pub(crate) struct ClientTraffic {
+    traffic: Traffic,
     /// Whether the last write to the client found its socket buffer full.
     is_full: AtomicBool,
 }
 
-impl Count for Arc<StreamMeter> {
+impl ByteObserver for Arc<ClientTraffic> {
     fn read(&self, bytes: usize) -> io::Result<()> {
-        self.tally.add(Heading::Up, bytes);
+        self.traffic.add(Direction::Up, bytes);
         Ok(())
     }
 
     fn written(&self, bytes: usize) {
         self.is_full.store(false, Relaxed);
-        self.tally.add(Heading::Down, bytes);
+        self.traffic.add(Direction::Down, bytes);
     }
 
     fn full(&self) {
@@ -137,9 +132,9 @@ impl Count for Arc<StreamMeter> {
     }
 }
 
-impl StreamMeter {
+impl ClientTraffic {
     pub(crate) fn new() -> Self {
-        Self { tally: Tally::new(), is_full: AtomicBool::new(false) }
+        Self { traffic: Traffic::new(), is_full: AtomicBool::new(false) }
     }
 
     /// Returns once nothing has passed for too long and nothing will: the client has closed its side, or does
@@ -148,106 +143,9 @@ impl StreamMeter {
     pub(crate) async fn is_over(&self, socket: RawFd, idle: Duration) {
         let is_stuck = || self.is_full.load(Relaxed);
         tokio::select! {
-            () = self.tally.silent(HALF_OPEN.min(idle), || sys::has_hung_up(socket)) => {}
-            () = self.tally.silent(idle, is_stuck) => {}
+            () = self.traffic.silent(HALF_OPEN.min(idle), || sys::has_hung_up(socket)) => {}
+            () = self.traffic.silent(idle, is_stuck) => {}
         }
-    }
-}
-
-// Audit records: one for each decision.
-
-fn host(destination: &Destination) -> String {
-    match &destination.host {
-        Host::Name(name) => name.to_string(),
-        Host::Address(address) => address.to_string(),
-    }
-}
-
-fn passed(destination: &Destination, decision: &'static str, reason: &'static str) -> Egress {
-    egress(host(destination), Some(destination.port), decision, reason)
-}
-
-fn egress(host: String, port: Option<u16>, decision: &'static str, reason: &'static str) -> Egress {
-    let (address, class) = (None, None);
-    Egress { host, port, address, decision, reason, class, bytes_up: 0, bytes_down: 0, duration_ms: 0 }
-}
-
-impl Proxy {
-    /// Records a refusal. A failing log changes nothing: the connection is refused anyway.
-    pub(crate) fn record_refusal(&self, refusal: &ProxyRefusal) {
-        let _ = self.trail.write(self.trail.only(), || {
-            let decision = if refusal.is_denial() { "denied" } else { "failed" };
-            let (host, port) = match &refusal.destination {
-                Some(destination) => (host(destination), Some(destination.port)),
-                None => (refusal.subject.clone(), None),
-            };
-            Record::Egress(Egress {
-                class: Some(refusal.class()),
-                ..egress(host, port, decision, refusal.word())
-            })
-        });
-    }
-
-    /// In strict mode, records a connection before it is made. The record of the finished connection follows at
-    /// its end.
-    ///
-    /// # Errors
-    /// The audit log cannot be written.
-    pub(crate) fn record_begin(
-        &self,
-        destination: &Destination,
-        reason: &'static str,
-    ) -> Result<(), ProxyRefusal> {
-        if !self.trail.is_strict() {
-            return Ok(());
-        }
-        let record = || Record::Egress(passed(destination, "begun", reason));
-        match self.trail.write(self.trail.only(), record) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(ProxyRefusal::of(destination, Reason::Unrecorded)),
-        }
-    }
-}
-
-/// An open connection. Dropping it writes its audit record, however the connection ends.
-pub(crate) struct Passage {
-    proxy: Arc<Proxy>,
-    pub(crate) tally: Arc<Tally>,
-    destination: Destination,
-    address: Option<IpAddr>,
-    exec: Option<u64>,
-    reason: &'static str,
-}
-
-impl Passage {
-    pub(crate) fn new(
-        proxy: &Arc<Proxy>,
-        destination: &Destination,
-        address: Option<IpAddr>,
-        reason: &'static str,
-    ) -> Self {
-        Self {
-            exec: proxy.trail.only(),
-            proxy: Arc::clone(proxy),
-            tally: Arc::new(Tally::new()),
-            destination: destination.clone(),
-            address,
-            reason,
-        }
-    }
-}
-
-impl Drop for Passage {
-    fn drop(&mut self) {
-        let _ = self.proxy.trail.write(self.exec, || {
-            Record::Egress(Egress {
-                address: self.address,
-                bytes_up: self.tally.up.load(Relaxed),
-                bytes_down: self.tally.down.load(Relaxed),
-                duration_ms: millis(self.tally.age()),
-                ..passed(&self.destination, "allowed", self.reason)
-            })
-        });
     }
 }
 
@@ -269,7 +167,7 @@ mod tests {
             TcpStream::connect(listener.local_addr().expect("its number")).await.expect("a connection");
         client.write_all(b"unread").await.expect("room");
         let (served, _) = listener.accept().await.expect("the connection");
-        let watch = StreamMeter::new();
+        let watch = ClientTraffic::new();
         let over = async |within| {
             let idle = Duration::from_secs(900);
             timeout(Duration::from_secs(within), watch.is_over(served.as_raw_fd(), idle)).await.is_ok()

@@ -1,43 +1,27 @@
-//! The proxy: the only way out of a sandbox with the network mode `proxy`.
-//!
-//! It runs in the embedding program, on the runtime of the caller. The sandbox creates the listeners in its own
-//! network namespace and hands their descriptors out, so no process inside relays a byte. The proxy trusts
-//! nothing that a client sends, and connects only to what `gate` allows.
+//! The proxy of one sandbox: its decisions, limits and records, shared by all of its connections.
 
-use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::audit::trail::Trail;
-use crate::network::accept;
 use crate::network::gate::Gate;
 use crate::network::loopback_names::LoopbackNames;
 use crate::network::meter::Meter;
 use crate::network::refusal::{Denials, ProxyRefusal};
-use crate::plan::network::PORT;
 use crate::policy::destination::{Destination, Host};
-use crate::report::error::Error;
-use crate::report::outcome::Denial;
-use crate::sys::locked;
-
-/// How long `drain` waits for bytes that clients have already sent.
-const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 /// How long the proxy delays an answer at most, for a client that causes too many refusals.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const MAX_DELAY: Duration = Duration::from_secs(2);
 
 /// The proxy of one network namespace.
 pub(crate) struct Proxy {
     pub(crate) gate: Arc<Gate>,
     pub(crate) names: LoopbackNames,
-    denials: Denials,
+    pub(crate) denials: Denials,
     pub(crate) meter: Meter,
     pub(crate) slots: Arc<Semaphore>,
     /// Pairs of descriptors beside the two of each connection: for pipes, and for parallel connection attempts.
@@ -47,7 +31,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    fn new(gate: &Arc<Gate>, trail: &Arc<Trail>) -> Self {
+    pub(crate) fn new(gate: &Arc<Gate>, trail: &Arc<Trail>) -> Self {
         let limits = &gate.settings().limits;
         Self {
             names: LoopbackNames::default(),
@@ -65,26 +49,32 @@ impl Proxy {
     /// answer: then no command ends before its denial is known.
     ///
     /// It delays a client that causes too many refusals, so that a command cannot fill the disk with them.
-    pub(crate) async fn refused(&self, refusal: &ProxyRefusal) {
-        self.record_refusal(refusal);
+    pub(crate) async fn record(&self, refusal: &ProxyRefusal) {
+        self.write_refusal(refusal);
         if let Some(until) = self.denials.add(refusal) {
             // Only a short delay: the waiting client occupies a connection slot.
-            tokio::time::sleep_until(until.min(Instant::now() + LONGEST_WAIT)).await;
+            tokio::time::sleep_until(until.min(Instant::now() + MAX_DELAY)).await;
         }
     }
 
-    /// Like `refused`, for an answer that may be left out. Returns whether the proxy may answer.
-    pub(crate) fn refuses(&self, refusal: &ProxyRefusal) -> bool {
-        if self.denials.is_too_much() {
+    /// Like [`record`](Self::record); returns the refusal.
+    pub(crate) async fn recorded(&self, refusal: ProxyRefusal) -> ProxyRefusal {
+        self.record(&refusal).await;
+        refusal
+    }
+
+    /// Like [`record`](Self::record), for an answer that may be left out. Returns whether the proxy may answer.
+    pub(crate) fn may_answer_refusal(&self, refusal: &ProxyRefusal) -> bool {
+        if self.denials.is_flooded() {
             return false;
         }
-        self.record_refusal(refusal);
+        self.write_refusal(refusal);
         self.denials.add(refusal);
         true
     }
 
     /// Replaces a loopback address that the DNS stub gave out by the name it stands for.
-    pub(crate) fn named(&self, destination: Destination) -> Destination {
+    pub(crate) fn with_name(&self, destination: Destination) -> Destination {
         match destination.host {
             Host::Address(IpAddr::V4(ip)) => match self.names.name_of(ip) {
                 Some(name) => Destination { host: Host::Name(name), ..destination },
@@ -94,188 +84,14 @@ impl Proxy {
         }
     }
 
+    /// Makes [`closing`](Self::closing) return.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
     /// Returns once the command of the sandbox has ended.
     pub(crate) async fn closing(&self) {
         // The sender lives as long as `self`.
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
-}
-
-/// A bridge to another proxy. It takes the listening socket of the proxy port and serves it.
-pub(crate) trait ProxyBridge: Send + Sync {
-    /// Serves connections to `listener`. Returns once the bridge accepts them. Call it once.
-    fn serve(&self, listener: OwnedFd) -> BoxFuture<'_, Result<(), Error>>;
-
-    /// Waits until the bridge has ended, and returns the reason.
-    fn ended(&self) -> BoxFuture<'_, Error>;
-
-    /// Passes on what clients have sent, and ends. Call it when no client is left.
-    fn finish(&self);
-
-    /// Whether `finish` was called.
-    fn is_finishing(&self) -> bool;
-
-    /// Kills the bridge and waits until it has ended.
-    fn gone(&self) -> BoxFuture<'_, ()>;
-}
-
-/// A boxed future, for a trait that is used as an object.
-pub(crate) type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
-
-/// A running proxy. Dropping it ends the proxy and all of its connections.
-pub(crate) struct Serving {
-    proxy: Arc<Proxy>,
-    served: Mutex<Vec<Served>>,
-    /// Serves the proxy port instead of Kennel's own proxy.
-    bridge: Option<Arc<dyn ProxyBridge>>,
-    /// When `drain` stops waiting.
-    last: Option<Instant>,
-}
-
-/// A socket in the sandbox, and the task that serves it.
-struct Served {
-    /// Kept open, so that no process inside can bind the same port. `None` if the bridge has it.
-    socket: Option<ListeningSocket>,
-    task: JoinHandle<()>,
-}
-
-impl std::fmt::Debug for Serving {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Serving").field("session", &self.proxy.trail.session()).finish_non_exhaustive()
-    }
-}
-
-impl Serving {
-    pub(crate) fn new(gate: &Arc<Gate>, trail: &Arc<Trail>, bridge: Option<Arc<dyn ProxyBridge>>) -> Self {
-        Self { proxy: Arc::new(Proxy::new(gate, trail)), served: Mutex::default(), bridge, last: None }
-    }
-
-    /// Serves a socket that the sandbox handed out.
-    ///
-    /// # Errors
-    /// The runtime or the bridge does not accept the socket.
-    pub(crate) async fn take(&self, listening: ListeningSocket) -> Result<(), Error> {
-        let served = match &self.bridge {
-            Some(bridge) if (listening.kind, listening.port) == (libc::SOCK_STREAM, PORT) => {
-                Served { socket: None, task: lead(Arc::clone(bridge), listening.socket).await? }
-            }
-            _ => {
-                let task = self.serve(&listening).map_err(Error::io("serve the sandbox's network"))?;
-                Served { socket: Some(listening), task }
-            }
-        };
-        self.lock().push(served);
-        Ok(())
-    }
-
-    fn serve(&self, ListeningSocket { kind, port, socket }: &ListeningSocket) -> io::Result<JoinHandle<()>> {
-        let (proxy, socket) = (Arc::clone(&self.proxy), socket.try_clone()?);
-        match (*kind, *port) {
-            (libc::SOCK_DGRAM, _) => accept::answer_names(proxy, socket),
-            (_, PORT) => accept::accept(proxy, socket, accept::serve),
-            _ => accept::accept(proxy, socket, accept::serve_transparently),
-        }
-    }
-
-    /// Serves sockets again on the current runtime, if the runtime that served them has ended.
-    pub(crate) fn renew(&self) {
-        for served in self.lock().iter_mut().filter(|served| served.task.is_finished()) {
-            let Some(socket) = &served.socket else { continue };
-            match self.serve(socket) {
-                Ok(task) => served.task = task,
-                Err(error) => tracing::error!(%error, "the sandbox's network is not served any more"),
-            }
-        }
-    }
-
-    /// Starts to collect what the proxy refuses while a command runs.
-    pub(crate) fn witness(&self) -> Witness {
-        Witness { since: self.proxy.denials.now(), proxy: Arc::clone(&self.proxy) }
-    }
-
-    /// Waits until the bridge, if there is one, has ended.
-    pub(crate) async fn gone(&self) {
-        if let Some(bridge) = &self.bridge {
-            bridge.gone().await;
-        }
-    }
-
-    /// Accepts no more connections, and waits up to two seconds until bytes already sent have arrived. Without
-    /// a proxy the kernel would deliver them too, although their sender has exited. A caller that is cancelled
-    /// may call it again.
-    pub(crate) async fn drain(&mut self) {
-        self.proxy.closing.send_replace(true);
-        if let Some(bridge) = &self.bridge {
-            bridge.finish();
-        }
-        let last = *self.last.get_or_insert_with(|| Instant::now() + LAST_MOMENT);
-        let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let ended = async {
-            while let Some(Served { task, .. }) = served.last_mut() {
-                let _ = task.await;
-                served.pop();
-            }
-        };
-        if timeout_at(last, ended).await.is_err() {
-            tracing::debug!("connections did not come to their end in time");
-        }
-    }
-
-    /// Ends every connection and accepts no more.
-    pub(crate) fn end(&self) {
-        self.lock().iter().for_each(|served| served.task.abort());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Served>> {
-        locked(&self.served)
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Starts a bridge on a listener. The task logs an error if the bridge ends too early.
-async fn lead(bridge: Arc<dyn ProxyBridge>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
-    bridge.serve(listener).await?;
-    Ok(tokio::spawn(async move {
-        let error = bridge.ended().await;
-        if !bridge.is_finishing() {
-            tracing::error!(
-                error = error.chain(),
-                "the bridge to the proxy is gone, and the way out with it"
-            );
-        }
-    }))
-}
-
-/// What the proxy refuses during one command. Concurrent commands of a session share a network, so each also
-/// sees the refusals of the others.
-pub(crate) struct Witness {
-    proxy: Arc<Proxy>,
-    since: u64,
-}
-
-impl std::fmt::Debug for Witness {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Witness").field("since", &self.since).finish_non_exhaustive()
-    }
-}
-
-impl Witness {
-    /// Everything refused since the command started.
-    pub(crate) fn denials(&self) -> Vec<Denial> {
-        self.proxy.denials.since(self.since)
-    }
-}
-
-/// A listening socket in the network namespace of a sandbox.
-#[derive(Debug)]
-pub(crate) struct ListeningSocket {
-    /// The type, as in socket(2).
-    pub(crate) kind: i32,
-    pub(crate) port: u16,
-    pub(crate) socket: OwnedFd,
 }

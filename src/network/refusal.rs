@@ -153,9 +153,9 @@ impl fmt::Display for ProxyRefusal {
             }
             Reason::Malformed(why) | Reason::Method(why) => f.write_str(why),
             Reason::Limit => {
-                f.write_str("the bytes that the sandbox may pass are used up (network.limits.bytes)")
+                f.write_str("the byte limit of the sandbox is used up (network.limits.bytes)")
             }
-            Reason::Unrecorded => f.write_str("the audit log cannot be written, and the policy says that it must be"),
+            Reason::Unrecorded => f.write_str("the audit log cannot be written, and the policy requires it"),
             Reason::Unreachable(why) => write!(f, "it cannot be reached: {why}"),
             Reason::Timeout(what) => write!(f, "{what} took too long"),
         }
@@ -166,14 +166,14 @@ impl fmt::Display for ProxyRefusal {
 // only the last ones.
 
 /// How many different denials are kept.
-const MOST: usize = 100;
+const MAX_KEPT: usize = 100;
 
 /// The rate limit of refusals: one each 20 ms on average, and 250 at once.
-const EACH: Duration = Duration::from_millis(20);
-const AT_ONCE: u32 = 250;
+const INTERVAL: Duration = Duration::from_millis(20);
+const BURST: u32 = 250;
 
 /// How long a flood of refusals has an effect.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_BACKLOG: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Denials {
@@ -191,13 +191,13 @@ struct Log {
 }
 
 impl Log {
-    fn wait(&mut self) -> Option<Instant> {
+    fn delay(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        let due = self.due.unwrap_or(now).max(now) + EACH;
+        let due = self.due.unwrap_or(now).max(now) + INTERVAL;
         // The effect of a flood is bounded.
-        self.due = Some(due.min(now + LONGEST));
+        self.due = Some(due.min(now + MAX_BACKLOG));
         // A burst passes without delay: a build may ask a dozen mirrors.
-        (due > now + EACH * AT_ONCE).then(|| due - EACH * AT_ONCE)
+        (due > now + INTERVAL * BURST).then(|| due - INTERVAL * BURST)
     }
 }
 
@@ -205,7 +205,7 @@ impl Denials {
     /// Keeps a denial. Returns when the client may get its answer, if that is later.
     pub(crate) fn add(&self, refusal: &ProxyRefusal) -> Option<Instant> {
         if !refusal.is_denial() {
-            return self.lock().wait();
+            return self.lock().delay();
         }
         let reason = refusal.advice();
         tracing::info!(subject = refusal.subject, reason, "denied");
@@ -219,29 +219,29 @@ impl Denials {
         let mut log = self.lock();
         log.count += 1;
         log.recent.retain(|(_, other)| *other != denial);
-        if log.recent.len() == MOST {
+        if log.recent.len() == MAX_KEPT {
             log.recent.pop_front();
         }
         let count = log.count;
         log.recent.push_back((count, denial));
-        log.wait()
+        log.delay()
     }
 
     /// Whether the next refusal would be delayed.
-    pub(crate) fn is_too_much(&self) -> bool {
+    pub(crate) fn is_flooded(&self) -> bool {
         let now = Instant::now();
-        self.lock().due.is_some_and(|due| due + EACH > now + EACH * AT_ONCE)
+        self.lock().due.is_some_and(|due| due + INTERVAL > now + INTERVAL * BURST)
     }
 
     /// The current position, for `since`.
-    pub(crate) fn now(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.lock().count
     }
 
     /// The denials after that position.
-    pub(crate) fn since(&self, point: u64) -> Vec<Denial> {
+    pub(crate) fn since(&self, position: u64) -> Vec<Denial> {
         let log = self.lock();
-        log.recent.iter().filter(|(count, _)| *count > point).map(|(_, denial)| denial.clone()).collect()
+        log.recent.iter().filter(|(count, _)| *count > position).map(|(_, denial)| denial.clone()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
@@ -261,29 +261,29 @@ mod tests {
     #[tokio::test]
     async fn each_point_in_time_sees_what_came_after_it_once() {
         let denials = Denials::default();
-        let first = denials.now();
+        let first = denials.position();
         denials.add(&refusal("a.example"));
-        let second = denials.now();
+        let second = denials.position();
         denials.add(&refusal("b.example"));
         denials.add(&refusal("b.example"));
         let subjects =
-            |point| denials.since(point).into_iter().map(|denial| denial.subject).collect::<Vec<_>>();
+            |position| denials.since(position).into_iter().map(|denial| denial.subject).collect::<Vec<_>>();
         assert_eq!(subjects(first), ["a.example", "b.example"]);
         assert_eq!(subjects(second), ["b.example"]);
         denials.add(&refusal("a.example"));
         assert_eq!(subjects(second), ["b.example", "a.example"], "again is also after");
-        assert!(subjects(denials.now()).is_empty());
+        assert!(subjects(denials.position()).is_empty());
     }
 
     #[tokio::test]
     async fn who_is_refused_a_thousand_times_waits_and_is_forgotten() {
         let denials = Denials::default();
         let waits: Vec<_> = (0..1000).map(|n| denials.add(&refusal(&format!("n{n}.example")))).collect();
-        assert!(waits[..usize::try_from(AT_ONCE).expect("small")].iter().all(Option::is_none));
+        assert!(waits[..usize::try_from(BURST).expect("small")].iter().all(Option::is_none));
         let last = waits.last().copied().flatten().expect("a wait");
-        assert!(last > Instant::now() + EACH * 700, "each takes its time");
+        assert!(last > Instant::now() + INTERVAL * 700, "each takes its time");
         let kept = denials.since(0);
-        assert_eq!((kept.len(), &*kept[MOST - 1].subject), (MOST, "n999.example"));
+        assert_eq!((kept.len(), &*kept[MAX_KEPT - 1].subject), (MAX_KEPT, "n999.example"));
     }
 
     #[tokio::test(start_paused = true)]
@@ -292,9 +292,9 @@ mod tests {
         for _ in 0..100_000 {
             denials.add(&refusal("a.example"));
         }
-        assert!(denials.is_too_much());
-        tokio::time::advance(LONGEST).await;
-        assert!(!denials.is_too_much());
+        assert!(denials.is_flooded());
+        tokio::time::advance(MAX_BACKLOG).await;
+        assert!(!denials.is_flooded());
     }
 
     #[tokio::test]

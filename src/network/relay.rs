@@ -17,14 +17,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::network::dial::Dialled;
-use crate::network::meter::{Heading, Tally};
+use crate::network::meter::{Direction, HALF_OPEN, Traffic};
 use crate::network::proxy::Proxy;
 use crate::network::stream::Stream;
 use crate::sys;
-
-/// How long a connection may be silent after the client has closed its sending side. A killed command looks the
-/// same, and must not occupy a connection slot.
-pub(crate) const HALF_OPEN: Duration = Duration::from_secs(60);
 
 /// Bytes that are copied at once.
 const CHUNK: usize = 64 << 10;
@@ -33,10 +29,10 @@ const CHUNK: usize = 64 << 10;
 const SPLICED: usize = 1 << 20;
 
 /// After this many small transfers in a row, the pipe is closed.
-const PATIENCE: u32 = 16;
+const MAX_SMALL: u32 = 16;
 
 /// How long an unused pipe stays open.
-const PAUSE: Duration = Duration::from_secs(1);
+const PIPE_IDLE: Duration = Duration::from_secs(1);
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
@@ -44,8 +40,8 @@ thread_local! {
 
 /// Relays between a client and its dialled connection. `early` are bytes that the client has already sent.
 pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: Dialled) {
-    let Dialled { stream: server, early: answer, passage } = dialled;
-    let tally = &passage.tally;
+    let Dialled { stream: server, early: answer, record } = dialled;
+    let traffic = &record.traffic;
     let idle = proxy.gate.settings().limits.idle_time;
     // Set before anything else, for every end of the relay, even a crash of the process: an incomplete stream
     // must end with a reset.
@@ -53,8 +49,8 @@ pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
     server.resets(true);
     let sent = watch::Sender::new(false);
     let ended = {
-        let up = Direction { proxy, tally, heading: Heading::Up, from: &client, to: &server };
-        let down = Direction { proxy, tally, heading: Heading::Down, from: &server, to: &client };
+        let up = OneWay { proxy, traffic, direction: Direction::Up, from: &client, to: &server };
+        let down = OneWay { proxy, traffic, direction: Direction::Down, from: &server, to: &client };
         let pass_up = async {
             up.pass(early).await?;
             sent.send_replace(true);
@@ -62,7 +58,7 @@ pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
         };
         // The client waits for an answer, or it is dead; the socket does not tell. Bytes that it sent may still
         // be unread.
-        let half_open = tally.silent(HALF_OPEN.min(idle), || sys::has_hung_up(client.as_fd().as_raw_fd()));
+        let half_open = traffic.silent(HALF_OPEN.min(idle), || sys::has_hung_up(client.as_fd().as_raw_fd()));
         // When the command has ended, nobody receives anything more.
         let closed = async {
             proxy.closing().await;
@@ -70,7 +66,7 @@ pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
         };
         tokio::select! {
             ended = async { tokio::try_join!(pass_up, down.pass(answer)).map(drop) } => ended,
-            () = tally.idle(idle) => Err(io::ErrorKind::TimedOut.into()),
+            () = traffic.idle(idle) => Err(io::ErrorKind::TimedOut.into()),
             () = half_open => Err(io::ErrorKind::TimedOut.into()),
             () = closed => Ok(()),
         }
@@ -85,10 +81,10 @@ pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
 }
 
 /// One direction of a relay.
-struct Direction<'r> {
+struct OneWay<'r> {
     proxy: &'r Proxy,
-    tally: &'r Tally,
-    heading: Heading,
+    traffic: &'r Traffic,
+    direction: Direction,
     from: &'r Stream,
     to: &'r Stream,
 }
@@ -113,7 +109,7 @@ enum Flow {
     Little,
 }
 
-impl Direction<'_> {
+impl OneWay<'_> {
     /// Moves all bytes, `early` first, until the end of the stream.
     async fn pass(&self, early: Bytes) -> io::Result<()> {
         let until = self.count(early.len())?;
@@ -136,7 +132,7 @@ impl Direction<'_> {
     async fn copy(&self) -> io::Result<Flow> {
         loop {
             self.from.readable().await?;
-            let Some(Chunk { count, rest, until }) = self.chunk()? else { continue };
+            let Some(Chunk { count, rest, until }) = self.copy_once()? else { continue };
             if count == 0 {
                 return Ok(Flow::Ended);
             }
@@ -149,17 +145,17 @@ impl Direction<'_> {
     }
 
     /// Copies once, without waiting. `None` if nothing is readable.
-    fn chunk(&self) -> io::Result<Option<Chunk>> {
+    fn copy_once(&self) -> io::Result<Option<Chunk>> {
         BUFFER.with_borrow_mut(|buffer| {
             let room = self.room().min(buffer.len());
             let buffer = buffer.get_mut(..room).unwrap_or_default();
-            let Some(count) = ready(self.from.try_read(buffer))? else { return Ok(None) };
+            let Some(count) = none_if_not_ready(self.from.try_read(buffer))? else { return Ok(None) };
             let read = buffer.get(..count).unwrap_or_default();
             if count == 0 {
                 return Ok(Some(Chunk { count, rest: Vec::new(), until: None }));
             }
             let until = self.count(count)?;
-            let written = ready(self.to.try_write(read))?.unwrap_or(0);
+            let written = none_if_not_ready(self.to.try_write(read))?.unwrap_or(0);
             let rest = read.get(written..).unwrap_or_default().to_vec();
             Ok(Some(Chunk { count, rest, until }))
         })
@@ -174,9 +170,9 @@ impl Direction<'_> {
     async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             self.to.writable().await?;
-            if let Some(written) = ready(self.to.try_write(bytes))? {
+            if let Some(written) = none_if_not_ready(self.to.try_write(bytes))? {
                 bytes = bytes.get(written..).unwrap_or_default();
-                self.goes_on();
+                self.mark_active();
             }
         }
         Ok(())
@@ -185,14 +181,14 @@ impl Direction<'_> {
     /// Moves pages through a pipe, until the end of the stream or until there is little data.
     async fn splice(&self, (out, into): (OwnedFd, OwnedFd)) -> io::Result<Flow> {
         let mut little = 0;
-        while little < PATIENCE {
+        while little < MAX_SMALL {
             // Other connections may need the pipe.
-            let Ok(is_readable) = timeout(PAUSE, self.from.readable()).await else { break };
+            let Ok(is_readable) = timeout(PIPE_IDLE, self.from.readable()).await else { break };
             is_readable?;
             let most = self.room().min(SPLICED);
             // The pipe is empty here, so `EAGAIN` is about the stream.
-            let taken = self.from.try_io(Interest::READABLE, || moved(self.from, &into, most));
-            let Some(count) = ready(taken)? else { continue };
+            let taken = self.from.try_io(Interest::READABLE, || splice_once(self.from, &into, most));
+            let Some(count) = none_if_not_ready(taken)? else { continue };
             if count == 0 {
                 return Ok(Flow::Ended);
             }
@@ -200,9 +196,9 @@ impl Direction<'_> {
             let mut rest = count;
             while rest > 0 {
                 self.to.writable().await?;
-                let given = self.to.try_io(Interest::WRITABLE, || moved(&out, self.to, rest));
-                rest -= ready(given)?.unwrap_or(0);
-                self.goes_on();
+                let given = self.to.try_io(Interest::WRITABLE, || splice_once(&out, self.to, rest));
+                rest -= none_if_not_ready(given)?.unwrap_or(0);
+                self.mark_active();
             }
             self.wait(until).await;
             little = if count < CHUNK / 4 { little + 1 } else { 0 };
@@ -211,14 +207,14 @@ impl Direction<'_> {
     }
 
     /// Bytes are counted when they are read. While they are being written, the connection is not idle.
-    fn goes_on(&self) {
-        self.tally.add(self.heading, 0);
+    fn mark_active(&self) {
+        self.traffic.add(self.direction, 0);
     }
 
     async fn wait(&self, until: Option<Instant>) {
         if let Some(until) = until {
             sleep_until(until).await;
-            self.goes_on();
+            self.mark_active();
         }
     }
 
@@ -227,7 +223,7 @@ impl Direction<'_> {
     /// # Errors
     /// `QuotaExceeded`: the byte limit is used up.
     fn count(&self, bytes: usize) -> io::Result<Option<Instant>> {
-        self.tally.add(self.heading, bytes);
+        self.traffic.add(self.direction, bytes);
         self.proxy.meter.count(bytes).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
     }
 }
@@ -242,13 +238,13 @@ fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
 }
 
 /// splice(2) of at most `count` bytes, without waiting.
-fn moved(from: impl AsFd, to: impl AsFd, count: usize) -> io::Result<usize> {
+fn splice_once(from: impl AsFd, to: impl AsFd, count: usize) -> io::Result<usize> {
     let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
     Ok(splice(from, None, to, None, count, flags)?)
 }
 
 /// `EAGAIN` as `None`.
-fn ready(answer: io::Result<usize>) -> io::Result<Option<usize>> {
+fn none_if_not_ready(answer: io::Result<usize>) -> io::Result<Option<usize>> {
     match answer {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         answer => answer.map(Some),

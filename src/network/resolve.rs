@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
 
 use hickory_proto::ProtoError;
-use hickory_proto::rr::Name as Asked;
+use hickory_proto::rr::Name as DnsName;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
 use hickory_resolver::net::NetError;
@@ -23,14 +23,14 @@ use crate::report::shortage::is_shortage;
 use crate::sys::locked;
 
 /// The time limit for one name.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Concurrent lookups; more have to wait.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT: usize = 64;
 
 /// The name server on this host, the default of resolv.conf(5). Even if none runs there, the hosts file is
 /// read.
-const OWN_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
+const LOCAL_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
 
 /// Resolves names. It reads the configuration of the system at the first lookup.
 pub(crate) struct Resolver {
@@ -47,7 +47,7 @@ impl fmt::Debug for Resolver {
 
 impl Resolver {
     pub(crate) fn new(name_servers: Vec<SocketAddr>) -> Self {
-        Self { name_servers, resolver: OnceCell::new(), slots: Semaphore::new(AT_ONCE) }
+        Self { name_servers, resolver: OnceCell::new(), slots: Semaphore::new(MAX_CONCURRENT) }
     }
 
     /// Every address of a name.
@@ -58,16 +58,16 @@ impl Resolver {
         let look_up = async {
             let _slot = self.slots.acquire().await;
             let resolver = self.resolver.get_or_try_init(|| async { self.build() }).await?;
-            let asked = asked(name).map_err(io::Error::other)?;
-            let found = resolver.lookup_ip(asked).await.map_err(|error| explained(&error))?;
+            let dns_name = dns_name(name).map_err(io::Error::other)?;
+            let found = resolver.lookup_ip(dns_name).await.map_err(|error| lookup_error(&error))?;
             Ok(found.iter().collect())
         };
-        timeout(PATIENCE, look_up).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        timeout(TIME_LIMIT, look_up).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     fn build(&self) -> io::Result<TokioResolver> {
         let named = match &*self.name_servers {
-            [] if names_no_server(Path::new("/etc/resolv.conf")) => &[OWN_SERVER],
+            [] if names_no_server(Path::new("/etc/resolv.conf")) => &[LOCAL_SERVER],
             named => named,
         };
         let builder = if named.is_empty() {
@@ -82,12 +82,12 @@ impl Resolver {
 }
 
 /// Converts a name label by label. The text parser of the library rejects underscores and leading hyphens.
-fn asked(name: &Name) -> Result<Asked, ProtoError> {
+fn dns_name(name: &Name) -> Result<DnsName, ProtoError> {
     let text = name.as_str();
-    let mut asked = Asked::from_labels(text.split('.').map(str::as_bytes))?;
+    let mut dns_name = DnsName::from_labels(text.split('.').map(str::as_bytes))?;
     // A fully qualified name gets no search domain.
-    asked.set_fqdn(text.contains('.'));
-    Ok(asked)
+    dns_name.set_fqdn(text.contains('.'));
+    Ok(dns_name)
 }
 
 /// Whether a resolv.conf(5) file names no server or does not exist.
@@ -106,21 +106,21 @@ fn name_server(at: &SocketAddr) -> NameServerConfig {
     NameServerConfig::new(at.ip(), true, connections)
 }
 
-fn explained(error: &NetError) -> io::Error {
+fn lookup_error(error: &NetError) -> io::Error {
     if matches!(error, NetError::Timeout) {
         return io::ErrorKind::TimedOut.into();
     }
     if error.is_nx_domain() || error.is_no_records_found() {
         return io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     }
-    io::Error::other(format!("looking its name up: {}", failure::words(error)))
+    io::Error::other(format!("resolving its name: {}", failure::words(error)))
 }
 
 // The addresses of this host. Its services may trust local connections, so the proxy must not connect to them
 // unasked.
 
 /// How long the list of addresses stays valid.
-const FRESH: Duration = Duration::from_secs(10);
+const MAX_AGE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces(Mutex<Option<(Instant, Vec<IpAddr>)>>);
@@ -128,13 +128,13 @@ pub(crate) struct Interfaces(Mutex<Option<(Instant, Vec<IpAddr>)>>);
 impl Interfaces {
     /// Whether an address belongs to this host: an interface has it, or a local route leads to it. `true` if
     /// the kernel does not say.
-    pub(crate) fn have(&self, address: IpAddr) -> bool {
-        self.list(address) || stays_here(address)
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        self.is_listed(address) || is_routed_here(address)
     }
 
-    fn list(&self, address: IpAddr) -> bool {
+    fn is_listed(&self, address: IpAddr) -> bool {
         let mut seen = locked(&self.0);
-        let is_fresh = seen.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH);
+        let is_fresh = seen.as_ref().is_some_and(|(at, _)| at.elapsed() < MAX_AGE);
         if !is_fresh {
             let Ok(interfaces) = getifaddrs() else { return true };
             let addresses = interfaces.filter_map(|interface| {
@@ -150,7 +150,7 @@ impl Interfaces {
 
 /// Whether the kernel would send from that address itself, or from loopback. Routes of the type `local` cover
 /// more addresses than the interfaces have. It sends no packet.
-fn stays_here(address: IpAddr) -> bool {
+fn is_routed_here(address: IpAddr) -> bool {
     let any = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -174,9 +174,9 @@ mod interfaces_tests {
     #[test]
     fn loopback_is_ours_and_the_rest_of_the_world_is_not() {
         let interfaces = Interfaces::default();
-        assert!(interfaces.have(Ipv4Addr::LOCALHOST.into()));
-        assert!(interfaces.have([127, 3, 2, 1].into()), "a route has it, and no interface");
-        assert!(!interfaces.have([192, 0, 2, 1].into()));
+        assert!(interfaces.contains(Ipv4Addr::LOCALHOST.into()));
+        assert!(interfaces.contains([127, 3, 2, 1].into()), "a route has it, and no interface");
+        assert!(!interfaces.contains([192, 0, 2, 1].into()));
     }
 }
 

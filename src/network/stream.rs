@@ -77,7 +77,7 @@ impl AsFd for Stream {
 // A stream that reports its bytes to a counter.
 
 /// Observes the bytes of a stream.
-pub(crate) trait Count {
+pub(crate) trait ByteObserver {
     /// # Errors
     /// Too many bytes. Reading ends.
     fn read(&self, bytes: usize) -> io::Result<()>;
@@ -88,14 +88,14 @@ pub(crate) trait Count {
     fn full(&self) {}
 }
 
-pub(crate) struct Counted<T, C> {
+pub(crate) struct Observed<T, C> {
     inner: T,
-    count: C,
+    observer: C,
 }
 
-impl<T, C> Counted<T, C> {
-    pub(crate) fn new(inner: T, count: C) -> Self {
-        Self { inner, count }
+impl<T, C> Observed<T, C> {
+    pub(crate) fn new(inner: T, observer: C) -> Self {
+        Self { inner, observer }
     }
 
     pub(crate) fn into_inner(self) -> T {
@@ -103,13 +103,13 @@ impl<T, C> Counted<T, C> {
     }
 }
 
-impl<T: AsRawFd, C> AsRawFd for Counted<T, C> {
+impl<T: AsRawFd, C> AsRawFd for Observed<T, C> {
     fn as_raw_fd(&self) -> RawFd {
         self.inner.as_raw_fd()
     }
 }
 
-impl<T: AsyncRead + Unpin, C: Count + Unpin> AsyncRead for Counted<T, C> {
+impl<T: AsyncRead + Unpin, C: ByteObserver + Unpin> AsyncRead for Observed<T, C> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -117,11 +117,11 @@ impl<T: AsyncRead + Unpin, C: Count + Unpin> AsyncRead for Counted<T, C> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
-        Poll::Ready(self.count.read(buffer.filled().len() - before))
+        Poll::Ready(self.observer.read(buffer.filled().len() - before))
     }
 }
 
-impl<T: AsyncWrite + Unpin, C: Count + Unpin> AsyncWrite for Counted<T, C> {
+impl<T: AsyncWrite + Unpin, C: ByteObserver + Unpin> AsyncWrite for Observed<T, C> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -129,9 +129,9 @@ impl<T: AsyncWrite + Unpin, C: Count + Unpin> AsyncWrite for Counted<T, C> {
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
         match &polled {
-            Poll::Ready(Ok(written)) => self.count.written(*written),
+            Poll::Ready(Ok(written)) => self.observer.written(*written),
             Poll::Ready(Err(_)) => {}
-            Poll::Pending => self.count.full(),
+            Poll::Pending => self.observer.full(),
         }
         polled
     }
@@ -150,21 +150,21 @@ impl<T: AsyncWrite + Unpin, C: Count + Unpin> AsyncWrite for Counted<T, C> {
 
 /// How many bytes may still be read.
 #[derive(Clone, Default)]
-pub(crate) struct Allowance(Arc<AtomicUsize>);
+pub(crate) struct ReadLimit(Arc<AtomicUsize>);
 
-impl Allowance {
+impl ReadLimit {
     /// Allows this many bytes from now on.
-    pub(crate) fn grant(&self, bytes: usize) {
+    pub(crate) fn set(&self, bytes: usize) {
         self.0.store(bytes, Relaxed);
     }
 
     /// Removes the limit.
-    pub(crate) fn lift(&self) {
-        self.grant(usize::MAX);
+    pub(crate) fn remove(&self) {
+        self.set(usize::MAX);
     }
 }
 
-impl Count for Allowance {
+impl ByteObserver for ReadLimit {
     fn read(&self, bytes: usize) -> io::Result<()> {
         let left = self.0.load(Relaxed);
         if left == usize::MAX {
@@ -172,11 +172,11 @@ impl Count for Allowance {
         }
         let rest = left.checked_sub(bytes);
         let rest = rest
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the head of its answer has no end"));
-        self.grant(rest?);
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the head of its answer is too long"));
+        self.set(rest?);
         Ok(())
     }
 }
 
 /// A stream of which only a limited number of bytes may be read.
-pub(crate) type Bounded<T> = Counted<T, Allowance>;
+pub(crate) type Limited<T> = Observed<T, ReadLimit>;

@@ -72,8 +72,9 @@ pub(crate) fn commit(
     commit.finish(state);
     let obeyed = |change: &&Change| ledger.never().iter().any(|never| never.lets_pass(&change.path, is_new));
     let told = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(obeyed);
-    done.denials =
-        told.map(|change| recheck::denial(&ledger.path().join(&change.path), &recheck::Done::Kept)).collect();
+    done.denials = told
+        .map(|change| recheck::denial(&ledger.path().join(&change.path), &crate::protect::place::Done::Kept))
+        .collect();
     done.applied.sort_by(|one, other| one.path.cmp(&other.path));
     done.refused.sort_by(|one, other| one.change.path.cmp(&other.change.path));
     done

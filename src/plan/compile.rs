@@ -27,7 +27,7 @@ use crate::policy::audit::Audit;
 use crate::policy::limits::Limits;
 use crate::policy::profile::TmpLife;
 use crate::protect::paths::Protected;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;

@@ -24,7 +24,7 @@ use crate::plan::{Section, emit};
 use crate::policy::overlay::Overlay;
 use crate::protect::case_fold::ignores_case;
 use crate::protect::never::NeverCommitted;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;

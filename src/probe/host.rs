@@ -16,9 +16,10 @@ use crate::host::caller::Caller;
 use crate::host::cgroups::{Cgroups, Controller};
 use crate::host::mounts::mounts;
 use crate::launch::cgroup::Groups;
-use crate::launch::inside::{Arrival, Inside};
+use crate::launch::control::Arrival;
+use crate::launch::image::{Image, Images};
+use crate::launch::inside::Inside;
 use crate::launch::prepared::Prepared;
-use crate::launch::start::{Image, Images};
 use crate::launch::{prepared, start};
 use crate::plan::cgroup::CgroupTree;
 use crate::plan::compile::Compiled;
@@ -88,7 +89,7 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
     let inside =
         start::start_one_shot(&Prepared::new(compiled, Images::new(SpawnOptions::of(Users::Own))?)?, None)?;
-    prepared::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
+    prepared::send_request(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
     Ok(match inside.next().await.map_err(Error::io("read the control socket"))? {
         Arrival::Report(Report::Failed { section: section::REQUEST, .. }) => Some(0),

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 
-use crate::protect::recheck::{Expected, Watch, parts_from};
+use crate::protect::watch::{Expected, Watch, parts_from};
 use crate::sys::dirfd;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::Identity;

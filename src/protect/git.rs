@@ -135,6 +135,12 @@ fn canonical_target(from: &Path, text: &str) -> Option<PathBuf> {
     fs::canonicalize(from.join(text.trim())).ok()
 }
 
+/// What git obeys in a repository.
+pub(crate) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
+
+/// Directories in a repository with a file for each remote: its address, and what is fetched and pushed.
+pub(crate) const LISTS: &[&str] = &["remotes", "branches"];
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;

@@ -9,3 +9,4 @@ pub(crate) mod paths;
 pub(crate) mod place;
 pub(crate) mod recheck;
 pub(crate) mod remove;
+pub(crate) mod watch;

@@ -14,7 +14,7 @@ use std::{fs, io};
 use crate::protect::git;
 use crate::protect::git::{modules, obeyed};
 use crate::protect::grants::WritableGrants;
-use crate::protect::recheck::{Expected, Watch};
+use crate::protect::watch::{Expected, Watch};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
@@ -79,34 +79,33 @@ pub(crate) fn protect(
 ) -> Result<Protected, Error> {
     let grants = WritableGrants::of(view);
     let obeyed = grants.as_a_command(|| grants.obeyed())?;
-    let incomplete = obeyed.incomplete.into_iter().map(|(path, cause)| {
-        let reason = match cause {
-            obeyed::Incomplete::Beyond => GapReason::Beyond,
-            obeyed::Incomplete::Cause(cause) => GapReason::Unseen(cause),
-        };
-        Gap { path, reason }
-    });
-    let mut protected =
-        Protected { listed: obeyed.listed, gaps: incomplete.collect(), ..Protected::default() };
-    let of_file = |file: &PathBuf| UnresolvedPath::new(Path::new("/"), inputs.caller.absolute(file));
-    let of_policy = workspace
-        .into_iter()
-        .flat_map(|workspace| {
-            inputs.policy.protect.iter().map(|path| UnresolvedPath::new(&workspace.path, path))
-        })
-        .chain(inputs.policy.files.iter().map(of_file))
-        .map(|way| (way, WalkAim::Path));
+    let gaps = obeyed.incomplete.into_iter().map(|(path, cause)| Gap { path, reason: cause.into() });
+    let mut protected = Protected { listed: obeyed.listed, gaps: gaps.collect(), ..Protected::default() };
     for way in secrets {
         protect_walk(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
     }
     // Last, because commands may have made what is in repositories, and it may use up the budget.
-    let ways = of_policy.chain(git::user_config(inputs.caller)).chain(obeyed.paths);
+    let ways = policy_paths(inputs, workspace).chain(git::user_config(inputs.caller)).chain(obeyed.paths);
     let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
     Watch::dedup(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);
     Ok(protected)
+}
+
+/// The paths of the policy: `protect`, which starts at the workspace, and the files that the policy was read from.
+fn policy_paths(
+    inputs: &Inputs<'_>,
+    workspace: Option<&BindSource>,
+) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
+    let in_workspace = |workspace: &BindSource| -> Vec<UnresolvedPath> {
+        inputs.policy.protect.iter().map(|path| UnresolvedPath::new(&workspace.path, path)).collect()
+    };
+    let files = inputs.policy.files.iter();
+    let files = files.map(|file| UnresolvedPath::new(Path::new("/"), inputs.caller.absolute(file)));
+    let protect = workspace.map(in_workspace).unwrap_or_default();
+    protect.into_iter().chain(files).map(|path| (path, WalkAim::Path))
 }
 
 /// Protects the end of each walk, then the targets of links in it, and so on.
@@ -130,7 +129,7 @@ fn protect_all<'g>(
         let before = fewest.get(&at).copied();
         if before.is_none() {
             let linked = other_names(&at, &metadata, &mut protected.budget);
-            protected.gaps.extend(linked.map(|(path, reason)| Gap { path, reason }));
+            protected.gaps.extend(linked);
             bind_everywhere(view, grants, &at)?;
         }
         if before.is_none_or(|links| walk.links() < links) {
@@ -266,21 +265,18 @@ fn close_pins(view: &mut View) {
 
 /// A file that has other hard links, by which commands can write it: the path itself, or a file directly in the directory.
 /// Or that the directory has too many entries to find out.
-fn other_names(
-    path: &Path,
-    metadata: &fs::Metadata,
-    budget: &mut LinkBudget,
-) -> Option<(PathBuf, GapReason)> {
+fn other_names(path: &Path, metadata: &fs::Metadata, budget: &mut LinkBudget) -> Option<Gap> {
+    let linked = |path| Gap { path, reason: GapReason::Linked };
     if !metadata.is_dir() {
-        return (metadata.is_file() && metadata.nlink() > 1).then(|| (path.to_owned(), GapReason::Linked));
+        return (metadata.is_file() && metadata.nlink() > 1).then(|| linked(path.to_owned()));
     }
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if let Err(error) = budget.entry() {
-            return Some((path.to_owned(), GapReason::Unseen(failure::words(&error))));
+            return Some(Gap { path: path.to_owned(), reason: GapReason::Unseen(failure::words(&error)) });
         }
         let is_sample = entry.path().extension().is_some_and(|extension| extension == "sample");
         if entry.metadata().is_ok_and(|it| it.is_file() && it.nlink() > 1) && !is_sample {
-            return Some((entry.path(), GapReason::Linked));
+            return Some(linked(entry.path()));
         }
     }
     None
@@ -368,6 +364,15 @@ pub(crate) enum GapReason {
     Beyond,
     /// A path that goes on from here is too long.
     TooLong,
+}
+
+impl From<obeyed::Incomplete> for GapReason {
+    fn from(incomplete: obeyed::Incomplete) -> Self {
+        match incomplete {
+            obeyed::Incomplete::Beyond => Self::Beyond,
+            obeyed::Incomplete::Cause(cause) => Self::Unseen(cause),
+        }
+    }
 }
 
 impl GapReason {

@@ -1,115 +1,27 @@
-//! A name in a directory that is held open, and how what is there is taken away.
+//! A name in a directory that is held open, and how Kennel takes away what is there.
 //!
-//! Kennel opens the directories before the command starts. So nothing leads it astray: not a directory that is moved, a mount
-//! over it, or another directory at its path.
+//! It removes what holds no data, and renames the rest. If a directory cannot be renamed, Kennel clears it and takes all
+//! access rights from it.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::{fs, io};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open, readlinkat};
-use nix::sys::stat::{FileStat, Mode};
+use nix::fcntl::readlinkat;
+use nix::sys::stat::FileStat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::protect::recheck::{Done, Expected, Watch};
 use crate::protect::remove;
+use crate::protect::watch::{Expected, HeldDirectory, Watch};
 use crate::report::escape::harmless;
-use crate::report::failure::shown;
+use crate::report::outcome::Basis;
 use crate::sys;
-use crate::sys::dirfd::own_path;
 use crate::sys::entries::rename_without_replacing;
-use crate::sys::inode::{FileKind, Identity, kind};
+use crate::sys::inode::{FileKind, kind};
 use crate::sys::{dirfd, entries};
-
-/// A directory that is held open: a writable grant, or what was mounted inside one before the command started.
-#[derive(Clone, Debug)]
-pub(crate) struct HeldDirectory {
-    directory: Arc<OwnedFd>,
-    /// Its path below the grant.
-    way: PathBuf,
-}
-
-impl HeldDirectory {
-    /// # Errors
-    /// `ESTALE` if another directory has this path now.
-    fn open(path: &Path, identity: Identity) -> io::Result<Self> {
-        // The identity is compared, so links on the way do no harm. openat2(2) may be unavailable.
-        let directory = open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-        if Identity::of_held(&directory)? != identity {
-            return Err(Errno::ESTALE.into());
-        }
-        Ok(Self { directory: Arc::new(directory), way: PathBuf::new() })
-    }
-
-    /// The last directory on `way` that is a mount point, or `self`. It is found now, so mounts made later are not entered.
-    fn last_mount(&self, way: &Path) -> io::Result<Self> {
-        // What cannot be looked at now is looked at after the command, and reported then.
-        if way.as_os_str().is_empty()
-            || remove::step(self.directory.as_fd(), way.as_os_str(), OFlag::O_PATH).err()
-                != Some(Errno::EXDEV)
-        {
-            return Ok(self.clone());
-        }
-        let (mut last, mut at, mut way_there) = (self.clone(), self.directory(), PathBuf::new());
-        for part in way {
-            way_there.push(part);
-            match remove::step(at.as_fd(), part, OFlag::O_PATH) {
-                Err(Errno::EXDEV) => {
-                    at = Arc::new(remove::step_over(at.as_fd(), part)?);
-                    last = Self { directory: Arc::clone(&at), way: way_there.clone() };
-                }
-                next => at = Arc::new(next?),
-            }
-        }
-        Ok(last)
-    }
-
-    pub(crate) fn directory(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.directory)
-    }
-
-    /// The part of a path below the grant that is below this directory.
-    pub(crate) fn below<'p>(&self, path: &'p Path) -> io::Result<&'p Path> {
-        path.strip_prefix(&self.way).map_err(|_| io::ErrorKind::InvalidInput.into())
-    }
-
-    /// Words for the report if the directory was moved since; `base` is the path of the grant.
-    pub(crate) fn words_if_moved(&self, base: &Path) -> Option<String> {
-        let now = fs::read_link(own_path(&self.directory)).ok()?;
-        let was: PathBuf = base.join(&self.way).components().collect();
-        let [from, to] = [&was, &now].map(|path| shown(path));
-        (now != was).then(|| format!("; {from} was moved to {to} meanwhile"))
-    }
-}
-
-/// Opens and keeps the directories where looking at each watch starts. All watches are below the grant `base`.
-///
-/// # Errors
-/// `ESTALE` if another directory has the grant's path now. No descriptor left.
-pub(crate) fn hold<'w>(
-    watches: impl Iterator<Item = &'w mut Watch>,
-    base: &Path,
-    identity: Identity,
-) -> io::Result<()> {
-    // One descriptor for each directory, not for each watch.
-    let grant = HeldDirectory::open(base, identity)?;
-    let mut known = vec![grant.clone()];
-    for watch in watches {
-        let found = grant.last_mount(watch.first.parent().unwrap_or(Path::new("")))?;
-        let same = known.iter().find(|known| known.way == found.way).cloned();
-        watch.held = Some(same.unwrap_or_else(|| {
-            known.push(found.clone());
-            found
-        }));
-    }
-    Ok(())
-}
-
-// How Kennel takes away what is at a name: it removes what holds no data, and renames the rest. If a directory cannot be
-// renamed, Kennel clears it and takes all access rights from it.
 
 /// How many new names are tried, of each form. All but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -330,18 +242,27 @@ fn short_name() -> nix::Result<OsString> {
     Ok(format!(".k{:06x}", sys::random()? & 0xff_ffff).into())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::protect::recheck::Expected;
+/// What was done about a change.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// It was undone, or could not be. The text ends a sentence.
+    Told(String),
+    /// The configuration of a new repository was kept.
+    Kept,
+}
 
-    #[test]
-    fn another_directory_is_not_held() {
-        let (grant, other) = (tempfile::tempdir().expect("a grant"), tempfile::tempdir().expect("another"));
-        let mut watch = Watch::new(grant.path(), Path::new("x"), Path::new("x"), Expected::Absent);
-        let identity = Identity::of_metadata(&fs::metadata(other.path()).expect("a directory"));
-        let error = hold([&mut watch].into_iter(), grant.path(), identity).expect_err("it is another");
-        assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
-        assert!(watch.held.is_none());
+impl Done {
+    pub(crate) fn words(&self) -> &str {
+        match self {
+            Self::Told(what) => what,
+            Self::Kept => "it was kept, because its directory is new: look at it before you trust it",
+        }
+    }
+
+    pub(crate) fn basis(&self) -> Basis {
+        match self {
+            Self::Told(_) => Basis::Observed,
+            Self::Kept => Basis::Kept,
+        }
     }
 }

@@ -4,128 +4,21 @@
 //! to the same directories meanwhile. So nothing is looked up twice by path: every step starts from a descriptor, follows no
 //! link, and changes exactly what it checked. Changes are made with the rights of a command.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::protect::never::NeverCommitted;
-use crate::protect::place::{HeldDirectory, ProtectedPlace};
+use crate::protect::place::{Done, ProtectedPlace};
 use crate::protect::remove;
 use crate::protect::remove::Check;
+use crate::protect::watch::{Expected, Watch, parts_from};
+use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::shown;
 use crate::report::outcome::{Basis, Denial};
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
-
-/// A path to look at after the command, in a granted directory of the host.
-#[derive(Clone, Debug)]
-pub(crate) struct Watch {
-    pub(crate) base: PathBuf,
-    pub(crate) path: PathBuf,
-    /// The first part of the path that is missing, or the path itself.
-    pub(crate) first: PathBuf,
-    pub(crate) expected: Expected,
-    /// Whether git obeys it.
-    of_git: bool,
-    /// The link that leads there, if one does.
-    link: Option<PathBuf>,
-    /// The directory where looking starts.
-    pub(crate) held: Option<HeldDirectory>,
-}
-
-/// What was at the path when the sandbox was prepared.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Expected {
-    /// Nothing.
-    Absent,
-    /// Nothing, and its repository is missing too: one may be created.
-    NoRepository,
-    /// Nothing. A directory may appear.
-    NoFile,
-    /// Nothing. An empty directory may appear.
-    NoEntry,
-    /// A symbolic link with this text.
-    Link(PathBuf),
-}
-
-impl Watch {
-    /// A watch for `path` below the host's directory `base`; `first` is its first missing part. Pass it to
-    /// [`hold`](crate::protect::place::hold) before the command starts.
-    pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
-        let (path, first) = (path.to_owned(), first.to_owned());
-        Self { base: base.to_owned(), path, first, expected, of_git: false, link: None, held: None }
-    }
-
-    /// Sets whether git obeys it.
-    pub(crate) fn with_git(self, of_git: bool) -> Self {
-        Self { of_git, ..self }
-    }
-
-    /// Sets the link that leads there.
-    pub(crate) fn with_link(self, link: Option<&Path>) -> Self {
-        Self { link: link.map(Path::to_owned), ..self }
-    }
-
-    /// Removes duplicates: several paths may lead over one link.
-    pub(crate) fn dedup(watches: &mut Vec<Self>) {
-        let mut seen = HashSet::new();
-        watches.retain(|watch| {
-            let Self { base, path, first, expected, .. } = watch.clone();
-            seen.insert((base, path, first, expected))
-        });
-    }
-
-    /// The host path whose state the watch depends on: the link, or the first missing part.
-    pub(crate) fn stands_on(&self) -> PathBuf {
-        match self.expected {
-            Expected::Link(_) => self.on_host(),
-            _ => self.base.join(&self.first),
-        }
-    }
-
-    /// Whether its grant is exactly `base`.
-    pub(crate) fn is_below(&self, base: &Path) -> bool {
-        self.base == base
-    }
-
-    /// The rule for commits of an overlay over `base`, if the watch is there.
-    pub(crate) fn never(&self, base: &Path) -> Option<NeverCommitted> {
-        self.is_below(base).then(|| match self.expected {
-            Expected::Absent | Expected::Link(_) => NeverCommitted::always(&self.path),
-            Expected::NoRepository => NeverCommitted::unless_new(&self.path),
-            Expected::NoFile => NeverCommitted::unless_directory(&self.path),
-            Expected::NoEntry => NeverCommitted::unless_empty(&self.path),
-        })
-    }
-
-    pub(crate) fn on_host(&self) -> PathBuf {
-        self.base.join(&self.path)
-    }
-
-    /// The denial for `path`, by the name that it had when the command started.
-    fn denial(&self, path: &Path, done: &Done) -> Denial {
-        let moved = self.held.as_ref().and_then(|held| held.words_if_moved(&self.base));
-        let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
-        let was = match self.of_git {
-            true => "a protected path, which git obeys, was changed",
-            false => CHANGED,
-        };
-        let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
-        denial_for(&self.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
-    }
-}
-
-/// Equal if they watch the same, whatever they hold open.
-#[cfg(test)]
-impl PartialEq for Watch {
-    fn eq(&self, other: &Self) -> bool {
-        let about = |watch: &Self| (watch.base.clone(), watch.path.clone(), watch.first.clone());
-        about(self) == about(other) && self.expected == other.expected
-    }
-}
 
 /// The result of [`undo`].
 #[derive(Debug, Default)]
@@ -155,10 +48,10 @@ pub(crate) fn undo(watches: &[Watch]) -> Undone {
     for watch in watches {
         match undo_one(watch) {
             Ok(None) => {}
-            Ok(Some((path, done))) => all.denials.push(watch.denial(&path, &done)),
+            Ok(Some((path, done))) => all.denials.push(watch_denial(watch, &path, &done)),
             Err(error) => {
                 let what = format!("it could not be undone: {}", failure::words(&error));
-                all.denials.push(watch.denial(&watch.path, &Done::Told(what)));
+                all.denials.push(watch_denial(watch, &watch.path, &Done::Told(what)));
                 all.is_left = true;
             }
         }
@@ -210,36 +103,16 @@ fn undo_one(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     Ok(None)
 }
 
-/// The prefixes of `path` from `first` on, shortest first, `path` included.
-pub(crate) fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
-    let mut parts: Vec<&Path> = path.ancestors().take_while(|part| part.starts_with(first)).collect();
-    parts.reverse();
-    parts
-}
-
-/// What was done about a change.
-#[derive(Debug)]
-pub(crate) enum Done {
-    /// It was undone, or could not be. The text ends a sentence.
-    Told(String),
-    /// The configuration of a new repository was kept.
-    Kept,
-}
-
-impl Done {
-    fn words(&self) -> &str {
-        match self {
-            Self::Told(what) => what,
-            Self::Kept => "it was kept, because its directory is new: look at it before you trust it",
-        }
-    }
-
-    fn basis(&self) -> Basis {
-        match self {
-            Self::Told(_) => Basis::Observed,
-            Self::Kept => Basis::Kept,
-        }
-    }
+/// The denial for `path`, by the name that it had when the command started.
+fn watch_denial(watch: &Watch, path: &Path, done: &Done) -> Denial {
+    let moved = watch.held.as_ref().and_then(|held| held.words_if_moved(&watch.base));
+    let led = watch.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
+    let was = match watch.of_git {
+        true => "a protected path, which git obeys, was changed",
+        false => CHANGED,
+    };
+    let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
+    denial_for(&watch.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
 }
 
 const CHANGED: &str = "a protected path was changed";
@@ -250,18 +123,12 @@ pub(crate) fn denial(path: &Path, done: &Done) -> Denial {
 }
 
 fn denial_for(path: &Path, reason: String, basis: Basis) -> Denial {
-    Denial {
-        protection: crate::report::enforcement::Protection::ProtectedPaths,
-        subject: shown(path),
-        reason,
-        basis,
-        remedy: None,
-    }
+    Denial { protection: Protection::ProtectedPaths, subject: shown(path), reason, basis, remedy: None }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::protect::place::hold;
+    use crate::protect::watch::hold;
     use std::fs;
     use std::os::unix::fs::symlink;
 

@@ -14,7 +14,6 @@ use std::{fs, io};
 
 use kennel_helper::client_wire::{Answer, Ask, LONGEST_ANSWER, LONGEST_ASK};
 use kennel_helper::wire::{Cursor, Field};
-use nix::errno::Errno;
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{SockFlag, connect, getsockopt, setsockopt};
 use nix::sys::time::TimeVal;
@@ -98,15 +97,7 @@ impl Client {
         let missing = || ListenError::NotRunning { name: name.to_string() };
         let directory = Directory::open(directory.as_ref())?.ok_or_else(missing)?;
         let path = directory.socket(&name)?;
-        let socket = match connected(&directory, &name) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && is_held(&directory, &name) => {
-                return Err(ListenError::Unreachable { name: name.to_string() }.into());
-            }
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ECONNREFUSED)) => {
-                return Err(missing().into());
-            }
-            socket => socket.map_err(ListenError::io("connect to", &path))?,
-        };
+        let socket = connected(&directory, &name, &path)?;
         let peer = getsockopt(&socket, PeerCredentials);
         let peer = peer.map_err(|errno| ListenError::io("identify the listener on", &path)(errno.into()))?;
         if peer.uid() != geteuid().as_raw() {
@@ -319,18 +310,38 @@ const PUT_BACK: Duration = Duration::from_secs(3);
 /// The pause between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Connects to a session. If its socket is missing but its lock is held, the session will restore it: wait for that.
-pub(crate) fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
+/// Connects to a session. If its socket was removed, waits until the session has restored it.
+///
+/// A single check of the lock decides between "not running" and "unreachable": a session that is just starting could
+/// take its lock between two checks.
+fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd, ListenError> {
     let begun = Instant::now();
     loop {
-        let socket = packet_socket(SockFlag::empty())?;
-        // SO_SNDTIMEO limits connect(2) too.
-        setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
-        match connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?) {
-            Err(Errno::ENOENT) if begun.elapsed() < PUT_BACK && is_held(directory, name) => sleep(AGAIN),
-            connected => return Ok(connected.map(|()| socket)?),
+        let error = match connect_once(directory, name) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            Some(libc::ENOENT) if is_held(directory, name) => {
+                if begun.elapsed() >= PUT_BACK {
+                    return Err(ListenError::Unreachable { name: name.to_string() });
+                }
+                sleep(AGAIN);
+            }
+            Some(libc::ENOENT | libc::ECONNREFUSED) => {
+                return Err(ListenError::NotRunning { name: name.to_string() });
+            }
+            _ => return Err(ListenError::io("connect to", path)(error)),
         }
     }
+}
+
+fn connect_once(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
+    let socket = packet_socket(SockFlag::empty())?;
+    // SO_SNDTIMEO also limits how long connect(2) waits for room in the backlog.
+    setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
+    connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?)?;
+    Ok(socket)
 }
 
 /// The names of sessions, from their sockets and locks. A removed socket leaves the lock.

@@ -13,9 +13,10 @@ use crate::audit::record::Record;
 use crate::audit::trail::Trail;
 use crate::command::source::{Membership, ReadyWorker, WorkerSource};
 use crate::launch::cgroup::Groups;
-use crate::launch::inside::{Arrival, Inside, PATIENCE};
+use crate::launch::control::Arrival;
+use crate::launch::inside::{Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
-use crate::network::proxy::{BoxFuture, Serving, Witness};
+use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::plan::Section;
 use crate::protect::recheck;
 use crate::report::enforcement::Enforcement;
@@ -161,7 +162,7 @@ impl Live {
     }
 
     /// Does what waits for something of the zygote's, which may be killed meanwhile.
-    pub(crate) async fn unless_gone<T>(
+    pub(crate) async fn ignore_epipe<T>(
         &self,
         act: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {

@@ -188,7 +188,9 @@ impl SessionBuilder<'_> {
     /// # Panics
     /// Those of [`Session::prepare`].
     pub async fn prepare(&self) -> Result<Session, Error> {
-        let live = Arc::new(Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::anew)).await?);
+        let live = Arc::new(
+            Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?,
+        );
         Ok(Session { owner: Arc::new(Owner { live }) })
     }
 }

@@ -14,7 +14,7 @@ use crate::plan::compile::Compiled;
 use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::enforcement::{Enforcement, Entry, Protection, State};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
@@ -118,7 +118,7 @@ impl SessionMounts {
                 let next = is_idle.then(|| self.compiled_anew(generation)).transpose()?;
                 let again = next.as_ref().map_or(&now.again, |next| &next.again);
                 // Where nothing is mounted there are no steps, and an empty memfd cannot be mapped.
-                let own = (!again.bytes.is_empty()).then(|| OwnSteps::of(again.clone())).transpose();
+                let own = (!again.bytes.is_empty()).then(|| OwnSteps::new(again.clone())).transpose();
                 let own = own.map_err(Error::io("write the steps of a worker to a memfd"))?.map(Arc::new);
                 // From here on nothing fails: what is settled by half would be taken for whole by the next command.
                 match next {
@@ -152,8 +152,8 @@ impl SessionMounts {
         let now = self.lock();
         let own = match (&now.own, narrow) {
             (own, None) => own.clone(),
-            (None, Some(narrow)) => Some(Arc::new(OwnSteps::of(narrow.clone())?)),
-            (Some(own), Some(narrow)) => Some(Arc::new(OwnSteps::of(own.section.followed_by(narrow))?)),
+            (None, Some(narrow)) => Some(Arc::new(OwnSteps::new(narrow.clone())?)),
+            (Some(own), Some(narrow)) => Some(Arc::new(OwnSteps::new(own.section.followed_by(narrow))?)),
         };
         Ok(WorkerMounts { own, watches: Arc::clone(&now.watches), generation: now.generation })
     }

@@ -11,12 +11,12 @@ use crate::audit::record::Record;
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
-use crate::launch::inside::Arrival;
+use crate::launch::control::Arrival;
+use crate::launch::image::Images;
 use crate::launch::prepared::Prepared;
 use crate::launch::start;
-use crate::launch::start::Images;
 use crate::network::ask::Ask;
-use crate::network::proxy::Serving;
+use crate::network::serving::Serving;
 use crate::overlay::ledger::{Claim, Ledger};
 use crate::plan::compile;
 use crate::policy::Policy;
@@ -37,7 +37,7 @@ impl Live {
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
-        let zygote = start::start(&images, shape, &begun.namespaces, leaf)?;
+        let zygote = start::begin_session(&images, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
@@ -45,9 +45,9 @@ impl Live {
         let prepared = Prepared::new(compiled, images)?;
         let trail = prepared.trail();
         if let Some(ask) = ask {
-            prepared.ask(ask);
+            prepared.set_ask(ask);
         }
-        start::hand_over(&zygote, &prepared, None)?;
+        start::hand_over_session(&zygote, &prepared)?;
         let mut live = Self {
             enforcement: prepared.compiled.enforcement.clone(),
             prepared: Arc::new(prepared),

@@ -12,11 +12,11 @@ use crate::command::source::{Membership, ReadyWorker, WorkerSource};
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
+use crate::launch::image::Images;
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start;
-use crate::launch::start::Images;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
-use crate::network::proxy::{BoxFuture, Serving};
+use crate::network::serving::{BoxFuture, Serving};
 use crate::plan::mount_state::{MountChange, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
@@ -90,12 +90,12 @@ impl Sandbox {
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
-        let mut started = start::start(&images, shape, &begun.namespaces, leaf)?;
+        let mut started = start::begin_one_shot(&images, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        let prepared = Prepared::new(compiled, images)?.grouped(groups);
-        start::unless_for_session(&prepared)?;
+        let prepared = Prepared::new(compiled, images)?.with_groups(groups);
+        start::refuse_kept_overlay(&prepared)?;
         start::hand_over_one_shot(&mut started, &prepared, None)?;
-        Ok(Self::of((policy.clone(), host, caller), prepared.with_begun(started)))
+        Ok(Self::of((policy.clone(), host, caller), prepared.with_prestarted(started)))
     }
 
     /// Lets `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer
@@ -121,7 +121,7 @@ impl Sandbox {
         F: Fn(NetworkRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Decision> + Send + 'static,
     {
-        self.one_shots.prepared().ask(Ask::new(patience, callback));
+        self.one_shots.prepared().set_ask(Ask::new(patience, callback));
         self
     }
 
@@ -214,11 +214,16 @@ impl OneShots {
     pub(crate) fn renewed(&self) -> Result<Arc<Prepared>, Error> {
         let mut now = locked(&self.now);
         if let Some((policy, host, caller)) = &self.question {
-            match now.change() {
+            match now.mount_change() {
                 MountChange::None => {}
                 MountChange::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
                 MountChange::Some => {
-                    *now = Arc::new(now.anew(compile::compile(policy, host, caller, SandboxKind::OneShot)?));
+                    *now = Arc::new(now.recompiled(compile::compile(
+                        policy,
+                        host,
+                        caller,
+                        SandboxKind::OneShot,
+                    )?));
                 }
             }
         }
@@ -272,7 +277,7 @@ async fn start_worker(
     trail: &Arc<Trail>,
     narrow: Option<Section>,
 ) -> Result<ReadyWorker, Error> {
-    let own = narrow.map(OwnSteps::of).transpose();
+    let own = narrow.map(OwnSteps::new).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut said = Vec::new();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::command::source::Membership;
 use crate::launch::inside::Inside;
-use crate::network::proxy::Witness;
+use crate::network::serving::Witness;
 use crate::report::enforcement::Enforcement;
 use crate::session::live::Live;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::launch::inside::CommandHold;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::Entered;
@@ -80,7 +80,7 @@ impl Live {
             return Ok(Arc::clone(tree));
         }
         let mut worker = self.order(Some(&self.prepared().compiled.files)).await?;
-        let (root, mounts) = self.unless_gone(worker.view(self.prepared(), self.counts())).await?;
+        let (root, mounts) = self.ignore_epipe(worker.view(self.prepared(), self.counts())).await?;
         let tree = Arc::new(ViewFd { root, _mounts: mounts, generation: worker.generation() });
         *self.tree() = Some(Arc::clone(&tree));
         // The end may have come meanwhile, and must find nothing to keep.

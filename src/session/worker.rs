@@ -11,11 +11,12 @@ use nix::errno::Errno;
 
 use crate::command::source::ReadyWorker;
 use crate::launch::cgroup::Groups;
-use crate::launch::inside::{Arrival, CommandHold, Inside};
+use crate::launch::control::Arrival;
+use crate::launch::control::socket_pair;
+use crate::launch::inside::{CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
-use crate::launch::start::socket_pair;
 use crate::plan::Section;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::WorkerMounts;
@@ -195,7 +196,7 @@ impl Live {
                 }
                 None => self.order(narrow).await?,
             };
-            match self.unless_gone(worker.hear(&self.prepared, &self.counts, fail_fast)).await {
+            match self.ignore_epipe(worker.hear(&self.prepared, &self.counts, fail_fast)).await {
                 Ok(()) if fail_fast && !worker.is_ready() => {
                     self.waiting().push_front(worker);
                     return Err(Error::Busy);
@@ -252,7 +253,7 @@ impl Live {
             .chain(leaf.as_ref().map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
         let mut worker = Inside::worker(ours);
-        worker.lies_in(leaf);
+        worker.set_leaf(leaf);
         Ok(Worker::ordered(worker, making))
     }
 

@@ -14,7 +14,7 @@ use entelix_core::{
 };
 use kennel::{Policy, Profile, Session, adapters::entelix::KennelSandbox};
 
-/// As tools have it.
+/// The sandbox as a tool of an agent has it.
 type Shared = Arc<dyn Sandbox>;
 
 async fn sandbox(workspace: &Path) -> Shared {
@@ -37,7 +37,7 @@ async fn run(sandbox: &Shared, spec: CommandSpec) -> Result<CommandOutput> {
     sandbox.run_command(spec, &ExecutionContext::new()).await
 }
 
-/// What a script writes to stdout that must succeed, trimmed.
+/// Runs a script that must succeed. Returns its stdout, trimmed.
 async fn says(sandbox: &Shared, words: &str) -> String {
     let output = run(sandbox, script(words)).await.unwrap();
     assert_eq!(output.exit_code, 0, "{words}: {}", output.stderr_lossy());

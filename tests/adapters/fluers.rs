@@ -16,7 +16,7 @@ use fluers_runtime::{
 };
 use kennel::adapters::fluers::KennelSandbox;
 
-/// An environment of the harness, in which a missing protection is a refusal.
+/// An environment of the harness that refuses to run without a protection.
 async fn harness(
     kennel: &Arc<KennelSandbox>,
     workspace: &Path,
@@ -44,14 +44,14 @@ async fn shell(env: &Arc<dyn SessionEnv>, script: &str) -> ShellResult {
     env.exec(script, Path::new("."), Some(20_000), &Default::default()).await.unwrap()
 }
 
-/// What a script writes to stdout that must succeed, trimmed.
+/// Runs a script that must succeed. Returns its stdout, trimmed.
 async fn says(env: &Arc<dyn SessionEnv>, script: &str) -> String {
     let result = shell(env, script).await;
     assert_eq!(result.exit_code, 0, "{script}: {result:?}");
     result.stdout.trim_end().to_owned()
 }
 
-/// What a script writes to stderr that must fail.
+/// Runs a script that must fail. Returns its stderr.
 async fn fails(env: &Arc<dyn SessionEnv>, script: &str) -> String {
     let result = shell(env, script).await;
     assert!(![0, 124, 125].contains(&result.exit_code), "{script}: {result:?}");
@@ -62,7 +62,7 @@ fn context(workspace: &Path, profile: SandboxProfile) -> ExecSandboxContext {
     ExecSandboxContext { workspace_path: workspace.to_owned(), cwd: None, profile, egress: Vec::new() }
 }
 
-/// What the adapter says to start for a command, not yet started.
+/// The command that the adapter tells the harness to start, not yet started.
 fn wrapped(kennel: &KennelSandbox, context: &ExecSandboxContext, argv: &[&str]) -> std::process::Command {
     let argv: Vec<String> = argv.iter().map(|&word| word.to_owned()).collect();
     let wrapped = kennel.wrap(&argv, context).unwrap();

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `entelix` | tools run commands and code and use files in a session |
 //! | `fluers` | an agent harness runs its commands in sessions of Kennel |
-//! | `second_pass` | all of it once more as an ordinary user, when run by root |
+//! | `second_pass` | all tests run again as an ordinary user, if root runs them |
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -18,6 +18,6 @@ mod fluers;
 #[expect(dead_code, reason = "shared with `it`, which uses all of it")]
 mod origin;
 mod second_pass;
-#[path = "../it/support.rs"]
+#[path = "../it/support/mod.rs"]
 #[expect(dead_code, unused_macros, unused_imports, reason = "shared with `it`, which uses all of it")]
 mod support;

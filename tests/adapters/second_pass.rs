@@ -1,4 +1,4 @@
-//! All of it once more as an ordinary user, when root runs the tests.
+//! All tests run again as an ordinary user, if root runs them.
 
 use crate::support::second_pass;
 

@@ -1,5 +1,5 @@
-//! What Kennel gives on this kernel is what its Landlock ABI allows: asserted for each ABI, skipped for none.
-//! `scripts/kernels` runs this on kernels from 5.10 to the newest, and says which ABI each has.
+//! The Landlock ABI of a kernel decides what Kennel gives on it. These tests assert that for each ABI and skip none.
+//! `scripts/kernels` runs them on kernels from 5.10 to the newest, and says which ABI each has.
 
 use std::{
     env, fs,
@@ -10,12 +10,14 @@ use std::{
 use kennel::{Error, Host, Policy, Profile, Sandbox, Session};
 use serde_json::Value;
 
-use crate::support::{attempt, kennel, kennel_path, refused, report, skip, stderr, stdout, workspace};
+use crate::support::{
+    attempt, kennel, kennel_path, protection, refused, report, skip, stderr, stdout, workspace,
+};
 
-/// Why a test of this kernel's Landlock has nothing to do.
+/// The reason to skip a test of this kernel's Landlock.
 const TOO_OLD: &str = "everything is refused by a kernel as old as this one";
 
-/// The ABI that this kernel has; of machines that `scripts/kernels` started, the one that it must have.
+/// The ABI of this kernel. On a machine of `scripts/kernels`, the ABI that it must have.
 fn abi() -> u32 {
     let found = Host::detect().landlock_abi;
     if let Ok(promised) = env::var("KENNEL_LANDLOCK_ABI") {
@@ -24,18 +26,9 @@ fn abi() -> u32 {
     found
 }
 
-/// Whether the kernel is older than what Kennel runs on: then everything is refused, which has tests of its own.
+/// Whether the kernel is older than Kennel supports. Then Kennel refuses everything, which other tests check.
 fn is_too_old() -> bool {
     (Host::detect().kernel.0, Host::detect().kernel.1) < (5, 12)
-}
-
-/// State and detail of one protection in a report.
-fn protection(report: &Value, name: &str) -> (String, String) {
-    let entries = report["enforcement"]["protections"].as_array().unwrap();
-    let entry = entries.iter().find(|entry| entry["name"] == name);
-    let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
-    let text = |key: &str| entry[key].as_str().unwrap().to_owned();
-    (text("state"), text("detail"))
 }
 
 #[test]
@@ -44,7 +37,7 @@ fn landlock_is_what_the_table_of_kernels_says() {
 }
 
 #[test]
-fn a_plain_run_has_what_the_abi_gives_and_says_the_rest() {
+fn a_plain_run_has_what_the_abi_gives_and_reports_the_rest() {
     if is_too_old() {
         return skip(module_path!(), TOO_OLD);
     }
@@ -61,12 +54,12 @@ fn a_plain_run_has_what_the_abi_gives_and_says_the_rest() {
     let scope = protection(&report, "landlock_scope");
     let level = &report["enforcement"]["level"];
     if abi >= 6 {
-        assert_eq!((scope.0.as_str(), level), ("enforced", &"full".into()));
+        assert_eq!((scope.0, level), ("enforced", &"full".into()));
         assert!(output.stderr.is_empty(), "{output:?}");
     } else {
         let reason = format!("ABI {abi} has no scopes: they came with Linux 6.12");
-        assert_eq!((scope, level), (("off".to_owned(), reason.clone()), &"partial".into()));
-        // The namespaces keep what scopes would. With the host's network they do not.
+        assert_eq!((scope, level), (("off", reason.as_str()), &"partial".into()));
+        // The namespaces replace the scopes, except with the host's network.
         assert!(output.stderr.is_empty(), "{output:?}");
         let output = kennel(dir.path(), &["--net", "host"], &["true"]).output().unwrap();
         assert_eq!(stderr(&output), format!("kennel: landlock_scope off: {reason}"));
@@ -74,7 +67,7 @@ fn a_plain_run_has_what_the_abi_gives_and_says_the_rest() {
 }
 
 #[test]
-fn ci_only_runs_where_scopes_are_and_nowhere_else() {
+fn ci_only_runs_only_with_scopes() {
     if is_too_old() {
         return skip(module_path!(), TOO_OLD);
     }
@@ -89,7 +82,7 @@ fn ci_only_runs_where_scopes_are_and_nowhere_else() {
 }
 
 #[test]
-fn abstract_sockets_of_the_host_are_as_the_report_says() {
+fn the_report_is_true_about_abstract_sockets_of_the_host() {
     if is_too_old() {
         return skip(module_path!(), TOO_OLD);
     }
@@ -97,9 +90,9 @@ fn abstract_sockets_of_the_host_are_as_the_report_says() {
     let name = format!("kennel-test-{}", std::process::id());
     let address = net::SocketAddr::from_abstract_name(&name).unwrap();
     let _stream = net::UnixListener::bind_addr(&address).unwrap();
-    // Without any Landlock the policy has to say that it may be missing.
+    // Without any Landlock the policy must allow that it is missing.
     let degrade: &[&str] = if abi() == 0 { &["--on-unavailable", "degrade"] } else { &[] };
-    // With a network namespace of its own no ABI matters.
+    // With a network namespace of its own the ABI does not matter.
     let own = attempt(dir.path(), &[&["-q"], degrade].concat(), "abstract", &[&name]);
     assert_eq!(own.lines().next(), Some("ECONNREFUSED"));
     let host = [&["-q", "--net", "host"], degrade].concat();
@@ -107,11 +100,11 @@ fn abstract_sockets_of_the_host_are_as_the_report_says() {
     let shared = attempt(dir.path(), &host, "abstract", &[&name]);
     let found = (protection(&report, "landlock_scope").0, shared.lines().next().unwrap_or_default());
     let expected = if abi() >= 6 { ("enforced", "EPERM") } else { ("off", "ok") };
-    assert_eq!((found.0.as_str(), found.1), expected);
+    assert_eq!(found, expected);
 }
 
 #[test]
-fn sockets_in_read_only_grants_are_out_of_reach_where_landlock_knows_them() {
+fn sockets_in_read_only_grants_are_out_of_reach_if_landlock_knows_them() {
     if is_too_old() || abi() == 0 {
         return skip(module_path!(), "this kernel has no Landlock");
     }
@@ -124,12 +117,12 @@ fn sockets_in_read_only_grants_are_out_of_reach_where_landlock_knows_them() {
     };
     assert_eq!(connect("--rw", "/srv/shown"), "ok");
     assert_eq!(connect("--ro", "/srv/shown"), if abi() >= 9 { "EACCES" } else { "ok" });
-    // Rights of a writable place hold for everything below it.
+    // The rights of a writable directory hold for everything below it.
     assert_eq!(connect("--ro", "/tmp/shown"), "ok");
 }
 
 #[test]
-fn ports_of_the_host_are_narrowed_where_there_are_rules_and_refused_elsewhere() {
+fn ports_of_the_host_need_landlock_rules() {
     if is_too_old() {
         return skip(module_path!(), TOO_OLD);
     }
@@ -152,7 +145,7 @@ fn ports_of_the_host_are_narrowed_where_there_are_rules_and_refused_elsewhere() 
 }
 
 #[test]
-fn the_probe_comes_to_what_the_abi_gives() {
+fn the_probe_reports_what_the_abi_gives() {
     let verdict = |profile: &str| {
         let mut probe = std::process::Command::new(kennel_path());
         let output = probe.args(["probe", "--json", "--profile", profile]).output().unwrap();
@@ -164,7 +157,7 @@ fn the_probe_comes_to_what_the_abi_gives() {
         .map(|(word, code)| (word.to_owned(), Some(code)));
     let plain = match abi() {
         _ if is_too_old() => &unavailable,
-        // It tries what is there, as a policy that may degrade does.
+        // The probe tries what is there, like a policy that may degrade.
         0..6 => &partial,
         _ => &full,
     };
@@ -172,9 +165,9 @@ fn the_probe_comes_to_what_the_abi_gives() {
     assert_eq!(verdict("ci-only"), if abi() >= 6 { full } else { unavailable });
 }
 
-/// A kernel that was built without it, or booted with another lsm= list.
+/// A kernel that was built without Landlock, or booted with another lsm= list.
 #[test]
-fn without_landlock_nothing_runs_but_where_the_policy_may_degrade() {
+fn without_landlock_nothing_runs_unless_the_policy_may_degrade() {
     if is_too_old() || abi() > 0 {
         return skip(module_path!(), "this kernel has Landlock, or is too old for anything");
     }
@@ -190,7 +183,7 @@ fn without_landlock_nothing_runs_but_where_the_policy_may_degrade() {
     let said = refused(dir.path(), &[&ci_only[..], &["--on-unavailable", "degrade"]].concat());
     assert!(said.contains("profile ci-only runs only when everything is enforced"), "{said}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
-    // What the remedy names is enough.
+    // The remedy is enough.
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     fs::write(file.path(), "[require]\nlandlock = \"if_available\"\n").unwrap();
     for flags in [["--on-unavailable", "degrade"], ["--policy", file.path().to_str().unwrap()]] {

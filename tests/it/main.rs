@@ -1,34 +1,41 @@
-//! Integration tests, one module a promise. One binary, so that it can be copied into a virtual machine.
+//! Integration tests. One binary, so that it can be copied into a virtual machine.
+//!
+//! Most modules have the name of a folder of `src/` and test what that folder promises:
 //!
 //! | module | promise |
 //! | --- | --- |
-//! | `filesystem` | only what is granted is visible; what is read-only cannot be written |
-//! | `process` | signals, exit statuses, terminals, timeouts; nothing outlives the command |
-//! | `hosts` | hosts that refuse something: refused or degraded as the policy says, with the remedy |
-//! | `limits` | limits hold, or the report says that they do not |
-//! | `cgroups` | what cgroups hold: limits of all processes together, usage, and that none is left |
-//! | `errors` | every refusal names the thing, the cause and the remedy, and leaves nothing behind |
-//! | `identity` | who the command is inside |
-//! | `environment` | which variables it gets |
-//! | `cli` | flags, exit statuses, `--json` |
+//! | `report` | what the report calls enforced is enforced |
+//! | `policy` | a policy file with a mistake is refused, with the line and the key |
+//! | `host` | a host that lacks something: Kennel refuses or degrades as the policy says, and names the remedy |
+//! | `view` | only granted paths are visible; a read-only path cannot be written |
+//! | `protect` | a command cannot change what git obeys outside; what it adds there is removed and reported |
+//! | `plan` | ids, capabilities and namespaces are the sandbox's own; limits hold, or the report says that they do not |
+//! | `audit` | everything that happens is in the log; the policy says what happens if the log fails |
+//! | `network` | mode `proxy`: allowed destinations work with common programs, and no others are reached |
+//! | `launch` | cgroups hold all processes together; no process, mount or cgroup is left |
+//! | `overlay` | changes stay apart from the workspace until they are committed or dropped |
+//! | `command` | arguments, environment, streams, signals, exit status, timeout; `--explain` names the right wall |
+//! | `session` | many commands after one preparation, and nothing passes from one to the next; files; pools |
+//! | `serve` | a session that listens serves its own user's clients and nobody else |
+//! | `probe` | what `kennel probe` says about the host is true |
+//! | `capabilities` | a command described by four fields is held to them, or does not run |
+//! | `broker` | a program gets what its manifest lists; a credential reaches nobody else |
+//!
+//! `src/sys/` has unit tests only. The tests of `src/adapters/` need features and are a binary of their own:
+//! `tests/adapters/`.
+//!
+//! The other modules are about a promise of the whole, or support the rest:
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `cli` | the command line: flags, exit statuses, `--json`, terminals |
 //! | `embed` | the library leaves its host program alone and cleans up after any drop |
-//! | `enforcement` | the report is true |
-//! | `explain` | what is said to be refused was, by the wall that is named |
+//! | `escape` | attempts to get out, made from inside by `tests/payload`, fail |
 //! | `kernels` | what each kernel gives, by its Landlock ABI |
-//! | `probe` | what `kennel probe` says is so |
-//! | `session` | many commands after one preparation, and nothing passes from one to the next |
-//! | `files` | the library reads and writes what a command of the session could, and nothing else |
-//! | `listen` | sessions serve their own user's clients and nobody else |
-//! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
-//! | `overlay` | changes that are kept apart from the workspace, committed or dropped |
-//! | `audit` | what happens is written down, and what cannot be is said or refused |
-//! | `broker` | what a manifest lists is spawned with what it grants, and credentials reach nobody else |
-//! | `capabilities` | commands that four fields describe are held to them, or do not run |
-//! | `pool` | sessions that nobody has used |
-//! | `documents` | examples in the documents run as shown, and links lead somewhere |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
-//! | `escape` | attempts to get out, made by `tests/payload` from inside |
-//! | `second_pass` | all of it once more as an ordinary user, when run by root |
+//! | `documents` | examples in the documents run as shown, and links lead somewhere |
+//! | `second_pass` | all tests run again as an ordinary user, if root runs them |
+//! | `support` | no tests: what the other modules share |
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -39,28 +46,24 @@
 mod audit;
 mod broker;
 mod capabilities;
-mod cgroups;
 mod cli;
+mod command;
 mod documents;
 mod embed;
-mod enforcement;
-mod environment;
-mod errors;
 mod escape;
-mod explain;
-mod files;
-mod filesystem;
-mod hosts;
-mod identity;
+mod host;
 mod kernels;
-mod limits;
-mod listen;
+mod launch;
 mod network;
 mod overlay;
-mod pool;
+mod plan;
+mod policy;
 mod probe;
-mod process;
+mod protect;
+mod report;
 mod second_pass;
+mod serve;
 mod session;
 mod support;
 mod tools;
+mod view;

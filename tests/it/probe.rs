@@ -1,4 +1,4 @@
-//! What `kennel probe` says of this host is what a run finds.
+//! The words of `kennel probe` about this host agree with a run.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ fn probe(flags: &[&str]) -> (Value, Option<i32>) {
 }
 
 #[test]
-fn every_attempt_ends_as_it_must_on_a_host_that_has_everything() {
+fn every_attempt_succeeds_on_a_complete_host() {
     let host = kennel::Host::detect();
     require!(host.landlock_abi >= 6 && host.seccomp, "Landlock with scopes, and seccomp");
     for profile in ["read-only", "repo-write", "no-network", "ci-only"] {
@@ -35,7 +35,7 @@ fn every_attempt_ends_as_it_must_on_a_host_that_has_everything() {
 }
 
 #[test]
-fn whatever_is_missing_comes_with_a_remedy() {
+fn every_missing_protection_has_a_remedy() {
     let (report, _) = probe(&[]);
     for finding in report["findings"].as_array().unwrap() {
         if finding["state"] == "missing" {

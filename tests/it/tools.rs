@@ -1,10 +1,10 @@
-//! Real programs work inside a plain `kennel run`, in a real checkout.
+//! Real programs work under a plain `kennel run`, in a real checkout.
 
 use std::{fs, path::Path, process::Command};
 
 use crate::support::{TempDir, fails, has, is_second_pass, kennel, report, require, succeeds, workspace};
 
-/// An identity for commits, since that of HOME is not visible.
+/// An identity for commits, because the one in HOME is not visible.
 const AS: &str = "git -c user.name=kennel -c user.email=kennel@example.invalid -c init.defaultBranch=main";
 
 /// A repository with one commit, made outside.
@@ -167,7 +167,7 @@ fn gcc_compiles_and_the_program_runs() {
 #[test]
 fn cargo_builds_offline() {
     if is_second_pass() && !has("cargo") {
-        return; // It lies in the home directory of whoever started the first pass.
+        return; // Cargo is in the home directory of the user who started the first pass.
     }
     require!(has("cargo") && has("rustc") && has("cc"), "cargo, rustc and a C linker");
     let dir = workspace();

@@ -12,11 +12,11 @@ unsafe extern "C" {
 
 fn main() {
     let Some(code) = env::args().nth(1).and_then(|code| code.parse::<u8>().ok()) else { exit(2) };
-    // SAFETY: touches no memory; says of one port that this process may write to it.
+    // SAFETY: touches no memory; allows this process to write to one port.
     if unsafe { ioperm(PORT.into(), 1, 1) } != 0 {
         exit(1);
     }
-    // SAFETY: the port is the device's, or nobody's, who ignores it.
+    // SAFETY: the port belongs to the device, or to nothing, which ignores the write.
     unsafe { asm!("out dx, al", in("dx") PORT, in("al") code) };
     exit(3);
 }

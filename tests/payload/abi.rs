@@ -10,7 +10,7 @@ use crate::{
 /// `__X32_SYSCALL_BIT` of asm/unistd.h.
 const X32_BIT: i64 = 0x4000_0000;
 
-/// The call numbered by the first argument, as x32 has it.
+/// Makes the call with the number of the first argument, by the x32 convention.
 pub(crate) fn x32(arguments: &[&str]) {
     let number: i64 = arguments.first().and_then(|text| text.parse().ok()).unwrap_or(libc::SYS_getpid);
     say(raw(number | X32_BIT, [0; 6]));
@@ -30,7 +30,7 @@ pub(crate) fn int80(arguments: &[&str]) {
     say(if answer < 0 { Err(i32::try_from(-answer).unwrap_or_default()) } else { Ok(answer) });
 }
 
-/// Installs a filter that allows everything on top of what is there, and tries what was refused before.
+/// Installs a filter that allows everything on top of the others, and tries refused calls again.
 pub(crate) fn allow_all(_: &[&str]) {
     // BPF_RET | BPF_K, SECCOMP_RET_ALLOW
     let program = [6u64 | 0x7fff_0000 << 32];

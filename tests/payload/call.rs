@@ -10,10 +10,10 @@ use std::ffi::CString;
 
 use crate::{names::number_of, say};
 
-/// Whatever a call writes, or reads when the test does not care what.
+/// A buffer for everything that a call writes, or reads if the test does not care.
 const ROOM: usize = 64 * 1024;
 
-/// What earlier calls left for later ones.
+/// Results of earlier calls for later ones.
 #[derive(Clone, Copy)]
 struct Last {
     descriptor: i64,
@@ -56,7 +56,7 @@ pub(crate) fn raw(number: i64, [a, b, c, d, e, f]: [i64; 6]) -> Result<i64, i32>
     }
 }
 
-/// What pointers of a call point to.
+/// The memory that pointers of a call point to.
 #[derive(Default)]
 struct Owned {
     texts: Vec<CString>,

@@ -1,4 +1,4 @@
-//! Ways to a TCP port that do not lead through connect(2) of a TCP socket.
+//! Ways to a TCP port other than connect(2) of a TCP socket.
 
 use std::net::SocketAddrV4;
 

@@ -1,4 +1,4 @@
-//! Looking for files, descriptors and ways up.
+//! Looks for files, descriptors and ways up.
 
 use std::{
     ffi::CString,
@@ -14,7 +14,7 @@ use crate::{
     from_std, say, word,
 };
 
-/// What the files hold, each on one line, cut to a kilobyte.
+/// The contents of the files, each on one line, cut to a kilobyte.
 pub(crate) fn read(paths: &[&str]) {
     for path in paths {
         let mut bytes = Vec::new();
@@ -26,7 +26,7 @@ pub(crate) fn read(paths: &[&str]) {
     }
 }
 
-/// Names in each directory, sorted, on one line.
+/// The names in each directory, sorted, on one line.
 pub(crate) fn list(paths: &[&str]) {
     for path in paths {
         match fs::read_dir(path) {
@@ -47,8 +47,8 @@ pub(crate) fn descriptors(_: &[&str]) {
     println!("{}", open.map(|fd| fd.to_string()).collect::<Vec<_>>().join(" "));
 }
 
-/// Looks for the inode (device and number) anywhere in the visible tree and behind every magic link; says
-/// where, or `nowhere`.
+/// Looks for the inode (device and number) in the whole visible tree and behind every magic link. Prints the places,
+/// or `nowhere`.
 pub(crate) fn hunt(arguments: &[&str]) {
     let wanted = arguments.iter().filter_map(|text| text.parse().ok()).collect::<Vec<u64>>();
     let [device, inode] = wanted[..] else { return say(Err(libc::EINVAL)) };
@@ -90,7 +90,8 @@ pub(crate) fn flip(arguments: &[&str]) {
     say(result);
 }
 
-/// Enters the directory, says so, waits until `go` appears beside it, and then climbs: what `..` leads to.
+/// Enters the directory, prints a line, waits until `go` appears beside it, and then climbs: prints the targets of
+/// `..`.
 pub(crate) fn walk_up(arguments: &[&str]) {
     let [dir, go] = arguments else { return say(Err(libc::EINVAL)) };
     say(from_std(std::env::set_current_dir(dir)));
@@ -103,7 +104,7 @@ pub(crate) fn walk_up(arguments: &[&str]) {
     say(from_std(fs::metadata("../../etc/shadow")));
 }
 
-/// open_by_handle_at(2) with handles of the first inodes of the file system that the file is on.
+/// open_by_handle_at(2) with handles of the first inodes of the file's file system.
 pub(crate) fn spray_handles(arguments: &[&str]) {
     let Some(Ok(file)) = arguments.first().map(File::open) else { return say(Err(libc::EINVAL)) };
     let mut answers: Vec<String> = (1u32..64)

@@ -1,4 +1,4 @@
-//! Stdout given to somebody else, over a socket by name: whoever has it may keep it open after our end.
+//! Gives stdout to another process over a named socket. That process may keep it open after our end.
 
 use std::{
     fs::File,
@@ -16,12 +16,12 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 
 use crate::{from_std, say};
 
-/// Gives our stdout to who holds it at PATH.
+/// Gives our stdout to the process at PATH.
 pub(crate) fn give_stdout(arguments: &[&str]) {
     arguments.iter().for_each(|path| say(from_std(give(path))));
 }
 
-/// Takes a stdout at PATH, and holds it until there is PATH.end.
+/// Takes a stdout at PATH, and holds it until PATH.end exists.
 pub(crate) fn hold_stdout(arguments: &[&str]) {
     arguments.iter().for_each(|path| say(from_std(hold(path, |_| Ok(())))));
 }
@@ -34,7 +34,7 @@ pub(crate) fn use_stdout(arguments: &[&str]) {
 }
 
 fn give(path: &str) -> io::Result<()> {
-    // Bound it may not listen yet.
+    // The socket may be bound and not yet listening.
     let mut socket = loop {
         match UnixStream::connect(path) {
             Err(error)
@@ -48,14 +48,14 @@ fn give(path: &str) -> io::Result<()> {
     let stdout = [io::stdout().as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&stdout)];
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None)?;
-    // It is taken.
+    // The other process has it.
     socket.read_exact(&mut [0])
 }
 
 fn hold(path: &str, each_time: impl Fn(i32) -> io::Result<()>) -> io::Result<()> {
     let (mut socket, _) = UnixListener::bind(path)?.accept()?;
     let mut room = nix::cmsg_space!([i32; 1]);
-    // The descriptor that comes with it is ours from now on, by its number.
+    // The descriptor in the message is ours from now on, by its number.
     let mut byte = [0];
     let mut bytes = [IoSliceMut::new(&mut byte)];
     let message = recvmsg::<()>(socket.as_raw_fd(), &mut bytes, Some(&mut room), MsgFlags::empty())?;

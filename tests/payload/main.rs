@@ -1,5 +1,5 @@
-//! The program that tries to get out. Tests start it inside a sandbox, and outside of one to see that the attempt
-//! itself works. Says one line an attempt: `ok`, the name of the errno, or what it found. It judges nothing.
+//! The program that tries to get out. Tests start it inside a sandbox, and outside to see that the attempt itself
+//! works. It prints one line for each attempt: `ok`, the name of the errno, or its finding. It judges nothing.
 //!
 //! Static, so that it runs in a sandbox that shows no library; most attempts are raw system calls, because libc
 //! would check arguments, translate calls or keep state.
@@ -81,12 +81,12 @@ fn main() {
     }
 }
 
-/// Says how a call went: `ok` or the name of the errno.
+/// Prints the result of a call: `ok` or the name of the errno.
 fn say(result: Result<i64, i32>) {
     println!("{}", word(result));
 }
 
-/// As `say`, for those that collect words first.
+/// Like `say`, for attempts that collect words first.
 fn word(result: Result<i64, i32>) -> String {
     result.map_or_else(errno_name, |_| "ok".to_owned())
 }
@@ -96,7 +96,7 @@ fn errno_name(number: i32) -> String {
     format!("{:?}", nix::errno::Errno::from_raw(number))
 }
 
-/// What an I/O error of std was in the kernel.
+/// The errno of an I/O error of std.
 fn from_std<T>(result: std::io::Result<T>) -> Result<i64, i32> {
     result.map(|_| 0).map_err(|error| error.raw_os_error().unwrap_or_default())
 }

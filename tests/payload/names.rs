@@ -1,4 +1,4 @@
-//! Numbers of the system calls that tests name. A number itself is a name too.
+//! Numbers of the system calls that tests name. A number is a name too.
 
 macro_rules! table {
     ($($name:ident)*) => {
@@ -27,7 +27,7 @@ const NAMES: &[(&str, libc::c_long)] = table! {
     SYS_utimensat SYS_vhangup SYS_write
 };
 
-/// The number of `name`: a call's, or the one it spells.
+/// The number of `name`: of the call, or the number that it spells.
 pub(crate) fn number_of(name: &str) -> Option<i64> {
     let known = NAMES.iter().find(|(known, _)| known.strip_prefix("SYS_") == Some(name));
     known.map(|(_, number)| *number).or_else(|| name.parse().ok())

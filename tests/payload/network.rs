@@ -1,4 +1,4 @@
-//! Ways to somebody else by sockets.
+//! Ways to other processes and hosts by sockets.
 
 use std::{
     io::{Read, Write},
@@ -67,8 +67,8 @@ fn echo(address: &str) -> std::io::Result<()> {
     client.read_exact(&mut [0])
 }
 
-/// Asks the name server at the address for the name of each `ADDRESS/NAME` by UDP: what it answers, `silence`, or the
-/// errno.
+/// Asks the name server at the address for the name of each `ADDRESS/NAME` by UDP. Prints the answer, `silence`, or
+/// the errno.
 pub(crate) fn query(questions: &[&str]) {
     for question in questions {
         let (address, name) = question.split_once('/').unwrap_or_default();
@@ -80,7 +80,7 @@ pub(crate) fn query(questions: &[&str]) {
     }
 }
 
-/// The last four bytes of an answer with records are an address; other answers are their code.
+/// The last four bytes of an answer with records are an address. For other answers it prints the code.
 fn ask(address: &str, name: &str) -> std::io::Result<String> {
     let mut question = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {

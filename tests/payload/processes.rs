@@ -1,4 +1,4 @@
-//! Processes that will not go, and processes that reach for others.
+//! Processes that refuse to end, and processes that reach for others.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ pub(crate) fn fork() -> Result<i64, i32> {
 }
 
 fn leave() -> ! {
-    // What was said must be out before: _exit(2) flushes nothing.
+    // Flush the output first: _exit(2) does not.
     let _ = std::io::stdout().flush();
     let _ = raw(libc::SYS_exit_group, [0; 6]);
     std::process::abort()
@@ -48,7 +48,7 @@ pub(crate) fn daemon(arguments: &[&str]) {
     println!("ok");
 }
 
-/// A daemon, and a parent that stays as well.
+/// A daemon whose parent stays as well.
 pub(crate) fn daemon_and_wait(arguments: &[&str]) {
     daemon(arguments);
     sleep(Duration::from_secs(60));
@@ -61,7 +61,7 @@ fn ignore_signals() {
     }
 }
 
-/// kill(2) of everyone; the caller is spared by the kernel.
+/// kill(2) of everybody. The kernel spares the caller.
 pub(crate) fn kill_everyone(_: &[&str]) {
     if fork() == Ok(0) {
         sleep(Duration::from_secs(60));
@@ -70,7 +70,7 @@ pub(crate) fn kill_everyone(_: &[&str]) {
     say(raw(libc::SYS_kill, [-1, libc::SIGKILL.into(), 0, 0, 0, 0]));
 }
 
-/// Forks in every generation until it is refused; the first one says how.
+/// Forks in every generation until a fork is refused. The first process prints the errno.
 pub(crate) fn fork_bomb(_: &[&str]) {
     let end = Instant::now() + Duration::from_secs(30);
     while Instant::now() < end {
@@ -89,7 +89,7 @@ pub(crate) fn fork_bomb(_: &[&str]) {
     println!("never refused");
 }
 
-/// A thousand orphans that end at once; afterwards, how many zombies are to be seen.
+/// A thousand orphans that end at once. Afterwards prints how many zombies are visible.
 pub(crate) fn orphans(_: &[&str]) {
     for _ in 0..1000 {
         if fork() == Ok(0) {
@@ -112,7 +112,7 @@ fn zombies() -> usize {
     stats.filter(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"))).count()
 }
 
-/// As subreaper, adopts a grandchild that would else go to init, and leaves it running.
+/// As subreaper, adopts a grandchild that would otherwise go to init, and leaves it running.
 pub(crate) fn subreaper(arguments: &[&str]) {
     say(raw(libc::SYS_prctl, [libc::PR_SET_CHILD_SUBREAPER.into(), 1, 0, 0, 0, 0]));
     daemon(arguments);
@@ -143,7 +143,7 @@ pub(crate) fn stop_and_leave(_: &[&str]) {
     println!("ok");
 }
 
-/// What debuggers do, on a child of its own: PTRACE_ATTACH and process_vm_readv(2) work.
+/// Debuggers do this to their own child: PTRACE_ATTACH and process_vm_readv(2) work.
 pub(crate) fn debug_child(_: &[&str]) {
     let Ok(mut child) = Command::new("/proc/self/exe").arg("stubborn").stdout(Stdio::null()).spawn() else {
         return say(Err(libc::ECHILD));
@@ -154,12 +154,12 @@ pub(crate) fn debug_child(_: &[&str]) {
     let _ = child.wait();
 }
 
-/// Takes that many MiB of memory and writes to every page; says so, and waits that many seconds with it.
+/// Takes that many MiB of memory and writes to every page. Then prints a line and waits that many seconds.
 pub(crate) fn hog(arguments: &[&str]) {
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(0u64);
     let mut held = Vec::new();
     for mebibyte in 0..number(0) {
-        // Not zero, which would be held in no page at all.
+        // Not zero: a page of zeroes may need no memory.
         held.push(vec![u8::try_from(mebibyte % 255).unwrap_or(0) | 1; 1 << 20]);
     }
     println!("has {}", held.len());

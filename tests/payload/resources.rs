@@ -1,4 +1,5 @@
-//! Taking as much as there is of something, to see what bounds it. Each says how far it came and why no further.
+//! Takes as much of something as possible, to see what bounds it. Each attempt prints how far it came and why it
+//! stopped.
 
 use std::{
     fs::{self, File},
@@ -14,10 +15,10 @@ use crate::{call::raw, errno_name, processes::fork};
 
 const MIB: i64 = 1 << 20;
 
-/// What is made stays as long as the attempt, which takes no longer than that by itself.
+/// The attempt keeps everything that it makes until its end, which comes within this time.
 const STAY: Duration = Duration::from_secs(60);
 
-/// Takes until it is refused or has `most`; says both.
+/// Takes until a call is refused or it has `most`. Prints both.
 fn take(most: i64, unit: &str, mut one: impl FnMut(i64) -> Result<i64, i32>) {
     let refused = (0..most).find_map(|number| one(number).err().map(|errno| (number, errno)));
     match refused {
@@ -31,7 +32,7 @@ fn number(arguments: &[&str], index: usize) -> i64 {
     arguments.get(index).and_then(|text| text.parse().ok()).unwrap_or(i64::MAX)
 }
 
-/// `hold KIND MIB`: memory, a MiB at a time, every page of it written.
+/// `hold KIND MIB`: memory, one MiB at a time, with every page written.
 pub(crate) fn hold(arguments: &[&str]) {
     let flags = match arguments.first().copied() {
         Some("private") => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
@@ -58,12 +59,12 @@ fn write_all(at: i64) {
     for page in (0..MIB).step_by(4096) {
         let byte =
             std::ptr::with_exposed_provenance_mut::<u8>(usize::try_from(at + page).unwrap_or_default());
-        // SAFETY: a MiB that the kernel has just mapped writable there, which nobody else refers to.
+        // SAFETY: a MiB that the kernel has just mapped writable there. No other code refers to it.
         unsafe { byte.write_volatile(1) };
     }
 }
 
-/// Writes to a file that has no name, a MiB at a time.
+/// Writes to a file without a name, one MiB at a time.
 fn hold_in(call: i64, most: i64) {
     let name = c"hold".as_ptr().expose_provenance();
     let file = raw(call, [i64::try_from(name).unwrap_or_default(), 0, 0, 0, 0, 0]);
@@ -80,14 +81,14 @@ fn segment() -> Result<i64, i32> {
     Ok(at)
 }
 
-/// A POSIX message queue, as large as it is by default.
+/// A POSIX message queue of default size.
 fn queue(number: i64) -> Result<i64, i32> {
     let name = std::ffi::CString::new(format!("hold{number}")).unwrap_or_default();
     let at = i64::try_from(name.as_ptr().expose_provenance()).unwrap_or_default();
     raw(libc::SYS_mq_open, [at, i64::from(libc::O_CREAT | libc::O_RDWR), 0o600, 0, 0, 0])
 }
 
-/// A pipe as large as the host lets it be, filled.
+/// A pipe of the largest size that the host allows, filled.
 fn pipe() -> Result<i64, i32> {
     let mut ends = [0i32; 2];
     let at = i64::try_from(ends.as_mut_ptr().expose_provenance()).unwrap_or_default();
@@ -107,8 +108,8 @@ pub(crate) fn open_all(arguments: &[&str]) {
     });
 }
 
-/// Descriptors in messages that nobody receives, in steps of as many as a message takes. They stay until this process is
-/// killed, or its standard input ends.
+/// Descriptors in messages that nobody receives, as many in each message as it takes. They stay until this process is
+/// killed or its standard input ends.
 pub(crate) fn in_flight(arguments: &[&str]) {
     let mut pairs = Vec::new();
     take(number(arguments, 0), "messages", |_| {
@@ -137,7 +138,7 @@ pub(crate) fn files(arguments: &[&str]) {
     fail();
 }
 
-/// A program that did not get what it wanted fails.
+/// A program that failed to get what it wanted.
 fn fail() {
     let _ = raw(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]);
 }
@@ -150,7 +151,7 @@ pub(crate) fn threads(arguments: &[&str]) {
     });
 }
 
-/// Children that have ended and are not taken away.
+/// Children that ended and are not reaped.
 pub(crate) fn zombies(arguments: &[&str]) {
     take(number(arguments, 0), "zombies", |_| match fork() {
         Ok(0) => std::process::abort(),
@@ -158,7 +159,7 @@ pub(crate) fn zombies(arguments: &[&str]) {
     });
 }
 
-/// A bomb that goes on: every process forks as often as it may, and none ever ends by itself.
+/// A fork bomb that goes on: every process forks as often as it may, and none ends by itself.
 pub(crate) fn fork_tree(_: &[&str]) {
     let end = Instant::now() + STAY;
     while Instant::now() < end {
@@ -176,7 +177,7 @@ pub(crate) fn stopped_tree(arguments: &[&str]) {
     thread::sleep(STAY);
 }
 
-/// Directories as deep as they go.
+/// Directories as deep as possible.
 pub(crate) fn depth(arguments: &[&str]) {
     let dir = arguments.first().copied().unwrap_or("/tmp").to_owned();
     let enter = |_| fs::create_dir("d").and_then(|()| std::env::set_current_dir("d"));

@@ -1,9 +1,9 @@
-//! Surroundings in which some system calls are refused, as container engines and service managers refuse them:
+//! Refuses some system calls to a program, as container engines and service managers do:
 //!
 //! `refuse clone3=ENOSYS unshare/0&0x10000000=EPERM -- PROGRAM [ARG…]`
 //!
-//! Each rule is a filter of its own: a call, an argument and bits that must all be set in it, an errno. The program is
-//! executed under all of them, and keeps its privileges where it has any.
+//! Each rule is a filter of its own: a call, an argument and bits that must all be set in it, an errno. The program
+//! runs under all of them, and keeps its privileges if it has any.
 
 use std::{collections::BTreeMap, io, os::unix::process::CommandExt, process::Command};
 
@@ -14,7 +14,7 @@ use seccompiler::{
 
 use crate::names::number_of;
 
-/// Refuses calls to a program and becomes it.
+/// Refuses calls to a program and executes it.
 pub(crate) fn refuse(words: &[&str]) {
     let Some(end) = words.iter().position(|word| *word == "--") else {
         return println!("usage: refuse RULE… -- PROGRAM [ARG…]");
@@ -56,8 +56,8 @@ fn errno_of(name: &str) -> Option<i32> {
     (1..134).find(|&number| crate::errno_name(number) == name)
 }
 
-/// seccomp(SECCOMP_SET_MODE_FILTER), as the privileged do it: without taking privileges from what is executed. Others
-/// have to.
+/// seccomp(SECCOMP_SET_MODE_FILTER) as a privileged process uses it: the executed program keeps its privileges.
+/// Others must give them up.
 fn install(program: &BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(io::Error::other)?,

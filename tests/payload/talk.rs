@@ -1,4 +1,4 @@
-//! Conversations over TCP, byte by byte, and crowds of connections: what no decent client would say.
+//! Conversations over TCP, byte by byte, and crowds of connections, such as no correct client makes.
 //!
 //! `talk 127.0.0.1:3128 '>GET / HTTP/1.0\r\n\r\n' '<' + ADDRESS STEP…`. A step is one of
 //!
@@ -12,8 +12,8 @@
 //! | `~N` | sleeps N milliseconds |
 //! | `?N` | from now on waits N milliseconds for something to read, in place of 15 seconds |
 //!
-//! After what was read comes a line of its own: `[end]`, `[open]` where nothing read to the end, `[silence]`, or the
-//! errno.
+//! After the received text comes a line of its own: `[end]`, `[open]` if nothing was read to the end, `[silence]`, or
+//! the errno.
 
 use std::{
     io::{self, BufRead, Read, Write},
@@ -58,7 +58,7 @@ fn converse(address: &str, steps: &[&str], heard: &mut Vec<u8>) -> io::Result<&'
             ">" => stream.write_all(&bytes(rest))?,
             "#" => stream.write_all(&vec![b'a'; usize::try_from(number()).unwrap_or_default()])?,
             "!" => match stream.shutdown(Shutdown::Write) {
-                // It was reset: what is read next says so.
+                // The connection was reset. The next read reports it.
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
                 ended => ended?,
             },
@@ -70,7 +70,7 @@ fn converse(address: &str, steps: &[&str], heard: &mut Vec<u8>) -> io::Result<&'
     Ok(end)
 }
 
-/// Reads until `last` has come after what was heard before, or to the end where it is empty.
+/// Reads until `last` has come after the text so far, or to the end if it is empty.
 fn hear(stream: &mut TcpStream, last: &[u8], heard: &mut Vec<u8>) -> io::Result<&'static str> {
     let begun = heard.len();
     let mut buffer = [0; 4096];
@@ -87,7 +87,7 @@ fn hear(stream: &mut TcpStream, last: &[u8], heard: &mut Vec<u8>) -> io::Result<
     }
 }
 
-/// Undoes the escapes.
+/// Decodes the escapes.
 fn bytes(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -113,8 +113,8 @@ fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// `crowd ADDRESS COUNT TEXT`: opens so many connections without waiting for any, sends TEXT on each that is
-/// there, and says how many could be begun. For each line of stdin it does the next: closes them all; then ends.
+/// `crowd ADDRESS COUNT TEXT`: opens that many connections without waiting for any, sends TEXT on each open one, and
+/// prints how many it could begin. For each line of stdin it takes the next step: it closes them all; then it ends.
 pub(crate) fn crowd(words: &[&str]) {
     let [address, count, text] = words else { return println!("usage: crowd ADDRESS COUNT TEXT") };
     let (Ok(address), Ok(count)) = (address.parse::<SocketAddrV4>(), count.parse::<usize>()) else {
@@ -134,7 +134,7 @@ pub(crate) fn crowd(words: &[&str]) {
             }
         }
     }
-    // Those that wait for room take it once they have some.
+    // Connections that wait for descriptors get them when some are free.
     for stream in &mut crowd {
         let _ = stream.write_all(&bytes(text));
     }
@@ -146,7 +146,7 @@ pub(crate) fn crowd(words: &[&str]) {
     let _ = lines.next();
 }
 
-/// A connection that is under way.
+/// A connection that is not complete yet.
 fn begin(to: SocketAddrV4) -> Result<TcpStream, i32> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).map_err(|errno| errno as i32)?;

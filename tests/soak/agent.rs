@@ -9,7 +9,7 @@ use std::{
 use kennel::Session;
 use tokio::runtime::Runtime;
 
-/// What a round is made of. The first word says what it takes; what is not installed is left out of both runs.
+/// The parts of a round. The first word names the program; if it is not installed, both runs leave the part out.
 const ROUND: &[(&str, &str)] = &[
     (
         "sh",

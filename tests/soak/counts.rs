@@ -1,4 +1,4 @@
-//! What there is on the host that a sandbox could leave behind.
+//! Counts of everything on the host that a sandbox could leave behind.
 
 use std::{
     fmt, fs,
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long what was killed may take to be gone.
+/// The time that a killed process may take to go.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Growth of the resident set that an allocator may keep, in KiB.
@@ -17,14 +17,14 @@ const SLACK_KIB: u64 = 8 << 10;
 pub(crate) struct Counts {
     descriptors: usize,
     children: usize,
-    /// Processes of sandboxes, also of programs that were killed.
+    /// Processes of sandboxes, including those of killed programs.
     inside: usize,
     mounts: usize,
     resident_kib: u64,
 }
 
 impl Counts {
-    /// The counts once they are no more than `before`, or as they are when patience is at its end.
+    /// The counts once they are no higher than `before`, or the last ones when the time is up.
     pub(crate) fn settled(before: Option<&Self>) -> Self {
         let begun = Instant::now();
         loop {
@@ -76,13 +76,14 @@ fn of_each_thread(file: &str) -> usize {
     lists.map(|list| list.split_whitespace().count()).sum()
 }
 
-/// Zygotes and inits of this run: their command line is the one word that their start gave them, their session is ours.
+/// Zygotes and inits of this run: their command line is the word that their start gave them, and their session is
+/// ours.
 fn insides() -> usize {
     let ours = nix::unistd::getsid(None).ok().map(|leader| leader.to_string());
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|process| process.path());
     let is_ours = |process: &Path| {
         let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
-        // After the name, which may hold anything, come state, parent, group, session.
+        // After the name, which may contain anything, come state, parent, group, session.
         let session = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(3));
         session.map(str::to_owned) == ours
     };

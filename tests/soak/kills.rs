@@ -1,4 +1,4 @@
-//! Embedding programs that are killed at any moment: nothing inside outlives them.
+//! Embedding programs that are killed at any moment: no process inside outlives them.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use std::{
 use kennel::Session;
 use tokio::{runtime::Builder, task::JoinSet};
 
-/// Set for the program that will be killed: its workspace.
+/// The workspace, set for the program that will be killed.
 const VICTIM: &str = "KENNEL_SOAK_VICTIM";
 
 /// Longest life of a victim, in milliseconds: from before its zygote is born to well into its commands.
@@ -38,7 +38,7 @@ pub(crate) fn victim() {
     });
 }
 
-/// Starts and kills that many.
+/// Starts and kills that many programs.
 pub(crate) fn kill(count: u32) {
     let workspace = tempfile::tempdir().expect("a temporary directory");
     let program = env::current_exe().expect("this program");

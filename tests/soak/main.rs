@@ -1,7 +1,8 @@
 //! Many of everything, and nothing left at the end: commands, sessions, embedding programs that are killed, and an
-//! agent's day of work whose outcome is the same as without a sandbox.
+//! agent's day of work with the same outcome as without a sandbox.
 //!
-//! `cargo test` runs a short form, `scripts/soak` the whole. One process at a time: it counts what there is on the host.
+//! `cargo test` runs a short form, `scripts/soak` the whole. Only one process at a time: it counts everything on the
+//! host.
 #![expect(clippy::print_stdout, reason = "a long run shows its progress")]
 
 mod agent;
@@ -22,7 +23,7 @@ use tokio::{
 
 use counts::Counts;
 
-/// How much of each.
+/// The number of each.
 struct Amount {
     commands: u32,
     sessions: u32,
@@ -40,7 +41,7 @@ fn main() {
     if kills::is_victim() {
         return kills::victim();
     }
-    // So that what a killed program leaves behind can be told from what others run.
+    // A name that tells this run's leftovers from those of others.
     let _ = nix::unistd::setsid();
     let asked = env::args().skip(1).any(|argument| argument == "--list");
     if asked || !can_confine() {
@@ -56,7 +57,7 @@ fn main() {
     println!("test result: ok. 5 passed; 0 failed; 0 ignored");
 }
 
-/// Without user namespaces there is nothing to soak; where the test must run that is a failure.
+/// Without user namespaces there is nothing to soak. If the test must run, that is a failure.
 fn can_confine() -> bool {
     let workspace = tempfile::tempdir().expect("a temporary directory");
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -74,7 +75,7 @@ fn policy(workspace: &std::path::Path) -> Policy {
     Policy::profile(Profile::NoNetwork, workspace)
 }
 
-/// Runs one part; what there is on the host must be the same before and after.
+/// Runs one part. The counts on the host must be the same before and after.
 fn part(name: &str, runtime: &Runtime, what: impl FnOnce()) {
     println!("{name} …");
     // The first of everything makes what stays: the runtime's own descriptors, the allocator's arenas.
@@ -83,7 +84,7 @@ fn part(name: &str, runtime: &Runtime, what: impl FnOnce()) {
     let before = Counts::settled(None);
     let begun = Instant::now();
     what();
-    // What was dropped is taken away by the runtime.
+    // The runtime reaps dropped processes.
     runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
     let after = Counts::settled(Some(&before));
     println!("{name}: {:.1} s, {after}", begun.elapsed().as_secs_f64());
@@ -110,7 +111,7 @@ fn commands(runtime: &Runtime, count: u32) {
     });
 }
 
-/// One command, with its output looked at: every third through the shell, with something left running behind it.
+/// Runs one command and checks its output. Every third one runs in the shell and leaves a process behind.
 async fn one(session: Session, number: u32) {
     let script = match number % 3 {
         0 => format!("sleep 60 & echo {number}"),
@@ -128,7 +129,7 @@ fn sessions(runtime: &Runtime, count: u32) {
             let session = Session::prepare(&policy(workspace.path())).await.expect("a session");
             let outcome = session.command("true").status().await.expect("a command");
             assert!(outcome.status.success());
-            // Every other one is only dropped.
+            // Every second session is only dropped.
             if number % 2 == 0 {
                 session.shutdown().await;
             }
@@ -149,11 +150,11 @@ fn at_once(runtime: &Runtime, count: u32) {
     });
 }
 
-/// A line that is written over, on a terminal only.
+/// A line that the next one overwrites, on a terminal only.
 fn progress(done: u32, all: u32) {
     if done.is_multiple_of(100) && stdout().is_terminal() {
         print!("\r{done} of {all}\r");
-        // A progress line that cannot be written hurts nobody.
+        // A progress line that cannot be written does no harm.
         let _ = stdout().flush();
     }
 }

@@ -206,7 +206,7 @@ fn all_of_it_as_an_ordinary_user() {
     let output = Command::new("setpriv")
         .args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--"])
         .arg(&copy)
-        .args(["bridge::tests", "compile::bridge"])
+        .args(["bridge::tests", "plan::bridge"])
         .current_dir("/tmp")
         .env("TMPDIR", "/tmp")
         .output()

@@ -23,9 +23,9 @@ use crate::sys::locked;
 const PREFIX: &str = "kennel-";
 
 /// Any user who can open a cgroup can lock it, and block Kennel.
-const OURS_ALONE: Mode = Mode::S_IRWXU;
-const OTHERS_MAY_LOOK: Mode =
-    OURS_ALONE.union(Mode::S_IRGRP).union(Mode::S_IXGRP).union(Mode::S_IROTH).union(Mode::S_IXOTH);
+const OWNER_ONLY: Mode = Mode::S_IRWXU;
+const WORLD_READABLE: Mode =
+    OWNER_ONLY.union(Mode::S_IRGRP).union(Mode::S_IXGRP).union(Mode::S_IROTH).union(Mode::S_IXOTH);
 
 /// How often to retry when another program removes the new cgroup before it is locked.
 const TRIES: u32 = 50;
@@ -34,7 +34,7 @@ const TRIES: u32 = 50;
 ///
 /// # Errors
 /// Those of getrandom(2).
-pub(crate) fn name() -> io::Result<String> {
+pub(crate) fn random_name() -> io::Result<String> {
     Ok(format!("{PREFIX}{:016x}", sys::random()?))
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Parent(OwnedFd);
 
 /// A cgroup of Kennel, locked with flock(2): while the lock is held, other programs know that its owner lives.
 #[derive(Debug)]
-pub(crate) struct Locked {
+pub(crate) struct LockedGroup {
     directory: OwnedFd,
     /// The lock belongs to this open file description, which no other process shares.
     lock: Mutex<Option<Flock<OwnedFd>>>,
@@ -63,9 +63,9 @@ impl Parent {
 
     /// Moves this program with all of its threads to a child cgroup, because a cgroup with processes cannot
     /// enable controllers.
-    pub(crate) fn make_room(&self) -> io::Result<()> {
-        let host = match make(self.0.as_fd(), HOST, OTHERS_MAY_LOOK) {
-            Err(error) if is_there(&error) => enter(self.0.as_fd(), HOST)?,
+    pub(crate) fn move_self_to_child(&self) -> io::Result<()> {
+        let host = match make(self.0.as_fd(), HOST, WORLD_READABLE) {
+            Err(error) if is_eexist(&error) => open_path(self.0.as_fd(), HOST)?,
             made => made?,
         };
         // Another owner could kill or freeze everything in the cgroup.
@@ -76,8 +76,8 @@ impl Parent {
     }
 
     /// Enables controllers for the child cgroups.
-    pub(crate) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
-        give(self.0.as_fd(), controllers)
+    pub(crate) fn enable_controllers(&self, controllers: &[Controller]) -> io::Result<()> {
+        enable_controllers(self.0.as_fd(), controllers)
     }
 
     /// Makes a cgroup and locks it.
@@ -85,12 +85,12 @@ impl Parent {
     /// # Errors
     /// `EEXIST` if the name is taken; the existing cgroup stays as it is. `ResourceBusy` if another program
     /// holds the lock.
-    pub(crate) fn make(&self, name: &str) -> io::Result<Locked> {
-        let mut refused = io::Error::new(io::ErrorKind::ResourceBusy, "another program keeps it locked");
+    pub(crate) fn make(&self, name: &str) -> io::Result<LockedGroup> {
+        let mut refused = io::Error::new(io::ErrorKind::ResourceBusy, "another program holds the lock");
         for round in 0..TRIES {
             match self.try_make(name, round) {
                 Ok(Some(locked)) => return Ok(locked),
-                Err(error) if is_there(&error) => return Err(error),
+                Err(error) if is_eexist(&error) => return Err(error),
                 // Another program removes abandoned cgroups at this moment.
                 Ok(None) => {}
                 Err(error) => {
@@ -108,10 +108,10 @@ impl Parent {
         Err(refused)
     }
 
-    fn try_make(&self, name: &str, round: u32) -> io::Result<Option<Locked>> {
-        let directory = match make(self.0.as_fd(), name, OURS_ALONE) {
+    fn try_make(&self, name: &str, round: u32) -> io::Result<Option<LockedGroup>> {
+        let directory = match make(self.0.as_fd(), name, OWNER_ONLY) {
             // Made in an earlier round, and locked by a program that takes it for abandoned.
-            Err(error) if is_there(&error) && round > 0 => enter(self.0.as_fd(), name)?,
+            Err(error) if is_eexist(&error) && round > 0 => open_path(self.0.as_fd(), name)?,
             made => made?,
         };
         // flock(2) needs a descriptor that is not O_PATH.
@@ -119,14 +119,14 @@ impl Parent {
         let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
         // It may have been removed before it was locked. Then its files are gone.
         match read(directory.as_fd(), "cgroup.controllers") {
-            Ok(_) => Ok(Some(Locked { directory, lock: Mutex::new(Some(lock)), name: name.to_owned() })),
+            Ok(_) => Ok(Some(LockedGroup { directory, lock: Mutex::new(Some(lock)), name: name.to_owned() })),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Removes a cgroup and its leaves if no process is left. Returns whether it is gone.
-    pub(crate) fn remove(&self, group: &Locked) -> bool {
+    pub(crate) fn remove(&self, group: &LockedGroup) -> bool {
         self.remove_tree(group.as_fd(), &group.name)
     }
 
@@ -156,7 +156,7 @@ impl Parent {
                         false
                     }
                 });
-                tracing::info!(name, gone, "a cgroup was left by a program that is gone");
+                tracing::info!(name, gone, "found the cgroup of a program that is gone");
             }
         }
     }
@@ -168,14 +168,14 @@ impl AsFd for Parent {
     }
 }
 
-impl Locked {
+impl LockedGroup {
     /// Releases the lock: from here on the reaper or another program may remove the cgroup.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn unlock(&self) {
         locked(&self.lock).take();
     }
 
-    pub(crate) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
-        give(self.as_fd(), controllers)
+    pub(crate) fn enable_controllers(&self, controllers: &[Controller]) -> io::Result<()> {
+        enable_controllers(self.as_fd(), controllers)
     }
 
     pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
@@ -184,7 +184,7 @@ impl Locked {
 
     /// Makes a leaf. Returns its directory, as an O_PATH descriptor.
     pub(crate) fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
-        make(self.as_fd(), name, OURS_ALONE)
+        make(self.as_fd(), name, OWNER_ONLY)
     }
 
     /// Removes a leaf. Returns whether it is gone.
@@ -193,7 +193,7 @@ impl Locked {
     }
 }
 
-impl AsFd for Locked {
+impl AsFd for LockedGroup {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.directory.as_fd()
     }
@@ -206,18 +206,18 @@ fn directory_flags(access: OFlag) -> OFlag {
 /// mkdirat(2). Returns the directory, as an O_PATH descriptor.
 fn make(at: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<OwnedFd> {
     mkdirat(at, name, mode)?;
-    enter(at, name)
+    open_path(at, name)
 }
 
-fn is_there(error: &io::Error) -> bool {
+fn is_eexist(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EEXIST)
 }
 
-fn enter(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+fn open_path(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(at, name, directory_flags(OFlag::O_PATH), Mode::empty())?)
 }
 
-fn give(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
+fn enable_controllers(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
     if controllers.is_empty() {
         return Ok(());
     }
@@ -238,10 +238,10 @@ pub(crate) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
 /// parent.
 fn has_cpus(group: BorrowedFd<'_>, wanted: &str) -> io::Result<()> {
     let given = read(group, "cpuset.cpus.effective")?;
-    if lies_in(&given, wanted) {
+    if is_subset(&given, wanted) {
         return Ok(());
     }
-    let reason = format!("the cgroup above has none of the processors {wanted}, only {}", given.trim());
+    let reason = format!("the parent cgroup has none of the CPUs {wanted}, only {}", given.trim());
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
@@ -270,7 +270,7 @@ fn directories(group: BorrowedFd<'_>) -> nix::Result<Vec<String>> {
 // CPU lists, as the kernel and policies write them.
 
 /// Whether `other` has every CPU of `list`. `false` if one of them cannot be parsed.
-pub(crate) fn lies_in(list: &str, other: &str) -> bool {
+pub(crate) fn is_subset(list: &str, other: &str) -> bool {
     let (Some(list), Some(other)) = (processors(list.trim()), processors(other.trim())) else {
         return list.trim().is_empty();
     };
@@ -279,16 +279,16 @@ pub(crate) fn lies_in(list: &str, other: &str) -> bool {
 }
 
 #[cfg(test)]
-mod cpus_tests {
+mod cpu_list_tests {
     use super::*;
 
     #[test]
     fn lists_lie_in_each_other() {
         for (list, other) in [("0", "0-3"), ("1,3\n", "3,1"), ("2-3", "0-2,3-4"), ("", "1"), ("5", "0,5-6")] {
-            assert!(lies_in(list, other), "{list} in {other}");
+            assert!(is_subset(list, other), "{list} in {other}");
         }
         for (list, other) in [("0-1", "2-3"), ("0-3", "0-2"), ("4", ""), ("0-1", "1")] {
-            assert!(!lies_in(list, other), "{list} in {other}");
+            assert!(!is_subset(list, other), "{list} in {other}");
         }
     }
 }
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn names_are_random_and_known_again() {
-        let (one, other) = (name().expect("a name"), name().expect("a name"));
+        let (one, other) = (random_name().expect("a name"), random_name().expect("a name"));
         assert!(one != other && is_name(&one) && is_name(&other), "{one} {other}");
         for name in
             ["kennel-host", "kennel-", "kennel-0123", "kennel-0123456789abcdeg", "x-0123456789abcdef", ""]
@@ -320,7 +320,8 @@ mod tests {
     #[test]
     fn what_nobody_holds_is_swept_and_nothing_else() {
         let (dir, parent) = parent();
-        let (dead, alive, other) = (name().expect("a name"), name().expect("a name"), "kennel-of-somebody");
+        let (dead, alive, other) =
+            (random_name().expect("a name"), random_name().expect("a name"), "kennel-of-somebody");
         fs::create_dir_all(dir.path().join(&dead).join("1")).expect("directories");
         fs::create_dir(dir.path().join(&alive)).expect("a directory");
         fs::create_dir(dir.path().join(other)).expect("a directory");
@@ -339,7 +340,7 @@ mod tests {
     fn a_group_that_cannot_be_locked_is_not_taken_for_one() {
         let (dir, parent) = parent();
         // A plain directory has no cgroup files, like a removed cgroup.
-        let error = parent.make(&name().expect("a name")).expect_err("no cgroup");
+        let error = parent.make(&random_name().expect("a name")).expect_err("no cgroup");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         let missing = dir.path().join("missing");
         assert_eq!(Parent::open(&missing).expect_err("missing").kind(), io::ErrorKind::NotFound);
@@ -348,7 +349,7 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_another_s() {
         let (dir, parent) = parent();
-        let name = name().expect("a name");
+        let name = random_name().expect("a name");
         fs::create_dir(dir.path().join(&name)).expect("a directory");
         let error = parent.make(&name).expect_err("taken");
         assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
@@ -360,10 +361,10 @@ mod tests {
         let (dir, parent) = parent();
         let host = dir.path().join(HOST);
         // A plain directory has no file to write to.
-        assert_eq!(parent.make_room().expect_err("no cgroup").kind(), io::ErrorKind::NotFound);
+        assert_eq!(parent.move_self_to_child().expect_err("no cgroup").kind(), io::ErrorKind::NotFound);
         // Only root can change the owner.
         if std::os::unix::fs::chown(&host, Some(12345), None).is_ok() {
-            let error = parent.make_room().expect_err("somebody else's");
+            let error = parent.move_self_to_child().expect_err("somebody else's");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM));
         }
     }

@@ -32,7 +32,7 @@ impl Leaf {
 
     /// Marks the start of the command: later events of the common limits may be its own.
     pub(crate) fn begin(&self) {
-        let _ = self.before.set(self.groups.refused());
+        let _ = self.before.set(self.groups.limit_events());
     }
 
     /// Writes limits for this command only.
@@ -47,7 +47,7 @@ impl Leaf {
     }
 
     /// Moves a process into the cgroup.
-    pub(crate) fn take_in(&self, pid: i32) -> Result<(), Error> {
+    pub(crate) fn add_process(&self, pid: i32) -> Result<(), Error> {
         group::write(self.directory.as_fd(), "cgroup.procs", &pid.to_string()).map_err(|source| {
             failed("move a process to its cgroup".to_owned(), self.groups.plan.protection, source)
         })
@@ -62,7 +62,7 @@ impl Leaf {
     pub(crate) fn used(&self) -> CgroupUsage {
         let has = |controller| self.groups.plan.controllers.contains(&controller);
         let read = |file: &str| group::read(self.directory.as_fd(), file).unwrap_or_default();
-        let (before, refused) = (self.before.get().copied().unwrap_or_default(), self.groups.refused());
+        let (before, refused) = (self.before.get().copied().unwrap_or_default(), self.groups.limit_events());
         let cpu = read("cpu.stat");
         let mut used = CgroupUsage {
             user_us: keyed(&cpu, "user_usec"),

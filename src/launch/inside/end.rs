@@ -9,7 +9,8 @@ use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::Interest;
 use tokio::time::Instant as Deadline;
 
-use crate::launch::inside::{Arrival, Inside, PATIENCE};
+use crate::launch::control::Arrival;
+use crate::launch::inside::{Inside, PATIENCE};
 use crate::sys;
 use crate::sys::reap::LAST_WAIT;
 
@@ -42,9 +43,9 @@ impl Inside {
         match killed {
             _ if is_gone => {}
             Ok(()) => {
-                tracing::warn!("a sandbox was killed and is not gone: something in it is stuck in the kernel")
+                tracing::warn!("a killed sandbox is not gone: a process in it is blocked in the kernel")
             }
-            Err(error) => tracing::error!(%error, "a sandbox is not gone: it may not be killed"),
+            Err(error) => tracing::error!(%error, "a sandbox is not gone: this process may not kill it"),
         }
         if self.is_child {
             sys::reap(pidfd);
@@ -70,7 +71,7 @@ impl Inside {
     }
 
     /// The next unread message after the end of init.
-    pub(crate) fn left(&self) -> io::Result<Arrival> {
+    pub(crate) fn last_message(&self) -> io::Result<Arrival> {
         match self.receive() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Arrival::Closed),
             arrival => arrival,

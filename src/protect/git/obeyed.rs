@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod tests;
 
+use crate::protect::git::LISTS;
+use crate::protect::git::OBEYED;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,12 +19,6 @@ use crate::protect::git::{MOST_READ, is_repository, none_if_missing, read_follow
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::view::path_walk::{Bases, NAME_MAX, UnresolvedPath, WalkAim};
-
-/// What git obeys in a repository.
-pub(crate) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
-
-/// Directories in a repository with a file for each remote: its address, and what is fetched and pushed.
-pub(crate) const LISTS: &[&str] = &["remotes", "branches"];
 
 /// How a `.git` file begins, gitrepository-layout(5). White space after it is part of the path.
 const POINTER: &[u8] = b"gitdir: ";

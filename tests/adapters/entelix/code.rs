@@ -16,14 +16,14 @@ async fn code(sandbox: &Shared, language: SandboxLanguage, source: &str) -> Resu
     sandbox.run_code(CodeSpec::new(language, source), &ExecutionContext::new()).await
 }
 
-/// Source that succeeds: what it writes to stdout, trimmed.
+/// Runs source that must succeed. Returns its stdout, trimmed.
 async fn writes(sandbox: &Shared, language: SandboxLanguage, source: &str) -> String {
     let output = code(sandbox, language, source).await.unwrap();
     assert_eq!(output.exit_code, 0, "{source}: {}", output.stderr_lossy());
     output.stdout_lossy().trim_end().to_owned()
 }
 
-/// Programs that stand for interpreters: they say how they were called, and what they were given.
+/// Programs in the place of interpreters. Each prints its arguments and its input.
 async fn with_stand_ins(workspace: &Path, programs: &[(&str, &str)]) -> Shared {
     let bin = workspace.join("bin");
     fs::create_dir(&bin).unwrap();
@@ -102,7 +102,7 @@ async fn javascript_is_node() {
     assert_eq!(output.exit_code, 5);
 }
 
-/// The version of node on PATH, where there is one.
+/// The version of node on PATH, if there is one.
 fn node() -> Option<(u32, u32)> {
     let output = std::process::Command::new("node").arg("--version").output().ok()?;
     let version = String::from_utf8(output.stdout).ok()?;
@@ -111,7 +111,7 @@ fn node() -> Option<(u32, u32)> {
 }
 
 #[tokio::test]
-async fn typescript_runs_or_what_it_needs_is_said() {
+async fn typescript_runs_or_the_error_names_what_is_missing() {
     let dir = workspace();
     let sandbox = sandbox(dir.path()).await;
     let source = "interface Point { x: number }\nconst at: Point = { x: 4 };\nconst twice = (of: number): number => of * 2;\n\
@@ -129,7 +129,7 @@ async fn typescript_runs_or_what_it_needs_is_said() {
 }
 
 #[tokio::test]
-async fn typescript_takes_the_best_that_is_there() {
+async fn typescript_uses_the_best_interpreter() {
     let all = [("node", "v20.0.0"), ("tsx", "1"), ("ts-node", "1"), ("deno", "1"), ("bun", "1")];
     for (programs, call) in [
         (&[("node", "v22.10.0"), ("tsx", "1")][..], "node --no-warnings --experimental-strip-types -"),
@@ -167,7 +167,7 @@ async fn missing_interpreter_is_named() {
             other => panic!("{language:?}: {other:?}"),
         }
     }
-    // One that comes later is found.
+    // An interpreter that is installed later is found.
     fs::write(dir.path().join("bin/bun"), "#!/bin/sh\necho bun\n").unwrap();
     fs::set_permissions(dir.path().join("bin/bun"), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(writes(&sandbox, SandboxLanguage::TypeScript, "x").await, "bun");

@@ -44,7 +44,7 @@ async fn input_variables_and_directory_are_the_callers() {
 }
 
 #[tokio::test]
-async fn what_cannot_run_is_named() {
+async fn commands_that_cannot_run_are_named() {
     let dir = workspace();
     let sandbox = sandbox(dir.path()).await;
     std::fs::write(dir.path().join("plain"), "x").unwrap();
@@ -68,7 +68,7 @@ async fn what_cannot_run_is_named() {
 }
 
 #[tokio::test]
-async fn timeout_is_124_and_says_so() {
+async fn timeout_is_124_with_a_message() {
     let dir = workspace();
     let sandbox = sandbox(dir.path()).await;
     let timeout = Some(Duration::from_secs(1));
@@ -76,7 +76,7 @@ async fn timeout_is_124_and_says_so() {
         run(&sandbox, CommandSpec { timeout, ..script("echo begun; printf x >&2; sleep 20") }).await.unwrap();
     assert_eq!((output.exit_code, &*output.stdout), (124, &b"begun\n"[..]));
     assert_eq!(output.stderr_lossy(), "x\ncommand timed out after 1000ms\n");
-    // The policy's own is an upper bound.
+    // The timeout of the policy is an upper bound.
     let policy = Policy::profile(Profile::RepoWrite, dir.path()).timeout(Duration::from_millis(200));
     let sandbox = with_policy(&policy).await;
     for timeout in [None, Some(Duration::from_secs(20))] {
@@ -86,7 +86,7 @@ async fn timeout_is_124_and_says_so() {
 }
 
 #[tokio::test]
-async fn output_is_bounded_and_what_is_dropped_is_told() {
+async fn output_is_capped_and_dropped_bytes_are_counted() {
     let dir = workspace();
     let plain = sandbox(dir.path()).await;
     let output = run(&plain, script("head -c 20000000 /dev/zero")).await.unwrap();

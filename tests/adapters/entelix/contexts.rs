@@ -16,7 +16,7 @@ use crate::{
     support::{HEARTBEAT, beats, workspace},
 };
 
-/// A heart that is hard to stop.
+/// A heartbeat that is hard to stop.
 fn heart() -> String {
     format!("trap '' TERM HUP INT; (setsid sh -c '{HEARTBEAT}') & {HEARTBEAT}")
 }
@@ -27,7 +27,7 @@ async fn beating(workspace: &Path) {
     }
 }
 
-/// The ways to run something.
+/// The ways to run a command.
 async fn beat(sandbox: &Shared, as_code: bool, context: &ExecutionContext) -> Error {
     let ended = if as_code {
         sandbox.run_code(CodeSpec::new(SandboxLanguage::Bash, heart()), context).await
@@ -83,7 +83,7 @@ async fn dropped_call_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn dropped_at_any_moment_it_leaves_nothing() {
+async fn call_dropped_at_any_moment_leaves_nothing() {
     let dir = workspace();
     let sandbox = sandbox(dir.path()).await;
     for delay in 0..40u64 {
@@ -96,7 +96,7 @@ async fn dropped_at_any_moment_it_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn context_that_is_over_lets_nothing_begin() {
+async fn ended_context_starts_nothing() {
     let dir = workspace();
     let sandbox = sandbox(dir.path()).await;
     let token = CancellationToken::new();

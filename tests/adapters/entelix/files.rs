@@ -52,7 +52,7 @@ async fn listing_has_name_kind_and_size() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_named_and_nothing_is_changed() {
+async fn failed_calls_are_named_and_change_nothing() {
     let (dir, outside) = (workspace(), workspace());
     let (sandbox, ctx) = (sandbox(dir.path()).await, ExecutionContext::new());
     let secret = outside.path().join("secret");

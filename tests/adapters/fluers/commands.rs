@@ -126,7 +126,7 @@ async fn many_threads_can_run_commands() {
     }
 }
 
-/// Waits until the heart stands still, letting the runtime work meanwhile.
+/// Waits until the heartbeat stops. The runtime works meanwhile.
 pub async fn quiet(workspace: &Path) {
     for _ in 0..50 {
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,4 +1,4 @@
-//! What is left: nothing, whoever ends it and when.
+//! Nothing is left, whoever ends it and when.
 
 use std::{
     fs,
@@ -15,15 +15,15 @@ use fluers_runtime::{
 use kennel::adapters::fluers::KennelSandbox;
 
 use super::{commands::quiet, context, harness, says, wrapped};
-use crate::support::{HEARTBEAT, beats, is_alone, stdout, until, workspace};
+use crate::support::{HEARTBEAT, beats, is_alone, own_children, stdout, until, workspace};
 
-/// Where the sockets of a sandbox lie.
+/// Where a sandbox puts its sockets.
 fn place(kennel: &KennelSandbox, context: &fluers_runtime::ExecSandboxContext) -> PathBuf {
     let wrapped = kennel.wrap(&["true".to_owned()], context).unwrap();
     Path::new(&wrapped.argv[1]).parent().unwrap().to_owned()
 }
 
-/// Starts a heart that is hard to stop.
+/// Starts a heartbeat that is hard to stop.
 async fn heart(kennel: &KennelSandbox, workspace: &Path) -> std::process::Child {
     let context = context(workspace, NoNetwork);
     kennel.prepare(&context).await.unwrap();
@@ -59,7 +59,7 @@ async fn sockets_lie_where_nobody_else_can_enter() {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_has_left_is_removed() {
+async fn leftovers_of_a_killed_process_are_removed() {
     let (dir, first, second) = (workspace(), KennelSandbox::new(), KennelSandbox::new());
     let context = context(dir.path(), RepoWrite);
     first.prepare(&context).await.unwrap();
@@ -95,7 +95,7 @@ async fn shutdown_ends_everything() {
     let said = kennel.wrap(&["true".to_owned()], &context).expect_err("shut down").to_string();
     assert!(said.contains("was shut down"), "{said}");
     kennel.shutdown().await.unwrap();
-    // It can be used again.
+    // The sandbox can be used again.
     kennel.prepare(&context).await.unwrap();
     let mut command = wrapped(&kennel, &context, &["echo", "again"]);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
@@ -142,13 +142,13 @@ async fn prepared_twice_is_prepared_once() {
 }
 
 #[tokio::test]
-async fn workspace_made_anew_is_another() {
+async fn recreated_workspace_gets_a_new_session() {
     let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::new()));
     let inner = dir.path().join("inner");
     let env = harness(&kennel, &inner, RepoWrite, &[]).await;
     says(&env, "touch old").await;
     fs::remove_dir_all(&inner).unwrap();
-    // So that it does not get the number of the old one.
+    // The new directory must not get the inode of the old one.
     fs::create_dir(dir.path().join("between")).unwrap();
     let env = harness(&kennel, &inner, RepoWrite, &[]).await;
     assert_eq!(says(&env, "touch new; ls").await, "new");
@@ -156,11 +156,11 @@ async fn workspace_made_anew_is_another() {
 }
 
 #[tokio::test]
-async fn session_that_was_killed_is_prepared_anew() {
+async fn killed_session_is_prepared_again() {
     let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::new()));
     let env = harness(&kennel, dir.path(), RepoWrite, &[]).await;
     says(&env, "true").await;
-    // Of the processes that are ours by birth: other tests run in this very process.
+    // Only children of this process count: other tests run in it too.
     let argv = kennel.wrap(&["true".to_owned()], &context(dir.path(), RepoWrite)).unwrap().argv;
     let name = Path::new(&argv[1]).file_stem().unwrap().to_str().unwrap().to_owned();
     let client = kennel::Client::connect_in(Path::new(&argv[1]).parent().unwrap(), &name).unwrap();
@@ -169,13 +169,6 @@ async fn session_that_was_killed_is_prepared_anew() {
     assert_eq!(gone.exit_code, 125, "{gone:?}");
     let env = harness(&kennel, dir.path(), RepoWrite, &[]).await;
     assert_eq!(says(&env, "echo anew").await, "anew");
-}
-
-/// Processes whose parent is this one.
-fn children() -> usize {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
-    tasks.map(|task| of(task).split_whitespace().count()).sum()
 }
 
 fn descriptors() -> usize {
@@ -189,7 +182,7 @@ fn nothing_is_left_in_the_process() {
     }
     let dir = workspace();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (before, was) = (descriptors(), children());
+    let (before, was) = (descriptors(), own_children());
     runtime.block_on(async {
         for profile in [RepoWrite, ReadOnly, NoNetwork, CiOnly] {
             let kennel = Arc::new(KennelSandbox::new());
@@ -197,7 +190,7 @@ fn nothing_is_left_in_the_process() {
             says(&env, "echo x").await;
             kennel.shutdown().await.unwrap();
         }
-        // A preparation that is given up at any moment, and a probe.
+        // A preparation that is dropped at any moment, and a probe.
         for delay in 0..20u64 {
             let kennel = KennelSandbox::new();
             let context = context(dir.path(), RepoWrite);
@@ -206,6 +199,6 @@ fn nothing_is_left_in_the_process() {
         }
     });
     drop(runtime);
-    until("no child is left", || children() == was);
+    until("no child is left", || own_children() == was);
     until("no descriptor is left", || descriptors() <= before);
 }

@@ -1,4 +1,4 @@
-//! What each profile shows, lets write and reach.
+//! What each profile shows, makes writable and lets reach.
 
 use std::{env, fs, path::Path, sync::Arc};
 
@@ -60,7 +60,7 @@ async fn ci_only_has_a_fixed_environment_and_no_homes() {
     assert!(said.contains("cannot access '/root'"), "{said}");
 }
 
-/// The test has a home of its own, with secrets in it.
+/// The test has a home directory of its own, with secrets in it.
 const AT_HOME: &str = "HOME=$(mktemp -d /tmp/kennel-home-XXXXXX) || exit; export HOME
     mkdir -p \"$HOME/.ssh\" \"$HOME/.aws\" \"$HOME/.gnupg\" \"$HOME/.config/gcloud\" \"$HOME/.docker\"
     for secret in .ssh/id .aws/key .gnupg/key .config/gcloud/key .docker/config.json .netrc
@@ -83,7 +83,7 @@ fn secrets_are_invisible() {
             let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::new()));
             let env = harness(&kennel, dir.path(), profile, &[]).await;
             assert!(!says(&env, &script).await.contains("secret"), "{profile:?}");
-            // Also where all of the home is granted.
+            // The same if all of the home directory is granted.
             let policy = Policy::default().read_only(&home);
             let kennel = Arc::new(KennelSandbox::with_policy(policy));
             let env = harness(&kennel, dir.path(), profile, &[]).await;
@@ -93,7 +93,7 @@ fn secrets_are_invisible() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn egress_list_is_what_can_be_reached() {
+async fn only_the_egress_list_can_be_reached() {
     require!(has("curl"), "curl");
     let (listed, unlisted) = (Origin::named("listed"), Origin::named("unlisted"));
     let get = |origin: &Origin| {
@@ -107,7 +107,7 @@ async fn egress_list_is_what_can_be_reached() {
         assert_eq!(says(&env, &get(&listed)).await, "200", "{profile:?}");
         assert_eq!(says(&env, "cat body").await, "listed: /");
         assert_eq!(says(&env, &get(&unlisted)).await, "403", "{profile:?}");
-        // Nor past the proxy.
+        // Nor can it be reached around the proxy.
         let past = get(&listed).replace("--noproxy ''", "--noproxy '*'");
         assert_ne!(shell(&env, &past).await.exit_code, 0, "{profile:?}");
     }

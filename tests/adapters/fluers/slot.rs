@@ -1,4 +1,4 @@
-//! The trait by itself: what is to be started, where, with which variables.
+//! The trait by itself: what the harness starts, where, and with which variables.
 
 use std::{fs, path::PathBuf, process::Stdio, sync::Arc, time::Instant};
 
@@ -11,7 +11,7 @@ use kennel::{Policy, adapters::fluers::KennelSandbox};
 use super::{commands::quiet, context, wrapped};
 use crate::support::{HEARTBEAT, beats, stderr, stdout, workspace};
 
-/// Runs what is to be started, without blocking the runtime that serves it.
+/// Runs the answered command. It does not block the runtime that serves the command.
 async fn run(mut command: std::process::Command) -> std::process::Output {
     tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
 }
@@ -52,7 +52,7 @@ async fn directory_that_is_not_visible_is_an_error() {
             let error = kennel.wrap(&["pwd".to_owned()], &context).expect_err(cwd).to_string();
             assert!(error.contains("cwd /"), "{error}");
         }
-        // A path that may be there turns out not to be when the command starts: nothing runs elsewhere.
+        // A path may turn out to be missing when the command starts. Then nothing runs in another place.
         let cwds = [dir.path().join("missing"), other.path().to_owned()];
         for cwd in cwds {
             let context = ExecSandboxContext { cwd: Some(cwd.clone()), ..plain.clone() };
@@ -101,7 +101,7 @@ async fn nothing_of_the_harness_comes_in() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_wrapped_is_an_error() {
+async fn commands_that_cannot_be_wrapped_are_errors() {
     let (dir, kennel) = (workspace(), KennelSandbox::new());
     let context = context(dir.path(), RepoWrite);
     let argv = ["true".to_owned()];
@@ -121,7 +121,7 @@ async fn what_cannot_be_wrapped_is_an_error() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_prepared_is_an_error_and_leaves_nothing() {
+async fn failed_preparation_is_an_error_and_leaves_nothing() {
     let (dir, kennel) = (workspace(), KennelSandbox::new());
     let missing = context(&dir.path().join("missing"), RepoWrite);
     let said = kennel.prepare(&missing).await.expect_err("missing").to_string();

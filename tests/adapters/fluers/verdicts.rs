@@ -1,4 +1,4 @@
-//! What the harness does where this host has less than was asked for, and where the policy cannot be.
+//! What the harness does if this host offers less than the policy asks for, or if the policy is impossible.
 
 use std::{fs, os::unix::fs::MetadataExt, sync::Arc};
 
@@ -13,17 +13,17 @@ use kennel::{Limits, Policy, Protection, Requirement, adapters::fluers::KennelSa
 use super::{context, fails, says, try_harness};
 use crate::support::{require, skip, workspace};
 
-/// A policy that asks for something that is there only where a cgroup is delegated.
+/// A policy that asks for a limit that only a delegated cgroup can hold.
 fn demanding() -> Policy {
     Policy::default().limits(Limits { cpus: Some(1.0), ..Limits::default() })
 }
 
-/// The same, and nothing runs without it.
+/// The same, and nothing runs without the limit.
 fn strict() -> Policy {
     demanding().require(Protection::Cpus, Requirement::Required)
 }
 
-/// Ends the test where the host has what [`demanding`] asks for.
+/// Ends the test if the host has what [`demanding`] asks for.
 macro_rules! unless_it_is_there {
     ($is_there:expr) => {
         if $is_there {
@@ -39,7 +39,7 @@ fn namespace() -> String {
 
 #[tokio::test]
 async fn this_host_enforces_every_profile_in_full() {
-    // What it has is asked of the library, not of what is tested.
+    // The library says what the host has: the adapter is under test here.
     require!(kennel::Host::detect().landlock_abi >= 6, "Landlock scopes, without which it is not all");
     for profile in [ReadOnly, RepoWrite, NoNetwork, FullDev, CiOnly] {
         let verdict = KennelSandbox::new().probe(&profile).await.unwrap();
@@ -48,7 +48,7 @@ async fn this_host_enforces_every_profile_in_full() {
 }
 
 #[tokio::test]
-async fn what_is_enforced_in_part_is_refused_or_kept() {
+async fn partial_enforcement_is_refused_or_kept() {
     let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::with_policy(demanding())));
     let verdict = kennel.probe(&RepoWrite).await.unwrap();
     unless_it_is_there!(verdict == Enforcement::FullyEnforced);
@@ -73,7 +73,7 @@ async fn an_overlay_is_refused_since_its_changes_would_be_lost() {
 }
 
 #[tokio::test]
-async fn what_is_unavailable_is_refused_or_dropped() {
+async fn an_unavailable_sandbox_is_refused_or_dropped() {
     let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::with_policy(strict())));
     let verdict = kennel.probe(&RepoWrite).await.unwrap();
     unless_it_is_there!(verdict == Enforcement::FullyEnforced);
@@ -81,7 +81,7 @@ async fn what_is_unavailable_is_refused_or_dropped() {
     let said = try_harness(&kennel, dir.path(), RepoWrite, &[], Refuse).await.err().unwrap().to_string();
     assert!(said.contains("`Unavailable`"), "{said}");
     kennel.prepare(&context(dir.path(), RepoWrite)).await.expect_err("it is required");
-    // So the harness has it, loudly: SandboxPolicy said so.
+    // So the harness gets it. SandboxPolicy said so, with a warning.
     let env = try_harness(&kennel, dir.path(), RepoWrite, &[], Degrade).await.unwrap();
     assert_eq!(says(&env, "readlink /proc/self/ns/pid").await, namespace());
 }
@@ -112,7 +112,7 @@ async fn ci_only_runs_with_everything_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn policy_that_cannot_be_is_never_dropped() {
+async fn impossible_policy_is_never_dropped() {
     let dir = workspace();
     let plain = Arc::new(KennelSandbox::new());
     let missing = dir.path().join("missing");
@@ -138,7 +138,7 @@ async fn policy_that_cannot_be_is_never_dropped() {
 }
 
 #[tokio::test]
-async fn lists_that_make_sense_together_only_do_not_spoil_the_probe() {
+async fn lists_that_are_valid_only_together_do_not_break_the_probe() {
     let policy = Policy::default().deny("bad.example:*").audit("log");
     let kennel = KennelSandbox::with_policy(policy);
     for profile in [RepoWrite, NoNetwork, CiOnly] {

@@ -1,4 +1,4 @@
-//! The chain of hashes: whole whoever writes, broken by any change.
+//! The chain of hashes stays whole with many writers, and any change breaks it.
 
 use std::process::{Command, Output};
 
@@ -28,7 +28,7 @@ fn many_programs_write_one_chain() {
 }
 
 #[test]
-fn what_was_changed_is_found() {
+fn changes_are_found() {
     let (place, log) = (workspace(), Log::new());
     let flags = ["-q", "--audit", &log.text(), "--audit-chain"];
     for _ in 0..3 {
@@ -50,7 +50,7 @@ fn what_was_changed_is_found() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(stderr(&output).contains(line) && stderr(&output).contains("hint:"), "{output:?}");
     }
-    // As others write hashes, and no hash.
+    // Hashes in other spellings, and text that is no hash.
     fs::write(log.path(), &text).unwrap();
     assert_eq!(verify(&["--head", &head.to_uppercase()], &log.path()).status.code(), Some(0));
     for typed in ["", "zz", &head[..8]] {
@@ -58,14 +58,14 @@ fn what_was_changed_is_found() {
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         assert!(stderr(&output).contains("is not a SHA-256 hash: expected 64"), "{output:?}");
     }
-    // A hash is that of one log.
+    // A hash belongs to one log.
     let output = verify(&["--head", head, log.path().to_str().unwrap()], &log.path());
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("name one FILE"), "{output:?}");
     let output = verify(&[], Path::new("/nonexistent/log"));
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("/nonexistent/log: No such file"), "{output:?}");
-    // What cannot be read keeps no other from being looked at.
+    // An unreadable log does not keep the check from looking at the others.
     let broken = log.place.path().join("broken");
     fs::write(&broken, text.replacen("\"sh\"", "\"no\"", 1)).unwrap();
     let output = verify(&["/nonexistent/log", broken.to_str().unwrap()], &log.path());
@@ -74,7 +74,7 @@ fn what_was_changed_is_found() {
 }
 
 #[tokio::test]
-async fn a_chain_goes_on_behind_what_others_wrote() {
+async fn a_chain_goes_on_after_lines_of_other_programs() {
     let (place, log) = (workspace(), Log::new());
     shell(place.path(), &["--audit", &log.text()], "true");
     let audit = Audit { chain: true, ..log.plain() };
@@ -87,7 +87,7 @@ async fn a_chain_goes_on_behind_what_others_wrote() {
 }
 
 #[tokio::test]
-async fn who_holds_the_lock_for_good_holds_up_nobody_for_long() {
+async fn a_lock_that_is_never_released_delays_nobody_for_long() {
     let (place, log) = (workspace(), Log::new());
     let audit = Audit { chain: true, fail_closed: true, ..log.plain() };
     let session = Session::prepare(&policy(place.path()).audit(audit)).await.unwrap();

@@ -1,15 +1,16 @@
-//! A disk that is full: the policy says whether anything happens that cannot be written down.
+//! A full disk: the policy says whether a command may run if it cannot be logged.
 
 use std::{fs, path::Path, time::Instant};
 
 use super::*;
 use crate::support::{is_alone, patient};
 
-/// The test runs in namespaces of its own. The way to its program leads past other namespaces' processes, so it is open.
+/// The test runs in namespaces of its own. The path to its program leads through /proc of processes in other
+/// namespaces, so it opens the program first.
 const SMALL: &str =
     "exec 7<\"$1\"; shift; exec unshare --user --map-root-user --mount /proc/self/fd/7 \"$@\"";
 
-/// Mounts a small file system over `place`.
+/// Mounts a small file system at `place`.
 fn mount_small(place: &Path) {
     let mounted = std::process::Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=16k", "none"])
@@ -19,15 +20,15 @@ fn mount_small(place: &Path) {
     assert!(mounted.success());
 }
 
-/// Uses up what is left.
+/// Uses up the remaining space.
 fn fill(place: &Path) {
     let full = fs::write(place.join("ballast"), vec![0; 64 << 10]).unwrap_err();
     assert_eq!(full.raw_os_error(), Some(nix::libc::ENOSPC));
 }
 
 #[tokio::test]
-async fn what_is_lost_is_counted_where_the_log_fails_open() {
-    if !is_alone("audit::full::what_is_lost_is_counted_where_the_log_fails_open", SMALL) {
+async fn lost_records_are_counted_if_the_log_fails_open() {
+    if !is_alone("audit::full::lost_records_are_counted_if_the_log_fails_open", SMALL) {
         return;
     }
     let (place, log) = (workspace(), Log::new());
@@ -52,8 +53,8 @@ async fn what_is_lost_is_counted_where_the_log_fails_open() {
 }
 
 #[tokio::test]
-async fn nothing_runs_where_the_log_fails_closed() {
-    if !is_alone("audit::full::nothing_runs_where_the_log_fails_closed", SMALL) {
+async fn nothing_runs_if_the_log_fails_closed() {
+    if !is_alone("audit::full::nothing_runs_if_the_log_fails_closed", SMALL) {
         return;
     }
     let (place, log) = (workspace(), Log::new());
@@ -75,7 +76,7 @@ async fn nothing_runs_where_the_log_fails_closed() {
         refused(session.command("touch").arg("ran").status().await.unwrap_err());
         assert!(!ran.exists());
     }
-    // No session either.
+    // Nor does a session.
     refused(Session::prepare(&policy).await.unwrap_err());
     fs::remove_file(log.place.path().join("ballast")).unwrap();
     session.command("touch").arg("ran").status().await.unwrap();
@@ -83,14 +84,14 @@ async fn nothing_runs_where_the_log_fails_closed() {
 }
 
 #[tokio::test]
-async fn half_a_line_is_not_taken_for_a_record() {
-    if !is_alone("audit::full::half_a_line_is_not_taken_for_a_record", SMALL) {
+async fn half_a_line_is_not_read_as_a_record() {
+    if !is_alone("audit::full::half_a_line_is_not_read_as_a_record", SMALL) {
         return;
     }
     for chain in [false, true] {
         let (place, log) = (workspace(), Log::new());
         mount_small(log.place.path());
-        // Room for part of a line only.
+        // There is room only for a part of a line.
         fs::write(log.path(), format!("{}\n", " ".repeat((12 << 10) - 101))).unwrap();
         fs::write(log.place.path().join("ballast"), [0]).unwrap();
         let session =
@@ -108,8 +109,8 @@ async fn half_a_line_is_not_taken_for_a_record() {
 }
 
 #[tokio::test]
-async fn nothing_passes_the_proxy_where_the_log_fails_closed() {
-    if !is_alone("audit::full::nothing_passes_the_proxy_where_the_log_fails_closed", SMALL) {
+async fn nothing_passes_the_proxy_if_the_log_fails_closed() {
+    if !is_alone("audit::full::nothing_passes_the_proxy_if_the_log_fails_closed", SMALL) {
         return;
     }
     let (place, log) = (workspace(), Log::new());

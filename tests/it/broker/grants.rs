@@ -1,4 +1,4 @@
-//! Files, network, variables, limits: what is granted works, the rest does not.
+//! Files, network, variables and limits: what the manifest grants works, and the rest does not.
 
 use std::{fs, net::TcpListener, os::unix::fs::symlink, time::Duration};
 
@@ -22,7 +22,7 @@ async fn only_what_the_manifest_lists_is_visible() {
 }
 
 #[tokio::test]
-async fn what_is_to_be_read_cannot_be_written_and_the_rest_is_not_there() {
+async fn readable_paths_are_read_only_and_other_paths_do_not_exist() {
     let script = "LC_ALL=C; export LC_ALL; (echo x > \"$1/in/f\") 2>&1; (echo x > \"$0\") 2>&1; cat \"$1/other\" 2>&1; \
                   ls -A ~; cat /etc/shadow 2>&1; (echo x > /etc/x) 2>&1; (echo x > /x) 2>&1; pwd";
     let home = Home::new(script);
@@ -99,7 +99,7 @@ async fn each_stream_has_its_cap_and_the_program_no_epipe() {
 }
 
 #[tokio::test]
-async fn time_is_up_after_what_the_caller_says() {
+async fn the_caller_sets_the_timeout() {
     let home = Home::new(crate::support::HEARTBEAT);
     let policy = home.policy("fs_write = ['~/out']\ncwd = '~/out'\nlimits.max_wall_seconds = 200");
     let policy = policy.limits(SpawnLimits { max_wall_seconds: Some(1), ..SpawnLimits::default() });
@@ -110,8 +110,8 @@ async fn time_is_up_after_what_the_caller_says() {
 }
 
 #[tokio::test]
-async fn memory_is_limited_where_nobody_says() {
-    // The shell keeps what it reads in memory of its own.
+async fn memory_is_limited_by_default() {
+    // The shell keeps its input in its own memory.
     let home = Home::new("x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo ${#x}");
     let output = home.policy("").spawn(&tool(&[]), &NoCredentials).await.unwrap();
     assert!(!output.stdout.starts_with(b"100000000"), "{:?}", String::from_utf8_lossy(&output.stdout));
@@ -132,7 +132,7 @@ async fn a_dropped_spawn_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn nobody_is_asked_for_the_secrets_of_what_is_refused() {
+async fn a_refused_call_asks_nobody_for_its_secrets() {
     let home = Home::new("echo \"$TOKEN\"");
     let resolver = keys("value");
     let refused = async |spawn: &str, envelope: &Envelope, action: &[&str]| {
@@ -154,11 +154,15 @@ async fn nobody_is_asked_for_the_secrets_of_what_is_refused() {
     assert_eq!(resolver.asked(), 0);
     assert_eq!(said(home.policy(listed).spawn(&asks, &resolver).await), "value\n");
     assert_eq!(resolver.asked(), 1);
-    assert_eq!(said(home.policy(listed).spawn(&tool(&[]), &resolver).await), "\n", "only who asks gets it");
+    assert_eq!(
+        said(home.policy(listed).spawn(&tool(&[]), &resolver).await),
+        "\n",
+        "only a program that asks gets it"
+    );
     assert_eq!(resolver.asked(), 1);
 }
 
-/// As the programs of busybox are: one file that does what its name says.
+/// Programs of busybox work like this: one file that does what its name says.
 #[test]
 fn an_action_with_one_name_of_a_program_has_not_its_other_names() {
     let home = Home::new("");
@@ -180,12 +184,12 @@ fn an_action_with_one_name_of_a_program_has_not_its_other_names() {
             policy.clone().action([listed]).check(&asked(program.clone())).unwrap();
         }
     }
-    // Which of them is meant nobody knows.
+    // Nobody knows which of them the caller means.
     policy.check(&asked(at("bin/tool"))).unwrap_err();
 }
 
 #[tokio::test]
-async fn a_credential_that_is_not_to_be_had_is_told_by_its_name() {
+async fn a_missing_credential_is_named() {
     struct Broken;
     impl kennel::CredentialResolver for Broken {
         fn resolve<'r>(&'r self, _: &'r str) -> kennel::Resolving<'r> {

@@ -1,4 +1,4 @@
-//! What was hashed is what is executed, whoever writes meanwhile.
+//! The bytes that run are the bytes that were hashed, even if somebody writes meanwhile.
 
 use std::{
     fs,
@@ -17,14 +17,14 @@ use kennel::{Class, Manifest, NoCredentials, SpawnPolicy};
 use super::{Home, Keys, said, tool, tool_with_token, write_program};
 use crate::support::{has, payload_path, require};
 
-/// What sha256sum(1) says.
+/// The output of sha256sum(1).
 fn hash(path: &Path) -> String {
     let output = Command::new("sha256sum").arg(path).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     format!("sha256:{}", said.split(' ').next().unwrap())
 }
 
-/// A policy with `bin/tool` by its hash as it is now.
+/// A policy that names `bin/tool` by its current hash.
 fn hashed(home: &Home, spawn: &str) -> SpawnPolicy {
     let hash = format!("tool', hash = '{}' }}", hash(&home.at("bin/tool")));
     let manifest = home.manifest(spawn).replace("tool' }", &hash);
@@ -46,9 +46,9 @@ async fn the_approved_program_runs_and_another_does_not() {
     assert_ne!(details["expected"], details["found"]);
 }
 
-/// After the check, when there is nothing left but to start it: in place, by rename, by a link, and gone.
+/// Changes after the check, just before the start: in place, by rename, by a link, and removal.
 #[tokio::test]
-async fn what_is_done_to_the_file_after_the_check_does_not_matter() {
+async fn changes_of_the_file_after_the_check_do_not_matter() {
     require!(has("sha256sum"), "sha256sum");
     type Change = fn(&Home);
     let changes: [Change; 5] = [
@@ -70,7 +70,7 @@ async fn what_is_done_to_the_file_after_the_check_does_not_matter() {
         },
     ];
     for (number, change) in changes.into_iter().enumerate() {
-        // Also where the command sees the very directory that the program lies in.
+        // The same if the command sees the directory of the program.
         for grants in ["", "fs_read = ['~/bin']\n", "fs_write = ['~/bin']\n"] {
             let home = Arc::new(Home::new("echo good \"$TOKEN\""));
             let policy = hashed(&home, &format!("{grants}credential_env_keys = ['TOKEN']\n"));
@@ -78,7 +78,7 @@ async fn what_is_done_to_the_file_after_the_check_does_not_matter() {
             let resolver = Keys::after("key", move || change(&changed));
             let output = policy.spawn(&tool_with_token(&[]), &resolver).await;
             match output {
-                // What was to be granted is another directory: then nothing runs.
+                // The granted directory became another one: then nothing runs.
                 Err(error) if number == 4 && !grants.is_empty() => {
                     assert!(error.chain().ends_with("Stale file handle"), "{error:?}");
                 }
@@ -105,14 +105,14 @@ async fn a_writer_that_never_rests_changes_nothing() {
                 }
                 let bytes = if turn % 4 == 0 { evil.as_bytes() } else { &good };
                 if turn % 3 == 0 {
-                    // In place. Nobody has it open for execution: what is executed is a copy.
+                    // In place. The file is open for execution nowhere: Kennel executes a copy.
                     fs::write(home.at("bin/tool"), bytes).unwrap();
                 } else {
                     write_program(&home.at("bin/new"), "");
                     fs::write(home.at("bin/new"), bytes).unwrap();
                     fs::rename(home.at("bin/new"), home.at("bin/tool")).unwrap();
                 }
-                // Now and then there is time to read it whole.
+                // From time to time Kennel can read the whole file.
                 thread::sleep(Duration::from_micros(u64::from(turn % 7) * 100));
             }
         })
@@ -133,7 +133,7 @@ async fn a_writer_that_never_rests_changes_nothing() {
     }
     ends.store(true, Ordering::Relaxed);
     writer.join().unwrap();
-    assert!(ran > 10 && refused > 5, "the race was none: {ran} ran, {refused} refused");
+    assert!(ran > 10 && refused > 5, "no race happened: {ran} ran, {refused} refused");
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ async fn a_binary_with_a_hash_is_called_by_its_own_path() {
     let home = Home::new("");
     fs::copy(payload_path(), home.at("bin/tool")).unwrap();
     let policy = hashed(&home, "limits.max_memory_bytes = 1000000000");
-    // It says how it is used, and its name, when it gets no attempt that it knows.
+    // Without a known attempt it prints its usage and its name.
     let output = policy.spawn(&tool(&["no-such-attempt"]), &NoCredentials).await.unwrap();
     assert!(!output.stderr.is_empty() || !output.stdout.is_empty(), "it ran: {output:?}");
     let shell = fs::canonicalize("/bin/sh").unwrap();

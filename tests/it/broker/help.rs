@@ -59,7 +59,7 @@ async fn help_ends_after_five_seconds_and_within_its_caps() {
 }
 
 #[tokio::test]
-async fn a_host_that_confines_says_so() {
-    // Every test here rests on it.
+async fn a_host_that_confines_reports_it() {
+    // All tests here depend on that.
     sandbox_available().await.unwrap();
 }

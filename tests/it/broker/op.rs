@@ -12,14 +12,14 @@ use nix::sys::signal::Signal;
 
 use super::{Home, write_program};
 use crate::{
-    listen::signal,
+    serve::signal,
     support::{ends, has, patient, require, stderr, stdout},
 };
 
 /// `me:hunter2`
 const AUTHORIZATION: &str = "Basic bWU6aHVudGVyMg==";
 
-/// A git repository behind a password, by the dumb HTTP protocol; each `Authorization` that came is told.
+/// A git repository behind a password, over the dumb HTTP protocol. The test receives each `Authorization` header.
 fn repository() -> (SocketAddr, Receiver<Option<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
@@ -47,7 +47,7 @@ fn repository() -> (SocketAddr, Receiver<Option<String>>) {
     (at, told)
 }
 
-/// The manifest of git with a token, which a program of its home hands to git when it asks.
+/// The manifest of git with a token. A program in its home directory hands the token to git.
 fn git(home: &Home, host: SocketAddr) -> String {
     write_program(&home.at("in/askpass"), "echo \"$GIT_TOKEN\"");
     format!(
@@ -68,7 +68,7 @@ fn git_reads_a_repository_with_its_credential() {
     let manifest = git(&home, at);
     let host = format!("host={at}");
     let mut op = home.op(&manifest, &["list", "--arg", &host, "-q"]);
-    // Loopback is not asked for through a proxy otherwise.
+    // git would ask for loopback without a proxy otherwise.
     let output = op.env("GIT_TOKEN", "hunter2").env("no_proxy", "").env("NO_PROXY", "").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(stdout(&output).contains("refs/heads/main"), "{output:?}");
@@ -107,7 +107,7 @@ fn an_operation_gets_its_values_and_its_status_comes_back() {
 }
 
 #[test]
-fn what_is_no_operation_is_125_and_nothing_runs() {
+fn an_unknown_operation_is_125_and_nothing_runs() {
     let home = Home::new("echo ran > \"$HOME/out/ran\"; echo ran");
     let manifest = home.manifest(&format!("fs_write = ['~/out']\n{OPERATIONS}"));
     for (operation, words) in [
@@ -193,7 +193,7 @@ fn credentials_come_from_variables_and_files() {
 }
 
 #[test]
-fn an_interpreter_that_is_not_shown_is_told_in_words_of_the_manifest() {
+fn a_missing_interpreter_is_named_in_words_of_the_manifest() {
     let home = Home::new("");
     let script = format!("#!{}\n", home.at("in/interpreter").display());
     std::fs::write(home.at("bin/tool"), script).unwrap();
@@ -206,9 +206,9 @@ fn an_interpreter_that_is_not_shown_is_told_in_words_of_the_manifest() {
     assert!(output.status.success() && stdout(&output).starts_with("#!"), "{output:?}");
 }
 
-/// Whoever writes to it may never do so.
+/// The writer of this pipe may never write.
 #[test]
-fn who_waits_for_a_credential_is_ended_by_signals() {
+fn signals_end_the_wait_for_a_credential() {
     let home = Home::new("echo \"$A\"");
     let manifest = home.manifest("credential_env_keys = ['A']\noperations.x = 'tool'");
     nix::unistd::mkfifo(&home.at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -220,7 +220,7 @@ fn who_waits_for_a_credential_is_ended_by_signals() {
 }
 
 #[test]
-fn output_that_cannot_be_written_is_told_with_the_rest() {
+fn a_failed_write_of_output_is_reported_with_the_rest() {
     let home = Home::new("echo out");
     let manifest = home.manifest("operations.x = 'tool'");
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
@@ -236,7 +236,7 @@ fn output_that_cannot_be_written_is_told_with_the_rest() {
 }
 
 #[test]
-fn each_stream_is_written_whatever_becomes_of_the_other() {
+fn each_stream_is_written_even_if_the_other_fails() {
     let home = Home::new("echo out; echo err >&2");
     let manifest = home.manifest("operations.x = 'tool'");
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
@@ -250,7 +250,7 @@ fn each_stream_is_written_whatever_becomes_of_the_other() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_who_does_not_read() {
+fn a_signal_ends_the_wait_for_a_reader() {
     let home = Home::new("head -c 100000 /dev/zero");
     let manifest = home.manifest("operations.x = 'tool'");
     let (_reader, writer) = std::io::pipe().unwrap();

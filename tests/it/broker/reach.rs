@@ -1,4 +1,4 @@
-//! What `kennel op` itself reads and writes is not in the hands of the programs that it runs.
+//! Programs that `kennel op` runs cannot change or redirect the files that it reads and writes.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 use super::{Home, tool, write_program};
 use crate::support::{has, kennel_path, may_mount, mount, only_as_root, require, stderr, stdout};
 
-/// A home whose program writes to its first argument and says the credential, with `out` in `fs_write`.
+/// A home directory whose program writes to its first argument and prints the credential. `out` is in `fs_write`.
 fn home() -> (Home, String) {
     let home = Home::new("echo \"token $TOK\"; echo evil > \"$1\" || exit 9");
     let spawn = "fs_write = ['~/out']\ncredential_env_keys = ['TOK']\noperations.x = 'tool {at}'";
@@ -19,7 +19,7 @@ fn home() -> (Home, String) {
     (home, manifest)
 }
 
-/// `kennel op` with this manifest file: the program writes `out/made`.
+/// `kennel op` with this manifest file. The program writes `out/made`.
 fn op(home: &Home, manifest: &str, at: &str, flags: &[&str]) -> Output {
     let mut command = Command::new(kennel_path());
     command.current_dir(home.at("")).env("HOME", home.at("")).env("LC_ALL", "C").env("TOK", "by variable");
@@ -27,7 +27,7 @@ fn op(home: &Home, manifest: &str, at: &str, flags: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// It is refused because of what lies in `fs_write`, and no program runs.
+/// `kennel op` refuses because of `fs_write`, and no program runs.
 fn is_refused(home: &Home, flags: &[&str], what: &str) {
     let output = op(home, "manifest.toml", "out/made", flags);
     assert_eq!(output.status.code(), Some(125), "{flags:?}: {output:?}");
@@ -52,7 +52,7 @@ fn a_manifest_in_fs_write_stays() {
 }
 
 #[test]
-fn a_manifest_that_has_itself_written_is_refused() {
+fn a_manifest_that_makes_itself_writable_is_refused() {
     let (home, manifest) = home();
     fs::write(home.at("m.toml"), manifest.replace("/out'", "/m.toml'")).unwrap();
     let output = op(&home, "m.toml", "m.toml", &[]);
@@ -61,20 +61,20 @@ fn a_manifest_that_has_itself_written_is_refused() {
 }
 
 #[test]
-fn a_credential_is_not_read_where_programs_could_lay_a_link() {
+fn a_credential_is_not_read_through_links_of_programs() {
     let (home, manifest) = home();
     fs::write(home.at("manifest.toml"), manifest).unwrap();
     symlink(home.at("secret"), home.at("out/tok")).unwrap();
     symlink(home.at(""), home.at("out/sub/up")).unwrap();
     symlink("out/tok", home.at("led")).unwrap();
     fs::write(home.at("out/file"), "planted").unwrap();
-    // A link in the place of `out/sub` would lead up from elsewhere.
+    // A link in the place of `out/sub` would lead up from another directory.
     symlink("out/sub/../../secret", home.at("up")).unwrap();
     let ways = ["out/tok", "out/sub/up/secret", "led", "out/file", "out/sub/../tok", "./out/../out/tok"];
     for path in ways.into_iter().chain(["out/sub/../../secret", "up"]) {
         is_refused(&home, &["--credential", &format!("TOK={path}")], "credential file");
     }
-    // The same elsewhere, over a link of the user's too.
+    // The same through a link of the user.
     symlink("secret", home.at("own")).unwrap();
     for path in ["secret", "own", "out/../secret"] {
         let output = op(&home, "manifest.toml", "out/made", &["--credential", &format!("TOK={path}")]);
@@ -82,9 +82,9 @@ fn a_credential_is_not_read_where_programs_could_lay_a_link() {
     }
 }
 
-/// Nobody can lay a link there, but anybody decides what is in it.
+/// Nobody can lay a link there, but anybody can change the contents.
 #[test]
-fn what_fs_write_has_by_its_own_name_is_refused_too() {
+fn files_that_fs_write_names_are_refused_too() {
     let (home, manifest) = home();
     fs::write(home.at("manifest.toml"), manifest.replace("/out'", "/secret'")).unwrap();
     symlink("secret", home.at("led")).unwrap();
@@ -100,7 +100,7 @@ fn what_fs_write_has_by_its_own_name_is_refused_too() {
 }
 
 #[test]
-fn no_audit_log_is_begun_where_programs_could_lay_a_link() {
+fn no_audit_log_is_made_through_links_of_programs() {
     let (home, manifest) = home();
     fs::write(home.at("manifest.toml"), manifest).unwrap();
     symlink(home.at("in"), home.at("out/logs")).unwrap();
@@ -116,7 +116,7 @@ fn no_audit_log_is_begun_where_programs_could_lay_a_link() {
 }
 
 #[test]
-fn no_report_is_led_elsewhere_by_programs() {
+fn programs_cannot_redirect_the_report() {
     let (home, manifest) = home();
     fs::write(home.at("manifest.toml"), manifest).unwrap();
     fs::write(home.at("in/report"), "kept").unwrap();
@@ -125,7 +125,7 @@ fn no_report_is_led_elsewhere_by_programs() {
         is_refused(&home, &["--json", path], "directory of the report");
     }
     assert_eq!(fs::read_to_string(home.at("in/report")).unwrap(), "kept");
-    // Directly in fs_write no link is followed.
+    // Directly in fs_write Kennel follows no link.
     for path in ["out/report", "in/report"] {
         let output = op(&home, "manifest.toml", "out/made", &["--json", path]);
         assert!(output.status.success(), "{output:?}");
@@ -133,12 +133,12 @@ fn no_report_is_led_elsewhere_by_programs() {
     }
 }
 
-/// What is mounted in two places has two names.
+/// A directory that is mounted in two places has two names.
 #[test]
-fn by_another_name_of_fs_write_programs_lead_nowhere_either() {
+fn programs_cannot_redirect_through_a_second_name_of_fs_write() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    let test = "broker::reach::by_another_name_of_fs_write_programs_lead_nowhere_either";
+    let test = "broker::reach::programs_cannot_redirect_through_a_second_name_of_fs_write";
     if !may_mount(test) {
         return;
     }

@@ -1,4 +1,5 @@
-//! Where credentials are not: logs, reports, process lists, the environment of anybody but the child, memory, cores.
+//! Credentials are in no log, report, process list, memory or core file, and in no environment but that of their
+//! program.
 
 use std::{
     fmt::Debug,
@@ -27,13 +28,14 @@ use tracing::{
 use super::{Home, keys, said, tool, tool_with_token};
 use crate::support::{has as has_program, is_root, kennel_path, only_as_root, require, until};
 
-/// Made up for each test, so that what another test does is not taken for a leak of this one.
+/// Each test makes its own credential, so that it does not report another test's credential as a leak.
 fn secret(name: &str) -> String {
-    // Put together at run time: the test's own file, and memory that came from it, must not have it in one piece.
+    // The test builds it at run time: its program file, and memory mapped from that file, must not contain it in one
+    // piece.
     ["ken", "nel", "-", name, "-", "sec", "ret", "-", &std::process::id().to_string()].concat()
 }
 
-/// Keeps everything that is traced, at every level, with every field.
+/// Collects all tracing events, at every level, with every field.
 #[derive(Clone, Default)]
 struct Everything(Arc<Mutex<String>>);
 
@@ -63,7 +65,7 @@ impl Subscriber for Everything {
 }
 
 #[test]
-fn nothing_traced_has_arguments_or_credentials() {
+fn tracing_shows_no_arguments_and_no_credentials() {
     let home = Home::new("test \"$TOKEN\" = hidden-credential && echo it is");
     let policy = home.policy("credential_env_keys = ['TOKEN']\nenv_passthrough = ['V']");
     let traced = Everything::default();
@@ -86,7 +88,7 @@ fn nothing_traced_has_arguments_or_credentials() {
     assert!(!text.contains("hidden"), "{text}");
 }
 
-/// Programs take the first of two variables of one name.
+/// If a variable appears twice, programs read the first one.
 #[tokio::test]
 async fn a_credential_takes_the_place_of_a_variable_of_its_name() {
     let home = Home::new("tr '\\0' '\\n' < /proc/$$/environ | grep ^HOME=");
@@ -95,7 +97,7 @@ async fn a_credential_takes_the_place_of_a_variable_of_its_name() {
     assert_eq!(said(policy.spawn(&envelope, &keys("given")).await), "HOME=given\n");
 }
 
-/// A spawn that has its credential and waits, by `kennel op`.
+/// A program started by `kennel op` that has its credential and waits.
 struct Waiting {
     home: Home,
     op: Child,
@@ -108,7 +110,7 @@ impl Waiting {
     }
 
     fn with(secret: String, by_file: bool) -> Self {
-        // One process, which starts no other and does not keep what it compares.
+        // A single process that starts no other and keeps no copy of what it compares.
         let home = Home::new("printf '%s' \"${#TOKEN}\" > \"$1\"; read -r word < \"$2\"; exit 3");
         let (said, fifo) = (home.at("out/said"), home.at("out/fifo"));
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -141,7 +143,7 @@ impl Waiting {
         Pid::from_raw(i32::try_from(self.op.id()).unwrap())
     }
 
-    /// The sandbox's processes: children of `kennel op`, and theirs.
+    /// The processes of the sandbox: the children of `kennel op` and their children.
     fn inside(&self) -> Vec<u32> {
         let mut found = vec![self.op.id()];
         let mut at = 0;
@@ -168,7 +170,7 @@ impl Waiting {
 
 fn has(mut haystack: &[u8], needle: &str) -> bool {
     let (first, rest) = needle.as_bytes().split_first().unwrap();
-    // Whole memories are searched: from one first byte to the next.
+    // The search covers whole memories, from one first byte to the next.
     while haystack.skip_until(*first).unwrap() > 0 {
         if haystack.starts_with(rest) {
             return true;
@@ -177,14 +179,14 @@ fn has(mut haystack: &[u8], needle: &str) -> bool {
     false
 }
 
-/// Tells the program that it may go on. Who opens a pipe that nobody reads any more would wait for good.
+/// Tells the program to go on. Opening a pipe that nobody reads would block for ever.
 fn go_on(fifo: &Path) {
     let mut open = OpenOptions::new();
     open.write(true).custom_flags(nix::libc::O_NONBLOCK);
     until("the program listens", || open.open(fifo).is_ok_and(|mut fifo| fifo.write_all(b"go\n").is_ok()));
 }
 
-/// The processes of which this file of /proc can be read and has `needle`.
+/// The processes whose file in /proc is readable and contains `needle`.
 fn with(file: &str, needle: &str) -> Vec<u32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -192,7 +194,7 @@ fn with(file: &str, needle: &str) -> Vec<u32> {
     pids.filter(shows).collect()
 }
 
-/// Whether the memory of a process has `needle` anywhere. Reading it takes a right to trace it.
+/// Whether the memory of a process contains `needle`. Reading it needs the right to trace it.
 fn is_in_memory(pid: u32, needle: &str) -> bool {
     let maps = BufReader::new(File::open(format!("/proc/{pid}/maps")).unwrap()).lines();
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
@@ -223,7 +225,7 @@ fn only_the_child_has_the_credential() {
         assert_eq!(with("cmdline", &waiting.secret), [0u32; 0]);
         assert_eq!(with("environ", &waiting.secret), [program], "{inside:?}");
         if is_root() {
-            // Who may trace everything finds it in the program alone.
+            // A tracer of everything finds it in the program alone.
             assert!(is_in_memory(program, &waiting.secret), "the search works");
             for &other in inside.iter().filter(|pid| **pid != program).chain(&[waiting.op.id()]) {
                 assert!(!is_in_memory(other, &waiting.secret), "process {other}, of {inside:?}");
@@ -237,7 +239,7 @@ fn only_the_child_has_the_credential() {
     }
 }
 
-/// Such as a key or a certificate: what held it before it had room enough is wiped, too.
+/// For example a key or a certificate. Kennel also wipes buffers that became too small for it.
 #[test]
 fn no_piece_of_a_long_credential_stays() {
     only_as_root!();
@@ -254,7 +256,7 @@ fn libc_eacces() -> i32 {
     nix::errno::Errno::EACCES as i32
 }
 
-/// Whether any file below has `needle`.
+/// Whether any file below contains `needle`.
 fn is_in_files(directory: &Path, needle: &str) -> bool {
     fs::read_dir(directory).unwrap().flatten().any(|entry| {
         let kind = entry.file_type().unwrap();
@@ -264,7 +266,7 @@ fn is_in_files(directory: &Path, needle: &str) -> bool {
 }
 
 #[test]
-fn a_core_of_kennel_has_no_credential_because_there_is_none() {
+fn kennel_writes_no_core() {
     let mut waiting = Waiting::start("core", false);
     kill(waiting.pid(), Signal::SIGABRT).unwrap();
     let status = waiting.op.wait().unwrap();
@@ -274,13 +276,13 @@ fn a_core_of_kennel_has_no_credential_because_there_is_none() {
 }
 
 #[test]
-fn a_core_of_the_program_is_none_either() {
+fn the_program_writes_no_core() {
     let home = Home::new("ulimit -c unlimited 2>/dev/null; kill -ABRT $$");
     let manifest = home.manifest(
         "credential_env_keys = ['TOKEN']\nfs_write = ['~/out']\ncwd = '~/out'\noperations.x = 'tool'",
     );
     let secret = secret("abort");
-    // With a shell around it that would allow a core, as people have it.
+    // With a shell around it that allows a core, as people have it.
     let mut op = home.op(&manifest, &[]);
     let kennel = op.get_program().to_owned();
     op = Command::new("sh");
@@ -294,7 +296,8 @@ fn a_core_of_the_program_is_none_either() {
 
 #[test]
 fn no_core_handler_is_started_for_the_program_either() {
-    // A handler behind a pipe gets the core of a process whose limit is 0, and is only stopped by a limit of 1.
+    // The kernel gives a handler behind a pipe the core even if the limit of the process is 0. Only a limit of 1
+    // stops it.
     let home =
         Home::new("read -r _ _ _ _ soft hard _ <<E\n$(grep core /proc/self/limits)\nE\necho $soft $hard");
     let output = home.run_op(&home.manifest("operations.x = 'tool'"), &["x"]);
@@ -304,7 +307,7 @@ fn no_core_handler_is_started_for_the_program_either() {
 
 #[test]
 fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
-    // Only root can look there; a second pass cannot.
+    // Only root can look there; the second pass cannot.
     only_as_root!();
     require!(has_program("setpriv"), "setpriv of util-linux");
     let home = Home::new("echo > \"$1\"; read -r _ < \"$2\"");
@@ -320,7 +323,7 @@ fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
     );
     fs::write(home.at("manifest.toml"), manifest).unwrap();
     fs::write(home.at("in/token"), "of a file").unwrap();
-    // Where a file goes before the variable too.
+    // A file is used before the variable, too.
     for file in [&[][..], &["--credential", "TOKEN=in/token"]] {
         let mut op = Command::new("setpriv");
         op.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--"]).arg(home.at("kennel"));
@@ -338,7 +341,7 @@ fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
 }
 
 #[tokio::test]
-async fn the_audit_log_has_every_decision_and_no_value() {
+async fn the_audit_log_has_every_decision_and_no_value_of_a_credential() {
     let home = Home::new("exit 0");
     let log = home.at("spawn.log");
     let policy = home.policy(
@@ -375,7 +378,7 @@ async fn the_audit_log_has_every_decision_and_no_value() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_down_is_not_spawned() {
+async fn a_program_that_cannot_be_logged_is_not_spawned() {
     let home = Home::new("echo ran > \"$1\"");
     let policy = home.policy("fs_write = ['~/out']");
     let audit = Audit { fail_closed: true, ..Audit::new("/dev/full") };

@@ -1,4 +1,4 @@
-//! The command that is answered is a command like any other: descriptors, environment, directory, signals, status.
+//! The answered command behaves like any other: descriptors, environment, directory, signals, status.
 
 use std::{
     fs,
@@ -52,9 +52,9 @@ async fn signals_reach_the_command() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killing_the_command_kills_what_is_confined() {
-    // A child that is dropped makes tokio install a handler of SIGCHLD, which other tests would notice.
-    if !is_alone("capabilities::command::killing_the_command_kills_what_is_confined", "exec \"$@\"") {
+async fn killing_the_command_kills_the_confined_process() {
+    // If a child is dropped, tokio installs a handler of SIGCHLD. Other tests would notice.
+    if !is_alone("capabilities::command::killing_the_command_kills_the_confined_process", "exec \"$@\"") {
         return;
     }
     let place = Place::new();
@@ -166,7 +166,7 @@ async fn names_and_arguments_arrive_as_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn programs_that_are_not_there_say_so() {
+async fn missing_programs_are_reported() {
     let place = Place::new();
     let long = "x".repeat(4000);
     for program in ["kennel-absent", "-x", "--", "/absent/x", &long] {
@@ -177,7 +177,7 @@ async fn programs_that_are_not_there_say_so() {
             place.wrapper.wrap(program, ["x"], place.path(), &Capabilities::default()).await.unwrap();
         let refused = command.spawn().unwrap_err().raw_os_error();
         if program == long {
-            // EACCES where a directory of PATH cannot be entered.
+            // EACCES if a directory of PATH cannot be entered.
             assert!(matches!(refused, Some(libc::ENAMETOOLONG | libc::EACCES)), "{refused:?}");
         } else {
             assert_eq!(refused, Some(libc::ENOENT), "{program}");

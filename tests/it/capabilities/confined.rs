@@ -1,4 +1,4 @@
-//! What is declared is granted, and nothing else.
+//! Declared access is granted, and nothing else.
 
 use std::{fs, net::TcpListener, os::unix::fs::symlink, path::Path};
 
@@ -20,7 +20,7 @@ async fn working_directory_is_readable_and_writable() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn system_cannot_be_written_and_the_rest_is_not_there() {
+async fn the_system_is_read_only_and_other_paths_do_not_exist() {
     let (place, outside) = (Place::new(), workspace());
     let secret = outside.path().join("secret");
     fs::write(&secret, "outside").unwrap();
@@ -28,14 +28,14 @@ async fn system_cannot_be_written_and_the_rest_is_not_there() {
     assert_eq!(place.attempt(&offline(), &["read", path]).await, "ENOENT");
     let said = place.shell(&offline(), "touch /usr/kennel-x /etc/kennel-x").await;
     assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
-    // What lies at its path inside is the sandbox's own.
+    // At its path the sandbox has a file of its own.
     place.shell(&offline(), &format!("mkdir -p {0}; echo evil > {path}", outside.path().display())).await;
     assert_eq!(fs::read_to_string(&secret).unwrap(), "outside");
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn write_paths_can_be_written_and_what_lies_beside_them_not() {
+async fn write_paths_are_writable_and_their_neighbours_are_not() {
     let (place, outside) = (Place::new(), workspace());
     let (out, beside) = (outside.path().join("out"), outside.path().join("beside"));
     fs::create_dir(&out).unwrap();
@@ -66,7 +66,7 @@ async fn read_paths_can_be_read_and_not_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_may_be_written_stays_so_although_it_may_be_read_too() {
+async fn a_path_that_is_declared_twice_stays_writable() {
     let (place, outside, own) = (Place::new(), workspace(), workspace());
     fs::create_dir(place.path().join("sub")).unwrap();
     fs::create_dir(outside.path().join("sub")).unwrap();
@@ -137,15 +137,15 @@ async fn secrets_in_a_declared_home_stay_hidden_unless_they_are_named() {
     assert_eq!(place.attempt(&offline(), &read).await, "ENOENT\nENOENT");
     assert_eq!(place.attempt(&reading(&[&"~/"]), &read).await, "[notes]\nENOENT");
     assert_eq!(place.attempt(&reading(&[&"~/", &"~/.ssh"]), &read).await, "[notes]\n[secret]");
-    // Nor does a session that is kept show what has come since.
+    // Nor does a kept session show a secret that was made later.
     fs::write(home.join(".netrc"), "secret").unwrap();
     let read = ["read", &files[0], &home.join(".netrc").display().to_string()];
     assert_eq!(place.attempt(&reading(&[&"~/"]), &read).await, "[notes]\n[]");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn toolchains_are_of_the_system_default_and_not_of_a_list() {
-    let test = "capabilities::confined::toolchains_are_of_the_system_default_and_not_of_a_list";
+async fn toolchains_are_granted_by_default_and_not_with_a_list() {
+    let test = "capabilities::confined::toolchains_are_granted_by_default_and_not_with_a_list";
     let home = workspace();
     fs::create_dir_all(home.path().join(".cargo/bin")).unwrap();
     fs::write(home.path().join(".cargo/bin/tool"), "tool").unwrap();
@@ -159,7 +159,7 @@ async fn toolchains_are_of_the_system_default_and_not_of_a_list() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permissive_capabilities_are_held_by_the_rails_alone() {
+async fn permissive_capabilities_run_with_the_rails_alone() {
     let place = Place::new();
     let caps = Capabilities::default();
     assert_eq!(resolve_layer(&caps), Layer::Lightweight);
@@ -172,7 +172,7 @@ async fn permissive_capabilities_are_held_by_the_rails_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_layer_is_called_is_what_holds() {
+async fn the_named_layer_is_the_one_in_force() {
     let dir = workspace();
     assert_eq!(resolve_layer(&offline()), Layer::LinuxNamespaces);
     let (mut command, layer) =
@@ -220,7 +220,7 @@ async fn what_git_obeys_stays_read_only_unless_it_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn links_that_commands_could_have_laid_grant_nothing() {
+async fn links_that_commands_could_have_made_grant_nothing() {
     let (place, private) = (Place::new(), workspace());
     fs::write(private.path().join("key"), "secret").unwrap();
     let (private, key) = (private.path().display(), private.path().join("key"));
@@ -237,7 +237,7 @@ async fn links_that_commands_could_have_laid_grant_nothing() {
             assert!(said.contains(named.to_str().unwrap()) && error.remedy().is_some(), "{said}");
         }
     }
-    // A link of the user's own leads, and so does the place itself.
+    // A link of the user is followed, and its target can be named.
     let own = workspace();
     symlink(&key, own.path().join("own")).unwrap();
     let (own, key) = (own.path().join("own"), key.as_path());

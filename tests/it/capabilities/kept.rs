@@ -1,4 +1,4 @@
-//! Sessions are shared by those who want the same, bounded, and gone with whoever made them.
+//! Equal declarations share a session. Sessions are bounded, and end with the program that made them.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -7,24 +7,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Place, list, offline, writing};
 use crate::{
-    listen::runtime as runtime_directory,
+    serve::runtime as runtime_directory,
     session::counts::Counts,
-    support::{HEARTBEAT, beats, is_alone, is_silent, stdout, until, workspace},
+    support::{HEARTBEAT, beats, eventually, is_alone, is_silent, stdout, until, workspace},
 };
 
 fn single() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-/// Waits as a program does that goes on with its work.
-async fn settled(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..1000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not in time: {what}");
 }
 
 #[test]
@@ -46,7 +35,7 @@ fn a_hundred_wraps_leave_nothing() {
         for round in 0..8 {
             spawned(round).await;
         }
-        settled("the zygote and two workers", || Counts::now().processes == 5).await;
+        eventually("the zygote and two workers", || Counts::now().processes == 5).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         let before = Counts::now();
         for round in 0..100 {
@@ -55,13 +44,13 @@ fn a_hundred_wraps_leave_nothing() {
         Counts::back_to(&before, || {}).await;
         assert_eq!(place.wrapper.sessions(), 1);
         place.wrapper.shutdown().await;
-        settled("no process", || Counts::now().processes == 0).await;
+        eventually("no process", || Counts::now().processes == 0).await;
         assert_eq!(place.left(), ["kennel-exec"]);
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_declared_alike_shares_a_session_and_nothing_else_does() {
+async fn only_equal_declarations_share_a_session() {
     let (place, other) = (Place::new(), workspace());
     let sessions = async |dir: &std::path::Path, caps: &Capabilities| {
         place.wrapper.wrap("true", [""; 0], dir, caps).await.unwrap();
@@ -99,7 +88,7 @@ async fn idle_sessions_are_bounded_and_busy_ones_stay() {
     let (mut command, _) =
         place.wrapper.wrap("sh", ["-c", HEARTBEAT], place.path(), &offline()).await.unwrap();
     let mut busy = command.kill_on_drop(true).spawn().unwrap();
-    until("the heart beats", || beats(place.path()) > 2);
+    until("it beats", || beats(place.path()) > 2);
     let mut first = None;
     for number in 0..20 {
         let dir = place.path().join(number.to_string());
@@ -112,7 +101,7 @@ async fn idle_sessions_are_bounded_and_busy_ones_stay() {
     until("it runs on", || beats(place.path()) > before);
     let sockets = place.left().iter().filter(|name| name.ends_with(".sock")).count();
     assert_eq!(sockets, 16, "{:?}", place.left());
-    // One that was not spawned in time says so, and does not run elsewhere.
+    // A wrapped command that is started too late fails. It runs in no other session.
     let output = first.unwrap().output().await.unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no session listens here"), "{output:?}");
@@ -152,7 +141,7 @@ async fn a_session_that_was_killed_is_replaced() {
     let place = Place::new();
     assert_eq!(place.shell(&offline(), "echo well").await, "well");
     crate::session::tree::signal(crate::session::tree::zygote(), nix::sys::signal::Signal::SIGKILL);
-    settled("it is noticed", || place.wrapper.sessions() == 0).await;
+    eventually("it is noticed", || place.wrapper.sessions() == 0).await;
     assert_eq!(place.shell(&offline(), "echo again").await, "again");
 }
 
@@ -171,7 +160,7 @@ async fn twenty_at_once_get_their_own_answers() {
     assert_eq!(place.wrapper.sessions(), 1);
 }
 
-/// What the program does that is killed: wraps, spawns, and says so.
+/// The killed program: it wraps, spawns and prints a line.
 const VICTIM: &str = "KENNEL_VICTIM";
 
 #[test]
@@ -197,10 +186,10 @@ fn a_program_that_was_killed_leaves_nothing_to_the_next() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    until("the heart beats", || beats(dir.path()) > 2);
+    until("it beats", || beats(dir.path()) > 2);
     victim.kill().unwrap();
     victim.wait().unwrap();
-    until("the heart stands still", || is_silent(dir.path()));
+    until("it stops beating", || is_silent(dir.path()));
     let names = || {
         let mut names: Vec<_> =
             fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -229,10 +218,10 @@ fn dropping_the_wrapper_ends_all() {
         let Place { wrapper, runtime, dir } = Place::new();
         let (mut command, _) = wrapper.wrap("sh", ["-c", HEARTBEAT], dir.path(), &offline()).await.unwrap();
         let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-        settled("the heart beats", || beats(dir.path()) > 2).await;
+        eventually("it beats", || beats(dir.path()) > 2).await;
         drop(wrapper);
         assert_eq!(child.wait().await.unwrap().code(), Some(125));
-        settled("no process", || Counts::now().processes == 0).await;
+        eventually("no process", || Counts::now().processes == 0).await;
         let left: Vec<_> = fs::read_dir(runtime.path().join("w")).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "the client: {left:?}");
     });
@@ -266,12 +255,12 @@ fn process_wide_sessions_lie_below_the_usual_directory() {
         assert!(command.status().await.unwrap().success());
         assert_eq!(fs::read_dir(usual.join("wrapped")).unwrap().count(), 3);
         let list = Command::new(crate::support::kennel_path()).args(["session", "list"]).output().unwrap();
-        assert!(!stdout(&list).contains(".sock"), "they are nobody's to name: {list:?}");
+        assert!(!stdout(&list).contains(".sock"), "nobody can name them: {list:?}");
     });
     assert_eq!(fs::read_dir(usual.join("wrapped")).unwrap().count(), 1, "gone with the runtime");
 }
 
-/// Puts a program of its own in the place of the client, wherever it finds one.
+/// Puts a program of its own in the place of the client, if it can reach it.
 const TAKE_OVER: &str = r#"
     for client in $(find "$1" -name kennel-exec 2> /dev/null); do
         cp /bin/false "$client.mine" && mv -f "$client.mine" "$client"
@@ -312,7 +301,7 @@ fn a_runtime_directory_that_commands_could_write_to_is_refused() {
             let error = wrapper.wrap("true", [""; 0], dir.path(), &offline()).await.unwrap_err();
             assert!(error.chain().contains("through a writable grant"), "{}", error.chain());
             assert!(error.remedy().is_some() && wrapper.sessions() == 0);
-            // Elsewhere it is as good as any.
+            // Any other directory will do.
             let (mut command, _) = wrapper.wrap("true", [""; 0], other.path(), &offline()).await.unwrap();
             assert!(command.status().await.unwrap().success());
         }

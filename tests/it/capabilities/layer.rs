@@ -1,4 +1,4 @@
-//! Where the host holds nothing back, nothing that must be held runs.
+//! If the host cannot confine a command that must be confined, nothing runs.
 
 use std::{fs, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 
 use super::offline;
 use crate::{
-    listen::runtime,
+    serve::runtime,
     support::{has, is_alone, patient, require, workspace},
 };
 
@@ -15,7 +15,7 @@ use crate::{
 fn without_namespaces_it_is_refused_with_a_remedy() {
     require!(has("unshare"), "unshare of util-linux");
     let exe = std::env::current_exe().unwrap();
-    // From in there the link in /proc cannot be followed.
+    // Inside, the link in /proc cannot be followed.
     let enter = format!(
         "shift; exec unshare --user --map-root-user \
          sh -c 'echo 0 > /proc/sys/user/max_user_namespaces; exec \"$@\"' sh {} \"$@\"",

@@ -1,4 +1,4 @@
-//! Timeout and output cap hold in every layer.
+//! The timeout and the output cap hold in every layer.
 
 use std::{fs, time::Duration};
 
@@ -67,7 +67,7 @@ async fn output_beyond_the_cap_is_dropped_and_counted() {
     }
 }
 
-/// Not a cap that nothing fits in, or a time that is up at once.
+/// A cap of zero or a timeout of zero is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_that_no_policy_could_have_are_errors() {
     let place = Place::new();
@@ -94,7 +94,7 @@ async fn dropping_the_future_kills_it() {
             output = run(&place, &caps, &script, &limits) => panic!("{output:?}"),
             () = async { while beats(place.path()) < before + 3 { tokio::time::sleep(Duration::from_millis(5)).await } } => {}
         }
-        until("the heart stands still", || is_silent(place.path()));
+        until("it stops beating", || is_silent(place.path()));
     }
 }
 
@@ -135,7 +135,7 @@ fn a_hundred_runs_leave_no_process_and_no_handler() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_behind_ends_with_it() {
+async fn background_processes_end_with_the_run() {
     let place = Place::new();
     for caps in both() {
         let script = format!("({HEARTBEAT}) & until [ -s beat ]; do sleep 0.01; done; echo done");
@@ -147,7 +147,7 @@ async fn what_is_left_behind_ends_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn programs_that_cannot_run_say_which_way() {
+async fn the_error_says_why_a_program_cannot_run() {
     let place = Place::new();
     fs::write(place.path().join("plain"), "no program").unwrap();
     for caps in both() {

@@ -1,4 +1,4 @@
-//! The terminal that `--tty` is typed at.
+//! The terminal that the user of `--tty` types at.
 
 use std::{fs, fs::File, io::Write, os::fd::AsFd, process::Stdio};
 
@@ -14,7 +14,7 @@ use nix::{
 
 use super::unread::on_terminals;
 use crate::{
-    listen::{Hosted, signal},
+    serve::{Hosted, signal},
     support::{ends, until, workspace},
 };
 
@@ -22,7 +22,7 @@ fn is_raw(terminal: impl AsFd) -> bool {
     !tcgetattr(terminal).unwrap().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ISIG)
 }
 
-/// It is its controlling terminal all the same.
+/// It is still the controlling terminal of the command.
 #[test]
 fn control_c_reaches_a_command_that_has_no_descriptor_of_its_terminal() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
@@ -32,7 +32,7 @@ fn control_c_reaches_a_command_that_has_no_descriptor_of_its_terminal() {
     for (command, place) in on_terminals(dir.path(), &session, script).iter_mut().zip(places) {
         let pty = openpty(None, None).unwrap();
         let mut child = command.stdin(pty.slave).stdout(Stdio::null()).spawn().unwrap();
-        until("it has let go of its terminal", || place.join("closed").exists());
+        until("it has closed its terminal", || place.join("closed").exists());
         until("ours is raw", || is_raw(&pty.master));
         File::from(pty.master.try_clone().unwrap()).write_all(b"\x03").unwrap();
         assert_eq!(ends("it is interrupted", &mut child).code(), Some(5));
@@ -40,9 +40,9 @@ fn control_c_reaches_a_command_that_has_no_descriptor_of_its_terminal() {
     }
 }
 
-/// The shell around it has the terminal meanwhile, with modes of its own.
+/// Meanwhile the shell around it has the terminal, with modes of its own.
 #[test]
-fn a_terminal_is_given_back_to_who_stops_us_and_is_raw_again_when_we_are_continued() {
+fn a_stopped_kennel_gives_the_terminal_back_and_takes_it_again() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     let script = "trap 'stty size > size' WINCH; echo > size; while :; do sleep 0.05; done";
     let places = [dir.path(), session.workspace.path()];
@@ -58,10 +58,10 @@ fn a_terminal_is_given_back_to_who_stops_us_and_is_raw_again_when_we_are_continu
             let stopped = || waitpid(pid, Some(WaitPidFlag::WUNTRACED | WaitPidFlag::WNOHANG)).unwrap();
             until("it is stopped", || stopped() != WaitStatus::StillAlive);
             if stops == Signal::SIGTSTP {
-                assert!(!is_raw(&pty.master), "nobody else may put it back");
+                assert!(!is_raw(&pty.master), "no other process may put it back");
             }
             tcsetattr(&pty.master, SetArg::TCSANOW, &before).unwrap();
-            // It is not told of this: whoever has the terminal is.
+            // The command is not told of this. The shell, which has the terminal, is.
             kennel::Terminal::set_size(&pty.master, rows, 120).unwrap();
             signal(&child, Signal::SIGCONT);
             until("ours is raw again", || is_raw(&pty.master));

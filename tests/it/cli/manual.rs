@@ -21,7 +21,7 @@ fn completions_are_scripts_that_know_the_verbs() {
             assert!(text.contains(word), "{shell}: {word}");
         }
     }
-    // Words of a flag are offered as such, not files.
+    // The words that a flag takes are offered, not files.
     let bash = stdout(&kennel(&["completions", "bash"]));
     for words in ["read-only repo-write no-network full-dev ci-only", "none proxy host", "refuse degrade"] {
         assert!(bash.contains(&format!("compgen -W \"{words}\"")), "{words}");

@@ -1,4 +1,4 @@
-//! What a command writes and what is called after it, on the way through Kennel.
+//! The output of a command and Kennel's own lines, on their way through Kennel.
 
 use std::{
     fs::{self, File},
@@ -16,14 +16,14 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
-    listen::{Hosted, signal},
+    serve::{Hosted, signal},
     support::{
         TempDir, ends, full_pipe, kennel, kennel_path, patient_flag, payload_path, report, stderr, until,
         workspace,
     },
 };
 
-/// Both ways through Kennel: `kennel run`, and `kennel exec` in a session.
+/// Both ways to run: `kennel run`, and `kennel exec` in a session.
 pub(super) enum Way {
     Run,
     Exec(Box<Hosted>),
@@ -34,7 +34,7 @@ impl Way {
         [Self::Run, Self::Exec(Box::new(Hosted::start(&[])))]
     }
 
-    /// The command, not yet started, and where it runs.
+    /// The command, not yet started, and the place where it runs.
     pub(super) fn command(&self, dir: &Path, json: &str, script: &str) -> (PathBuf, Command) {
         let shell = ["sh", "-c", script];
         match self {
@@ -46,7 +46,7 @@ impl Way {
         }
     }
 
-    /// What comes of a command that writes, where its output passes through Kennel because it is reported.
+    /// The result of a command whose output passes through Kennel, because Kennel captures it for the report.
     fn writing(&self, script: &str, stdout: impl Into<Stdio>) -> (Option<i32>, String, Value) {
         let dir = workspace();
         let file = dir.path().join("report.json");
@@ -63,7 +63,8 @@ pub(super) fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
-/// Sends signals until it has ended: the first may still reach the command, whose last word it was.
+/// Sends signals until the process has ended. The first signal may still reach the command, which has just written
+/// its last output.
 pub(super) fn is_ended_by_signals(child: &mut Child) {
     until("it ends when it is told to", || {
         signal(child, Signal::SIGTERM);
@@ -72,17 +73,17 @@ pub(super) fn is_ended_by_signals(child: &mut Child) {
     });
 }
 
-/// Puts something in a protected place, which is undone and told.
+/// Creates a file at a protected path. Kennel removes it and reports it.
 const PROTECTED: &str = "mkdir -p .git/hooks; echo x > .git/hooks/pre-commit; echo out";
 
 #[test]
-fn output_that_cannot_be_written_is_not_lost_in_silence() {
+fn output_that_cannot_be_written_is_reported() {
     for way in Way::both() {
         let (status, said, report) = way.writing(PROTECTED, full());
         let line = "write to stdout what the command wrote: No space left on device";
         assert_eq!((status, &report["exit_code"]), (Some(125), &125.into()), "{said} {report}");
         assert!(said.contains(line) && said.contains("denied by protected_paths"), "{said}");
-        // It ran, and the report tells of it.
+        // The command ran, and the report says so.
         assert_eq!((&report["ended"], &report["stdout_bytes"]), (&"exited".into(), &4.into()), "{report}");
         assert_eq!((&report["truncated"], &report["failure"]["message"]), (&true.into(), &line.into()));
         assert!(!report["denials"].as_array().unwrap().is_empty(), "{report}");
@@ -100,7 +101,7 @@ fn a_full_stdout_has_the_hint_to_make_room_there() {
 }
 
 #[test]
-fn what_was_refused_is_said_although_the_report_is_lost() {
+fn denials_are_reported_even_if_the_report_is_lost() {
     for way in Way::both() {
         let dir = workspace();
         let (place, mut command) = way.command(dir.path(), "/dev/full", PROTECTED);
@@ -114,11 +115,11 @@ fn what_was_refused_is_said_although_the_report_is_lost() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_who_does_not_read() {
+fn a_signal_ends_the_wait_for_a_reader_that_does_not_read() {
     for way in Way::both() {
         let dir = workspace();
         let file = dir.path().join("report.json");
-        // More than one pipe takes, less than two.
+        // More than one pipe holds, less than two.
         let script = "head -c 100000 /dev/zero; touch done";
         let (place, mut command) = way.command(dir.path(), file.to_str().unwrap(), script);
         let (_reader, writer) = io::pipe().unwrap();
@@ -158,7 +159,7 @@ fn a_command_that_gave_its_output_to_another_ends_by_itself() {
     assert_eq!(holder.wait_with_output().unwrap().stdout, b"ok\n", "it held it all the time");
 }
 
-/// What is a submodule's repository to git, by a name that a command could have chosen.
+/// A repository that git takes for one of a submodule, with a name that a command could have chosen.
 fn submodule(workspace: &Path, name: &str) -> PathBuf {
     let module = workspace.join(".git/modules").join(name);
     for inner in ["objects", "refs"] {
@@ -182,9 +183,9 @@ fn names_of_files_say_nothing_in_our_place() {
     assert!(!denials.is_empty() && shown("subject") && shown("reason"), "{said}");
 }
 
-/// What an earlier command left is told of before the next one has done anything.
+/// Kennel reports what an earlier command left before the next command has done anything.
 #[test]
-fn names_that_were_left_say_nothing_in_our_place() {
+fn names_of_earlier_files_say_nothing_in_our_place() {
     let told = |name: &str, flags: &[&str]| {
         let dir = workspace();
         let module = submodule(dir.path(), name);
@@ -211,7 +212,7 @@ fn names_that_were_left_say_nothing_in_our_place() {
     assert!(plain(said["failure"]["message"].as_str().unwrap()), "{said}");
 }
 
-/// A run that is denied something, with that as its stderr.
+/// A run with a denial, with this file as its stderr.
 fn denied(stderr: impl Into<Stdio>) -> (TempDir, Child) {
     let dir = workspace();
     let hooks = submodule(dir.path(), "m").join("hooks");
@@ -221,11 +222,11 @@ fn denied(stderr: impl Into<Stdio>) -> (TempDir, Child) {
 }
 
 #[test]
-fn a_denial_is_told_although_the_command_filled_stderr() {
+fn a_denial_is_reported_even_if_the_command_filled_stderr() {
     let (mut reader, writer) = full_pipe();
     let (dir, mut child) = denied(writer);
     until("the command ran", || dir.path().join("ran").exists());
-    // Time for the line to be lost in.
+    // Time in which the line could be lost.
     thread::sleep(Duration::from_secs(2));
     let mut said = String::new();
     reader.read_to_string(&mut said).unwrap();
@@ -244,18 +245,18 @@ fn a_stderr_that_nobody_reads_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn a_command_whose_reader_is_gone_is_told() {
+fn a_command_without_a_reader_gets_sigpipe() {
     for way in Way::both() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
-        // It would not end by itself; how it was ended says whether it was told.
+        // The command would not end by itself. Its end shows whether it was told.
         let (status, said, report) = way.writing("exec timeout 20 yes", writer);
         assert_eq!((status, &report["exit_code"]), (Some(128 + 13), &(128 + 13).into()), "{said} {report}");
     }
 }
 
 #[test]
-fn a_pipe_that_somebody_made_non_blocking_gets_all() {
+fn a_non_blocking_pipe_gets_all_output() {
     for way in Way::both() {
         let (mut reader, writer) = io::pipe().unwrap();
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();

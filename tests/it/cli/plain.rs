@@ -1,4 +1,4 @@
-//! What is typed or written wrongly is answered plainly: the thing, where it stands, and what would be right.
+//! Mistakes in flags and policies get a plain answer: the value, its place, and a correct form.
 
 use std::{
     ffi::OsStr,
@@ -10,7 +10,7 @@ use std::{
 
 use super::cli;
 use crate::{
-    listen::Hosted,
+    serve::Hosted,
     support::{has, kennel, kennel_path, refused, require, require_ci_only, stderr, stdout, workspace},
 };
 
@@ -60,14 +60,14 @@ fn a_workspace_is_named_without_a_dot() {
 }
 
 #[test]
-fn text_that_is_none_is_named() {
+fn text_that_is_not_utf8_is_named() {
     let dir = workspace();
     for (flag, value) in [("--ro", &b"/tmp/\xff"[..]), ("--setenv", b"A=\xff"), ("--profile", b"\xff")] {
         let mut run = Command::new(kennel_path());
         run.current_dir(dir.path()).args(["run", flag]).arg(OsStr::from_bytes(value)).args(["--", "true"]);
         is_refused(&run.output().unwrap(), "is not UTF-8");
     }
-    // What comes behind the dashes is the command's.
+    // Everything after the dashes belongs to the command.
     let mut run = kennel(dir.path(), &[], &["printf", "%s"]);
     assert_eq!(run.arg(OsStr::from_bytes(b"\xff")).output().unwrap().stdout, b"\xff");
 }
@@ -104,7 +104,7 @@ fn an_empty_policy_is_no_policy() {
 }
 
 #[test]
-fn a_mount_is_told_by_its_number_and_its_fields() {
+fn an_invalid_mount_is_named_by_number_and_field() {
     let (dir, beside) = (workspace(), workspace());
     for (name, text, words) in [
         (
@@ -131,7 +131,7 @@ fn a_mount_is_told_by_its_number_and_its_fields() {
 }
 
 #[test]
-fn ci_only_refuses_what_it_would_not_heed() {
+fn ci_only_refuses_settings_that_it_would_ignore() {
     let (dir, beside) = (workspace(), workspace());
     let said = refused(dir.path(), &["--profile", "ci-only", "--env", "inherit"]);
     assert!(said.contains("env.base `inherit`: profile ci-only has a fixed environment"), "{said}");
@@ -142,7 +142,7 @@ fn ci_only_refuses_what_it_would_not_heed() {
         "require.keyring `if_available`: profile ci-only requires everything",
     );
     require_ci_only!();
-    // And the hints of what it refuses can be followed.
+    // The hints of these refusals work.
     let said = refused(dir.path(), &["--profile", "ci-only", "--cpu-time", "1s"]);
     assert!(said.contains("do without the limit, or choose another profile"), "{said}");
     assert!(!said.contains("if_available"), "{said}");
@@ -157,7 +157,7 @@ fn the_workspace_is_made_writable_by_its_profile() {
     assert!(said.contains("the profile says whether the workspace is writable (--profile)"), "{said}");
 }
 
-/// `kennel ARGUMENTS…` of a shell, in the workspace.
+/// `kennel ARGUMENTS…` run by a shell, in the workspace.
 fn bash(workspace: &Path, script: &str) -> Output {
     let mut bash = Command::new("bash");
     bash.env("LC_ALL", "C")
@@ -180,7 +180,7 @@ fn a_policy_may_come_by_a_descriptor() {
     let close = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-;";
     let script = format!("{close} $K run --policy /dev/fd/9 -- true");
     is_refused(&bash(dir.path(), &script), "read /dev/fd/9: Bad file descriptor");
-    // Nor are those that kennel has opened itself.
+    // Nor are descriptors that kennel has opened itself.
     for number in 3..=9 {
         let script = format!("{close} $K op /absent x --json /dev/fd/{number}");
         is_refused(&bash(dir.path(), &script), &format!("report /dev/fd/{number}: Bad file descriptor"));
@@ -202,9 +202,9 @@ fn a_log_may_come_by_a_descriptor_of_a_file() {
 }
 
 #[test]
-fn a_session_takes_its_policy_from_a_descriptor_and_lets_go_of_it() {
+fn a_session_reads_its_policy_from_a_descriptor_and_closes_it() {
     require!(has("bash"), "bash");
-    let (dir, runtime) = (workspace(), crate::listen::runtime());
+    let (dir, runtime) = (workspace(), crate::serve::runtime());
     let script = "export XDG_RUNTIME_DIR=$0; $K session start --name d --policy <(echo 'hostname = \"given\"') && \
                   $K exec d -- uname -n; $K session stop d";
     let mut bash = Command::new("bash");
@@ -214,7 +214,7 @@ fn a_session_takes_its_policy_from_a_descriptor_and_lets_go_of_it() {
 }
 
 #[test]
-fn a_directory_is_no_stream() {
+fn a_directory_cannot_be_a_stream() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     let directory = || File::open("/usr").unwrap();
     for flags in [&["-q"][..], &["--max-output", "1M", "--explain"], &["--json", "/dev/null"]] {
@@ -228,7 +228,7 @@ fn a_directory_is_no_stream() {
                 &format!("{stream} of the command: Is a directory\nkennel: hint: give it a file"),
             );
         }
-        // There is nowhere to say it.
+        // There is no place for a message.
         let code = touch().stderr(directory()).output().unwrap().status.code();
         assert_eq!(code, Some(125), "{flags:?}");
     }
@@ -247,7 +247,7 @@ fn an_audit_log_may_lie_beside_the_workspace() {
     let run = |log: &str| kennel(&dir, &["--audit", log], &["true"]).output().unwrap();
     assert_eq!(run("../log").status.code(), Some(0), "{:?}", run("../log"));
     assert!(above.path().join("log").exists());
-    // In the place of these commands could put a link.
+    // Commands could put a link in the place of these.
     for log in ["log", "sub/../log", "sub/../../log", "../w/log"] {
         is_refused(&run(log), "it is reached through a writable grant");
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::{ends, kennel, report, require, stderr, workspace, workspace_in};
 
-/// Checks every key of the report; answers it.
+/// Checks every key of the report and returns it.
 fn has_every_key(report: &Value) -> &Value {
     let object = report.as_object().unwrap();
     let mut keys: Vec<&str> = object.keys().map(String::as_str).collect();
@@ -40,7 +40,7 @@ fn has_every_key(report: &Value) -> &Value {
     report
 }
 
-/// What a report of a command that has run has besides.
+/// More keys of the report of a command that ran.
 fn has_run(report: &Value) {
     has_every_key(report);
     for key in ["user_us", "system_us", "max_rss_bytes", "killed"] {
@@ -162,9 +162,9 @@ fn report_can_go_to_a_pipe() {
     has_run(&serde_json::from_slice(&output.stderr).unwrap());
 }
 
-/// An earlier command can leave anything in the workspace.
+/// An earlier command can leave any kind of file in the workspace.
 #[test]
-fn a_pipe_in_the_place_of_the_report_is_refused_and_not_waited_for() {
+fn a_pipe_in_the_place_of_the_report_is_refused_at_once() {
     let dir = workspace();
     let made = kennel(dir.path(), &[], &["mkfifo", "report.json"]).status().unwrap();
     assert!(made.success());
@@ -178,7 +178,7 @@ fn a_pipe_in_the_place_of_the_report_is_refused_and_not_waited_for() {
     }
 }
 
-/// /dev/shm is anybody's, whatever it lies below.
+/// Everybody can write to /dev/shm, wherever it is.
 #[test]
 fn a_report_in_shared_memory_is_a_file_like_others() {
     require!(Path::new("/dev/shm").is_dir(), "/dev/shm");
@@ -211,7 +211,7 @@ fn a_report_can_go_to_a_descriptor_or_a_device() {
     let (dir, beside) = (workspace(), workspace());
     let log = beside.path().join("log");
     fs::write(&log, "before\n").unwrap();
-    // `kennel run` with that behind descriptor 3.
+    // Runs `kennel run` with this as descriptor 3.
     let run = |path: &str, third: Stdio| {
         let command = kennel(dir.path(), &["--json", path], &["true"]);
         let mut shell = Command::new("sh");

@@ -21,7 +21,7 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
-    listen::{at, runtime, signal},
+    serve::{at, runtime, signal},
     support::{
         HEARTBEAT, beats, ends, has, is_root, is_silent, kennel_path, require, stderr, stdout, until,
         workspace,
@@ -113,17 +113,17 @@ fn session_is_started_listed_used_and_stopped() {
 }
 
 #[test]
-fn list_is_whole_or_an_error() {
+fn list_is_complete_or_an_error() {
     let session = Background::start(&[]);
     let list = || session.session(&["list", "--json"]);
     let directory = session.runtime.path().join("kennel");
     let mode = |mode| fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
-    // With which no client of ours can talk.
+    // A process that listens there and that no client of ours can talk to.
     let _other = UnixListener::bind(directory.join("x.sock")).unwrap();
     let output = list();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(stderr(&output).contains("x.sock: ") && stdout(&output).contains("\"s\""), "{output:?}");
-    // Root can look into the second.
+    // Root can read the second directory.
     let refused = if is_root() { &[0o777][..] } else { &[0o777, 0o400, 0o000] };
     for &refused in refused {
         mode(refused);
@@ -146,7 +146,7 @@ fn stop_ends_what_runs() {
     let session = Background::start(&[]);
     let mut child =
         session.command(&["exec", "s", "--", "sh", "-c", HEARTBEAT]).stderr(Stdio::null()).spawn().unwrap();
-    until("the heart beats", || beats(session.workspace.path()) > 2);
+    until("it beats", || beats(session.workspace.path()) > 2);
     assert!(session.session(&["stop", "s"]).status.success());
     assert!(is_silent(session.workspace.path()), "when stop returns, nothing runs");
     assert_eq!(child.wait().unwrap().code(), Some(125));
@@ -170,7 +170,7 @@ fn start_that_fails_says_why_and_leaves_nothing() {
 }
 
 #[test]
-fn start_that_cannot_say_where_leaves_nothing() {
+fn start_that_cannot_print_its_socket_leaves_nothing() {
     let (dir, runtime) = (workspace(), runtime());
     let full = File::options().write(true).open("/dev/full").unwrap();
     let (reader, unread) = std::io::pipe().unwrap();
@@ -187,9 +187,9 @@ fn start_that_cannot_say_where_leaves_nothing() {
 }
 
 #[test]
-fn background_session_holds_nothing_of_its_starter() {
+fn background_session_holds_no_descriptor_of_its_starter() {
     let session = Background { workspace: workspace(), runtime: runtime() };
-    // A pipe as descriptor 9: its end comes when nobody holds it any more.
+    // A pipe as descriptor 9. Its end comes when no process holds it any more.
     let line = "exec 9>&1; \"$@\" >/dev/null 2>&1";
     let output = Command::new("sh")
         .args(["-c", line, "sh"])
@@ -213,7 +213,7 @@ fn background_session_holds_nothing_of_its_starter() {
 }
 
 #[test]
-fn host_that_is_terminated_cleans_up() {
+fn terminated_host_cleans_up() {
     let session = Background::start(&[]);
     let pid = session.pid();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
@@ -293,19 +293,19 @@ fn signals_to_exec_reach_the_command() {
     signal(&child, Signal::SIGTERM);
     assert_eq!(child.wait().unwrap().code(), Some(9), "what exec was started to ignore is not passed on");
     let mut child = start(HEARTBEAT);
-    until("the heart beats", || beats(dir) > 2);
+    until("it beats", || beats(dir) > 2);
     signal(&child, Signal::SIGTSTP);
-    until("the heart stands still", || is_silent(dir));
+    until("it stops beating", || is_silent(dir));
     signal(&child, Signal::SIGCONT);
     let before = beats(dir);
-    until("the heart beats again", || beats(dir) > before + 2);
+    until("it beats again", || beats(dir) > before + 2);
     child.kill().unwrap();
     child.wait().unwrap();
-    until("the heart stands still for good", || is_silent(dir));
+    until("it stops beating for good", || is_silent(dir));
 }
 
-/// Runs `kennel exec s --tty -- sh -c SCRIPT` on a terminal; answers the status and what was shown. `talk` is called with
-/// what was seen so far, and answers what to type.
+/// Runs `kennel exec s --tty -- sh -c SCRIPT` on a terminal. Returns the status and the shown text. `talk` gets the
+/// text so far and returns what to type.
 fn on_terminal(
     session: &Background,
     script: &str,
@@ -332,7 +332,7 @@ fn on_terminal(
     loop {
         assert!(start.elapsed() < patient(Duration::from_secs(15)), "still running: {seen:?}");
         let mut more = [PollFd::new(master.as_fd(), PollFlags::POLLIN)];
-        // A signal of another test's cuts it short.
+        // A signal of another test interrupts the read.
         if poll(&mut more, PollTimeout::from(50u8)).is_ok_and(|count| count > 0) {
             let mut bytes = [0; 4096];
             let count = master.read(&mut bytes).unwrap();
@@ -370,7 +370,7 @@ fn exec_on_a_terminal_is_a_window_onto_it() {
     assert!(status == Some(0) && seen.ends_with("4999\n5000\nlast\n") && seen.lines().count() == 5001);
 }
 
-/// `kennel exec s --tty` on a terminal that nobody has read yet, and that has had the time to be full.
+/// `kennel exec s --tty` on a terminal that nobody reads and that has had time to fill up.
 fn on_unread_terminal(session: &Background, script: &str, flags: OFlag) -> (Child, File, File) {
     let pty = openpty(None, None).unwrap();
     let (master, peer) = (File::from(pty.master), File::from(pty.slave));
@@ -395,7 +395,7 @@ fn exec_on_a_terminal_that_nobody_reads_waits_for_it_and_passes_signals_on() {
         let (mut child, mut master, peer) = on_unread_terminal(&session, "seq 1 60000; echo last", flags);
         let reader = std::thread::spawn(move || {
             let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
-            // It ends when nobody has the other side any more.
+            // It ends when nobody holds the other side any more.
             while let Ok(count @ 1..) = master.read(&mut bytes) {
                 seen.extend_from_slice(&bytes[..count]);
             }
@@ -436,7 +436,7 @@ fn help_is_enough_to_succeed() {
 }
 
 #[test]
-fn a_session_explains_to_each_client_what_its_command_was_refused() {
+fn a_session_explains_to_each_client_its_own_refusals() {
     let background = Background::start(&["--explain"]);
     let output = background.exec(&[], &["sh", "-c", "unshare -U true; LC_ALL=C touch /usr/x"]);
     let said = stderr(&output);

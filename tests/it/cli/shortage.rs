@@ -1,4 +1,5 @@
-//! A command that leaves no process to its user: what it did is undone and said, and its output arrives.
+//! A command that uses up all processes of its user: Kennel still undoes and reports its changes and passes its
+//! output on.
 
 use std::{
     fs,
@@ -12,22 +13,22 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde_json::Value;
 
 use crate::{
-    listen::Hosted,
+    serve::Hosted,
     support::{has, kennel, only_as_user, require, stderr, until, workspace},
 };
 
-/// As if the user of process `pid` had as many processes as he may: it gets no thread any more.
+/// Acts as if the user of process `pid` had used up all processes: `pid` gets no new thread.
 fn let_it_have_no_thread(pid: u32) {
     let status = Command::new("prlimit").args(["--pid", &pid.to_string(), "--nproc=1"]).status().unwrap();
     assert!(status.success());
 }
 
-/// Waits for the test, then does what is undone and writes a lot.
+/// Waits for the test, then creates a protected path and writes a lot.
 const WAITS: &str = "touch ready; while ! test -e go; do sleep 0.02; done; \
                      mkdir -p .git/hooks; echo x > .git/hooks/pre-commit; yes | head -c 300000";
 
 #[test]
-fn a_command_that_uses_up_all_processes_ends_as_any() {
+fn a_command_that_uses_up_all_processes_ends_normally() {
     only_as_user!();
     require!(has("prlimit"), "prlimit of util-linux");
     for blocks in [true, false] {
@@ -43,7 +44,7 @@ fn a_command_that_uses_up_all_processes_ends_as_any() {
         until("the command runs", || dir.path().join("ready").exists());
         let_it_have_no_thread(child.id());
         fs::write(dir.path().join("go"), "").unwrap();
-        // So that the pipe is full before.
+        // The pipe is full before.
         thread::sleep(Duration::from_millis(500));
         let mut all = Vec::new();
         reader.read_to_end(&mut all).unwrap();
@@ -57,7 +58,7 @@ fn a_command_that_uses_up_all_processes_ends_as_any() {
 }
 
 #[test]
-fn a_session_without_a_thread_to_spare_says_so_and_lives_on() {
+fn a_session_that_gets_no_thread_reports_it_and_lives_on() {
     only_as_user!();
     require!(has("prlimit"), "prlimit of util-linux");
     let session = Hosted::start(&[]);

@@ -1,4 +1,5 @@
-//! Output that nobody reads, or that cannot be written: Kennel ends, by itself or when it is told to, and says what it can.
+//! If nobody reads the output, or it cannot be written, Kennel ends by itself or on a signal, and reports what it
+//! can.
 
 use std::{
     fs::{self, File},
@@ -23,17 +24,17 @@ use serde_json::Value;
 
 use super::output::{Way, full, is_ended_by_signals};
 use crate::{
-    listen::{Hosted, runtime, signal},
+    serve::{Hosted, runtime, signal},
     support::{
         by_env, ends, full_pipe, has, kennel, kennel_path, patient, patient_flag, payload_path, quiet,
         require, stderr, stdout, until, workspace,
     },
 };
 
-/// More than one pipe takes, less than two.
+/// More than one pipe holds, less than two.
 const WRITES: &str = "head -c 100000 /dev/zero";
 
-/// A pipe that takes nothing more, and makes its writer wait.
+/// A full pipe whose writer blocks.
 fn full_blocking_pipe() -> (io::PipeReader, PipeWriter) {
     let (reader, writer) = full_pipe();
     fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
@@ -41,7 +42,7 @@ fn full_blocking_pipe() -> (io::PipeReader, PipeWriter) {
 }
 
 #[test]
-fn a_signal_ends_the_wait_also_where_nobody_reads_what_is_said() {
+fn a_signal_ends_the_wait_for_a_reader_of_stderr() {
     for way in Way::both() {
         let dir = workspace();
         let file = dir.path().join("report.json");
@@ -53,7 +54,7 @@ fn a_signal_ends_the_wait_also_where_nobody_reads_what_is_said() {
         signal(&child, Signal::SIGTERM);
         thread::sleep(Duration::from_millis(200));
         signal(&child, Signal::SIGTERM);
-        // What it has to say waits for ten seconds.
+        // Kennel waits ten seconds to write its lines.
         ends("it was told to", &mut child);
         let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!(report["truncated"], true, "{report}");
@@ -61,7 +62,7 @@ fn a_signal_ends_the_wait_also_where_nobody_reads_what_is_said() {
 }
 
 #[test]
-fn what_stderr_does_not_take_is_no_failure() {
+fn a_full_stderr_is_no_failure() {
     let dir = workspace();
     let file = dir.path().join("report.json");
     let start = |script: &str, to: Stdio| {
@@ -76,7 +77,7 @@ fn what_stderr_does_not_take_is_no_failure() {
     };
     reported(&mut start("echo x >&2", full().into()));
     let (_reader, writer) = io::pipe().unwrap();
-    // A signal that comes too early is not the command's end.
+    // An early signal does not count as the end of the command.
     let script = format!("trap '' TERM; {{ {WRITES}; }} >&2; touch done");
     let mut child = start(&script, writer.into());
     until("the command is at its end", || dir.path().join("done").exists());
@@ -102,7 +103,7 @@ fn a_stderr_that_blocks_and_that_nobody_reads_does_not_hold_up_the_end() {
     }
 }
 
-/// Sends these to commands whose output nobody reads; the first one ends them.
+/// Sends these signals to commands whose output nobody reads. The first one ends them.
 fn ends_by(signals: &[Signal]) {
     for way in Way::both() {
         let dir = workspace();
@@ -111,7 +112,7 @@ fn ends_by(signals: &[Signal]) {
         let (_reader, writer) = io::pipe().unwrap();
         let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         until("the command runs", || place.join("ran").exists());
-        // So that the pipe is full.
+        // The pipe is full by then.
         thread::sleep(patient(Duration::from_millis(500)));
         signals.iter().for_each(|&number| signal(&child, number));
         assert_eq!(ends("it was told to", &mut child).code(), Some(128 + 15));
@@ -131,7 +132,7 @@ fn a_signal_that_ended_the_command_is_not_hidden_by_a_later_one() {
     ends_by(&[Signal::SIGTERM, Signal::SIGCONT, Signal::SIGWINCH]);
 }
 
-/// What a command of its own terminal comes to, whose output goes elsewhere.
+/// The result of a command on a terminal of its own whose output goes to another place.
 fn shown_on(stdout: impl Into<Stdio>, mut kennel: Command) -> Output {
     let pty = openpty(None, None).unwrap();
     let stdin: OwnedFd = pty.slave;
@@ -146,7 +147,7 @@ pub(super) fn on_terminals(dir: &Path, session: &Hosted, script: &str) -> [Comma
     on_terminals_with([&[], &[]], dir, session, script)
 }
 
-/// With more flags each.
+/// The same with more flags for each.
 fn on_terminals_with(
     [of_run, of_exec]: [&[&str]; 2],
     dir: &Path,
@@ -160,7 +161,7 @@ fn on_terminals_with(
 }
 
 #[test]
-fn what_cannot_be_shown_is_told() {
+fn output_that_cannot_be_shown_is_reported() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     for command in on_terminals(dir.path(), &session, "seq 50000; exit 3") {
         let output = shown_on(full(), command);
@@ -169,9 +170,9 @@ fn what_cannot_be_shown_is_told() {
     }
 }
 
-/// How it ended counts for more than what became of its output; the report has our own status.
+/// The end of the command counts for more than the fate of its output. The report has our own status.
 #[test]
-fn what_cannot_be_shown_hides_neither_a_timeout_nor_a_signal() {
+fn output_that_cannot_be_shown_hides_neither_a_timeout_nor_a_signal() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     let time = patient_flag(Duration::from_secs(1));
     let (timed_out, exited) = (("timed_out", 124), ("exited", 125));
@@ -196,9 +197,9 @@ fn what_cannot_be_shown_hides_neither_a_timeout_nor_a_signal() {
     }
 }
 
-/// The command's terminal is that all the same: it is not hung up, and can be opened again.
+/// The terminal stays the command's: it is not hung up, and can be opened again.
 #[test]
-fn a_terminal_that_nobody_has_open_for_a_while_is_shown_on() {
+fn a_terminal_that_is_closed_for_a_while_is_shown_afterwards() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     let closed = "exec </dev/null >/dev/null 2>&1; sleep 0.5";
     let opened = "exec </dev/tty >/dev/tty 2>&1; sleep 0.3";
@@ -212,9 +213,9 @@ fn a_terminal_that_nobody_has_open_for_a_while_is_shown_on() {
     }
 }
 
-/// A pager may be read for any time.
+/// A reader such as a pager may pause for any time.
 #[test]
-fn a_reader_that_pauses_gets_all_that_was_shown() {
+fn a_reader_that_pauses_gets_all_output() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     let slow = on_terminals(dir.path(), &session, "seq 200").map(|mut command| {
         thread::spawn(move || {
@@ -222,7 +223,7 @@ fn a_reader_that_pauses_gets_all_that_was_shown() {
             let pty = openpty(None, None).unwrap();
             let mut child = command.stdin(pty.slave).stdout(writer).spawn().unwrap();
             drop(command);
-            // Longer than a terminal is waited for that takes nothing.
+            // Longer than Kennel waits for a terminal that takes nothing.
             thread::sleep(Duration::from_secs(7));
             let mut all = String::new();
             reader.read_to_string(&mut all).unwrap();
@@ -234,14 +235,14 @@ fn a_reader_that_pauses_gets_all_that_was_shown() {
     }
 }
 
-/// A terminal that takes nothing more, and says so instead of waiting.
+/// A full terminal that refuses writes instead of blocking.
 fn full_terminal() -> OpenptyResult {
     let pty = openpty(None, None).unwrap();
     fcntl(&pty.slave, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
     let mut raw = tcgetattr(&pty.slave).unwrap();
     cfmakeraw(&mut raw);
     tcsetattr(&pty.slave, SetArg::TCSANOW, &raw).unwrap();
-    // What it has taken is on its way for a moment, and makes room.
+    // The terminal passes on what it took, which makes room for a moment.
     until("it is full", || {
         let was_full = write(&pty.slave, b".").is_err();
         while write(&pty.slave, &[b'.'; 64]).is_ok() || write(&pty.slave, b".").is_ok() {}
@@ -252,7 +253,7 @@ fn full_terminal() -> OpenptyResult {
 }
 
 #[test]
-fn what_a_terminal_does_not_take_is_told() {
+fn output_that_a_terminal_does_not_take_is_reported() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     let unread = on_terminals(dir.path(), &session, "echo x").map(|mut command| {
         let pty = full_terminal();
@@ -268,7 +269,7 @@ fn what_a_terminal_does_not_take_is_told() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_for_who_does_not_read_what_is_shown() {
+fn a_signal_ends_the_wait_for_a_reader_of_the_terminal() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     let files = ["of_run", "of_exec"].map(|name| dir.path().join(name));
     let flags = files.each_ref().map(|file| ["--json", file.to_str().unwrap()]);
@@ -326,12 +327,12 @@ fn a_command_that_gave_its_terminal_to_another_ends_by_itself() {
 }
 
 #[test]
-fn a_terminal_that_is_gone_is_gone_for_the_command() {
+fn a_hangup_reaches_the_command() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     let script = "trap '' HUP; touch ran; cat; touch over";
     let places = [dir.path(), session.workspace.path()];
     for (place, mut command) in places.into_iter().zip(on_terminals(dir.path(), &session, script)) {
-        // No other child may have it.
+        // No other child may hold it.
         let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
         unlockpt(&master).unwrap();
         let peer = File::options()
@@ -351,14 +352,14 @@ fn a_terminal_that_is_gone_is_gone_for_the_command() {
 }
 
 #[test]
-fn what_is_ignored_does_not_end_a_session() {
+fn ignored_signals_do_not_end_a_session() {
     let (dir, runtime) = (workspace(), runtime());
     let mut start = Command::new(kennel_path());
     start.args(["session", "start", "--name", "s", "--foreground"]);
     start.current_dir(dir.path()).env("XDG_RUNTIME_DIR", runtime.path());
     let mut host = by_env("--ignore-signal=HUP", &start).stdout(Stdio::null()).spawn().unwrap();
     until("the session takes commands", || runtime.path().join("kennel/s.sock").exists());
-    // The socket is there before signals are waited for.
+    // The socket exists before the process waits for signals.
     thread::sleep(Duration::from_millis(500));
     signal(&host, Signal::SIGHUP);
     signal(&host, Signal::SIGTERM);

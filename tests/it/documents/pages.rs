@@ -1,11 +1,11 @@
-//! What holds for the text of documents: lengths, links, policies that they show.
+//! Rules for the text of documents: their length, their links, the policies that they show.
 
 use std::fs;
 
 use super::{DOCUMENTS, LENGTHS, blocks, read, root};
 use crate::support::skip;
 
-/// Ends the test where the sources are not: a virtual machine and the second pass have only the test program.
+/// Ends the test if there are no sources: a virtual machine and the second pass have only the test program.
 macro_rules! require_sources {
     () => {
         if !root().join("Cargo.toml").exists() {
@@ -27,7 +27,7 @@ fn policies_are_valid() {
     }
 }
 
-/// All documents, those in `docs` by what is there.
+/// All documents; those in `docs` as the directory lists them.
 fn all() -> Vec<String> {
     let inner = fs::read_dir(root().join("docs")).unwrap();
     let inner = inner.map(|entry| format!("docs/{}", entry.unwrap().file_name().into_string().unwrap()));
@@ -39,7 +39,7 @@ fn every_document_is_known_and_short() {
     require_sources!();
     for file in all() {
         let most = LENGTHS.iter().find(|(name, _)| *name == file).map(|(_, most)| *most);
-        assert!(most.is_some() || DOCUMENTS.contains(&&*file), "tests/it/documents.rs lacks {file}");
+        assert!(most.is_some() || DOCUMENTS.contains(&&*file), "tests/it/documents/mod.rs lacks {file}");
         let lines = read(&file).lines().count();
         assert!(most.is_none_or(|most| lines <= most), "{file} has {lines} lines, {most:?} are allowed");
     }
@@ -63,6 +63,26 @@ fn links_lead_somewhere() {
     assert!(wrong.is_empty(), "these lead nowhere:\n{}", wrong.join("\n"));
 }
 
+#[test]
+fn every_test_that_security_names_exists() {
+    require_sources!();
+    let text = read("SECURITY.md");
+    let named: Vec<_> =
+        text.split('`').skip(1).step_by(2).filter_map(|name| name.split_once(".rs::")).collect();
+    assert!(named.len() > 50, "SECURITY.md names {} tests", named.len());
+    for (file, test) in named {
+        let source = read(&format!("{file}.rs"));
+        let mut above = "";
+        let is_test = source.lines().any(|line| {
+            let found = line.trim_start_matches("async ").starts_with(&format!("fn {test}()"));
+            let found = found && (above.contains("test]") || above.starts_with("#["));
+            above = line;
+            found
+        });
+        assert!(is_test, "SECURITY.md names {file}.rs::{test}");
+    }
+}
+
 /// The lines of a document outside of its blocks.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
@@ -73,7 +93,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The links of a document to others and into itself, not those of the web. What stands in backticks is no link.
+/// The links of a document to other documents and into itself, not those to the web. Text in backticks is no link.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {

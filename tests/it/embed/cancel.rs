@@ -1,4 +1,4 @@
-//! Whatever is dropped, and whenever: no process, no descriptor, no zombie is left.
+//! The caller drops anything at any time: no process, descriptor or zombie is left.
 
 use std::{
     os::unix::process::ExitStatusExt,
@@ -8,7 +8,7 @@ use std::{
 use kennel::{Class, Command, Ended, Error, Policy, Profile, Sandbox, Stdio};
 
 use super::{beating, sandbox, silent};
-use crate::support::{BEATEN, HEARTBEAT, beats, is_alone, patient, until, workspace};
+use crate::support::{BEATEN, HEARTBEAT, beats, is_alone, own_children, patient, until, workspace};
 
 fn heart(workspace: &std::path::Path) -> Command {
     let mut command = sandbox(workspace).command("sh");
@@ -49,7 +49,7 @@ fn child_dropped_outside_of_the_runtime_is_killed() {
     let child = runtime.block_on(async { heart(dir.path()).spawn().await.unwrap() });
     drop(runtime);
     drop(child);
-    crate::support::until("the heart stops", || crate::support::is_silent(dir.path()));
+    crate::support::until("it stops beating", || crate::support::is_silent(dir.path()));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn end_of_the_runtime_ends_its_commands() {
         beating(dir.path()).await;
     });
     drop(runtime);
-    crate::support::until("the hearts stop", || crate::support::is_silent(dir.path()));
+    crate::support::until("they stop beating", || crate::support::is_silent(dir.path()));
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn cancelled_futures_leave_no_process() {
 }
 
 #[tokio::test]
-async fn wait_can_be_cancelled_and_taken_up_again() {
+async fn wait_can_be_cancelled_and_called_again() {
     let dir = workspace();
     let mut command = sandbox(dir.path()).command("sh");
     let mut child = command.args(["-c", "sleep 0.3; exit 5"]).spawn().await.unwrap();
@@ -177,13 +177,6 @@ async fn background_processes_end_with_the_command() {
     assert!(outcome.usage.killed >= 1 && at_end > 0 && beats(dir.path()) == at_end);
 }
 
-/// How many children this process has, zombies included.
-fn children() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
-    lists.map(|list| list.split_whitespace().count()).sum()
-}
-
 #[test]
 fn an_eager_sandbox_serves_every_command_and_leaves_nothing() {
     let test = "embed::cancel::an_eager_sandbox_serves_every_command_and_leaves_nothing";
@@ -201,11 +194,11 @@ fn an_eager_sandbox_serves_every_command_and_leaves_nothing() {
         }
         drop(Sandbox::eager(&policy).unwrap());
         drop(Sandbox::eager(&policy).unwrap().command("true"));
-        // The sandbox has begun when the workspace is looked at.
+        // The sandbox has started by the time it looks at the workspace.
         let error = Sandbox::eager(&Policy::profile(Profile::NoNetwork, "/absent")).unwrap_err();
         assert!(matches!(error, Error::Grant { what: "workspace", .. }), "{error:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     });
     drop(runtime);
-    until("nothing is left", || children() == 0);
+    until("nothing is left", || own_children() == 0);
 }

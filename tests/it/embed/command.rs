@@ -73,7 +73,7 @@ async fn every_command_has_a_sandbox_of_its_own() {
 }
 
 #[tokio::test]
-async fn environment_is_the_policy_s_and_the_command_s() {
+async fn environment_is_that_of_the_policy_and_the_command() {
     let dir = workspace();
     let policy =
         Policy::profile(Profile::RepoWrite, dir.path()).set_env("A", "policy").set_env("B", "policy");
@@ -223,7 +223,7 @@ async fn output_before_a_timeout_is_kept() {
 }
 
 #[tokio::test]
-async fn enforcement_is_foretold_and_confirmed() {
+async fn enforcement_is_predicted_and_confirmed() {
     let dir = workspace();
     let sandbox = sandbox(dir.path());
     let output = sandbox.command("true").output().await.unwrap();
@@ -258,7 +258,7 @@ async fn debug_output_of_sandbox_and_child_shows_no_values() {
 }
 
 #[tokio::test]
-async fn a_sandbox_protects_what_has_come_since() {
+async fn a_sandbox_protects_paths_that_appeared_since() {
     let dir = workspace();
     let sandbox = sandbox(dir.path());
     let init =
@@ -275,13 +275,13 @@ async fn a_sandbox_protects_what_has_come_since() {
     }
 }
 
-/// An eager sandbox, by then.
+/// An eager sandbox that has started by now.
 async fn has_its_mounts() {
     tokio::time::sleep(patient(Duration::from_millis(100))).await;
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_workspace_was_replaced_says_so() {
+async fn a_sandbox_whose_workspace_was_replaced_is_an_error() {
     let place = workspace();
     let (ws, old) = (place.path().join("w"), place.path().join("old"));
     std::fs::create_dir(&ws).unwrap();
@@ -301,7 +301,7 @@ async fn a_sandbox_whose_workspace_was_replaced_says_so() {
 }
 
 #[tokio::test]
-async fn a_sandbox_goes_on_where_git_has_replaced_its_config() {
+async fn a_sandbox_goes_on_after_git_replaced_its_config() {
     let dir = workspace();
     std::fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
     let config = dir.path().join(".git/config");

@@ -1,5 +1,5 @@
-//! The host program is as before, whatever its commands did; and whatever it does itself, its commands work.
-//! Each test runs in a process of its own.
+//! Commands do not change their host program, and they work whatever the host program does. Each test runs in a
+//! process of its own.
 
 use std::{
     collections::BTreeMap,
@@ -15,9 +15,9 @@ use kennel::{Error, Policy, Profile, Sandbox, Session, Stdio};
 use tokio::{runtime::Handle, task::JoinSet};
 
 use super::sandbox;
-use crate::support::{is_alone, require, until, workspace};
+use crate::support::{is_alone, own_children, require, until, workspace};
 
-/// What a host program may expect to find unchanged.
+/// The state of a host program that must not change.
 #[derive(Debug, PartialEq)]
 struct Process {
     descriptors: BTreeMap<String, String>,
@@ -66,14 +66,7 @@ fn descriptors() -> BTreeMap<String, String> {
     entries.filter_map(link).collect()
 }
 
-/// Children of this process, the dead ones included.
-fn children() -> usize {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    children.map(|pids| pids.split_whitespace().count()).sum()
-}
-
-/// Commands that end in every way there is.
+/// Commands that end in every possible way.
 async fn every_ending(dir: &Path) {
     let sandbox = sandbox(dir);
     for script in ["exit 0", "exit 3", "kill -9 $$", "sleep 60 & exit 0"] {
@@ -94,18 +87,18 @@ async fn every_ending(dir: &Path) {
 }
 
 #[test]
-fn process_is_as_before() {
-    if !is_alone("embed::host::process_is_as_before", "exec \"$@\"") {
+fn the_process_is_unchanged() {
+    if !is_alone("embed::host::the_process_is_unchanged", "exec \"$@\"") {
         return;
     }
     let dir = workspace();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // What the runtime and the first use of anything open for good.
+    // Descriptors that the runtime and the first use of anything open for good.
     runtime.block_on(every_ending(dir.path()));
     let settle = || runtime.block_on(async { tokio::time::sleep(Duration::from_millis(20)).await });
     until("the first round's children are gone", || {
         settle();
-        children() == 0
+        own_children() == 0
     });
     let before = Process::now();
     for _ in 0..3 {
@@ -113,7 +106,7 @@ fn process_is_as_before() {
     }
     until("no child is left, dead or alive", || {
         settle();
-        children() == 0
+        own_children() == 0
     });
     assert_eq!(Process::now(), before);
 }
@@ -157,18 +150,18 @@ fn many_commands_at_once() {
             assert_eq!((output.exit_code(), output.stdout), (number, format!("{number}\n").into_bytes()));
         }
         for _ in 0..100 {
-            if children() == 0 {
+            if own_children() == 0 {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("{} children left", children());
+        panic!("{} children left", own_children());
     });
 }
 
 #[test]
 fn program_that_ignores_sigchld() {
-    // Not in the process of its own: it could not wait for a child of std's.
+    // This check is not in the child process: a child of std could not be waited for there.
     if env::var_os("KENNEL_ALONE").is_none() {
         let ignoring = Command::new("env").args(["--ignore-signal=CHLD", "true"]).output();
         require!(
@@ -227,8 +220,11 @@ fn program_that_reaps_all_children() {
 }
 
 #[test]
-fn what_has_the_number_of_a_closed_stream_is_no_commands() {
-    if !is_alone("embed::host::what_has_the_number_of_a_closed_stream_is_no_commands", "exec \"$@\"") {
+fn a_descriptor_with_the_number_of_a_closed_stream_is_not_passed_on() {
+    if !is_alone(
+        "embed::host::a_descriptor_with_the_number_of_a_closed_stream_is_not_passed_on",
+        "exec \"$@\"",
+    ) {
         return;
     }
     let dir = workspace();
@@ -267,8 +263,8 @@ fn command_outlives_the_thread_that_started_it() {
 }
 
 #[test]
-fn what_is_dropped_in_a_runtime_without_io_panics_nowhere() {
-    if !is_alone("embed::host::what_is_dropped_in_a_runtime_without_io_panics_nowhere", "exec \"$@\"") {
+fn drops_in_a_runtime_without_io_do_not_panic() {
+    if !is_alone("embed::host::drops_in_a_runtime_without_io_do_not_panic", "exec \"$@\"") {
         return;
     }
     static PANICKED: AtomicBool = AtomicBool::new(false);
@@ -285,7 +281,7 @@ fn what_is_dropped_in_a_runtime_without_io_panics_nowhere() {
             tokio::task::yield_now().await;
         }
     });
-    until("no child is left, dead or alive", || children() == 0);
+    until("no child is left, dead or alive", || own_children() == 0);
     assert!(!PANICKED.load(Ordering::Relaxed));
 }
 

@@ -1,4 +1,5 @@
-//! A limit on the size of files (RLIMIT_FSIZE) is an error for who is beyond it, and not its death. In a process of its own.
+//! A limit on the size of files (RLIMIT_FSIZE) gives an error to the program that exceeds it, and does not kill it.
+//! In a process of its own.
 
 use std::{error::Error as _, fs, io};
 
@@ -8,7 +9,7 @@ use tokio::{io::AsyncWriteExt, runtime::Builder};
 
 use crate::support::{is_alone, workspace};
 
-/// The errno at the end of the chain.
+/// The errno of the last cause in the chain.
 fn errno(error: &Error) -> Option<i32> {
     let mut cause = error.source()?;
     while let Some(next) = cause.source() {
@@ -43,7 +44,7 @@ async fn is_an_error() {
         assert_eq!(errno(&error), Some(libc::EFBIG), "{error:?}");
     }
     limit(2 << 20);
-    // A part of it may be written.
+    // The kernel may have written a part.
     let of_stream =
         async { large.write_all(&vec![1; 3 << 20]).await.and(large.flush().await) }.await.unwrap_err();
     assert_eq!(of_stream.raw_os_error(), Some(libc::EFBIG), "{of_stream:?}");

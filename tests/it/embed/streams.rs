@@ -1,4 +1,4 @@
-//! Pipes, files and caps of a command's standard descriptors.
+//! Pipes, files and output caps of a command's standard descriptors.
 
 use std::{fs::File, time::Duration};
 
@@ -117,7 +117,7 @@ fn used() -> Duration {
 }
 
 #[tokio::test]
-async fn terminal_that_was_closed_and_opened_again_is_read_on() {
+async fn terminal_is_read_on_after_it_was_closed_and_opened_again() {
     let dir = workspace();
     let mut command = sandbox(dir.path()).command("sh");
     let script =
@@ -133,6 +133,6 @@ async fn terminal_that_was_closed_and_opened_again_is_read_on() {
     }
     assert!(closed > 0 && said == b"again\r\n", "{closed} {said:?}");
     let spent = used() - before;
-    assert!(spent < patient(Duration::from_millis(500)), "it waits in peace: {spent:?}");
+    assert!(spent < patient(Duration::from_millis(500)), "it waits without using the processor: {spent:?}");
     assert!(child.wait().await.unwrap().status.success());
 }

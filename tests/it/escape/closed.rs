@@ -1,4 +1,4 @@
-//! What one command closes, takes away or plants, so that the next sandbox does not see what it has to protect.
+//! A command closes, removes or plants paths, so that the next sandbox does not see what it has to protect.
 
 use std::{
     fs::{self, Permissions},
@@ -8,18 +8,19 @@ use std::{
 
 use super::{
     check,
-    protected::{denials, repository},
+    protected::denials,
     secrets::{at_home, home},
 };
-use crate::support::{is_root, make_repository, report, shell, stderr, stdout, workspace};
+use crate::support::{
+    is_root, make_repository, protection, report, repository, shell, stderr, stdout, workspace,
+};
 
-/// State of the protected paths, and why.
-fn protection(ws: &Path) -> (String, String) {
+/// The state of the protected paths, and the reason.
+fn protected(ws: &Path) -> (String, String) {
     let (output, said) = report(ws, &[], &["true"]);
     assert!(output.status.success(), "{output:?}");
-    let entries = said["enforcement"]["protections"].as_array().unwrap().clone();
-    let entry = entries.into_iter().find(|entry| entry["name"] == "protected_paths").unwrap();
-    (entry["state"].as_str().unwrap().to_owned(), entry["detail"].as_str().unwrap().to_owned())
+    let (state, detail) = protection(&said, "protected_paths");
+    (state.to_owned(), detail.to_owned())
 }
 
 #[test]
@@ -37,15 +38,15 @@ fn directories_of_git_that_cannot_be_looked_at_are_read_only() {
         fs::write(ws.path().join(".git/worktrees/tree/commondir"), "../..\n").unwrap();
         let before = fs::read(ws.path().join(file)).ok();
         assert!(shell(ws.path(), &["-q"], &format!("chmod {mode:o} {closed}")).status.success());
-        // Root looks all the same; and who looks after absent paths in it opens what cannot be searched.
+        // Root can look anyway. The recheck of absent paths in it opens directories that cannot be searched.
         if fs::read_dir(ws.path().join(closed)).and_then(Iterator::collect::<Result<Vec<_>, _>>).is_err() {
-            let (state, detail) = protection(ws.path());
+            let (state, detail) = protected(ws.path());
             let is_told = state == "degraded" && detail.contains("could not be read completely");
             assert!(is_told, "{closed} {mode:o}: {detail}");
         }
         let open = format!("chmod 700 {closed}; echo /evil > {file}");
         let output = shell(ws.path(), &["-q"], &open);
-        // Root looks, and what sets the sandbox up has no more rights there than others.
+        // Root can look, but the set-up of the sandbox has no more rights there than others.
         let is_refused = is_root()
             && output.status.code() == Some(125)
             && stderr(&output).contains("see that the caller may enter the path that the message names");
@@ -59,7 +60,7 @@ fn directories_of_git_that_cannot_be_looked_at_are_read_only() {
 }
 
 #[test]
-fn a_repository_that_lost_its_head_is_still_one() {
+fn a_repository_without_its_head_is_still_protected() {
     let ws = repository();
     make_repository(&ws.path().join(".git/modules/sub"));
     make_repository(&ws.path().join("bare"));
@@ -78,9 +79,9 @@ fn a_repository_that_lost_its_head_is_still_one() {
     check(workspace().path(), &["--rw", bare.to_str().unwrap()], &[(&config, "EROFS"), (&hook, "EROFS")]);
 }
 
-/// Else what lies in it would be taken for parts of that repository.
+/// Otherwise its contents would be taken for parts of that repository.
 #[test]
-fn a_directory_of_submodules_is_made_no_repository() {
+fn a_directory_of_submodules_cannot_become_a_repository() {
     let ws = repository();
     make_repository(&ws.path().join(".git/modules/tools/sub"));
     let plant = "cp -r .git/modules/tools/sub/. .git/modules/tools/";
@@ -90,7 +91,7 @@ fn a_directory_of_submodules_is_made_no_repository() {
 }
 
 #[test]
-fn a_repository_that_git_is_pointed_to_is_protected() {
+fn a_repository_behind_a_pointer_file_is_protected() {
     let ws = workspace();
     make_repository(&ws.path().join(".bare"));
     fs::create_dir_all(ws.path().join(".bare/worktrees/tree")).unwrap();
@@ -112,7 +113,7 @@ fn a_repository_that_git_is_pointed_to_is_protected() {
     }
 }
 
-/// A pointer, and the common directory, by way of a link; and a link to a pointer.
+/// A pointer or the common directory through a link, and a link to a pointer.
 #[test]
 fn links_that_lead_git_to_its_repository_stay() {
     for (pointer, link, to) in
@@ -127,7 +128,7 @@ fn links_that_lead_git_to_its_repository_stay() {
         let plant = format!("cp -rL {link} evil; rm {link}; mv evil {link}; echo evil >> {link}/config");
         let told = denials(ws.path(), &[], &plant);
         assert!(told.contains(link) && told.contains(&format!("led to {to}")), "{told}");
-        assert!(fs::symlink_metadata(ws.path().join(link)).is_err(), "and nothing takes its place");
+        assert!(fs::symlink_metadata(ws.path().join(link)).is_err(), "nothing takes its place");
     }
     let ws = workspace();
     make_repository(&ws.path().join("repos/main"));
@@ -136,7 +137,7 @@ fn links_that_lead_git_to_its_repository_stay() {
     check(ws.path(), &[], &[("open s:pointer 1", "EROFS"), ("open s:repos/main/config 1", "EROFS")]);
 }
 
-/// As a command of another sandbox may, for a while.
+/// A command of another sandbox may do this for a while.
 #[test]
 fn a_way_to_the_repository_that_is_closed_is_refused() {
     let (ws, elsewhere) = (workspace(), workspace());
@@ -148,7 +149,7 @@ fn a_way_to_the_repository_that_is_closed_is_refused() {
     let output = shell(ws.path(), &["-q"], "chmod 700 repos; echo evil >> repos/main/config");
     let told = "give yourself access to its directory";
     assert!(output.status.code() == Some(125) && stderr(&output).contains(told), "{output:?}");
-    // What is out of the reach of commands is nothing to them.
+    // Paths that commands cannot reach do not matter to them.
     fs::write(ws.path().join(".git"), format!("gitdir: {}/repos/main\n", elsewhere.path().display()))
         .unwrap();
     assert!(shell(ws.path(), &["-q"], "true").status.success());
@@ -157,9 +158,9 @@ fn a_way_to_the_repository_that_is_closed_is_refused() {
     }
 }
 
-/// Known by the link alone: without it the next sandbox shows what it led to.
+/// Kennel knows the secret only through the link. Without it the next sandbox would show the link's target.
 #[test]
-fn links_that_lead_to_secrets_are_looked_after() {
+fn links_to_secrets_are_protected() {
     let home = home();
     fs::create_dir(home.path().join("dotfiles")).unwrap();
     fs::rename(home.path().join(".ssh"), home.path().join("dotfiles/ssh")).unwrap();
@@ -175,17 +176,17 @@ fn links_that_lead_to_secrets_are_looked_after() {
     assert_eq!(told("true"), "[]");
     let denials = told("rm .ssh; mkdir .ssh");
     assert!(denials.contains(".ssh") && denials.contains("led to dotfiles/ssh"), "{denials}");
-    assert!(fs::symlink_metadata(home.path().join(".ssh")).is_err(), "and nothing takes its place");
+    assert!(fs::symlink_metadata(home.path().join(".ssh")).is_err(), "nothing takes its place");
 }
 
 #[test]
-fn too_much_in_a_directory_of_git_s_is_told() {
+fn too_many_names_in_a_directory_of_git_are_reported() {
     let ws = repository();
     make_repository(&ws.path().join(".git/modules/sub"));
-    assert_eq!(protection(ws.path()).0, "enforced");
+    assert_eq!(protected(ws.path()).0, "enforced");
     let plant = "mkdir .git/modules/x; cd .git/modules/x; i=0; while [ $i -lt 2000 ]; do mkdir $i; : > $i/config; i=$((i+1)); done";
     assert!(shell(ws.path(), &["-q"], plant).status.success());
-    let (state, detail) = protection(ws.path());
+    let (state, detail) = protected(ws.path());
     assert!(state == "degraded" && detail.contains("targets of links in them are not protected"), "{detail}");
     check(ws.path(), &[], &[("open s:.git/modules/sub/config 1", "EROFS")]);
 }
@@ -205,13 +206,13 @@ fn secrets_in_a_directory_that_a_command_closed_stay_covered() {
         assert!(with_home(&format!("chmod 0 ~/{closed}")).status.success());
         let output = with_home(&format!("chmod 700 ~/{closed}; cat ~/.config/gh/* ~/dotfiles/ssh/*"));
         assert_eq!(stdout(&output), "", "{closed}: {output:?}");
-        // Root looks all the same. To see that nothing took the place of git's config, `.config` was opened again.
+        // Root can look anyway. `.config` was opened again, to see that nothing took the place of git's config.
         if !is_root() && closed != ".config" {
             let said = stderr(&output);
             assert!(output.status.code() == Some(125) && said.contains("give yourself access"), "{said}");
         }
         fs::set_permissions(home.path().join(closed), Permissions::from_mode(0o755)).unwrap();
         let secret = home.path().join(".config/gh/hosts.yml").display().to_string();
-        assert_eq!(at_home(home.path(), &[], &["read", &secret]), ["ENOENT"], "and then as before");
+        assert_eq!(at_home(home.path(), &[], &["read", &secret]), ["ENOENT"], "then it works as before");
     }
 }

@@ -1,4 +1,4 @@
-//! Holes that were found from inside once. Each test is named after the promise that was broken.
+//! Holes that existed once. Each test has the name of the promise that was broken.
 
 use std::{
     fs::{self, File},
@@ -12,10 +12,10 @@ use std::{
 
 use super::{
     check, command, lines,
-    protected::{denials, repository},
+    protected::denials,
     secrets::{at_home, home},
 };
-use crate::support::{kennel_path, only_as_root, patient, payload_path, workspace};
+use crate::support::{kennel_path, only_as_root, patient, payload_path, repository, workspace};
 
 #[test]
 fn device_nodes_of_the_host_are_not_changed() {
@@ -116,7 +116,7 @@ fn secrets_of_a_home_named_by_a_link_are_covered() {
 #[test]
 fn the_directory_around_a_secret_is_not_renamed() {
     let home = home();
-    // Else the next run finds nothing to mask at the old name.
+    // Otherwise the next run would find nothing to mask at the old name.
     assert_eq!(at_home(home.path(), &[], &["call", "rename", "s:.config", "s:c"]), ["EBUSY"]);
 }
 
@@ -138,7 +138,7 @@ fn the_target_of_a_protected_link_is_protected() {
 }
 
 #[test]
-fn a_commondir_of_its_own_does_not_replace_the_config() {
+fn a_commondir_of_a_command_does_not_replace_the_config() {
     let ws = repository();
     let told = denials(ws.path(), &[], "echo ../evil > .git/commondir");
     assert!(told.contains("commondir"), "{told}");
@@ -146,7 +146,7 @@ fn a_commondir_of_its_own_does_not_replace_the_config() {
 }
 
 #[test]
-fn a_hard_link_to_a_protected_file_is_told() {
+fn a_hard_link_to_a_protected_file_is_reported() {
     let ws = repository();
     fs::hard_link(ws.path().join(".git/config"), ws.path().join("alias")).unwrap();
     let output = command(ws.path(), &[], &["call", "open", "s:alias", "1"]).output().unwrap();
@@ -297,7 +297,7 @@ fn an_old_tree_renamed_into_place_is_moved_aside() {
 }
 
 #[test]
-fn rights_taken_from_the_parent_do_not_hide_a_hook() {
+fn a_closed_parent_does_not_hide_a_hook() {
     let ws = workspace();
     fs::create_dir(ws.path().join(".git")).unwrap();
     let told = denials(ws.path(), &[], "mkdir .git/hooks; echo x > .git/hooks/pre-commit; chmod 0 .git");
@@ -306,7 +306,7 @@ fn rights_taken_from_the_parent_do_not_hide_a_hook() {
 }
 
 #[test]
-fn every_link_of_a_chain_is_watched_and_what_dangles_too() {
+fn every_link_of_a_chain_is_watched_even_if_it_dangles() {
     let ws = repository();
     let git = ws.path().join(".git");
     fs::rename(&git, ws.path().join("real")).unwrap();

@@ -1,4 +1,5 @@
-//! Ways around what git obeys: the command writes a config or a hook, and the user's next `git status` runs what it says.
+//! Ways around the protection of git: the command writes a config or a hook, and the user's next `git status` runs
+//! it.
 
 use std::{
     fs,
@@ -8,10 +9,10 @@ use std::{
 
 use crate::support::{TempDir, has, is_root, require, run, shell, stderr, stdout, workspace};
 
-/// What a command appends to a config of git's, and a hook begins with.
+/// A command appends this to a config of git. A hook begins with it.
 pub(super) const EVIL: &str = "[core]\n\tfsmonitor = ./evil\n";
 
-/// A workspace `w`, with what `script` makes beside it.
+/// A workspace `w`, and beside it the result of `script`.
 pub(super) fn place(script: &str) -> (TempDir, PathBuf) {
     let dir = workspace();
     let workspace = dir.path().join("w");
@@ -27,7 +28,8 @@ pub(super) fn place(script: &str) -> (TempDir, PathBuf) {
     (dir, workspace)
 }
 
-/// Whether a command in `workspace` with these flags could append to `path`, which lies below the directory around it.
+/// Whether a command in `workspace` with these flags could append to `path`, a path in the directory around the
+/// workspace.
 pub(super) fn can_write(workspace: &Path, flags: &[&str], path: &str) -> bool {
     let around = workspace.parent().unwrap();
     let at = around.join(path);
@@ -80,7 +82,7 @@ fn a_config_elsewhere_is_found_by_commondir() {
 }
 
 #[test]
-fn a_directory_laid_around_a_submodule_hides_nothing() {
+fn a_directory_made_around_a_submodule_hides_nothing() {
     require!(has("git"), "git");
     let plants = [
         r#"printf "ref:\frefs/heads/x" > HEAD; mkdir objects refs"#,
@@ -103,7 +105,7 @@ fn a_directory_laid_around_a_submodule_hides_nothing() {
 }
 
 #[test]
-fn a_part_of_a_repository_is_no_way_around_it() {
+fn a_grant_of_a_part_of_a_repository_is_no_way_around_it() {
     require!(has("git"), "git");
     let (_dir, ws) = place(
         "git init -q main; cd main; git commit -q --allow-empty -m x; git worktree add -q ../tree
@@ -120,7 +122,7 @@ fn a_part_of_a_repository_is_no_way_around_it() {
 }
 
 #[test]
-fn a_mask_protects_no_less_elsewhere() {
+fn a_mask_does_not_weaken_protection_elsewhere() {
     require!(has("git"), "git");
     let (_dir, ws) = place("git init -q w");
     let up = format!("{}:/up", ws.parent().unwrap().display());
@@ -131,7 +133,7 @@ fn a_mask_protects_no_less_elsewhere() {
 }
 
 #[test]
-fn what_the_policy_puts_over_a_repository_is_what_is_seen() {
+fn a_mount_of_the_policy_over_a_repository_is_visible() {
     require!(has("git"), "git");
     let (_dir, ws) = place(
         "git init -q w; mkdir other; echo other > other/config; mkdir w/real; echo real > w/real/cfg; ln -s real/cfg w/link",
@@ -147,7 +149,7 @@ fn what_the_policy_puts_over_a_repository_is_what_is_seen() {
 }
 
 #[test]
-fn a_repository_without_its_head_is_one() {
+fn a_repository_that_lost_its_head_stays_protected() {
     require!(has("git"), "git");
     let (dir, ws) =
         place("git init -q --bare bare; printf '[core]\n\tbare = true\n' > cfg; ln -sf ../cfg bare/config");
@@ -155,5 +157,5 @@ fn a_repository_without_its_head_is_one() {
     assert!(dir.path().join("bare/H").exists());
     let output = shell(&ws, &["--rw", "../bare"], "rm -f ../bare/config; echo x > ../bare/hooks/post-update");
     assert!(!output.status.success() && stderr(&output).contains("Read-only"), "{output:?}");
-    assert!(stderr(&output).contains("bare/config"), "it is told that the link is gone: {output:?}");
+    assert!(stderr(&output).contains("bare/config"), "the report says that the link is gone: {output:?}");
 }

@@ -1,4 +1,4 @@
-//! Writing what is read-only, and swapping what is granted.
+//! Attempts to write read-only grants, and to swap the source of a grant.
 
 use std::{
     fs,
@@ -56,7 +56,7 @@ fn a_read_only_grant_stays_as_it_is() {
 }
 
 #[test]
-fn nobody_who_opens_a_file_waits_for_a_command() {
+fn opening_a_file_never_waits_for_a_command() {
     let (ws, data) = (workspace(), workspace());
     fs::write(data.path().join("f"), "kept").unwrap();
     let dir = data.path().display().to_string();
@@ -135,8 +135,8 @@ fn one_grant_is_not_renamed_into_another() {
     assert!(other.path().is_dir());
 }
 
-/// Somebody exchanges a directory on the way to a grant for one with a link while sandboxes start: each of them
-/// shows what the name led to when it was looked at, read-only, or does not start.
+/// Another process swaps a directory on the path to a grant for a link while sandboxes start. Each sandbox shows the
+/// directory that Kennel looked at, read-only, or does not start.
 #[test]
 fn a_source_swapped_meanwhile_is_never_writable() {
     let (ws, other) = (workspace(), workspace());
@@ -176,7 +176,7 @@ fn a_source_swapped_meanwhile_is_never_writable() {
 }
 
 #[test]
-fn a_grant_swapped_while_the_command_runs_stays_what_it_was() {
+fn a_grant_swapped_while_the_command_runs_stays_the_same() {
     let (ws, other) = (workspace(), workspace());
     let data = other.path().join("data");
     fs::create_dir(&data).unwrap();
@@ -212,14 +212,14 @@ fn fifos_and_sockets_of_the_workspace_harm_nobody() {
             ("mknod s:.git/hooks 0x11a4 0", "ok"),
         ],
     );
-    // Neither looking after protected paths nor the next start waits for somebody to open them.
+    // Neither the recheck of protected paths nor the next start blocks on opening them.
     assert!(!fs::exists(ws.path().join(".git/hooks")).unwrap());
     assert_eq!(attempt(ws.path(), &["--timeout", "10s"], "call", &["open", "s:/dev/null", "0"]), "ok");
 }
 
-/// The command lays a link to what the user's next sandbox shall grant it.
+/// The command makes a link to the path that the user's next sandbox will be granted.
 #[test]
-fn a_link_of_a_command_is_granted_nothing() {
+fn a_link_of_a_command_cannot_be_granted() {
     let (ws, other) = (workspace(), workspace());
     fs::write(other.path().join("secret"), "secret").unwrap();
     fs::create_dir(ws.path().join("docs")).unwrap();
@@ -250,12 +250,12 @@ fn a_link_of_a_command_is_granted_nothing() {
         assert!(said.contains(&format!("name the place it leads to, {}", other.path().display())), "{said}");
     }
     let by_name = other.path().to_str().unwrap();
-    assert_eq!(stdout(&granted(&["--ro", by_name])), "secret", "whoever means it says so");
+    assert_eq!(stdout(&granted(&["--ro", by_name])), "secret", "the user can name it");
 }
 
-/// There it would be shown once more, without the walls in front of it.
+/// There the path would be visible a second time, without its protection.
 #[test]
-fn a_link_of_a_command_opens_nothing_that_is_protected() {
+fn a_link_of_a_command_opens_no_protected_path() {
     let ws = workspace();
     fs::create_dir_all(ws.path().join(".git/hooks")).unwrap();
     fs::create_dir(ws.path().join("keep")).unwrap();

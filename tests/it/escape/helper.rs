@@ -17,7 +17,7 @@ use crate::support::{attempt, is_root, kennel_path, payload_path, quiet, require
 fn descriptors_of_init_are_out_of_reach() {
     let ws = workspace();
     for call in ["readlink s:/proc/1/fd/{} buf 4096", "open s:/proc/1/fd/{} 2"] {
-        // Its control socket is the first that was free from 8 on.
+        // Its control socket has the first free number from 8 on.
         let calls: Vec<String> = (0..32).map(|number| call.replace("{}", &number.to_string())).collect();
         let calls = calls.join(" + ");
         let arguments: Vec<&str> = calls.split_whitespace().collect();
@@ -30,7 +30,7 @@ fn descriptors_of_init_are_out_of_reach() {
 #[test]
 fn init_is_not_opened() {
     let ws = workspace();
-    // Numbers without what is behind them: for real root the mode of the directory is no hindrance.
+    // The numbers lead nowhere here. For real root the mode of the directory would be no obstacle.
     let listed = if is_root() { "ok" } else { "EACCES" };
     let own = fs::metadata(payload_path()).unwrap().uid() == nix::unistd::geteuid().as_raw();
     let running = if own { "ETXTBSY" } else { "EACCES" };
@@ -79,7 +79,7 @@ fn init_is_not_traced() {
 #[test]
 fn init_is_not_signalled() {
     let ws = workspace();
-    // Without scopes the kernel drops what a namespace's init has no handler for, which looks like success.
+    // Without scopes the kernel drops a signal that a namespace's init does not handle. That looks like success.
     let errno = if landlock_abi() >= 6 { "EPERM" } else { "ok" };
     check(
         ws.path(),
@@ -137,7 +137,7 @@ fn no_control_socket_is_among_the_descriptors() {
     assert_eq!(attempt(ws.path(), &[], "descriptors", &[]), "0 1 2");
     let links = stdout(&shell(ws.path(), &[], "for fd in 0 1 2 3 8 9; do readlink /proc/self/fd/$fd; done"));
     assert!(!links.contains("socket:") && !links.contains("kennel"), "{links}");
-    // The same with no standard descriptor open at the start of kennel.
+    // The same if kennel starts without any standard descriptor.
     let grant = format!("{}:/payload", payload_path().display());
     let script =
         format!("exec {} run --ro {grant} -- /payload descriptors 0<&- 2>&-", kennel_path().display());
@@ -162,7 +162,7 @@ fn the_terminal_of_a_command_is_its_only_descriptor() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    // The terminal echoes the end of file that script(1) types, before or after.
+    // The terminal echoes the end of file that script(1) types, before or after the output.
     assert_eq!(stdout(&output).trim_matches(['^', '@', '\r', '\n']), "0 1 2");
 }
 

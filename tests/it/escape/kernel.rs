@@ -1,9 +1,9 @@
-//! System calls that reach deep into the kernel or into other processes, and other ways to make calls.
+//! System calls that reach deep into the kernel or into other processes, and other calling conventions.
 
 use super::{check, check_outside, command, lines};
 use crate::support::{only_as_root, require, workspace};
 
-/// killed by SIGSYS, as a shell says it.
+/// A shell's word for a death by SIGSYS.
 const BAD_CALL: i32 = 128 + libc::SIGSYS;
 
 #[test]
@@ -25,7 +25,7 @@ fn large_interfaces_are_closed() {
         ("fanotify_init 0 0", "EPERM"),
         ("migrate_pages 1 8 buf buf", "EPERM"),
         ("move_pages 1 0 0 0 0 0", "EPERM"),
-        // Nothing is let through because it is new: numbers that no kernel has given out yet, and rarely used ones.
+        // New calls are not allowed: numbers that no kernel has given out yet, and rarely used calls.
         ("447 0", "ENOSYS"), // memfd_secret
         ("500 0", "ENOSYS"),
         ("1000 0", "ENOSYS"),
@@ -83,7 +83,7 @@ fn execution_domains_weaken_nothing() {
             ("personality 0x0200000", "EPERM"), // ADDR_COMPAT_LAYOUT
             ("personality 0x1", "EPERM"),
             ("personality 0x0400008", "EPERM"),
-            // The kernel looks at the lower half; what is above must not hide it.
+            // The kernel reads the lower half only. Bits above must not hide it.
             ("personality 0x100400000", "EPERM"),
             ("personality 0xffffffff", "ok"),
             ("personality 0x8", "ok"),
@@ -109,7 +109,8 @@ fn calls_of_x32_end_the_process() {
 #[test]
 fn calls_of_i386_end_the_process() {
     let ws = workspace();
-    // getpid, execve, clone, unshare, mount of the i386 table: no number is judged by the wrong table.
+    // getpid, execve, clone, unshare and mount of the i386 table: the filter must not read a number with the wrong
+    // table.
     for number in ["20", "11", "120", "310", "21"] {
         let output = command(ws.path(), &["-q"], &["int80", number]).output().unwrap();
         assert_eq!(output.status.code(), Some(BAD_CALL), "{number}: {output:?}");
@@ -138,7 +139,7 @@ fn a_filter_of_its_own_does_not_loosen() {
 }
 
 #[test]
-fn what_is_counted_for_the_whole_machine_is_not_used_up() {
+fn counters_of_the_whole_machine_are_not_used_up() {
     let ws = workspace();
     check(ws.path(), &[], &[("io_setup 1 buf", "ENOSYS")]);
     check_outside(&[("io_setup 1 buf", "ok")]);

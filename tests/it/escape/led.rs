@@ -1,4 +1,4 @@
-//! Links that a command lays where the next start looks: no grant, variable or directory of the user's leads over one.
+//! A command makes links where the next start looks. No grant, variable or directory of the user may follow one.
 
 use std::{
     fs, iter,
@@ -18,14 +18,14 @@ use crate::support::{
     TempDir, has, kennel, may_mount, mount, only_as_root, refused, require, shell, stderr, stdout, workspace,
 };
 
-/// A directory of the user's with `key` in it, which everybody may read who gets that far.
+/// A directory of the user with `key` in it. Everybody who reaches it may read it.
 fn secrets() -> TempDir {
     let dir = workspace();
     fs::write(dir.path().join("key"), "secret").unwrap();
     dir
 }
 
-/// Exchanges `data` in a workspace for the link `alt`, over and over until dropped. Puts back what a sandbox took away.
+/// Swaps `data` in a workspace for the link `alt` and back, until dropped. Puts back what a sandbox removed.
 struct Flipper {
     ends: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -40,7 +40,7 @@ impl Flipper {
         let flip = move || {
             for round in (0_u64..).take_while(|_| !end.load(Ordering::Relaxed)) {
                 let _ = renameat2(AT_FDCWD, &data, AT_FDCWD, &alt, RenameFlags::RENAME_EXCHANGE);
-                // What took the place of what is protected is undone.
+                // Kennel removed what took the place of a protected path.
                 if is_link(&data) == is_link(&alt) {
                     begin_anew(&data, &alt, &leads_to);
                 }
@@ -72,15 +72,16 @@ impl Drop for Flipper {
     }
 }
 
-/// What comes of that for a while, over and over.
+/// Runs the command again and again for a while, and collects the results.
 fn meanwhile<T>(mut start: impl FnMut() -> T) -> Vec<T> {
     let end = Instant::now() + Duration::from_secs(4);
     iter::from_fn(|| (Instant::now() < end).then(&mut start)).collect()
 }
 
-/// Another place of the view shows the directory that was granted, so that it alone says nothing of this grant.
+/// Another place in the view shows the granted directory too, so that its presence alone proves nothing about this
+/// grant.
 #[test]
-fn a_link_that_comes_and_goes_is_granted_nothing() {
+fn a_link_that_comes_and_goes_is_never_granted() {
     for flags in [
         &["--rw", "data:/data", "--protect", "data/f"][..],
         &["--ro", "data:/data", "--ro", "data:/mnt/data"],
@@ -107,7 +108,7 @@ fn a_link_that_comes_and_goes_is_granted_nothing() {
     }
 }
 
-/// What that command says of a bundle of certificates which the caller's environment names, and of the key.
+/// What the command prints of a certificate bundle that its caller's environment names, and of the key.
 fn with_bundle(workspace: &Path, bundle: &Path, key: &Path) -> String {
     let script = format!("cat {} \"$SSL_CERT_FILE\" 2>/dev/null; echo \"[$SSL_CERT_FILE]\"", key.display());
     let mut command = kennel(workspace, &["--allow", "a.test:1"], &["sh", "-c", &script]);
@@ -115,7 +116,7 @@ fn with_bundle(workspace: &Path, bundle: &Path, key: &Path) -> String {
 }
 
 #[test]
-fn a_link_of_a_command_is_no_bundle_of_certificates() {
+fn a_link_of_a_command_is_refused_as_a_certificate_bundle() {
     let (ws, secrets, elsewhere) = (workspace(), secrets(), workspace());
     let (bundle, key) = (ws.path().join("ca.pem"), secrets.path().join("key"));
     fs::write(&bundle, "certificates").unwrap();
@@ -124,18 +125,18 @@ fn a_link_of_a_command_is_no_bundle_of_certificates() {
     let plant = format!("ln -sf {} ca.pem", key.display());
     assert!(shell(ws.path(), &[], &plant).status.success());
     assert_eq!(with_bundle(ws.path(), &bundle, &key), "[]");
-    // Over a link of the user's to one of a command's.
+    // A link of the user to a link of a command.
     let own = elsewhere.path().join("own.pem");
     symlink(&bundle, &own).unwrap();
     assert_eq!(with_bundle(ws.path(), &own, &key), "[]");
     fs::remove_file(&own).unwrap();
     symlink(&key, &own).unwrap();
     let named = format!("secretsecret[{}]", key.display());
-    assert_eq!(with_bundle(ws.path(), &own, &key), named, "a link of the user's own leads");
+    assert_eq!(with_bundle(ws.path(), &own, &key), named, "a link of the user is followed");
 }
 
 #[test]
-fn a_bundle_that_comes_and_goes_shows_nothing_else() {
+fn a_certificate_bundle_that_comes_and_goes_shows_nothing_else() {
     let (ws, secrets) = (workspace(), secrets());
     let key = secrets.path().join("key");
     fs::write(ws.path().join("data"), "certificates").unwrap();
@@ -146,9 +147,9 @@ fn a_bundle_that_comes_and_goes_shows_nothing_else() {
     }
 }
 
-/// The variable names a place that the sandbox has under another name.
+/// The variable names a path that has another name in the sandbox.
 #[test]
-fn a_link_of_a_command_is_no_toolchain() {
+fn a_link_of_a_command_is_refused_as_a_toolchain() {
     let (ws, home, secrets, elsewhere) = (workspace(), workspace(), secrets(), workspace());
     fs::create_dir_all(home.path().join("go/bin")).unwrap();
     let grant = format!("{}:/work", home.path().display());
@@ -169,11 +170,11 @@ fn a_link_of_a_command_is_no_toolchain() {
     }
     let own = elsewhere.path().join("own");
     symlink(secrets.path(), &own).unwrap();
-    assert_eq!(see("GOROOT", &own, &own), "secretshown", "a link of the user's own leads");
+    assert_eq!(see("GOROOT", &own, &own), "secretshown", "a link of the user is followed");
 }
 
 #[test]
-fn a_link_of_a_command_is_no_place_for_changes() {
+fn a_link_of_a_command_is_refused_as_an_upper_directory() {
     let (ws, private) = (workspace(), workspace());
     fs::set_permissions(private.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let plant = format!("ln -s {} upper", private.path().display());
@@ -183,7 +184,7 @@ fn a_link_of_a_command_is_no_place_for_changes() {
     assert!(stderr(&output).contains("commands could have made the link"), "{output:?}");
 }
 
-/// What is mounted in two places has two names.
+/// A directory that is mounted in two places has two names.
 #[test]
 fn a_link_by_another_name_of_the_workspace_grants_nothing() {
     only_as_root!();

@@ -1,4 +1,5 @@
-//! The mount tree is the first wall: nobody inside moves it, by old calls or new, nor gets a namespace of his own.
+//! The mount tree is the first wall. Nobody inside can change it, by old calls or new ones, or get a namespace of its
+//! own.
 
 use std::{fs, path::Path};
 
@@ -46,7 +47,7 @@ fn no_namespace_is_made() {
         [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000, 0x1002_0000];
     let calls = |flag: u64| {
         let clone = |flags: u64| (format!("clone {} 0 0 0 0", flags | 17), "EPERM");
-        // The kernel reads the lower half of clone's flags only: what is above must not help.
+        // The kernel reads the lower half of clone's flags only. Bits above must not help.
         let (low, high) = (clone(flag), clone(flag | 1 << 40));
         let clone3 = (format!("clone3 p:{flag},0,0,0,17,0,0,0 64"), "ENOSYS");
         [(format!("unshare {flag}"), "EPERM"), low, high, clone3]

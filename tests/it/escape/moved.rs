@@ -1,14 +1,14 @@
-//! What is undone is where the command was, whatever has its path by then.
+//! Kennel removes files where the command made them, even if another directory has that path by then.
 
-use std::{fs, path::Path, process::Command};
+use std::fs;
 
 use super::{
     protected::denials,
     undone::{bare, is_there, meanwhile, meanwhile_with},
 };
-use crate::support::{has, may_mount, mount, only_as_root, require, stderr, workspace};
+use crate::support::{has, may_mount, mount, only_as_root, require, stderr, unmount, workspace};
 
-/// What a command does last, and how it ends.
+/// The last action of a command, and how the command ends.
 fn at_last(script: &str, status: i32) -> String {
     format!("trap '{script}; exit {status}' EXIT")
 }
@@ -16,7 +16,7 @@ fn at_last(script: &str, status: i32) -> String {
 const EVIL: &str = "mkdir -p .git/hooks; echo evil >.git/hooks/pre-commit; echo ../evil >.git/commondir";
 
 #[test]
-fn a_workspace_that_was_moved_is_undone_where_it_is() {
+fn a_moved_workspace_is_cleaned_where_it_is_now() {
     let place = workspace();
     let (ws, moved) = (place.path().join("w"), place.path().join("old"));
     for status in [0, 3] {
@@ -30,8 +30,8 @@ fn a_workspace_that_was_moved_is_undone_where_it_is() {
         });
         let left = |name: &str| is_there(&moved.join(name));
         assert!(!left(".git/hooks/pre-commit") && !left(".git/commondir"), "{output:?}");
-        assert!(is_there(&ws.join(".git/hooks/pre-push")), "it is somebody else's: {output:?}");
-        assert!(is_there(&ws.join(".git/commondir")), "it is somebody else's: {output:?}");
+        assert!(is_there(&ws.join(".git/hooks/pre-push")), "it belongs to somebody else: {output:?}");
+        assert!(is_there(&ws.join(".git/commondir")), "it belongs to somebody else: {output:?}");
         let said = format!(
             "it was renamed to commondir.refused-by-kennel.0; {} was moved to {} meanwhile",
             ws.display(),
@@ -44,15 +44,11 @@ fn a_workspace_that_was_moved_is_undone_where_it_is() {
     }
 }
 
-fn unmount(at: &Path) {
-    assert!(Command::new("umount").arg(at).status().unwrap().success(), "{at:?}");
-}
-
 #[test]
-fn what_is_mounted_on_the_way_to_a_protected_path_is_kept() {
+fn a_mount_on_the_way_to_a_protected_path_is_kept() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    if !may_mount("escape::moved::what_is_mounted_on_the_way_to_a_protected_path_is_kept") {
+    if !may_mount("escape::moved::a_mount_on_the_way_to_a_protected_path_is_kept") {
         return;
     }
     let (ws, other) = (bare(), workspace());
@@ -63,9 +59,9 @@ fn what_is_mounted_on_the_way_to_a_protected_path_is_kept() {
         fs::write(ws.path().join("done"), "").unwrap();
     });
     assert!(other.path().join("hooks/pre-commit").exists(), "{output:?}");
-    assert_eq!(output.status.code(), Some(125), "what lies under it is left: {output:?}");
+    assert_eq!(output.status.code(), Some(125), "the file under the mount stays: {output:?}");
     assert!(stderr(&output).contains("something was mounted on the way to it"), "{output:?}");
-    // What is mounted from the start is part of the workspace.
+    // A mount that was there at the start is part of the workspace.
     fs::remove_file(ws.path().join("done")).unwrap();
     let told = denials(ws.path(), &[], "echo ../evil >.git/commondir");
     assert!(told.contains("it was renamed") && !is_there(&other.path().join("commondir")), "{told}");
@@ -73,10 +69,10 @@ fn what_is_mounted_on_the_way_to_a_protected_path_is_kept() {
 }
 
 #[test]
-fn what_is_mounted_on_what_was_mounted_is_kept() {
+fn a_mount_on_a_mount_is_kept() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    if !may_mount("escape::moved::what_is_mounted_on_what_was_mounted_is_kept") {
+    if !may_mount("escape::moved::a_mount_on_a_mount_is_kept") {
         return;
     }
     let (ws, other) = (workspace(), workspace());
@@ -105,10 +101,10 @@ fn what_is_mounted_on_what_was_mounted_is_kept() {
 }
 
 #[test]
-fn what_is_mounted_over_the_workspace_is_kept() {
+fn a_mount_over_the_workspace_is_kept() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    if !may_mount("escape::moved::what_is_mounted_over_the_workspace_is_kept") {
+    if !may_mount("escape::moved::a_mount_over_the_workspace_is_kept") {
         return;
     }
     let (ws, same) = (bare(), workspace());

@@ -1,7 +1,7 @@
 //! No network, and the host's network.
 
 use std::{
-    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+    net::{SocketAddr, TcpListener, UdpSocket},
     process::Command,
     time::Duration,
 };
@@ -9,14 +9,7 @@ use std::{
 use kennel::{Mount, NetworkMode, Policy, Profile, Session};
 
 use super::{check, landlock_abi, lines};
-use crate::support::{attempt, payload_path, require, runs, shell, stdout, workspace};
-
-/// Where the host could be reached from the network, if it has an address of its own.
-fn address_of_host() -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
-}
+use crate::support::{address_of_host, attempt, payload_path, require, runs, shell, stdout, workspace};
 
 #[test]
 fn a_listener_of_the_host_is_not_reached() {
@@ -91,11 +84,11 @@ fn there_is_only_the_loopback_device() {
         &[],
         &[
             ("socket 2 2 0", "ok"),
-            // SIOCSIFADDR, SIOCSIFFLAGS on lo, SIOCADDRT: the namespace is not theirs to set up.
+            // SIOCSIFADDR, SIOCSIFFLAGS on lo, SIOCADDRT: the command may not set up the namespace.
             ("ioctl $ 0x8916 x:6c6f0000000000000000000000000000020000000a000001", "EPERM"),
             ("ioctl $ 0x8914 x:6c6f00000000000000000000000000000000", "EPERM"),
             ("ioctl $ 0x890b buf", "EPERM"),
-            ("socket 2 2 1", "EACCES"), // ping sockets are for groups that ping_group_range names
+            ("socket 2 2 1", "EACCES"), // Ping sockets are for the groups that ping_group_range names.
         ],
     );
 }
@@ -104,7 +97,7 @@ fn there_is_only_the_loopback_device() {
 fn with_the_hosts_network_signals_and_abstract_sockets_stay_inside() {
     require!(landlock_abi() >= 6, "Landlock scopes");
     let ws = workspace();
-    // Abstract sockets among themselves work.
+    // Abstract sockets work between processes inside.
     let script = "import socket,os\ns=socket.socket(socket.AF_UNIX)\ns.bind('\\0kennel-own')\ns.listen()\n\
                   c=socket.socket(socket.AF_UNIX)\nc.connect('\\0kennel-own')\nprint('ok')";
     require!(crate::support::has("python3"), "python3");
@@ -131,7 +124,7 @@ fn with_the_hosts_network_nothing_is_configured() {
     );
 }
 
-/// A listener on the host's loopback that knows whether somebody came.
+/// A listener on the host's loopback that counts connections.
 fn listener() -> (TcpListener, u16, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -139,7 +132,7 @@ fn listener() -> (TcpListener, u16, String) {
     (listener, address.port(), address.to_string())
 }
 
-/// How many came meanwhile.
+/// How many connections came.
 fn came(listener: &TcpListener) -> usize {
     std::iter::from_fn(|| listener.accept().ok()).count()
 }
@@ -147,7 +140,7 @@ fn came(listener: &TcpListener) -> usize {
 /// Multipath TCP, then TCP Fast Open three times.
 const DETOURS: [&str; 4] = ["EPROTONOSUPPORT", "EOPNOTSUPP", "EOPNOTSUPP", "EOPNOTSUPP"];
 
-/// Whether the host itself has all detours.
+/// Whether all detours work on the host itself.
 fn host_has_detours() -> bool {
     let (listener, _, address) = listener();
     let outside = Command::new(payload_path()).args(["detours", &address]).output().unwrap();
@@ -164,7 +157,7 @@ fn no_detour_leads_to_a_port_that_is_not_allowed() {
     let flags = ["--net", "host", "--allow", &rule];
     assert_eq!(attempt(ws.path(), &flags, "connect", &[&to_allowed, &to_other]), "ok\nEACCES");
     assert_eq!(came(&allowed), 1);
-    // Nor to one that is: programs go there by plain TCP then.
+    // Nor to an allowed port: programs then connect by plain TCP.
     let expected = [DETOURS, DETOURS].concat().join("\n");
     assert_eq!(attempt(ws.path(), &flags, "detours", &[&to_other, &to_allowed]), expected);
     assert_eq!((came(&other), came(&allowed)), (0, 0));

@@ -1,4 +1,4 @@
-//! What would lend rights to whoever meets it outside: set-user-id files, devices, privileged attributes.
+//! Files that would give rights to others outside: set-user-id files, devices, privileged attributes.
 
 use std::{
     fs,
@@ -59,7 +59,7 @@ fn no_device_node_is_left_behind() {
             ("mknodat -100 s:mem 0x21b6 0x101", "EPERM"),
             ("mknod s:zero 0x2000 0", "EPERM"),
             ("mknod s:/tmp/null 0x21b6 0x103", "EPERM"),
-            // RENAME_WHITEOUT, alone and with a bit above those that the kernel reads.
+            // RENAME_WHITEOUT, alone and with a bit that the kernel does not read.
             ("renameat2 -100 s:f -100 s:g 4", "EPERM"),
             ("renameat2 -100 s:f -100 s:g 0x100000004", "EPERM"),
             ("renameat2 -100 s:f -100 s:g 1", "ok"),
@@ -74,7 +74,7 @@ fn no_device_node_is_left_behind() {
     only_as_root!();
     let null = ws.path().join("null").display().to_string();
     check_outside(&[(&format!("mknod s:{null} 0x21b6 0x103"), "ok")]);
-    // One that was there before is not to be used inside either.
+    // Nor can a command use a node that was there before.
     check(ws.path(), &[], &[("open s:null 0", "EACCES"), ("open s:null 1", "EACCES")]);
 }
 
@@ -99,8 +99,8 @@ fn privileged_attributes_are_not_set() {
         ("ioctl $ 0x40086602 w:0x10", "EPERM"),
         ("ioctl $ 0x40086602 w:0x20", "EPERM"),
     ];
-    // Before Linux 6.11 everybody may set what no module knows on his own files, inside and outside, where the bpf module
-    // is in the lsm= list, as it is in Debian's.
+    // Before Linux 6.11, if the bpf module is in the lsm= list, as in Debian's kernel, everybody may set attributes
+    // that no module knows on their own files, inside and outside.
     if kennel::Host::detect().kernel < kennel::Version(6, 11) {
         expected.retain(|(call, _)| !call.contains("s:security.x"));
     }

@@ -73,7 +73,7 @@ fn a_hard_link_is_made_within_a_grant_only() {
     fs::write(&theirs, "kept").unwrap();
     fs::write(ws.path().join("mine"), "").unwrap();
     let grant = other.path().display().to_string();
-    // Before Linux 6.10 this takes CAP_DAC_READ_SEARCH, whoever opened the file.
+    // Before Linux 6.10 this needs CAP_DAC_READ_SEARCH, whoever opened the file.
     let by_descriptor =
         if kennel::Host::detect().kernel >= kennel::Version(6, 10) { "EXDEV" } else { "ENOENT" };
     check(
@@ -144,7 +144,7 @@ fn a_directory_as_standard_input_is_no_way_up() {
                  openat 0 s:../../etc/hostname 0";
     let mut command = command(ws.path(), &[], &calls.split_whitespace().collect::<Vec<_>>());
     let output = command.stdin(Stdio::from(stdin)).output().unwrap();
-    // Refused from the start, or every step from it.
+    // The open is refused, or every step from it.
     if output.status.code() != Some(125) {
         assert_eq!(lines(&output), ["EACCES"; 5]);
     }
@@ -185,7 +185,7 @@ fn files_are_not_opened_by_handle() {
     let file = ws.path().join("f").display().to_string();
     assert_eq!(attempt(ws.path(), &[], "spray-handles", &[&file]), "EPERM");
     only_as_root!();
-    // Not every file system has files by such handles, but root may ask for them.
+    // Not every file system has such handles, but root may ask for them.
     let outside = Command::new(payload_path()).args(["spray-handles", &file]).output().unwrap();
     let said = stdout(&outside);
     assert!(said.contains("ok") || said == "ESTALE", "{said}");
@@ -219,7 +219,7 @@ fn a_socket_of_the_host_is_reached_only_where_it_is_granted() {
     let link = ws.path().join("link");
     symlink(&path, &link).unwrap();
     assert_eq!(attempt(ws.path(), &[], "unix", &[&link.display().to_string()]), "ENOENT");
-    // A grant of the directory is a grant of what listens in it.
+    // A grant of the directory includes the sockets in it.
     assert_eq!(attempt(ws.path(), &["--ro", &dir], "unix", &[&path]), "ok");
     assert_eq!(attempt(ws.path(), &["--ro", &dir, "--mask", &path], "unix", &[&path]), "ECONNREFUSED");
 }

@@ -1,5 +1,5 @@
-//! What a command lays down for the starts after it: they still end soon, protect what they protected before, and say what
-//! they could not look at.
+//! A command plants something for later starts. They still end soon, protect the same paths as before, and report
+//! what they could not look at.
 
 use std::{
     fs,
@@ -7,21 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{has, patient, report, require, run, shell, stderr, workspace};
+use crate::support::{has, patient, protection, report, require, run, shell, stderr, workspace};
 
 use super::git::place;
 
-/// The state of `protected_paths` of a command that does nothing, and how it was explained.
+/// The state of `protected_paths` for a command that does nothing, and its explanation.
 fn protected(workspace: &std::path::Path, flags: &[&str]) -> (String, String) {
     let began = Instant::now();
     let (output, report) = report(workspace, flags, &["true"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    // Most of these took minutes.
+    // Most of these took minutes once.
     assert!(began.elapsed() < patient(Duration::from_secs(10)), "{:?}", began.elapsed());
-    let all = report["enforcement"]["protections"].as_array().unwrap();
-    let entry = all.iter().find(|entry| entry["name"] == "protected_paths").unwrap();
-    let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-    (text("state"), text("detail"))
+    let (state, detail) = protection(&report, "protected_paths");
+    (state.to_owned(), detail.to_owned())
 }
 
 #[test]
@@ -42,7 +40,7 @@ fn a_nest_of_repositories_delays_no_start() {
 }
 
 #[test]
-fn more_submodules_than_are_looked_at_are_read_only_and_told() {
+fn submodules_beyond_the_bound_are_read_only_and_reported() {
     let dir = workspace();
     let git = dir.path().join(".git");
     let add = |number: usize| {
@@ -77,7 +75,7 @@ fn a_deep_directory_with_many_names_delays_no_start() {
     assert_eq!(protected(dir.path(), &[]).0, "degraded");
 }
 
-/// Git puts no submodule into a repository, but a command can make one around it.
+/// Git puts no submodule into a repository in another one, but a command can make a repository around it.
 #[test]
 fn a_repository_around_a_submodule_leaves_it_protected() {
     let dir = workspace();
@@ -110,9 +108,9 @@ fn many_links_to_one_large_directory_delay_no_start() {
 }
 
 #[test]
-fn a_way_that_is_longer_than_paths_may_be_stops_no_start() {
+fn a_chain_of_links_beyond_the_longest_path_stops_no_start() {
     let name = "d".repeat(200);
-    // The links lead on part by part, as the kernel goes them. XFS has none longer than 1024 bytes.
+    // The links continue part by part, as the kernel follows them. XFS has no link longer than 1024 bytes.
     let (_dir, ws) = place(&format!(
         "d={name}; five=$d/$d/$d/$d/$d; ten=$five/$five; cd w; mkdir objects refs hooks; echo ref: refs/heads/x > HEAD
          mkdir -p $ten t/$ten/$five; mv t/$d $ten/$d
@@ -205,9 +203,9 @@ fn a_new_repository_keeps_the_config_of_its_worktree() {
     );
 }
 
-/// Root too: what sets the sandbox up has no more rights there than others.
+/// Root too: the set-up of the sandbox has no more rights there than others.
 #[test]
-fn what_a_command_closed_stops_no_start() {
+fn closed_directories_stop_no_start() {
     for (path, file) in
         [("modules/x", "config"), ("modules", "x"), ("worktrees/x", "commondir"), ("worktrees", "x")]
     {
@@ -253,7 +251,7 @@ fn the_users_own_config_of_git_stays_in_a_granted_home() {
 }
 
 #[test]
-fn a_planted_link_is_named_where_it_leads() {
+fn a_planted_link_is_reported_with_its_target() {
     require!(has("git"), "git");
     let (_dir, ws) =
         place("git init -q w; mkdir -p w/.git/worktrees/x; ln -s ../../../dist w/.git/worktrees/x/commondir");

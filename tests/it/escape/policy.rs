@@ -1,4 +1,4 @@
-//! The file that the policy was read from: who could write to it would decide about the next sandbox.
+//! The file that the policy came from: a command that could write it would decide about the next sandbox.
 
 use std::{
     fs,
@@ -9,18 +9,18 @@ use std::{
 
 use super::protected::denials;
 use crate::{
-    listen::{at, runtime},
     overlay::available,
+    serve::{at, runtime},
     support::{
         TempDir, fails, is_without_user_namespace, kennel_path, refused, report, require, runs, stderr,
         succeeds, workspace,
     },
 };
 
-/// What a command would write: the next one would get the host's network.
+/// A command would write this. The next sandbox would get the host's network.
 const EVIL: &str = "printf '%s\\n' 'network.mode = \"host\"'";
 
-/// A workspace whose policy lies in it, under this name.
+/// A workspace that contains its policy under this name.
 fn with_policy(name: &str, text: &str) -> TempDir {
     let ws = workspace();
     fs::create_dir_all(ws.path().join(name).parent().unwrap()).unwrap();
@@ -50,7 +50,7 @@ fn the_policy_is_not_written() {
             assert_eq!(read(ws.path(), name), text, "{attempt}");
         }
         succeeds(ws.path(), &["--policy", name], &format!("cat {name}; echo x > other"));
-        // Without it there is nothing to protect: the attempt itself works.
+        // Without it there is nothing to protect, and the attempt itself works.
         succeeds(ws.path(), &[], &format!("{EVIL} > {name}"));
     }
 }
@@ -68,7 +68,7 @@ fn the_policy_of_a_profile_that_requires_everything_is_not_written() {
 
 #[test]
 fn a_session_does_not_write_its_policy() {
-    // As root's other commands do where there is no user namespace.
+    // Root's other commands may do this if there is no user namespace.
     let text = match is_without_user_namespace() {
         true => "workspace = '.'\non_unavailable = 'degrade'\n",
         false => "workspace = '.'\n",
@@ -80,7 +80,7 @@ fn a_session_does_not_write_its_policy() {
     assert!(started.status.success(), "{started:?}");
     let write = |name: &str| session(&["exec", "s", "--", "sh", "-c", &format!("{EVIL} > {name}")]);
     let (refused, other) = (write("kennel.toml"), write("other"));
-    // As editors do it: the mount goes away with the file, and is put up again.
+    // Editors do this: the mount goes away with the file, and Kennel makes it again.
     fs::write(ws.path().join("new"), text).unwrap();
     fs::rename(ws.path().join("new"), ws.path().join("kennel.toml")).unwrap();
     let again = write("kennel.toml");
@@ -93,7 +93,7 @@ fn a_session_does_not_write_its_policy() {
 }
 
 #[test]
-fn the_way_to_the_policy_stays() {
+fn directories_above_the_policy_cannot_be_renamed() {
     let text = "workspace = '..'\n";
     let ws = with_policy("ci/kennel.toml", text);
     for attempt in ["mv ci away", "rm -rf ci", &format!("{EVIL} > ci/kennel.toml")] {
@@ -113,7 +113,7 @@ fn a_link_to_the_policy_and_what_it_leads_to_stay() {
     fails(ws.path(), &["--policy", "p.toml"], &format!("{EVIL} > ci/kennel.toml"));
     fails(ws.path(), &["--policy", "p.toml"], "mv ci away");
     assert_eq!(read(ws.path(), "ci/kennel.toml"), text);
-    // A link is watched: what takes its place is taken away.
+    // Kennel watches a link and removes what takes its place.
     let denied = denials(ws.path(), &["--policy", "p.toml"], &format!("rm p.toml; {EVIL} > p.toml"));
     assert!(denied.contains("protected path") && denied.contains("ci/kennel.toml"), "{denied}");
     assert!(fs::symlink_metadata(ws.path().join("p.toml")).is_err());
@@ -131,7 +131,7 @@ fn the_policy_stays_in_every_grant_that_shows_it() {
     fails(ws.path(), &flags, "rm -f /beside/kennel.toml");
     succeeds(ws.path(), &flags, "echo x > /beside/other");
     assert_eq!(fs::read_to_string(&policy).unwrap(), text);
-    // A grant of the file itself could not be kept from it.
+    // A grant of the file itself would be writable.
     let said = refused(ws.path(), &["--policy", flags[1], "--rw", flags[1]]);
     assert!(
         said.contains("policy file") && said.contains("writable grant") && said.contains("hint"),
@@ -178,7 +178,7 @@ fn a_policy_outside_changes_nothing_and_one_by_a_descriptor_is_nowhere() {
 const EVIL_WORD: &str = "echo evil";
 
 #[test]
-fn a_policy_with_other_names_is_told() {
+fn a_policy_with_other_hard_links_is_reported() {
     let ws = with_policy("kennel.toml", "workspace = '.'\n");
     fs::hard_link(ws.path().join("kennel.toml"), ws.path().join("other.toml")).unwrap();
     let output = crate::support::shell(ws.path(), &["--policy", "kennel.toml"], "true");

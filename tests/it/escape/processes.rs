@@ -1,4 +1,4 @@
-//! Nothing of a command survives it, and nothing holds up its end.
+//! No process of a command survives it, and none delays its end.
 
 use std::{
     fs,
@@ -9,11 +9,11 @@ use std::{
 
 use super::{check, check_outside, command, lines};
 use crate::{
-    limits::has_pid_max,
+    plan::limits::has_pid_max,
     support::{is_root, patient, patient_flag, workspace},
 };
 
-/// Runs an attempt and tells how long it took and how it ended.
+/// Runs an attempt. Returns how long it took and how it ended.
 fn timed(flags: &[&str], attempt: &[&str]) -> (Vec<String>, Option<i32>, Duration) {
     let ws = workspace();
     let start = Instant::now();
@@ -31,7 +31,7 @@ fn a_daemon_does_not_survive() {
         let beat = fs::read_to_string(&heart).unwrap();
         thread::sleep(Duration::from_millis(200));
         assert_eq!(fs::read_to_string(&heart).unwrap(), beat, "{attempt}: it still beats");
-        // The other direction: while the command is there, so is its daemon.
+        // The reverse: while the command runs, so does its daemon.
         assert!(!beat.is_empty());
     }
 }
@@ -70,7 +70,7 @@ fn a_fork_bomb_is_bounded() {
         timed(&["-q", "--cgroup", "off", "--pids", "50"], &["fork-bomb"])
     };
     if unheld {
-        // Nothing holds real root there but the end of its time.
+        // Nothing but the timeout limits real root there.
         assert_eq!(code, Some(124), "{said:?}");
     } else {
         assert_eq!((said.as_slice(), code), (&["EAGAIN".to_owned()][..], Some(0)));

@@ -1,4 +1,4 @@
-//! What programs outside trust in a writable workspace: `.git/hooks`, `.git/config`, `--protect`.
+//! Paths in a writable workspace that programs outside trust: `.git/hooks`, `.git/config`, `--protect`.
 
 use std::{
     fs,
@@ -9,17 +9,7 @@ use std::{
 };
 
 use super::{check, check_outside, command};
-use crate::support::{TempDir, payload_path, run, workspace};
-
-/// A workspace with a `.git` as git makes it.
-pub(super) fn repository() -> TempDir {
-    let ws = workspace();
-    fs::create_dir_all(ws.path().join(".git/hooks")).unwrap();
-    fs::create_dir_all(ws.path().join(".git/objects")).unwrap();
-    fs::write(ws.path().join(".git/config"), "[core]\n").unwrap();
-    fs::write(ws.path().join(".git/hooks/pre-commit"), "#!/bin/sh\n").unwrap();
-    ws
-}
+use crate::support::{payload_path, repository, run, workspace};
 
 fn is_untouched(ws: &Path) {
     assert_eq!(fs::read_to_string(ws.join(".git/config")).unwrap(), "[core]\n");
@@ -28,7 +18,7 @@ fn is_untouched(ws: &Path) {
     assert!(fs::symlink_metadata(ws.join(".git")).unwrap().is_dir());
 }
 
-/// The denials in the report of a run of a shell script.
+/// Runs a shell script. Returns the denials of its report.
 pub(super) fn denials(ws: &Path, flags: &[&str], script: &str) -> String {
     let report = tempfile::NamedTempFile::new().unwrap();
     let path = report.path().display().to_string();
@@ -139,7 +129,7 @@ fn no_ancestor_of_a_protected_path_is_renamed() {
 }
 
 #[test]
-fn what_appears_at_an_absent_protected_path_is_undone_and_told() {
+fn new_files_at_absent_protected_paths_are_removed_and_reported() {
     let ws = workspace();
     fs::create_dir(ws.path().join(".git")).unwrap();
     let (removed, renamed) = ("it was removed", "it was renamed to hooks.refused-by-kennel.");
@@ -172,7 +162,7 @@ fn undoing_does_not_follow_links_out() {
     fs::create_dir_all(other.path().join("hooks")).unwrap();
     fs::write(other.path().join("hooks/theirs"), "kept").unwrap();
     let target = other.path().display();
-    // The directory that holds the protected path, and the path itself, become links to somebody's directory.
+    // The directory that holds the protected path, and the path itself, become links to somebody else's directory.
     denials(ws.path(), &["--protect", "a/hooks"], &format!("ln -s {target} a"));
     denials(ws.path(), &[], &format!("mkdir .git; ln -s {target}/hooks .git/hooks"));
     denials(ws.path(), &[], &format!("mkdir -p .git/hooks; ln -s {target}/hooks .git/hooks/d"));
@@ -182,7 +172,7 @@ fn undoing_does_not_follow_links_out() {
 }
 
 #[test]
-fn what_takes_the_place_of_a_link_at_a_protected_path_is_removed() {
+fn a_file_in_the_place_of_a_protected_link_is_removed() {
     let ws = workspace();
     fs::create_dir(ws.path().join(".git")).unwrap();
     symlink("/usr/share/hooks", ws.path().join(".git/hooks")).unwrap();
@@ -212,8 +202,8 @@ fn a_git_file_of_a_worktree_is_protected() {
     assert_eq!(fs::read_to_string(ws.path().join(".git")).unwrap(), "gitdir: /somewhere\n");
 }
 
-/// Another sandbox's command exchanges `hooks` for a link while sandboxes start. Whatever they then protect, the
-/// link's target is not written.
+/// A command of another sandbox swaps `hooks` for a link while sandboxes start. Whatever path they protect then,
+/// nobody writes to the link's target.
 #[test]
 fn a_protected_path_swapped_for_a_link_gives_nothing_away() {
     let (ws, other) = (workspace(), workspace());

@@ -1,12 +1,12 @@
-//! What real root may do to the host, and must not be able to from inside. Files of the kernel are tried by
-//! everybody: an ordinary user is refused by the kernel before, with the same or another errno.
+//! Real root may do these things to the host, and must not be able to from inside. An ordinary user tries the
+//! kernel's files too: the kernel refuses earlier, with the same or another errno.
 
 use std::{fs, path::Path};
 
 use super::{check, check_outside, of_other_ids};
 use crate::support::{has, is_root, may_mount, only_as_root, refused, require, succeeds, workspace};
 
-/// Files of the host's that change the whole machine, with what a sandboxed root gets.
+/// Files that change the whole machine, with the result that a sandboxed root gets.
 const KNOBS: &[&str] = &[
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/hostname",
@@ -30,7 +30,7 @@ fn no_knob_of_the_kernel_is_turned() {
     let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
     let there: Vec<_> = KNOBS.iter().filter(|path| fs::exists(path).unwrap_or(false)).collect();
     let owned: Vec<_> = there.iter().map(|path| format!("open s:{path} 1")).collect();
-    // The mode of drop_caches and the like keeps an ordinary user out before the mount is looked at.
+    // The mode of drop_caches and similar files stops an ordinary user before the mount does.
     let errno = |path: &str| {
         let own = ["oom_score_adj", "/self/mem"].iter().any(|name| path.ends_with(name));
         if is_root() || own { "EROFS" } else { "" }
@@ -50,7 +50,7 @@ fn no_knob_of_the_kernel_is_turned() {
     check_outside(&[("open s:/proc/sys/kernel/core_pattern 1", "ok")]);
 }
 
-/// As in the root of a container, or of a chroot.
+/// The root of a container or of a chroot has such mounts.
 #[test]
 fn knobs_that_the_host_has_mounted_in_a_grant_are_not_turned() {
     only_as_root!();
@@ -75,12 +75,12 @@ fn knobs_that_the_host_has_mounted_in_a_grant_are_not_turned() {
     }
     let pattern = fs::read_to_string(at("pattern")).unwrap();
     let granted = chroot.path().to_str().unwrap();
-    // Nothing of it is there to be opened, and the file is an empty one.
+    // Nothing in it can be opened, and the file is empty.
     let script = format!("cd {granted} && ls -A proc sys kernel && cat pattern && echo '|/x' >pattern");
     for (dir, flags) in [(chroot.path(), &[][..]), (ws.path(), &["--rw", granted])] {
         assert_eq!(succeeds(dir, flags, &script), "kernel:\n\nproc:\n\nsys:");
     }
-    // Read-only, what shows no process may be seen.
+    // Files that show no process are visible read-only.
     let script = format!("cd {granted} && ls -A proc kernel && cat pattern && test -d sys/kernel");
     assert_eq!(succeeds(ws.path(), &["--ro", granted], &script), "kernel:\n\nproc:");
     check(
@@ -102,7 +102,7 @@ fn knobs_that_the_host_has_mounted_in_a_grant_are_not_turned() {
 #[test]
 fn sysrq_is_not_triggered() {
     let ws = workspace();
-    // Some kernels are built without it; then there is nothing to find inside either.
+    // Some kernels have no sysrq. Then the file does not exist inside either.
     let errno = if fs::exists("/proc/sysrq-trigger").unwrap() { "EROFS" } else { "ENOENT" };
     let calls = [("open s:/proc/sysrq-trigger 1", errno), ("open s:/proc/sysrq-trigger 0x401", errno)];
     check(ws.path(), &[], &calls);
@@ -111,7 +111,7 @@ fn sysrq_is_not_triggered() {
 #[test]
 fn sysfs_and_cgroupfs_are_not_there() {
     let ws = workspace();
-    // An ordinary user is kept from the whole tree by what he may not enter.
+    // An ordinary user cannot enter some directories on the way, and so finds nothing in the whole tree.
     for profile in if is_root() { &["repo-write", "full-dev"][..] } else { &["repo-write"] } {
         check(
             ws.path(),
@@ -151,7 +151,7 @@ fn memory_of_the_kernel_is_not_read() {
     );
     for path in ["/proc/kpageflags", "/proc/kpagecount", "/proc/vmallocinfo", "/proc/timer_list"] {
         if fs::exists(path).unwrap_or(false) {
-            // Covered for root, for whom its mode would be no hindrance.
+            // Covered for root, because its mode would not stop root.
             let said = crate::support::attempt(ws.path(), &[], "read", &[path]);
             assert_eq!(said, if is_root() { "[]" } else { "EACCES" }, "{path}");
         }
@@ -171,7 +171,7 @@ fn addresses_of_the_kernel_are_not_shown() {
 }
 
 #[test]
-fn nothing_for_the_whole_machine_is_called() {
+fn calls_for_the_whole_machine_are_refused() {
     let ws = workspace();
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     check(

@@ -1,11 +1,11 @@
-//! What is masked stays covered, whatever is granted around it.
+//! Masked paths stay covered, whatever is granted around them.
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use super::{command, landlock_abi, lines};
 use crate::support::{TempDir, attempt, only_as_root, require, workspace};
 
-/// A home directory with secrets and something that is none.
+/// A home directory with secrets and one ordinary file.
 pub(super) fn home() -> TempDir {
     let home = workspace();
     for (dir, file) in
@@ -20,7 +20,7 @@ pub(super) fn home() -> TempDir {
     home
 }
 
-/// What the attempt finds in a sandbox whose caller has this home, which is its workspace.
+/// The result of the attempt in a sandbox whose caller has this home directory as workspace.
 pub(super) fn at_home(home: &Path, flags: &[&str], attempt: &[&str]) -> Vec<String> {
     let mut command = command(home, flags, attempt);
     lines(&command.env("HOME", home).output().unwrap())
@@ -69,7 +69,7 @@ fn a_mask_of_the_policy_covers() {
     assert_eq!(attempt(ws.path(), &flags, "list", &[&dir]), "[]");
     assert_eq!(attempt(ws.path(), &flags, "read", &[&file]), "[]");
     assert_eq!(attempt(ws.path(), &[], "read", &[&file]), "[secret]");
-    // Moving what is around it moves the mask along.
+    // Moving the directory around a mask moves the mask too.
     fs::create_dir(ws.path().join("outer")).unwrap();
     fs::rename(ws.path().join("dir"), ws.path().join("outer/dir")).unwrap();
     let inner = ws.path().join("outer/dir").display().to_string();
@@ -98,7 +98,7 @@ fn secrets_of_the_home_are_not_there_when_something_else_is_the_workspace() {
     assert_eq!(lines(&run.env("HOME", home.path()).output().unwrap()), ["ENOENT"]);
     let mut run = command(ws.path(), &["--ro", &own], &["read", &key]);
     assert_eq!(lines(&run.env("HOME", home.path()).output().unwrap()), ["ENOENT"]);
-    // Named by the policy, it is granted.
+    // If the policy names it, it is granted.
     let keys = home.path().join(".ssh").display().to_string();
     let mut run = command(ws.path(), &["--ro", &keys], &["read", &key]);
     assert_eq!(lines(&run.env("HOME", home.path()).output().unwrap()), ["[secret]"]);
@@ -133,9 +133,9 @@ fn secrets_of_the_system_are_covered_in_the_whole_tree() {
     assert_eq!(said, "EACCES\nENOENT\nENOENT\nENOENT");
 }
 
-/// Who could write there could take the place of a session, or of the client that talks to it.
+/// A command that could write there could take the place of a session, or of the client that talks to it.
 #[test]
-fn where_sessions_offer_themselves_is_covered() {
+fn the_runtime_directory_of_sessions_is_covered() {
     let (runtime, ws) = (workspace(), workspace());
     fs::create_dir(runtime.path().join("kennel")).unwrap();
     fs::write(runtime.path().join("kennel/kennel-exec"), "").unwrap();

@@ -1,4 +1,4 @@
-//! Attempts to keep what is undone from being undone: by rights, by names, by lengths, by memory.
+//! Attempts to keep Kennel from removing what a command left: by permissions, names, lengths, memory.
 
 use std::{
     fs,
@@ -11,10 +11,11 @@ use std::{
 
 use super::protected::denials;
 use crate::support::{
-    TempDir, has, kennel_path, may_mount, mount, only_as_root, require, run, stderr, until, workspace,
+    TempDir, has, kennel_path, may_mount, mount, only_as_root, repository, require, run, stderr, until,
+    workspace,
 };
 
-/// Makes the directory `at` so deep that it is not taken apart, with a hook in it.
+/// Makes the directory `at` so deep that Kennel moves it instead of removing it, with a hook in it.
 fn deep(at: &str) -> String {
     format!(
         "mkdir {at}; echo x >{at}/pre-commit; chmod 755 {at}/pre-commit; \
@@ -26,7 +27,7 @@ pub(super) fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// A workspace with a `.git` and no hooks.
+/// A workspace with a `.git` that has no hooks.
 pub(super) fn bare() -> TempDir {
     let ws = workspace();
     fs::create_dir(ws.path().join(".git")).unwrap();
@@ -34,7 +35,7 @@ pub(super) fn bare() -> TempDir {
 }
 
 #[test]
-fn rights_taken_from_the_parent_do_not_keep_what_must_be_renamed() {
+fn a_closed_parent_does_not_prevent_the_rename() {
     let ws = bare();
     let told = denials(ws.path(), &[], &format!("{}; chmod 555 .git", deep(".git/hooks")));
     assert!(!is_there(&ws.path().join(".git/hooks")), "{told}");
@@ -48,7 +49,7 @@ fn rights_taken_from_the_parent_do_not_keep_what_must_be_renamed() {
 }
 
 #[test]
-fn rights_taken_from_the_parent_do_not_keep_what_took_the_place_of_a_link() {
+fn a_closed_parent_does_not_keep_the_replacement_of_a_link() {
     for script in
         ["rm .git/hooks; mkdir .git/hooks; chmod 555 .git", "rm .git/hooks; mkdir .git/hooks; chmod 0 .git"]
     {
@@ -64,7 +65,7 @@ fn rights_taken_from_the_parent_do_not_keep_what_took_the_place_of_a_link() {
 }
 
 #[test]
-fn names_that_are_taken_do_not_keep_what_must_be_renamed() {
+fn taken_names_do_not_prevent_the_rename() {
     let ws = bare();
     let taken = "i=0; while [ $i -lt 10000 ]; do : >.git/hooks.refused-by-kennel.$i; i=$((i+1)); done";
     let told = denials(ws.path(), &[], &format!("{}; {taken}", deep(".git/hooks")));
@@ -73,21 +74,21 @@ fn names_that_are_taken_do_not_keep_what_must_be_renamed() {
 }
 
 #[test]
-fn a_name_that_leaves_no_room_for_a_longer_one_is_renamed_too() {
+fn a_name_of_the_longest_length_is_renamed_too() {
     let (ws, name) = (bare(), "n".repeat(245));
     let told = denials(ws.path(), &["--protect", &name], &deep(&name));
     assert!(!is_there(&ws.path().join(&name)), "{told}");
     assert!(told.contains("it was renamed"), "{told}");
 }
 
-/// Whoever ends what undoes for want of memory keeps all of it.
+/// If the process that removes files ran out of memory and died, all of them would stay.
 #[test]
-fn more_names_than_there_is_memory_for_are_undone() {
+fn more_names_than_fit_in_memory_are_cleared() {
     let long = "n".repeat(240);
     let fill = format!(
         "i=0; while [ $i -lt 20000 ]; do : >.git/hooks/{long}$i; i=$((i+1)); done; : >.git/hooks/pre-commit"
     );
-    // In one that is there, and in one that is made inside.
+    // In a directory that exists, and in one that the command makes.
     for (git, make) in [(true, "mkdir .git/hooks"), (false, "mkdir -p .git/hooks")] {
         let ws = if git { bare() } else { workspace() };
         let script = format!("{make}; {fill}");
@@ -97,18 +98,18 @@ fn more_names_than_there_is_memory_for_are_undone() {
         let output = kennel.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         assert!(!is_there(&ws.path().join(".git/hooks/pre-commit")), "{output:?}");
-        // Nothing but what they were renamed to.
+        // Nothing is left but the new names.
         assert!(stderr(&output).contains("it was renamed"), "{output:?}");
         assert_eq!(fs::read_dir(ws.path().join(".git")).unwrap().count(), 1, "{output:?}");
     }
 }
 
-/// What undoes is the thread that all of a session waits for.
+/// The thread that removes files is the one that a whole session waits for.
 #[test]
-fn a_full_disk_keeps_nothing_from_being_undone() {
+fn a_full_disk_does_not_prevent_clearing() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    let test = "escape::undone::a_full_disk_keeps_nothing_from_being_undone";
+    let test = "escape::undone::a_full_disk_does_not_prevent_clearing";
     if !may_mount(test) {
         return;
     }
@@ -128,9 +129,9 @@ fn a_full_disk_keeps_nothing_from_being_undone() {
 }
 
 #[test]
-fn what_takes_long_to_remove_is_renamed_as_it_is() {
+fn a_large_tree_is_renamed_as_a_whole() {
     let fill = "mkdir -p $at; i=0; while [ $i -lt 4500 ]; do : >$at/$i$end; i=$((i+1)); done";
-    // The second in a repository made inside, whose samples stay.
+    // The second is in a repository made inside, whose sample hooks stay.
     for (at, end, around) in [("a/b/c", "", "a/b"), (".git/hooks", ".sample", "")] {
         let ws = workspace();
         fs::create_dir_all(ws.path().join(around)).unwrap();
@@ -140,7 +141,7 @@ fn what_takes_long_to_remove_is_renamed_as_it_is() {
         assert!(told.contains("it was renamed") && !is_there(&ws.path().join(at)), "{told}");
         assert!(fs::read_dir(&aside).unwrap().count() >= 4500, "{told}");
     }
-    // What one command left counts together: each path is cleared all the same.
+    // Everything that one command left counts together. Each path is still cleared.
     let ws = bare();
     let others = "mkdir y .git/hooks; echo x >z; echo x >.git/commondir";
     let script = format!("end=; at=x; {fill}; {others}");
@@ -150,7 +151,7 @@ fn what_takes_long_to_remove_is_renamed_as_it_is() {
     }
 }
 
-/// Runs a script that waits until something was done outside.
+/// Runs a script that waits until the test has done something outside.
 pub(super) fn meanwhile(ws: &Path, script: &str, outside: impl FnOnce()) -> Output {
     meanwhile_with(ws, &[], script, outside)
 }
@@ -171,7 +172,7 @@ pub(super) fn meanwhile_with(ws: &Path, flags: &[&str], script: &str, outside: i
 }
 
 #[test]
-fn what_cannot_be_undone_is_no_success() {
+fn a_failed_clearing_is_no_success() {
     only_as_root!();
     for (end, status) in [("true", 125), ("exit 3", 3)] {
         let ws = bare();
@@ -183,13 +184,13 @@ fn what_cannot_be_undone_is_no_success() {
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         assert!(stderr(&output).contains("it could not be undone"), "{output:?}");
         let hooks = ws.path().join(".git/hooks");
-        assert!(!is_there(&hooks.join("pre-commit")), "what can be removed is: {output:?}");
+        assert!(!is_there(&hooks.join("pre-commit")), "what can be removed is removed: {output:?}");
         assert_eq!(fs::metadata(&hooks).unwrap().permissions().mode() & 0o7777, 0, "and nobody goes there");
     }
 }
 
 #[test]
-fn what_is_undone_is_a_success() {
+fn a_clearing_is_a_success() {
     let ws = bare();
     assert_eq!(run(ws.path(), &[], &["mkdir", ".git/hooks"]).status.code(), Some(0));
 }
@@ -204,9 +205,10 @@ fn started(ws: &Path, name: &str, script: &str) -> std::process::Child {
     child
 }
 
-/// The second finds what the first made, and takes it for the user's; what the first undoes takes the wall with it.
+/// The second command finds what the first made and takes it for the user's. When Kennel removes it, the mount of the
+/// second goes with it.
 #[test]
-fn what_another_sandbox_undoes_is_told_to_whom_it_was_a_wall() {
+fn clearing_by_another_sandbox_is_reported_where_it_removed_a_wall() {
     let ws = bare();
     let wait = "while [ ! -e done ]; do sleep 0.05; done";
     let first = started(
@@ -220,14 +222,14 @@ fn what_another_sandbox_undoes_is_told_to_whom_it_was_a_wall() {
     assert!(stderr(&first).contains("commondir") && stderr(&first).contains("it was renamed"), "{first:?}");
     fs::write(ws.path().join("done"), "").unwrap();
     let second = second.wait_with_output().unwrap();
-    // Where the wall has stayed, nothing could be made.
+    // If the mount stayed, nothing could be made there.
     assert!(stderr(&second).contains("commondir: "), "{second:?}");
     assert!(stderr(&second).contains("while the command ran"), "{second:?}");
 }
 
 #[test]
-fn a_wall_that_is_replaced_outside_is_told() {
-    let ws = super::protected::repository();
+fn a_wall_that_is_replaced_outside_is_reported() {
+    let ws = repository();
     let output = meanwhile(ws.path(), "true", || {
         fs::write(ws.path().join("new"), "[core]\n").unwrap();
         fs::rename(ws.path().join("new"), ws.path().join(".git/config")).unwrap();
@@ -244,14 +246,14 @@ fn a_wall_that_is_replaced_outside_is_told() {
         said.contains(".git/hooks: ") && said.contains("it was removed from outside while the command ran"),
         "{said}"
     );
-    // Beside what a host may lack.
+    // Besides the lines about what a host may lack.
     assert_eq!(said.matches("denied by").count(), 2, "{said}");
     assert!(is_there(&ws.path().join(".git/config")));
 }
 
 #[test]
-fn a_wall_that_has_stayed_is_not_spoken_of() {
-    let ws = super::protected::repository();
+fn a_wall_that_stayed_is_not_mentioned() {
+    let ws = repository();
     let told = denials(ws.path(), &["--protect", "a/b"], "echo x >.git/index; chmod 700 .git");
     assert_eq!(told, "[]");
     fs::create_dir_all(ws.path().join("a")).unwrap();
@@ -260,10 +262,10 @@ fn a_wall_that_has_stayed_is_not_spoken_of() {
     assert_eq!(told, "[]");
 }
 
-/// The first makes a link and is still there when the second takes it for the user's; what the first undoes is not for the
-/// second to make anew.
+/// The first command makes a link and still runs when the second takes it for the user's. When Kennel removes the
+/// first command's link, the second does not restore it.
 #[test]
-fn a_link_that_another_sandbox_undoes_is_not_made_anew() {
+fn a_link_that_another_sandbox_clears_is_not_restored() {
     for (made, link) in [(true, ".git/hooks"), (false, ".git")] {
         let ws = workspace();
         if made {
@@ -283,7 +285,7 @@ fn a_link_that_another_sandbox_undoes_is_not_made_anew() {
     }
 }
 
-/// A file has the same inode and birth by its other name.
+/// The second name of a file has the same inode and birth time.
 #[test]
 fn a_second_name_does_not_hide_that_a_wall_was_taken_away() {
     let ws = bare();

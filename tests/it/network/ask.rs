@@ -1,4 +1,4 @@
-//! The embedding program may decide what no list does.
+//! The embedding program may decide about destinations that no list names.
 
 use std::{
     sync::{Arc, Mutex},
@@ -14,10 +14,10 @@ use super::{
 
 use crate::support::patient;
 
-/// What was asked, as `host:port`.
+/// The questions, as `host:port`.
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A session whose program answers by the first label of a name, and what it was asked.
+/// A session whose program answers by the first label of a name, and the questions that it got.
 async fn asking(policy: &Policy) -> (Session, Asked) {
     let asked = Asked::default();
     let log = Arc::clone(&asked);
@@ -43,7 +43,7 @@ async fn status(session: &Session, to: &str) -> String {
 }
 
 #[tokio::test]
-async fn decisions_count_once_or_for_the_session() {
+async fn decisions_hold_once_or_for_the_session() {
     let net = Net::new();
     let origin = Origin::named("one");
     let port = origin.port();
@@ -59,7 +59,7 @@ async fn decisions_count_once_or_for_the_session() {
         assert_eq!(count, questions, "{to}");
     }
     assert_eq!(origin.seen().len(), 6);
-    // Another port is another question, another spelling is not.
+    // Another port is another question. Another spelling is not.
     let before = asked.lock().unwrap().len();
     status(&session, &at("ALWAYS.test.", port)).await;
     assert_eq!(asked.lock().unwrap().len(), before);
@@ -68,20 +68,20 @@ async fn decisions_count_once_or_for_the_session() {
 }
 
 #[tokio::test]
-async fn lists_are_not_asked_about() {
+async fn the_program_is_not_asked_about_listed_names() {
     let net = Net::new();
     let origin = Origin::named("one");
     let (good, bad) = (at("good.test", origin.port()), at("always.bad.test", origin.port()));
     let (session, asked) = asking(&policy(&net, &[&good]).deny(&bad)).await;
     assert_eq!((&*status(&session, &good).await, &*status(&session, &bad).await), ("200", "403"));
     assert!(asked.lock().unwrap().is_empty());
-    // Nor about what is no destination.
+    // Nor about text that is no destination.
     assert_eq!(status(&session, "127.1:80").await, "400");
     assert!(asked.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn addresses_of_an_allowed_name_are_checked_all_the_same() {
+async fn addresses_of_an_allowed_name_are_still_checked() {
     let net = Net::new();
     let origin = Origin::named("one");
     let mut policy = policy(&net, &[]);
@@ -111,7 +111,7 @@ async fn no_answer_is_no() {
 }
 
 #[tokio::test]
-async fn many_who_want_the_same_are_one_question() {
+async fn many_equal_requests_are_one_question() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("always.test", origin.port());
@@ -145,7 +145,7 @@ async fn a_one_shot_asks_too() {
 }
 
 #[tokio::test]
-async fn what_one_session_remembers_another_does_not_know() {
+async fn a_session_does_not_know_the_answers_of_another() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("always.test", origin.port());
@@ -164,7 +164,7 @@ async fn what_one_session_remembers_another_does_not_know() {
 }
 
 #[tokio::test]
-async fn an_open_question_holds_up_nothing_that_is_decided() {
+async fn an_open_question_delays_no_decided_request() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("good.test", origin.port());

@@ -1,4 +1,4 @@
-//! The audit log: a line for each decision, with the right numbers.
+//! The audit log has a line for each decision, with the right numbers.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -24,7 +24,7 @@ const KEYS: [&str; 14] = [
     "time",
 ];
 
-/// The lines of the log, each whole, without those of commands.
+/// The lines of the log, each complete, without those of commands.
 fn lines(net: &Net) -> Vec<Value> {
     let text = fs::read_to_string(log(net)).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'));
@@ -70,7 +70,7 @@ fn each_decision_is_a_line() {
     let lines = lines(&net);
     let mut found: Vec<_> = lines.iter().map(brief).collect();
     found.sort();
-    // A name is looked up for both families.
+    // The proxy looks a name up for both families.
     found.dedup_by(|one, other| one == other && one.0.ends_with("null"));
     let expected =
         |host: &str, decision: &str, reason: &str| (host.to_owned(), decision.to_owned(), reason.to_owned());
@@ -133,7 +133,7 @@ fn bytes_of_requests_are_counted_too() {
 }
 
 #[test]
-fn it_is_appended_to_and_keeps_its_mode() {
+fn the_log_is_appended_to_and_keeps_its_mode() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let _log = Log(&net);
@@ -150,7 +150,7 @@ fn it_is_appended_to_and_keeps_its_mode() {
 }
 
 #[test]
-fn a_log_that_cannot_be_one_is_refused() {
+fn a_path_that_cannot_be_a_log_is_refused() {
     let net = Net::new();
     let link = net.path().join("link");
     std::os::unix::fs::symlink("/dev/null", &link).unwrap();
@@ -196,7 +196,7 @@ fn no_secret_of_a_url_is_in_the_log() {
 }
 
 #[test]
-fn without_the_flag_there_is_none() {
+fn without_the_flag_there_is_no_log() {
     let net = Net::new();
     let before = fs::read_dir(net.path()).unwrap().count();
     let said = stderr(&net.shell(&net.flags(&[], &[]), "getent hosts one.test"));

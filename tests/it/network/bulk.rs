@@ -1,4 +1,4 @@
-//! Much at once, in tunnels: nothing is lost, whoever is slow, and ends are told in the right order.
+//! Large amounts in tunnels: nothing is lost, however slow a side is, and ends arrive in the right order.
 
 use std::{
     fs,
@@ -8,14 +8,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Net, Origin, Server, at, stdout};
+use super::{Net, Origin, Server, at, connect, stdout};
 use crate::support::{has, patient, require};
 
-fn connect(to: &str) -> String {
-    format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")
-}
-
-/// A server whose `serve` answers something for the test.
+/// A server whose `serve` returns something to the test.
 fn reporting<T: Send + 'static>(
     serve: impl Fn(TcpStream) -> T + Send + Sync + 'static,
 ) -> (Server, mpsc::Receiver<T>) {
@@ -72,7 +68,7 @@ fn a_reset_in_the_midst_of_an_upload_is_seen() {
     let net = Net::new();
     let server = Server::start(|mut stream, _| {
         let _ = stream.read_exact(&mut vec![0; 1_000_000]);
-        // With unread bytes a close is a reset.
+        // A close with unread bytes is a reset.
         drop(stream);
     });
     let to = at("one.test", server.port);
@@ -83,7 +79,7 @@ fn a_reset_in_the_midst_of_an_upload_is_seen() {
 }
 
 #[test]
-fn a_client_that_never_reads_holds_up_nobody_else() {
+fn a_client_that_never_reads_delays_nobody_else() {
     require!(has("python3"), "python3");
     let net = Net::new();
     let endless = Server::start(|mut stream, _| while stream.write_all(&[b'x'; 65536]).is_ok() {});

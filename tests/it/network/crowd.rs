@@ -1,4 +1,4 @@
-//! Many connections at once: all are served in their turn, and none leaves anything.
+//! Many connections at once: all are served in turn, and none leaves anything.
 
 use std::{
     fs,
@@ -9,14 +9,14 @@ use std::{
 use super::{Net, Origin, PROXY, Server, at};
 use crate::support::{payload_path, require, until};
 
-/// `kennel run` with a crowd inside.
+/// `kennel run` with many clients inside.
 struct Crowd {
     kennel: Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
 impl Crowd {
-    /// So many connections, on each of which `text` is said.
+    /// Opens this many connections and sends `text` on each.
     fn gather(net: &Net, flags: &[String], count: usize, text: &str, beside: &str) -> Self {
         let grant = format!("{}:/payload", payload_path().display());
         let flags: Vec<String> = [flags, &["--ro".to_owned(), grant]].concat();
@@ -57,13 +57,13 @@ impl Drop for Crowd {
     }
 }
 
-/// How many descriptors the tests may have open.
+/// The number of descriptors that the tests may have open.
 fn descriptors() -> u64 {
     nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap().1
 }
 
 #[test]
-fn two_thousand_that_say_nothing_keep_nobody_waiting() {
+fn two_thousand_silent_connections_delay_nobody() {
     require!(descriptors() >= 10_000, "10,000 descriptors");
     let net = Net::new();
     let origin = Origin::named("one");
@@ -78,7 +78,7 @@ fn two_thousand_that_say_nothing_keep_nobody_waiting() {
         let said = fs::read_to_string(net.path().join("out")).unwrap_or_default();
         said.matches("one: /\n").count() == 3
     });
-    assert!(crowd.descriptors() >= 2000, "and they are there still");
+    assert!(crowd.descriptors() >= 2000, "they are still there");
     crowd.go_on();
     assert_eq!(crowd.line(), "closed");
     until("all are gone", || crowd.descriptors() < 40);
@@ -102,7 +102,7 @@ fn a_thousand_tunnels_are_all_served_and_leave_nothing() {
 }
 
 #[test]
-fn ten_thousand_wait_and_break_nothing() {
+fn ten_thousand_connections_wait_and_break_nothing() {
     require!(descriptors() >= 15_000, "15,000 descriptors");
     let net = Net::new();
     let origin = Origin::named("one");

@@ -1,4 +1,4 @@
-//! Whoever runs the sandbox learns what was refused: in the report, on stderr, with the flag that would allow it.
+//! The user of the sandbox learns of each denial: in the report, on stderr, with the flag that would allow it.
 
 use super::{Net, Origin, at, stderr, stdout};
 use crate::support::{has, report, require};
@@ -14,7 +14,7 @@ fn denials(report: &serde_json::Value) -> Vec<String> {
 }
 
 #[test]
-fn report_and_stderr_say_the_same() {
+fn report_and_stderr_list_the_same_denials() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let origin = Origin::named("one");
@@ -35,7 +35,7 @@ fn report_and_stderr_say_the_same() {
              would allow it",
             origin.port()
         ),
-        // Said once, in the order of the last of each.
+        // Each once, in the order of its last denial.
         format!("{to}: not on the list of what is allowed; --allow {to} would allow it"),
     ];
     assert_eq!(denials(&report), expected);
@@ -48,7 +48,7 @@ fn report_and_stderr_say_the_same() {
 }
 
 #[test]
-fn quiet_is_quiet_and_the_report_is_whole() {
+fn quiet_silences_stderr_and_not_the_report() {
     let net = Net::new();
     let flags = net.strict(&[], &["-q"]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -61,7 +61,7 @@ fn quiet_is_quiet_and_the_report_is_whole() {
 }
 
 #[test]
-fn what_is_said_makes_it_work() {
+fn the_advice_works() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let origin = Origin::named("one");
@@ -78,7 +78,7 @@ fn what_is_said_makes_it_work() {
 }
 
 #[test]
-fn nothing_that_went_well_or_was_not_there_is_a_denial() {
+fn success_and_missing_servers_are_no_denials() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let origin = Origin::named("one");
@@ -91,7 +91,7 @@ fn nothing_that_went_well_or_was_not_there_is_a_denial() {
 }
 
 #[test]
-fn every_kind_of_client_is_heard_of() {
+fn denials_of_every_kind_of_client_are_reported() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let script = "curl -s http://a.test/; curl -s -p http://b.test/; curl -s --socks5-hostname 127.0.0.1:3128 http://c.test/; \
@@ -111,7 +111,7 @@ fn every_kind_of_client_is_heard_of() {
 }
 
 #[test]
-fn no_number_of_denials_is_too_much() {
+fn any_number_of_denials_is_reported() {
     let net = Net::new();
     let get = |n: usize| format!(">GET http://n{n}.test/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n");
     let requests: Vec<String> = (0..300).map(get).collect();

@@ -1,4 +1,4 @@
-//! Whoever dies or resets: a clear status for the others, nothing that looks complete, nothing left.
+//! If one side dies or resets, the other gets a clear status, nothing looks complete, and nothing is left.
 
 use std::{
     fs,
@@ -10,12 +10,8 @@ use std::{
 
 use nix::sys::socket::{setsockopt, sockopt::Linger};
 
-use super::{Net, Server, at, stdout};
+use super::{Net, Server, at, connect, stdout};
 use crate::support::{has, patient, require, until};
-
-fn connect(to: &str) -> String {
-    format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")
-}
 
 fn reset(stream: TcpStream) {
     setsockopt(&stream, Linger, &libc::linger { l_onoff: 1, l_linger: 0 }).unwrap();
@@ -83,7 +79,7 @@ fn an_answer_that_breaks_off_is_an_error() {
     );
     let said = stdout(&net.shell(&net.flags(&[&to], &[]), &script));
     let lines: Vec<&str> = said.lines().collect();
-    // 18: partial file; 56: receive error; an answer that did not begin is a bad gateway.
+    // 18: partial file; 56: receive error. If the answer did not begin, it is a bad gateway.
     assert!(matches!(lines[0], "200 18" | "200 56"), "{said}");
     assert!(matches!(lines[1], "200 18" | "200 56"), "{said}");
     assert!(matches!(lines[2], "200 18" | "200 56"), "{said}");
@@ -124,7 +120,7 @@ fn the_death_of_kennel_leaves_nothing() {
     }
 }
 
-/// Whether a process that can be looked at has the marker in its environment.
+/// Whether a readable process has the marker in its environment.
 fn any_process_with(marker: &str) -> bool {
     let own = std::process::id().to_string();
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
@@ -135,7 +131,7 @@ fn any_process_with(marker: &str) -> bool {
 }
 
 #[test]
-fn what_a_command_sent_before_it_ended_arrives() {
+fn bytes_sent_before_the_end_of_a_command_arrive() {
     let net = Net::new();
     let (sender, received) = mpsc::channel();
     let sender = Mutex::new(sender);
@@ -149,7 +145,7 @@ fn what_a_command_sent_before_it_ended_arrives() {
     for round in 0..10 {
         net.talk(&net.flags(&[&to], &[]), &[&[&connect(&to), "<\\r\\n\\r\\n", "#1000000", "!"]]);
         let (count, end) = received.recv_timeout(patient(Duration::from_secs(5))).unwrap();
-        // A client that is told of a failure could try again; one that is lied to cannot.
+        // A client that is told of a failure can try again. A client that is told of success cannot.
         assert!(count == 1_000_000 || end.is_err(), "{round}: {count} bytes, and then {end:?}");
         assert_eq!(count, 1_000_000, "{round}: {end:?}");
     }

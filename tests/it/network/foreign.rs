@@ -1,4 +1,4 @@
-//! A proxy that is not Kennel's, on a Unix socket of the host: everything leads there, and nowhere else.
+//! A proxy that is not Kennel's, on a Unix socket of the host: every connection leads to it, and nowhere else.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use kennel::{Error, ForeignProxy, Network, NetworkMode, Policy, Profile, Session
 use super::{Origin, stderr, stdout, upstream::Upstream};
 use crate::support::{TempDir, has, kennel, patient, require, workspace};
 
-/// A Unix socket that leads to an upstream proxy of the test's.
+/// A Unix socket that leads to an upstream proxy of the test.
 struct Foreign {
     upstream: Upstream,
     dir: TempDir,
@@ -27,7 +27,7 @@ struct Foreign {
 }
 
 impl Foreign {
-    /// Everything that it is asked for leads to one port of the host's loopback.
+    /// Every request leads to one port of the host's loopback.
     fn to(port: u16) -> Self {
         let (upstream, dir) = (Upstream::to(port), workspace());
         let connections = Arc::default();
@@ -104,7 +104,7 @@ fn programs_that_know_no_proxy_are_led_to_it() {
 }
 
 #[test]
-fn a_socket_put_in_its_place_gets_nothing() {
+fn a_socket_in_the_place_of_the_proxy_gets_nothing() {
     require!(has("curl"), "curl");
     let origin = Origin::named("one");
     let foreign = Foreign::to(origin.port());
@@ -149,7 +149,7 @@ fn a_session_ends_with_its_bridge() {
     });
 }
 
-/// Children of this thread's, which is the only one that starts any here.
+/// Children of this thread. No other thread starts any here.
 fn children() -> usize {
     let tid = nix::unistd::gettid();
     let text = fs::read_to_string(format!("/proc/self/task/{tid}/children")).unwrap();
@@ -161,13 +161,13 @@ fn a_proxy_that_is_gone_refuses_connections_only() {
     require!(has("curl"), "curl");
     let (dir, elsewhere) = (workspace(), workspace());
     let path = elsewhere.path().join("proxy.sock");
-    // Bound and listened to by nobody any more.
+    // The socket is bound, and nobody listens on it any more.
     drop(UnixListener::bind(&path).unwrap());
     let flags = ["--proxy-socket", path.to_str().unwrap(), "--timeout", "30s"];
     let script = format!("curl -sS -p http://a.test/; echo $?; {BARE} curl -sS http://a.test/; echo $?");
     let output = kennel(dir.path(), &flags, &["sh", "-c", &script]).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
-    // Could not connect, or was reset: while it did, before it sent, before it was answered.
+    // The connection failed or was reset: while it connected, before it sent, before the answer.
     let codes: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
     assert!(
         codes.len() == 2 && codes.iter().all(|code| ["7", "35", "52", "55", "56"].contains(&&**code)),
@@ -175,7 +175,7 @@ fn a_proxy_that_is_gone_refuses_connections_only() {
     );
 }
 
-/// What a proxy that is slow to read gets of a command that sends that and ends.
+/// The bytes that reach a slow proxy from a command that sends and ends.
 fn sends(script: &str) -> (Vec<u8>, Duration) {
     let (dir, elsewhere) = (workspace(), workspace());
     let path = elsewhere.path().join("proxy.sock");
@@ -196,7 +196,7 @@ fn sends(script: &str) -> (Vec<u8>, Duration) {
 }
 
 #[test]
-fn what_was_sent_last_arrives() {
+fn the_last_bytes_of_a_command_arrive() {
     require!(has("bash"), "bash");
     let (said, took) = sends("exec 3<>/dev/tcp/127.0.0.1/3128 && yes kennel | head -c 1000000 >&3");
     assert_eq!(said.len(), 1_000_000);

@@ -1,4 +1,4 @@
-//! Holes that reviews have found, and that are mended: each attack as it was.
+//! Holes that reviews found and that are fixed: each attack in its original form.
 
 use std::{
     fs,
@@ -43,9 +43,9 @@ async fn a_session_is_served_by_the_runtime_that_uses_it() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         runtime.unwrap().block_on(Session::prepare(&policy)).unwrap()
     });
-    // The runtime that prepared it is gone with its thread.
+    // The runtime that prepared it ended with its thread.
     let session = session.join().unwrap();
-    // Nobody inside can take the place of the proxy meanwhile.
+    // No process inside can take the place of the proxy meanwhile.
     let taken = output({
         let mut command = session.command("python3");
         let script = "import socket\ntry:\n socket.create_server(('127.0.0.1', 3128))\n print('taken')\nexcept OSError as e: print(e.errno)";
@@ -62,9 +62,9 @@ async fn a_session_is_served_by_the_runtime_that_uses_it() {
 }
 
 #[tokio::test]
-async fn waiting_in_small_steps_comes_to_its_end() {
+async fn a_wait_in_small_steps_ends() {
     let net = Net::new();
-    // It reads nothing, so what was sent last does not arrive.
+    // It reads nothing, so the last bytes do not arrive.
     let silent = Server::start(|stream, _| {
         std::thread::sleep(Duration::from_secs(20));
         drop(stream);
@@ -84,7 +84,7 @@ async fn waiting_in_small_steps_comes_to_its_end() {
 }
 
 #[tokio::test]
-async fn who_asks_for_what_is_denied_does_not_hold_up_others() {
+async fn a_denied_request_does_not_delay_others() {
     require!(has("python3") && has("getent"), "python3 and getent");
     let net = Net::new();
     let session = Session::prepare(&policy(&net, &["one.test:80"])).await.unwrap();
@@ -104,7 +104,7 @@ async fn who_asks_for_what_is_denied_does_not_hold_up_others() {
 }
 
 #[test]
-fn what_is_opened_outside_is_out_of_reach_of_commands() {
+fn files_that_kennel_opens_outside_are_out_of_reach_of_commands() {
     let (dir, elsewhere) = (workspace(), workspace());
     let log = elsewhere.path().join("log");
     fs::create_dir(elsewhere.path().join("logs")).unwrap();

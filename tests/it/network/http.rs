@@ -148,7 +148,7 @@ fn headers_of_one_hop_stay_there() {
 }
 
 #[test]
-fn what_is_not_allowed_is_answered_in_words_and_reaches_nobody() {
+fn denied_requests_get_an_explanation_and_reach_nobody() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let (good, bad) = (Origin::named("good"), Origin::named("bad"));
@@ -176,7 +176,7 @@ fn a_connection_goes_on_after_a_denial() {
     assert_eq!(net.says(&net.flags(&[&to], &[]), &script), "403 1\n200 0");
 }
 
-/// A fragment is the client's own, and behind a host alone nothing is left of a target.
+/// A fragment belongs to the client. Directly after a host, the proxy removes it and nothing is left of the target.
 #[test]
 fn a_target_of_a_host_and_a_fragment_is_the_root() {
     let net = Net::new();

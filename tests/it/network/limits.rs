@@ -1,4 +1,4 @@
-//! Nobody gets more of the proxy than the policy says, and who takes his time loses it.
+//! No client gets more of the proxy than the policy allows, and a slow client is disconnected.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Net, Origin, Server, at, stderr, stdout};
+use super::{Net, Origin, Server, at, connect, stderr, stdout};
 use crate::support::{has, patient, require};
 
 /// Flags with these limits in a policy file.
@@ -21,12 +21,8 @@ fn flags(net: &Net, allow: &[&str], limits: &str) -> Vec<String> {
     net.flags(allow, &["--policy", file.to_str().unwrap()])
 }
 
-fn connect(to: &str) -> String {
-    format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")
-}
-
 #[test]
-fn whoever_is_slow_to_ask_is_sent_away() {
+fn slow_requests_are_ended() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
@@ -50,14 +46,14 @@ fn whoever_is_slow_to_ask_is_sent_away() {
         assert!(!heard.contains("[silence]") && !heard.contains(" 200 "), "{heard}");
     }
     assert!(origin.is_untouched());
-    // A body may take its time.
+    // A body may take longer.
     let post = format!(">POST http://{to}/ HTTP/1.1\\r\\nContent-Length: 2\\r\\n\\r\\n");
     let heard = net.talk(&flags, &[&[&post, "~1500", ">o", "~500", ">k", "<one: /"]]);
     assert!(heard[0].starts_with("HTTP/1.1 200 "), "{heard:?}");
 }
 
 #[test]
-fn a_head_has_a_size() {
+fn the_head_of_a_request_is_bounded() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
@@ -70,7 +66,7 @@ fn a_head_has_a_size() {
     assert!(talk(&usual, "#40000").starts_with("HTTP/1.1 200 "));
     for (flags, size) in [(&small, "#9000"), (&small, "#300000"), (&usual, "#200000"), (&usual, "#5000000")] {
         let heard = talk(flags, size);
-        // What is still being sent when the answer comes may reset it.
+        // Bytes that are still on their way may reset the answer.
         let is_refused = heard.starts_with("HTTP/1.1 431 ") || heard.starts_with("HTTP/1.1 400 ");
         assert!(
             is_refused || heard.starts_with("[ECONNRESET]") || heard.starts_with("[EPIPE]"),
@@ -84,7 +80,7 @@ fn a_head_has_a_size() {
 }
 
 #[test]
-fn what_is_silent_for_long_is_ended_and_not_as_if_complete() {
+fn a_silent_connection_is_ended_and_does_not_look_complete() {
     let net = Net::new();
     let (sender, heard_by_server) = std::sync::mpsc::channel();
     let sender = std::sync::Mutex::new(sender);
@@ -119,7 +115,7 @@ fn a_body_that_takes_its_time_is_not_silence() {
 }
 
 #[test]
-fn who_takes_nothing_of_his_answer_is_sent_away() {
+fn a_client_that_reads_nothing_is_disconnected() {
     let net = Net::new();
     let (sender, ended) = std::sync::mpsc::channel();
     let sender = std::sync::Mutex::new(sender);
@@ -159,7 +155,7 @@ fn bytes_of_a_sandbox_run_out() {
     let third: Vec<&str> = lines[2].split(' ').collect();
     assert!(third[1].parse::<u32>().unwrap() < 400_000, "it broke off: {output:?}");
     assert!(lines[3].starts_with("429 "), "{output:?}");
-    let words = "the bytes that the sandbox may pass are used up (network.limits.bytes)";
+    let words = "the byte limit of the sandbox is used up (network.limits.bytes)";
     assert_eq!(lines[4], format!("kennel: {to}: {words}"));
     assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: denied by proxy: {to}: {words}")));
 }
@@ -204,7 +200,7 @@ fn connections_beyond_the_limit_wait_for_their_turn() {
     assert_eq!(echo.accepted(), 3);
 }
 
-/// Those that are open already count for no more than others.
+/// Connections that are already open count too.
 #[test]
 fn bytes_run_out_for_open_connections_too() {
     require!(has("python3"), "python3");
@@ -236,7 +232,7 @@ fn bytes_run_out_for_open_connections_too() {
     assert!((40_000..=100 << 10).contains(&came), "{came} bytes");
 }
 
-/// Each holds a pipe as long as its other end takes nothing.
+/// Each holds a pipe as long as its other end reads nothing.
 #[test]
 fn connections_that_are_stuck_take_few_descriptors_beside_their_own() {
     require!(has("python3"), "python3");
@@ -274,7 +270,7 @@ fn connections_that_are_stuck_take_few_descriptors_beside_their_own() {
     let (before, after) = (descriptors(), descriptors());
     drop(stdin);
     assert!(kennel.wait().unwrap().success());
-    // Each has two, and an eighth as many as there may be have a pipe. Not many more for all.
+    // Each connection has two descriptors, and one of eight possible connections has a pipe. All the others add few.
     let most = before + CONNECTIONS * 2 + CONNECTIONS / 8 * 2 + 4;
     assert!((before + CONNECTIONS * 2..=most).contains(&after), "{before} and then {after}");
 }

@@ -1,4 +1,4 @@
-//! A name server of the tests, for `--name-server`.
+//! A name server for tests, for `--name-server`.
 
 use std::{
     collections::HashMap,
@@ -9,14 +9,14 @@ use std::{
     },
 };
 
-/// What there is for a name.
+/// The answer for a name.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Addresses(Vec<Ipv4Addr>),
     NoSuchName,
     /// SERVFAIL.
     Failure,
-    /// Nothing at all.
+    /// No answer.
     Silence,
 }
 
@@ -39,7 +39,7 @@ impl NameServer {
         Self::answering(|_, _| [127, 0, 0, 1].into())
     }
 
-    /// `reply` gets the name and how often its address was asked for before. There are no other records.
+    /// `reply` gets the name and the number of earlier questions for its address. There are no other records.
     pub fn answering(reply: impl Fn(&str, usize) -> Reply + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
@@ -69,7 +69,7 @@ impl NameServer {
         Self { port, asked, over }
     }
 
-    /// The names whose addresses were asked for.
+    /// The names that somebody asked for.
     pub fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
@@ -87,7 +87,7 @@ impl Drop for NameServer {
     }
 }
 
-/// Name and type of the question, and where it ends.
+/// Name and type of the question, and the offset of its end.
 fn parse(bytes: &[u8]) -> Option<(String, u16, usize)> {
     let mut at = 12;
     let mut labels = Vec::new();
@@ -114,7 +114,7 @@ fn encode(question: &[u8], reply: &Reply, is_address: bool) -> Option<Vec<u8>> {
     };
     let count = u8::try_from(addresses.len()).ok()?;
     let mut bytes = question.to_vec();
-    // An answer, recursion desired and available, one question, the records, and nothing more.
+    // An answer, recursion desired and available, one question, the records, nothing else.
     bytes[2..12].copy_from_slice(&[0x81, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0]);
     for address in addresses {
         // The name of the question, A, IN, 0 seconds, 4 bytes.

@@ -1,4 +1,4 @@
-//! Servers of the tests, on the host's loopback: HTTP written out by hand, so that tests see every byte that arrives.
+//! Servers for tests, on the host's loopback. They write HTTP by hand, so that tests see every byte that arrives.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -40,7 +40,7 @@ impl Server {
         Ok(Self { port, accepted, over })
     }
 
-    /// Sends back what it gets, and ends when the client has.
+    /// Sends its input back, and ends when the client has ended.
     pub fn echo() -> Self {
         Self::start(|mut stream, _| {
             let Ok(mut reader) = stream.try_clone() else { return };
@@ -61,14 +61,14 @@ impl Drop for Server {
     }
 }
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// `GET /path HTTP/1.1`
     pub line: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// The number of the connection that it came on.
+    /// The number of its connection.
     pub connection: usize,
 }
 
@@ -84,7 +84,7 @@ impl Seen {
     }
 }
 
-/// An HTTP/1.1 server that remembers what it was asked.
+/// An HTTP/1.1 server that records its requests.
 pub struct Origin {
     pub server: Server,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -96,7 +96,7 @@ impl Origin {
         Self::answering(move |seen| answer(200, format!("{name}: {}\n", seen.target()).as_bytes()))
     }
 
-    /// `respond` makes the whole answer; an empty one ends the connection.
+    /// `respond` returns the whole answer. An empty one ends the connection.
     pub fn answering(respond: impl Fn(&Seen) -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self::on("127.0.0.1:0", respond).unwrap()
     }
@@ -121,7 +121,7 @@ impl Origin {
         self.server.port
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
@@ -131,7 +131,7 @@ impl Origin {
         self.seen().into_iter().map(|seen| seen.line).collect()
     }
 
-    /// Whether nobody has connected, let alone asked.
+    /// Whether nobody has connected yet.
     pub fn is_untouched(&self) -> bool {
         self.server.accepted() == 0
     }
@@ -143,7 +143,7 @@ pub fn answer(status: u16, body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// One request; `None` at the end of the connection.
+/// Reads one request. Returns `None` at the end of the connection.
 pub fn read(reader: &mut BufReader<TcpStream>, connection: usize) -> io::Result<Option<Seen>> {
     let Some(line) = line(reader)? else { return Ok(None) };
     let mut seen = Seen { line, headers: Vec::new(), body: Vec::new(), connection };

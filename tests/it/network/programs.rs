@@ -1,4 +1,4 @@
-//! Programs that know no proxy, or are told of none: plain sockets, TLS, Java, node.
+//! Programs that know no proxy, or get no variable for one: plain sockets, TLS, Java, node.
 
 use super::{Net, Origin, stdout, tls::Secure, upstream::Upstream};
 use crate::support::{has, require, stderr};
@@ -105,7 +105,7 @@ fn java_with_and_without_properties() {
     assert_eq!(stdout(&output), "one: /a\nUnknownHostException\n127.1.0.1", "{output:?}");
     assert_eq!(upstream.lines(), ["CONNECT one.test:80 HTTP/1.1"]);
     assert_eq!(origin.lines(), ["GET /a HTTP/1.1"]);
-    // By the properties of JAVA_TOOL_OPTIONS it asks the proxy, which answers in words.
+    // The properties of JAVA_TOOL_OPTIONS lead it to the proxy, which answers with a message.
     let mut with = net.strict(&["one.test:80"], &["--upstream", &upstream.url()]);
     with.retain(|flag| flag != "JAVA_TOOL_OPTIONS=");
     let output = net.command(&with, &command).output().unwrap();

@@ -1,4 +1,4 @@
-//! The network of sessions, pools and one-shots of the library: there for each command, gone with the session.
+//! The network of sessions, pools and one-shots of the library: available to each command, gone with the session.
 
 use std::{fs, time::Duration};
 
@@ -6,7 +6,7 @@ use kennel::{Command, Mount, Network, NetworkMode, Output, Policy, Pool, Profile
 use tokio::time::timeout;
 
 use super::{Net, Origin, PROXY, Server, at};
-use crate::support::{is_alone, patient, payload_path, until};
+use crate::support::{is_alone, own_children, patient, payload_path};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -24,7 +24,7 @@ pub fn policy(net: &Net, allow: &[&str]) -> Policy {
     policy
 }
 
-/// Has a command ask for a page.
+/// Runs a command that fetches a page.
 pub fn get(mut command: Command, to: &str) -> Command {
     let request = format!(">GET http://{to}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n");
     command.args(["talk", PROXY, &request, "!", "<"]);
@@ -39,7 +39,7 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What was denied to a command.
+/// The denials of a command.
 pub fn denied(output: &Output) -> Vec<&str> {
     output.denials.iter().map(|denial| denial.subject.as_str()).collect()
 }
@@ -65,7 +65,7 @@ async fn commands_one_after_the_other_and_side_by_side_are_served() {
 }
 
 #[tokio::test]
-async fn each_command_learns_of_what_was_refused_while_it_ran() {
+async fn each_command_gets_the_denials_of_its_own_time() {
     let net = Net::new();
     let session = Session::prepare(&policy(&net, &[])).await.unwrap();
     let first = output(get(session.command("/payload"), "a.test:80")).await;
@@ -73,13 +73,13 @@ async fn each_command_learns_of_what_was_refused_while_it_ran() {
     let none = output(session.command("true")).await;
     assert_eq!((denied(&first), denied(&second)), (vec!["a.test:80"], vec!["b.test:80"]));
     assert!(none.denials.is_empty());
-    // The same again is news to the next command.
+    // The next command gets the same denial again.
     let again = output(get(session.command("/payload"), "a.test:80")).await;
     assert_eq!(denied(&again), ["a.test:80"]);
 }
 
 #[tokio::test]
-async fn a_command_without_network_has_none_of_it() {
+async fn a_command_without_network_cannot_reach_the_proxy() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
@@ -156,15 +156,10 @@ fn descriptors() -> usize {
     open().len()
 }
 
-/// What this process has open.
+/// The descriptors that this process has open.
 fn open() -> Vec<String> {
     let entries = fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
     entries.map(|entry| fs::read_link(entry.path()).unwrap_or_default().display().to_string()).collect()
-}
-
-fn children() -> usize {
-    let own = std::process::id();
-    fs::read_to_string(format!("/proc/self/task/{own}/children")).unwrap().split_whitespace().count()
 }
 
 #[tokio::test]
@@ -175,9 +170,9 @@ async fn nothing_is_left_of_a_session_that_ended() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    // The first makes what stays: tokio's own descriptors.
+    // The first session makes what stays: tokio's own descriptors.
     drop(session_that_served(&net, &to).await);
-    until("the first is gone", || children() == 0);
+    wait("the first is gone", || own_children() == 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = descriptors();
     for round in 0..10 {
@@ -187,10 +182,10 @@ async fn nothing_is_left_of_a_session_that_ended() {
         }
         drop(session);
     }
-    wait("nothing is left", || descriptors() <= before && children() == 0).await;
+    wait("nothing is left", || descriptors() <= before && own_children() == 0).await;
 }
 
-/// As `until`, and the runtime goes on.
+/// Like `until`, but the runtime goes on.
 async fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !condition() {
@@ -222,14 +217,14 @@ async fn a_shutdown_ends_every_transfer() {
     let to = at("endless.test", server.port);
     let origin = Origin::named("one");
     drop(session_that_served(&net, &at("one.test", origin.port())).await);
-    wait("the first is gone", || children() == 0).await;
+    wait("the first is gone", || own_children() == 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = descriptors();
     let session = Session::prepare(&policy(&net, &[&to])).await.unwrap();
     let connect = format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n");
     let mut running = Vec::new();
     for _ in 0..3 {
-        // Not to end by itself with its transfer, before it is killed.
+        // The command must not end by itself with its transfer, before it is killed.
         let mut command = session.command("sh");
         command.args(["-c", "\"$@\"; sleep 60", "sh", "/payload", "talk", PROXY, &connect, "<"]);
         command.stdout(kennel::Stdio::null());
@@ -247,11 +242,11 @@ async fn a_shutdown_ends_every_transfer() {
     for _ in 0..3 {
         ended.recv_timeout(patient(Duration::from_secs(5))).unwrap();
     }
-    wait("nothing is left", || descriptors() <= before && children() == 0).await;
+    wait("nothing is left", || descriptors() <= before && own_children() == 0).await;
 }
 
 #[test]
-fn a_session_that_listens_tells_its_clients_what_was_refused() {
+fn a_session_that_listens_reports_denials_to_its_clients() {
     let (net, name) = (Net::new(), format!("net-{}-{}", std::process::id(), std::line!()));
     let flags = net.flags(&[], &[]);
     let flags: Vec<String> =

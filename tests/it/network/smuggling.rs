@@ -1,8 +1,9 @@
-//! Requests that two servers read differently: the origin reads what was decided about, or nothing.
+//! Requests that two servers could read differently: the origin gets the request that the proxy decided about, or
+//! nothing.
 
 use super::{Net, Origin, at};
 
-/// Sends each and ends; answers what was heard.
+/// Sends each text and ends. Returns what came back.
 fn heard(net: &Net, flags: &[String], requests: &[String]) -> Vec<String> {
     let steps: Vec<[&str; 3]> = requests.iter().map(|request| [request.as_str(), "!", "<"]).collect();
     let steps: Vec<&[&str]> = steps.iter().map(<[&str; 3]>::as_slice).collect();
@@ -10,7 +11,7 @@ fn heard(net: &Net, flags: &[String], requests: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn a_host_header_decides_nothing_and_is_put_right() {
+fn a_host_header_decides_nothing_and_is_corrected() {
     let net = Net::new();
     let (good, bad) = (Origin::named("good"), Origin::named("bad"));
     let (to, evil) = (at("good.test", good.port()), at("bad.test", bad.port()));
@@ -26,12 +27,12 @@ fn a_host_header_decides_nothing_and_is_put_right() {
     }
     assert!(bad.is_untouched() && !good.seen().is_empty());
     for seen in good.seen() {
-        assert_eq!(seen.header("host"), to, "one, and the one that was decided about: {seen:?}");
+        assert_eq!(seen.header("host"), to, "one, the one that the proxy decided about: {seen:?}");
     }
 }
 
 #[test]
-fn what_frames_a_message_twice_is_refused_or_made_one() {
+fn a_message_framed_twice_is_refused_or_normalized() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
@@ -61,7 +62,7 @@ fn what_frames_a_message_twice_is_refused_or_made_one() {
     let answers = heard(&net, &net.flags(&[&to], &[]), &requests);
     let seen = origin.seen();
     for (request, heard) in requests.iter().zip(&answers) {
-        // A tail that is a request of its own is one that was decided about, and answered by itself.
+        // A tail that is a request is decided about and answered by itself.
         let refused = heard.starts_with("HTTP/1.1 4") || heard.starts_with("[");
         assert!(
             refused || heard.starts_with("HTTP/1.1 200 ") || heard.starts_with("HTTP/1.1 502 "),

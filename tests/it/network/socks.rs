@@ -19,14 +19,14 @@ fn names_and_addresses_are_reached() {
 }
 
 #[test]
-fn a_client_that_looks_names_up_first_reaches_them() {
+fn a_client_that_looks_names_up_itself_reaches_them() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
     let script = format!("curl -sS --socks5 {PROXY} http://{to}/");
     assert_eq!(net.says(&net.flags(&["one.test:*"], &[]), &script), "one: /");
-    // At that port alone another command of the session could be in the place of the name's address.
+    // Only at that port could another command of the session be in the place of the name's address.
     let output = net.shell(&net.flags(&[&to], &[]), &script);
     assert_eq!(output.status.code(), Some(97), "{output:?}");
     assert!(
@@ -36,7 +36,7 @@ fn a_client_that_looks_names_up_first_reaches_them() {
 }
 
 #[test]
-fn what_is_not_allowed_gets_the_nearest_reply() {
+fn denied_requests_get_the_closest_reply_code() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let origin = Origin::named("one");
@@ -55,7 +55,7 @@ fn request(command: u8, address: &str, port: u16) -> String {
 
 const HELLO: &str = ">\\x05\\x01\\0";
 
-/// The bytes of the second answer: version, reply, and so on.
+/// The bytes of the second answer: version, reply, and the rest.
 fn reply(heard: &str) -> u8 {
     let bytes = heard.as_bytes();
     assert!(bytes.starts_with(b"\x05\x00\x05"), "{heard:?}");

@@ -1,11 +1,12 @@
-//! Whatever a destination is spelt like, it is judged as what it is.
+//! The proxy judges a destination by its meaning, however it is spelled.
 
 use super::{
     Net, Server, at,
     names::{NameServer, Reply},
 };
 
-/// Asks for each by CONNECT, and in absolute form; answers the first line and the reason of each pair, which must agree.
+/// Asks for each by CONNECT and in absolute form. Returns the first line and the reason, which must be equal for
+/// both.
 fn asked(net: &Net, flags: &[String], destinations: &[String]) -> Vec<String> {
     let requests: Vec<[String; 2]> = destinations
         .iter()
@@ -30,7 +31,7 @@ fn brief(heard: &str) -> String {
     format!("{status} {reason}").trim().to_owned()
 }
 
-/// Something on the host that an echo of requests would be.
+/// A server on the host that echoes requests.
 fn target() -> Server {
     Server::start(|mut stream, _| {
         use std::io::{Read, Write};
@@ -70,7 +71,7 @@ fn names_are_compared_in_one_form() {
     ];
     let destinations: Vec<String> = cases.iter().map(|(host, _)| at(host, port)).collect();
     let found = asked(&net, &flags, &destinations);
-    // Some are no URI for the HTTP library, which is malformed as well.
+    // Some are no URI for the HTTP library. They are malformed too.
     for ((host, wanted), found) in cases.iter().zip(found) {
         let found = if found == "400" { "400 malformed".to_owned() } else { found };
         assert_eq!(&found, wanted, "{host}");
@@ -84,7 +85,7 @@ fn addresses_are_never_names() {
     let net = Net::new();
     let server = target();
     let port = server.port;
-    // Every name is allowed, and may lead to the loopback; no address is.
+    // Every name is allowed and may lead to the loopback. No address is allowed.
     let flags = net.strict(&["*:*"], &["--allow-address", "198.51.100.0/24"]);
     let cases = [
         ("127.0.0.1", "403 address-blocked"),
@@ -127,7 +128,7 @@ fn addresses_are_never_names() {
 }
 
 #[test]
-fn what_means_something_to_others_is_malformed() {
+fn forms_that_other_programs_read_differently_are_malformed() {
     let net = Net::new();
     let server = target();
     let port = server.port;
@@ -188,7 +189,7 @@ fn lines_within_a_request_are_not_smuggled_into_another() {
 
 #[test]
 fn a_name_that_leads_inwards_is_blocked_by_each_of_its_addresses() {
-    // As nip.io has it: the name says the address.
+    // As nip.io does: the name contains the address.
     let net = Net::with(NameServer::answering(|name, _| {
         let digits: Vec<u8> = name.split('.').take(4).filter_map(|label| label.parse().ok()).collect();
         <[u8; 4]>::try_from(digits).map_or(Reply::NoSuchName, Reply::from)
@@ -227,7 +228,7 @@ fn a_name_that_leads_inwards_is_blocked_by_each_of_its_addresses() {
 
 #[test]
 fn an_address_among_others_is_left_out() {
-    // The first is not allowed and would answer; the second nobody has.
+    // The first is not allowed and would answer. Nobody has the second.
     let net = Net::with(NameServer::answering(|_, _| {
         Reply::Addresses(vec![[127, 0, 0, 1].into(), [127, 66, 0, 1].into()])
     }));
@@ -240,7 +241,8 @@ fn an_address_among_others_is_left_out() {
 
 #[test]
 fn what_was_checked_is_what_is_dialled() {
-    // The first answer may be reached and nobody is there; every later one is the loopback, where a listener waits.
+    // The first answer is an allowed address where nobody listens. Every later answer is the loopback, where a
+    // listener waits.
     let net = Net::with(NameServer::answering(|_, count| {
         if count == 0 { [127, 66, 0, 1].into() } else { [127, 0, 0, 1].into() }
     }));
@@ -251,7 +253,7 @@ fn what_was_checked_is_what_is_dialled() {
     let get = format!(">GET http://{to}/ HTTP/1.0\\r\\n\\r\\n");
     let heard = net.talk(&flags, &[&[&connect, "!", "<"], &[&connect, "!", "<"], &[&get, "!", "<"]]);
     let brief: Vec<String> = heard.iter().map(|heard| brief(heard)).collect();
-    // One question a connection, and no answer of the resolver's is used for longer than it says.
+    // One question for each connection. The proxy uses no answer longer than its time to live.
     assert_eq!(brief, ["502", "403 address-blocked", "403 address-blocked"], "{heard:?}");
     assert_eq!((server.accepted(), net.names.asked().len()), (0, 3));
 }

@@ -1,4 +1,4 @@
-//! Every way in which a request can fail has its status, its header and its words.
+//! Each kind of failure of a request has its status, its header and its message.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn both(to: &str) -> [String; 2] {
     ]
 }
 
-/// Has both conversations, and checks what both heard.
+/// Has both conversations and checks both answers.
 fn both_hear(net: &Net, flags: &[String], to: &str, status: &str, word: &str, body: &[&str]) {
     let [get, connect] = both(to);
     let heard = net.talk(flags, &[&[&get, "!", "<"], &[&connect, "!", "<"]]);
@@ -37,7 +37,7 @@ fn not_on_the_list() {
     let lines = |list: &str| {
         [
             format!("kennel: {to}: not on the list of what is allowed"),
-            format!("kennel: allowed is: {list}"),
+            format!("kennel: the allow list is: {list}"),
             format!("kennel: to allow it, run the sandbox with: --allow {to}"),
         ]
     };
@@ -55,7 +55,7 @@ fn not_on_the_list() {
         both_hear(&net, &net.flags(allow, &[]), &to, "403 Forbidden", word, &body);
     }
     assert!(origin.is_untouched() && net.names.asked().is_empty());
-    // What it says helps.
+    // The advice works.
     let heard = net.talk(&net.flags(&[&to], &[]), &[&[&both(&to)[0], "!", "<"]]);
     assert!(heard[0].ends_with("one: /\n[end]\n"), "{heard:?}");
 }
@@ -73,12 +73,12 @@ fn denied_although_allowed() {
         both_hear(&net, &flags, &to, "403 Forbidden", "x-kennel-deny: denied", &[&line]);
     }
     assert!(net.names.asked().is_empty(), "denied by name, before it is looked up");
-    // By its address, which only shows then.
+    // By its address, which appears only then.
     let line = format!("kennel: {to}: rule 127.0.0.0/8:* of the deny list refuses it");
     let flags = net.flags(&[&to], &["--deny", "127.0.0.0/8:*"]);
     both_hear(&net, &flags, &to, "403 Forbidden", "x-kennel-deny: denied", &[&line]);
     assert!(origin.is_untouched());
-    // Another port is another matter.
+    // Another port is decided separately.
     let flags = net.flags(&[&to], &["--deny", "one.test:1", "--deny", "two.test:*"]);
     let heard = net.talk(&flags, &[&[&both(&to)[0], "!", "<"]]);
     assert!(heard[0].starts_with("HTTP/1.1 200 "), "{heard:?}");
@@ -102,7 +102,7 @@ fn leads_to_an_address_that_is_not_public() {
 }
 
 #[test]
-fn an_address_by_itself_is_allowed_by_itself() {
+fn an_address_as_destination_needs_its_own_rule() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("127.0.0.1", origin.port());
@@ -153,7 +153,7 @@ fn a_method_that_is_not_served() {
 }
 
 #[test]
-fn what_is_no_request_to_a_proxy() {
+fn requests_that_are_not_for_a_proxy() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
@@ -216,10 +216,10 @@ fn a_name_that_nobody_knows() {
     let [get, _] = both("broken.test:80");
     let heard = net.talk(&flags, &[&[&get, "!", "<"]]);
     assert!(heard[0].starts_with("HTTP/1.1 502 Bad Gateway"), "{heard:?}");
-    assert!(heard[0].contains("looking its name up"), "{heard:?}");
+    assert!(heard[0].contains("resolving its name"), "{heard:?}");
 }
 
-/// A listener whose queue is full: to connect to it takes for ever.
+/// A listener with a full queue: connecting to it takes for ever.
 struct Crowded {
     port: u16,
     _listener: std::net::TcpListener,
@@ -240,7 +240,7 @@ impl Crowded {
 }
 
 #[test]
-fn what_takes_too_long() {
+fn timeouts() {
     let net = Net::with(NameServer::answering(|name, _| match name {
         "silent.test" => Reply::Silence,
         _ => [127, 0, 0, 1].into(),
@@ -265,7 +265,7 @@ fn what_takes_too_long() {
         "{said}"
     );
     assert_eq!(
-        said.matches("kennel: silent.test:80: looking its name up took too long\n").count(),
+        said.matches("kennel: silent.test:80: resolving its name took too long\n").count(),
         2,
         "{said}"
     );

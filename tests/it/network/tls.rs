@@ -1,4 +1,4 @@
-//! HTTPS, HTTP/2: what is inside a tunnel is the affair of both ends.
+//! HTTPS and HTTP/2: both ends decide what is inside a tunnel.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ const SERVER: &str = "const fs = require('fs'), [cert, key] = process.argv.slice
     server.listen(0, '127.0.0.1', () => console.log(server.address().port));";
 
 impl Secure {
-    /// Leaves the certificate of the authority at `ca.pem` in the workspace.
+    /// Writes the certificate of the authority to `ca.pem` in the workspace.
     pub fn start(workspace: &Path) -> Self {
         let (cert, key) = (workspace.join("ca.pem"), workspace.join("key.pem"));
         let made = Command::new("openssl")
@@ -87,7 +87,7 @@ fn a_certificate_is_the_server_s_own() {
     let to = at("one.test", server.port);
     let wrong = at("wrong.test", server.port);
     let flags = net.flags(&[&to, &wrong], &[]);
-    // Nobody in between: neither an authority that is not known, nor another name, is made good.
+    // Nobody is in between: an unknown authority and a wrong name still fail.
     for (script, words) in [
         (format!("curl -sS https://{to}/"), "self-signed certificate"),
         (format!("curl -sS --cacert ca.pem https://{wrong}/"), "no alternative certificate subject name"),
@@ -99,7 +99,7 @@ fn a_certificate_is_the_server_s_own() {
 }
 
 #[test]
-fn a_tunnel_that_is_refused_says_so() {
+fn a_refused_tunnel_is_reported() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let output = net.shell(&net.flags(&[], &[]), "curl -sSv https://one.test/");

@@ -1,11 +1,11 @@
-//! git, pip, npm, cargo: against a server of the test's, and against the registries where this machine reaches them.
+//! git, pip, npm, cargo: with a server of the test, and with the registries if this machine reaches them.
 
 use std::{fs, path::Path, process::Command};
 
 use super::{Net, Origin, answer, at, stderr, stdout};
 use crate::support::{has, is_second_pass, kennel, require, workspace};
 
-/// Registries' names may resolve to addresses of a mirror here.
+/// The names of registries may resolve to addresses of a mirror here.
 const MIRROR: [&str; 2] = ["--allow-address", "203.0.113.0/24"];
 
 /// A repository with one commit, served as plain files.
@@ -49,7 +49,7 @@ fn reaches(url: &str) -> bool {
     curl.is_ok_and(|output| output.status.success())
 }
 
-/// A command that must succeed; answers what it wrote.
+/// Runs a command that must succeed. Returns its output.
 fn works(dir: &Path, allow: &[&str], script: &str) -> String {
     let allow: Vec<&str> = allow.iter().flat_map(|&rule| ["--allow", rule]).collect();
     let flags = [&["--timeout", "100s"], &MIRROR[..], &allow].concat();
@@ -58,7 +58,7 @@ fn works(dir: &Path, allow: &[&str], script: &str) -> String {
     stdout(&output)
 }
 
-/// A command that must fail because of this denial.
+/// Runs a command that must fail because of this denial.
 fn is_denied(dir: &Path, allow: &[&str], script: &str, denied: &str) {
     let allow: Vec<&str> = allow.iter().flat_map(|&rule| ["--allow", rule]).collect();
     let flags = [&["--timeout", "100s", "--net", "proxy"], &MIRROR[..], &allow].concat();
@@ -93,7 +93,7 @@ fn npm_views() {
 #[test]
 fn cargo_fetches() {
     if is_second_pass() && !has("cargo") {
-        return; // It lies in the home directory of whoever started the first pass.
+        return; // Cargo is in the home directory of the user who started the first pass.
     }
     require!(has("curl") && has("cargo"), "curl and cargo");
     require!(reaches("https://index.crates.io/config.json"), "index.crates.io");

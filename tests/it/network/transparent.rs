@@ -1,13 +1,14 @@
-//! Programs that know no proxies: a name server inside, and listeners on the usual ports.
+//! Programs without support for proxies: a name server inside, and listeners on common ports.
 //!
-//! The upstream proxy of these tests makes any port of any name one of the host's that an ordinary user can listen on.
+//! The upstream proxy of these tests leads any port of any name to a port of the host on which an ordinary user can
+//! listen.
 
 use std::collections::HashSet;
 
 use super::{Net, Origin, Server, at, stderr, stdout, upstream::Upstream};
 use crate::support::{has, only_as_root, require};
 
-/// One question to the name server inside for each name.
+/// Asks the name server inside once for each name.
 fn ask(net: &Net, flags: &[String], names: &[&str]) -> Vec<String> {
     let questions: Vec<String> = names.iter().map(|name| format!("127.0.0.1:53/{name}")).collect();
     let questions: Vec<&str> = questions.iter().map(String::as_str).collect();
@@ -28,7 +29,7 @@ fn allowed_names_have_an_address_of_ours_and_keep_it() {
 }
 
 #[test]
-fn other_names_are_not_there() {
+fn other_names_do_not_resolve() {
     let net = Net::new();
     let flags = net.flags(&["one.test:80", "*.two.test:80", "127.0.0.1:80"], &[]);
     let names = [
@@ -48,7 +49,7 @@ fn other_names_are_not_there() {
 }
 
 #[test]
-fn a_denied_name_is_there_only_as_far_as_it_is_allowed() {
+fn a_partly_denied_name_is_reached_only_where_allowed() {
     let net = Net::new();
     let upstream = Upstream::to(1);
     let flags = net.strict(&["*.two.test:80"], &["--deny", "no.two.test:*", "--upstream", &upstream.url()]);
@@ -57,7 +58,8 @@ fn a_denied_name_is_there_only_as_far_as_it_is_allowed() {
     let script = "curl -sS --noproxy '*' http://no.two.test/";
     require!(has("curl"), "curl");
     let output = net.shell(&flags, script);
-    // Not resolved, or reset, maybe before curl has noticed that it was connected: it is not reached.
+    // The name does not resolve, or the connection is reset, maybe before curl has noticed that it was connected: it
+    // reaches nothing.
     assert!(matches!(output.status.code(), Some(6 | 7 | 56)), "{output:?}");
     assert_eq!(upstream.server.accepted(), 0);
 }
@@ -89,7 +91,7 @@ fn names_without_end_are_not_remembered() {
     assert_eq!(answers[4200..], ["127.1.0.1", "code 2", "code 3"]);
 }
 
-/// What an allowed name of an upstream proxy serves, over `CONNECT`.
+/// The answer of an allowed name behind an upstream proxy, over `CONNECT`.
 fn served(net: &Net) -> (Origin, Upstream, Vec<String>) {
     let origin = Origin::named("one");
     let upstream = Upstream::to(origin.port());
@@ -97,7 +99,7 @@ fn served(net: &Net) -> (Origin, Upstream, Vec<String>) {
     (origin, upstream, flags)
 }
 
-/// As a shell has it without any variable that leads to the proxy.
+/// A shell without any variable that leads to the proxy.
 const BARE: &str = "env -i PATH=$PATH HOME=$HOME";
 
 #[test]
@@ -134,7 +136,7 @@ fn an_address_that_was_never_given_out_is_reset() {
     let words: Vec<&str> =
         nobody.iter().flat_map(|&to| ["+", to, ">GET / HTTP/1.0\\r\\n\\r\\n", "<"]).skip(1).collect();
     assert_eq!(net.attempt(&flags, "talk", &words), ["[ECONNRESET]"; 5].join("\n"));
-    // And a port on which nothing is served.
+    // And a port that nobody serves.
     let refused =
         net.attempt(&flags, "connect", &["127.1.0.1:81", "127.0.0.1:3129", "[::1]:3128", "[::1]:80"]);
     assert_eq!(refused, ["ECONNREFUSED"; 4].join("\n"));
@@ -142,7 +144,7 @@ fn an_address_that_was_never_given_out_is_reset() {
 }
 
 #[test]
-fn without_it_there_is_only_the_proxy() {
+fn without_transparent_mode_there_is_only_the_proxy() {
     let net = Net::new();
     let flags = net.flags(&["one.test:80", "git.test:22"], &["--no-transparent"]);
     let ports =
@@ -167,7 +169,7 @@ fn resolver_is_ours(profile: &str) {
 }
 
 #[test]
-fn resolv_conf_names_the_one_inside() {
+fn resolv_conf_names_the_name_server_inside() {
     resolver_is_ours("repo-write");
     if crate::support::runs("ci-only") {
         resolver_is_ours("ci-only");
@@ -175,7 +177,7 @@ fn resolv_conf_names_the_one_inside() {
 }
 
 #[test]
-fn resolv_conf_of_full_dev_names_the_one_inside() {
+fn resolv_conf_of_full_dev_names_the_name_server_inside() {
     resolver_is_ours("full-dev");
 }
 
@@ -208,7 +210,7 @@ fn a_low_port_of_a_rule_is_served_and_others_are_not() {
 
 #[test]
 fn a_server_on_a_low_port_is_reached_directly() {
-    // An ordinary user cannot listen there: his tests go through an upstream proxy.
+    // An ordinary user cannot listen there. That user's tests go through an upstream proxy.
     only_as_root!();
     let net = Net::new();
     let low = (600..1000).find_map(|port| {
@@ -225,7 +227,7 @@ fn a_server_on_a_low_port_is_reached_directly() {
 }
 
 #[test]
-fn what_it_listens_on_cannot_be_taken() {
+fn ports_of_the_listeners_cannot_be_taken() {
     let net = Net::new();
     let flags = net.flags(&["one.test:80", "git.test:22"], &[]);
     let script = "import socket,errno\n\

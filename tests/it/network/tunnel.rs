@@ -33,13 +33,13 @@ fn bytes_go_both_ways_and_the_answer_is_plain() {
         "{heard}"
     );
     assert!(heard.ends_with("onetwo\n[end]\n"), "{heard}");
-    // RFC 9110, 9.3.6: neither length nor encoding.
+    // RFC 9110, 9.3.6: neither a length nor an encoding.
     let lower = heard.to_lowercase();
     assert!(!lower.contains("content-length") && !lower.contains("transfer-encoding"), "{heard}");
 }
 
 #[test]
-fn what_was_sent_with_the_request_is_passed_on() {
+fn bytes_sent_with_the_request_are_passed_on() {
     let net = Net::new();
     let echo = Server::echo();
     let to = at("echo.test", echo.port);
@@ -48,7 +48,7 @@ fn what_was_sent_with_the_request_is_passed_on() {
     assert!(heard[0].starts_with(YES) && heard[0].ends_with("early\n[end]\n"), "{heard:?}");
 }
 
-/// What came behind it would be content, and be missing in the tunnel.
+/// Bytes after it would count as content, and be missing in the tunnel.
 #[test]
 fn a_connect_with_content_is_refused() {
     let net = Net::new();
@@ -60,7 +60,8 @@ fn a_connect_with_content_is_refused() {
     let heard = net.talk(&net.flags(&[&to], &[]), &talks.each_ref().map(|steps| &steps[..]));
     for refused in &heard[..2] {
         assert!(
-            refused.starts_with("HTTP/1.1 400 ") && refused.contains("a CONNECT has no content"),
+            refused.starts_with("HTTP/1.1 400 ")
+                && refused.contains("a CONNECT request must not have content"),
             "{refused}"
         );
     }
@@ -86,7 +87,7 @@ fn http_1_0_and_odd_hosts_are_served() {
 }
 
 #[test]
-fn the_end_of_a_client_is_told_and_the_answer_still_comes() {
+fn the_end_of_a_client_is_passed_on_and_the_answer_still_comes() {
     let net = Net::new();
     let server = Server::start(|mut stream, _| {
         let mut all = Vec::new();
@@ -101,7 +102,7 @@ fn the_end_of_a_client_is_told_and_the_answer_still_comes() {
 }
 
 #[test]
-fn the_end_of_a_server_is_told_and_the_client_still_speaks() {
+fn the_end_of_a_server_is_passed_on_and_the_client_can_still_send() {
     let net = Net::new();
     let (said, hears) = mpsc::channel();
     let server = Server::start(move |mut stream, _| {
@@ -119,7 +120,7 @@ fn the_end_of_a_server_is_told_and_the_client_still_speaks() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard() {
+fn a_server_that_sends_first_is_heard() {
     let net = Net::new();
     let server = Server::start(|mut stream, _| drop(stream.write_all(b"220 hello\r\n")));
     let to = at("mail.test", server.port);
@@ -128,7 +129,7 @@ fn a_server_that_speaks_first_is_heard() {
 }
 
 #[test]
-fn a_second_request_inside_a_tunnel_is_the_peers_affair() {
+fn a_second_request_inside_a_tunnel_goes_to_the_peer() {
     let net = Net::new();
     let (peer, other) = (Server::echo(), Server::echo());
     let (to, elsewhere) = (at("peer.test", peer.port), at("other.test", other.port));

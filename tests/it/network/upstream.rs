@@ -1,4 +1,4 @@
-//! Through another proxy, as a company has one.
+//! Through another proxy, such as a company has.
 
 use std::{
     io::{self, BufReader, Write},
@@ -9,15 +9,15 @@ use std::{
 use super::{Net, Origin, Server, answer, at, names, origin, stderr, stdout};
 use crate::support::{has, kennel, refused, require, workspace};
 
-/// An HTTP proxy of the test's: it leads where it is told, and remembers what it was asked.
+/// An HTTP proxy of the test. It leads where the test says and records its requests.
 pub struct Upstream {
     pub server: Server,
     seen: Arc<Mutex<Vec<origin::Seen>>>,
 }
 
 impl Upstream {
-    /// `route` makes of the host and port of a CONNECT a port of the host's loopback, or an answer that is no. What is in
-    /// absolute form it answers by itself.
+    /// `route` turns the host and port of a CONNECT into a port of the host's loopback, or into an answer that
+    /// refuses. The proxy answers requests in absolute form by itself.
     pub fn leading(route: impl Fn(&str) -> Result<u16, &'static str> + Send + Sync + 'static) -> Self {
         let seen: Arc<Mutex<Vec<origin::Seen>>> = Arc::default();
         let log = Arc::clone(&seen);
@@ -40,7 +40,7 @@ impl Upstream {
         Self { server, seen }
     }
 
-    /// Everything leads to one port.
+    /// Every request leads to one port.
     pub fn to(port: u16) -> Self {
         Self::leading(move |_| Ok(port))
     }
@@ -93,11 +93,11 @@ fn tunnels_and_requests_go_through_it() {
     assert_eq!(upstream.lines(), expected);
     let hosts: Vec<String> = upstream.seen().iter().map(|seen| seen.header("host")).collect();
     assert_eq!(hosts, ["one.test", "a.two.test:8080", "one.test:80"]);
-    assert_eq!(net.names.asked(), [""; 0], "names are its affair");
+    assert_eq!(net.names.asked(), [""; 0], "the upstream resolves names");
 }
 
 #[test]
-fn lists_hold_before_it_is_asked() {
+fn lists_are_checked_before_the_upstream_is_asked() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let upstream = Upstream::to(1);
@@ -139,7 +139,7 @@ fn credentials_are_sent_to_it_and_shown_to_nobody() {
     let sent: Vec<String> = upstream.seen().iter().map(|seen| seen.header("proxy-authorization")).collect();
     assert_eq!(sent, ["Basic dXNlcjpwQHNz"; 2]);
     assert_eq!(origin.seen()[0].header("proxy-authorization"), "", "the origin gets none");
-    // Those of a client are not passed on in their place.
+    // Credentials of a client are not passed on in their place.
     let flags = net.strict(&["one.test:80"], &["--upstream", &upstream.url()]);
     net.says(&flags, "curl -sS -U evil:evil http://one.test/; curl -sS -p -U evil:evil http://one.test/");
     let sent: Vec<String> =
@@ -148,7 +148,7 @@ fn credentials_are_sent_to_it_and_shown_to_nobody() {
 }
 
 #[test]
-fn the_environment_names_it_and_what_passes_it_by() {
+fn the_environment_names_the_proxy_and_its_exceptions() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let (origin, direct) = (Origin::named("through"), Origin::named("direct"));
@@ -170,7 +170,7 @@ fn the_environment_names_it_and_what_passes_it_by() {
 }
 
 #[test]
-fn without_a_word_the_environment_s_proxy_is_not_used() {
+fn the_environment_s_proxy_is_not_used_unasked() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let origin = Origin::named("one");
@@ -186,7 +186,7 @@ fn without_a_word_the_environment_s_proxy_is_not_used() {
 }
 
 #[test]
-fn what_it_refuses_is_a_bad_gateway_in_words() {
+fn a_refusal_of_the_upstream_is_a_bad_gateway_with_a_message() {
     let net = Net::new();
     let upstream = Upstream::leading(|asked| match asked {
         "auth.test:80" => Err(
@@ -210,7 +210,7 @@ fn what_it_refuses_is_a_bad_gateway_in_words() {
 }
 
 #[test]
-fn its_own_refusal_of_a_request_is_not_the_origin_s() {
+fn a_refusal_of_the_upstream_does_not_look_like_the_origin_s() {
     let net = Net::new();
     let wants_credentials = Origin::answering(|_| {
         b"HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n".to_vec()
@@ -224,7 +224,7 @@ fn its_own_refusal_of_a_request_is_not_the_origin_s() {
 }
 
 #[test]
-fn one_that_is_not_there_is_named() {
+fn a_missing_upstream_is_named() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -234,14 +234,14 @@ fn one_that_is_not_there_is_named() {
         let script = format!("curl -sSi {form} http://one.test/");
         let said = stdout(&net.shell(&flags, &script));
         assert!(said.starts_with("HTTP/1.1 502 "), "{form}: {said}");
-        // The body of an answer to CONNECT curl keeps to itself.
+        // curl does not print the body of an answer to CONNECT.
         let names_it = said.contains(&format!("the upstream proxy 127.0.0.1:{port}: Connection refused"));
         assert!((form == "-p" || names_it) && !said.contains("secret"), "{form}: {said}");
     }
 }
 
 #[test]
-fn one_that_is_a_name_is_looked_up_and_not_judged() {
+fn the_name_of_an_upstream_is_looked_up_and_not_judged() {
     require!(has("curl"), "curl");
     let net = Net::with(names::NameServer::of_loopback());
     let origin = Origin::named("one");
@@ -257,7 +257,7 @@ fn one_that_is_a_name_is_looked_up_and_not_judged() {
 }
 
 #[test]
-fn a_url_that_is_none_is_refused_and_not_repeated() {
+fn an_invalid_url_is_refused_and_not_repeated() {
     let dir = workspace();
     for url in ["https://user:secret@proxy:1", "socks5://secret:1", "proxy:3128", ""] {
         let said = refused(dir.path(), &["--net", "proxy", "--upstream", url]);

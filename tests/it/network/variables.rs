@@ -1,11 +1,11 @@
-//! Programs are told where the proxy is, and the user has the last word.
+//! Variables tell programs where the proxy is, and the user has the last word.
 
 use std::{collections::BTreeMap, process::Command};
 
 use super::{Net, Origin, at, stdout};
 use crate::support::{has, kennel_path, require, runs, workspace};
 
-/// What a command has in its environment, of a caller that has these.
+/// The environment of a command whose caller has these variables.
 fn inside(flags: &[&str], caller: &[(&str, &str)]) -> BTreeMap<String, String> {
     let dir = workspace();
     let output = Command::new(kennel_path())
@@ -50,7 +50,7 @@ const TO_PROXY: [&str; 18] = [
 const NOT_TO_PROXY: [&str; 4] = ["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
 
 #[test]
-fn every_tool_is_told() {
+fn every_tool_gets_its_variables() {
     for flags in
         [&["--allow", "one.test:80"][..], &["--net", "proxy"], &["--net", "proxy", "--profile", "ci-only"]]
             .into_iter()
@@ -94,7 +94,7 @@ fn a_rule_for_loopback_leads_to_the_host_s() {
 }
 
 #[test]
-fn without_a_proxy_nobody_is_told() {
+fn without_a_proxy_no_variable_is_set() {
     for flags in [&[][..], &["--net", "none"], &["--net", "host"]] {
         let found = inside(flags, &[]);
         let told =
@@ -104,7 +104,7 @@ fn without_a_proxy_nobody_is_told() {
 }
 
 #[test]
-fn what_the_user_sets_or_passes_wins() {
+fn variables_of_the_user_win() {
     let caller =
         [("HTTPS_PROXY", "http://caller:1"), ("http_proxy", "http://caller:2"), ("NO_PROXY", "caller.test")];
     let found = inside(&["--net", "proxy"], &caller);

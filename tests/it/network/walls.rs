@@ -1,4 +1,4 @@
-//! There is no other way out than the proxy: raw attempts from inside.
+//! The proxy is the only way out: raw attempts from inside.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
@@ -10,17 +10,11 @@ use std::{
 };
 
 use super::Net;
+use crate::support::address_of_host;
 
-/// Everything is allowed: these ways are closed all the same.
+/// Everything is allowed, and these ways are still closed.
 fn open(net: &Net) -> Vec<String> {
     net.flags(&["*:*", "0.0.0.0/0:*", "[::/0]:*"], &[])
-}
-
-/// Where the host could be reached from the network, if it has an address of its own.
-fn address_of_host() -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
 }
 
 #[test]
@@ -41,7 +35,7 @@ fn no_listener_of_the_host_is_reached_without_the_proxy() {
 }
 
 #[test]
-fn nothing_beyond_is_reached_without_the_proxy() {
+fn nothing_outside_is_reached_without_the_proxy() {
     let net = Net::new();
     let addresses = [
         "169.254.169.254:80",
@@ -68,7 +62,7 @@ fn no_datagram_reaches_the_host_or_its_resolver() {
     let to = format!("127.0.0.1:{}", socket.local_addr().unwrap().port());
     assert_eq!(net.attempt(&open(&net), "send", &[&to]), "ok");
     assert!(socket.recv(&mut [0; 8]).is_err(), "it arrived");
-    // The name server of the policy is for the proxy.
+    // The name server of the policy is for the proxy only.
     let question = format!("{}/one.test", net.names.at());
     assert_eq!(net.attempt(&open(&net), "query", &[&question]), "ECONNREFUSED");
     let hosts = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
@@ -101,7 +95,7 @@ fn no_socket_but_plain_ones() {
 }
 
 #[test]
-fn no_abstract_socket_of_the_host_is_there() {
+fn no_abstract_socket_of_the_host_is_reached() {
     let net = Net::new();
     let name = format!("kennel-test-{}", std::process::id());
     let address = UnixAddr::from_abstract_name(&name).unwrap();
@@ -116,7 +110,7 @@ fn no_abstract_socket_of_the_host_is_there() {
 }
 
 #[test]
-fn the_network_is_not_theirs_to_set_up() {
+fn commands_cannot_set_up_the_network() {
     let net = Net::new();
     let words = "socket 2 2 0 + ioctl $ 0x8916 x:6c6f0000000000000000000000000000020000000a000001 + \
                  ioctl $ 0x8914 x:6c6f00000000000000000000000000000000 + ioctl $ 0x890b buf + unshare 0x40000000";

@@ -1,4 +1,4 @@
-//! What is written, removed and renamed: seen inside, not outside, and outside after a commit.
+//! Writes, removals and renames are visible inside at once, and outside only after a commit.
 
 use std::{
     fs,
@@ -48,7 +48,7 @@ async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
 }
 
 #[tokio::test]
-async fn what_is_discarded_leaves_nothing() {
+async fn discarded_changes_leave_nothing() {
     require_overlay!();
     let dir = workspace();
     fs::write(dir.path().join("old"), "old").unwrap();
@@ -96,10 +96,10 @@ async fn modes_links_attributes_times_and_sizes_are_carried_over() {
     fs::set_permissions(at("d"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// In a directory that its owner may not search nobody finds what is to be deleted, so it is closed last: the others come
-/// after it by their names.
+/// Nobody can find the entries of a directory that its owner may not search. So the script closes it last: the names
+/// of the others sort after it.
 #[tokio::test]
-async fn what_a_command_deletes_in_directories_that_it_closes_is_deleted() {
+async fn deletions_in_closed_directories_are_committed() {
     require_overlay!();
     for closed in [0o600, 0o400, 0] {
         let dir = workspace();
@@ -153,11 +153,11 @@ async fn directories_are_renamed_replaced_and_become_files() {
         fs::write(dir.path().join(name), name).unwrap();
     }
     let session = session(dir.path()).await;
-    // The kernel answers EXDEV to the rename of a directory of the workspace, and mv copies.
+    // The kernel answers EXDEV to the rename of a directory of the workspace, and mv copies it.
     let script = "mv moved elsewhere; rm -r replaced; mkdir -p replaced/in/in; echo n > replaced/new; \
                   rm -r becomes-file; echo f > becomes-file; rm becomes-dir; mkdir becomes-dir; echo d > becomes-dir/d";
     shell(&session, script).await;
-    assert_eq!(shell(&session, "find replaced -type f").await, "replaced/new\n", "nothing shines through");
+    assert_eq!(shell(&session, "find replaced -type f").await, "replaced/new\n", "nothing below is visible");
     let done = commit(&session).await;
     for line in [
         "D moved/",
@@ -180,7 +180,7 @@ async fn directories_are_renamed_replaced_and_become_files() {
 }
 
 #[tokio::test]
-async fn what_was_only_opened_or_touched_is_no_change() {
+async fn opening_or_touching_a_file_is_no_change() {
     require_overlay!();
     let dir = workspace();
     fs::create_dir(dir.path().join("d")).unwrap();
@@ -230,11 +230,11 @@ async fn nothing_is_committed_while_a_command_runs_and_nothing_starts_meanwhile(
     shell(&session, "cat x").await;
 }
 
-/// A process with much memory takes its time to be gone.
+/// A process with much memory takes time to go.
 #[tokio::test]
-async fn a_commit_begins_when_all_that_was_killed_is_gone() {
+async fn a_commit_waits_until_killed_processes_are_gone() {
     require_overlay!();
-    let test = "overlay::basics::a_commit_begins_when_all_that_was_killed_is_gone";
+    let test = "overlay::basics::a_commit_waits_until_killed_processes_are_gone";
     if !is_alone(test, "exec \"$@\"") {
         return;
     }
@@ -300,7 +300,7 @@ async fn a_sandbox_has_an_overlay_for_each_command_and_drops_it() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_told_to_the_command() {
+async fn a_full_overlay_is_an_error_of_the_command() {
     if !super::in_memory() {
         return super::refused::is_refused_in_memory();
     }

@@ -14,7 +14,7 @@ use crate::support::{
     has, kennel, kennel_path, quiet, refused, report, require, shell, stderr, stdout, workspace,
 };
 
-/// The flags of an overlay, those that leave remarks out, and others.
+/// The flags of an overlay, the flag that silences remarks, and more flags.
 fn flags(others: &[&str]) -> Vec<String> {
     let quiet = quiet().iter().map(|flag| (*flag).to_owned());
     quiet.chain(super::flags()).chain(others.iter().map(|flag| (*flag).to_owned())).collect()
@@ -75,7 +75,7 @@ fn changes_are_committed_if_the_command_succeeds() {
 }
 
 #[test]
-fn what_cannot_be_committed_is_told_and_the_status_is_125() {
+fn refused_changes_are_reported_and_the_status_is_125() {
     if !available() {
         return super::refused::is_refused_in_memory();
     }
@@ -96,7 +96,7 @@ fn what_cannot_be_committed_is_told_and_the_status_is_125() {
 }
 
 #[test]
-fn the_configuration_of_a_new_repository_is_committed_and_told() {
+fn the_configuration_of_a_new_repository_is_committed_and_reported() {
     if !available() {
         return super::refused::is_refused_in_memory();
     }
@@ -109,7 +109,7 @@ fn the_configuration_of_a_new_repository_is_committed_and_told() {
     assert_eq!(is_told, quiet().is_empty(), "{said}");
     let [denial] = &report["denials"].as_array().unwrap()[..] else { panic!("{report}") };
     assert!(denial["reason"].as_str().unwrap().contains("look at it before you trust it"), "{denial}");
-    // It is the user's from now on.
+    // It belongs to the user from now on.
     let output = overlaid(dir.path(), &["--commit"], "echo x >new; echo y >.git/description");
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
 }
@@ -138,12 +138,12 @@ fn choices_need_an_overlay_and_exclude_each_other() {
     assert!(!dir.path().join("ran").exists());
 }
 
-/// The thread that commits is had before there is anything to commit.
+/// The thread that commits exists before there are changes.
 #[test]
-fn without_threads_nothing_runs_rather_than_be_lost() {
+fn without_threads_nothing_runs() {
     require!(has("prlimit"), "prlimit of util-linux");
     let dir = workspace();
-    // Enough for the data of the program itself, built for debugging, and less than the stack of a thread.
+    // Enough for the data of a debug build of the program, and less than the stack of a thread.
     for room in [1_400_000, 2_000_000] {
         let mut command = Command::new("prlimit");
         command.arg(format!("--data={room}")).arg(kennel_path()).args(["run", "--workspace"]).arg(dir.path());
@@ -154,9 +154,9 @@ fn without_threads_nothing_runs_rather_than_be_lost() {
     }
 }
 
-/// As a Go module cache has thousands of them.
+/// A Go module cache has thousands of such directories.
 #[test]
-fn directories_that_are_closed_again_take_no_descriptors() {
+fn directories_that_nobody_may_enter_take_no_descriptors() {
     if !available() {
         return super::refused::is_refused_in_memory();
     }
@@ -191,7 +191,7 @@ fn directories_that_are_closed_again_take_no_descriptors() {
 }
 
 #[test]
-fn a_policy_file_says_it_too() {
+fn a_policy_file_can_ask_for_an_overlay() {
     if !in_memory() {
         return super::refused::is_refused_in_memory();
     }
@@ -209,7 +209,7 @@ fn a_policy_file_says_it_too() {
 }
 
 #[test]
-fn what_a_command_wrote_is_committed_although_its_output_is_lost() {
+fn changes_are_committed_even_if_the_output_is_lost() {
     if !available() {
         return super::refused::is_refused_in_memory();
     }

@@ -1,4 +1,4 @@
-//! What others do to the workspace while a session has changes of it.
+//! Other programs change the workspace while a session has changes of it.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -22,7 +22,7 @@ fn with_files(names: &[&str]) -> TempDir {
 }
 
 #[tokio::test]
-async fn what_others_changed_is_refused_file_by_file_and_the_rest_applied() {
+async fn changes_of_others_are_kept_file_by_file_and_the_rest_is_applied() {
     require_overlay!();
     let dir = with_files(&["edited", "replaced", "deleted", "modes", "mine"]);
     let at = |name: &str| dir.path().join(name);
@@ -48,11 +48,11 @@ async fn what_others_changed_is_refused_file_by_file_and_the_rest_applied() {
     assert!(!at("deleted").exists());
     assert_eq!(read(dir.path(), "mine"), "mineinside\n", "this one nobody else touched");
     assert!(is_without_temporaries(dir.path()));
-    assert_eq!(refusals(&session).await.len(), expected.len(), "what was refused is kept");
+    assert_eq!(refusals(&session).await.len(), expected.len(), "refused changes are kept");
 }
 
 #[tokio::test]
-async fn what_others_changed_is_not_deleted() {
+async fn files_that_others_changed_are_not_deleted() {
     require_overlay!();
     let dir = with_files(&["f", "d/a", "d/deep/b", "whole/c"]);
     let session = session(dir.path()).await;
@@ -67,7 +67,7 @@ async fn what_others_changed_is_not_deleted() {
 }
 
 #[tokio::test]
-async fn what_others_added_to_a_deleted_directory_is_kept() {
+async fn files_that_others_added_to_a_deleted_directory_are_kept() {
     require_overlay!();
     let dir = with_files(&["d/a"]);
     let session = session(dir.path()).await;
@@ -87,7 +87,7 @@ async fn a_directory_that_others_moved_into_a_deleted_one_is_kept() {
         let session = session(dir.path()).await;
         shell(&session, "rm -r build").await;
         fs::rename(dir.path().join("notes"), &moved).unwrap();
-        // From now on it looks like a directory that something was taken from.
+        // From now on it looks like a directory that lost an entry.
         fs::remove_file(moved.join("draft")).unwrap();
         assert_eq!(refusals(&session).await, [format!("D build/: {CONFLICT}")]);
         assert_eq!(read(&moved, "old"), "notes/old");
@@ -96,7 +96,7 @@ async fn a_directory_that_others_moved_into_a_deleted_one_is_kept() {
 }
 
 #[tokio::test]
-async fn what_a_commit_did_in_a_directory_keeps_nobody_from_deleting_it() {
+async fn a_commit_in_a_directory_does_not_prevent_its_deletion() {
     require_overlay!();
     let dir = with_files(&["d/a", "d/b", "d/deep/c", "d/deep/e", "d/theirs"]);
     let session = session(dir.path()).await;
@@ -114,7 +114,7 @@ async fn what_a_commit_did_in_a_directory_keeps_nobody_from_deleting_it() {
 }
 
 #[tokio::test]
-async fn what_was_moved_is_not_lost_where_its_new_name_is_refused() {
+async fn a_moved_file_is_not_lost_if_its_new_name_is_refused() {
     require_overlay!();
     for (moves, refused) in [
         ("mv notes final", format!("M final: {CONFLICT}")),
@@ -138,7 +138,7 @@ async fn what_was_moved_is_not_lost_where_its_new_name_is_refused() {
 }
 
 #[tokio::test]
-async fn directories_that_others_took_away_are_not_made_again() {
+async fn directories_that_others_removed_are_not_made_again() {
     require_overlay!();
     let dir = with_files(&["d/f", "e/f", "l/f", "other/f"]);
     let victim = workspace();
@@ -162,7 +162,7 @@ async fn directories_that_others_took_away_are_not_made_again() {
 }
 
 #[tokio::test]
-async fn neighbours_of_what_others_changed_are_no_conflict() {
+async fn neighbours_of_changed_files_are_no_conflict() {
     require_overlay!();
     let dir = with_files(&["d/mine", "d/theirs", "d/gone"]);
     let session = session(dir.path()).await;
@@ -174,7 +174,7 @@ async fn neighbours_of_what_others_changed_are_no_conflict() {
 }
 
 #[tokio::test]
-async fn a_second_commit_overwrites_its_own_and_not_what_others_made_of_it() {
+async fn a_second_commit_overwrites_only_its_own_files() {
     require_overlay!();
     let dir = with_files(&["a", "b"]);
     let session = session(dir.path()).await;
@@ -189,7 +189,7 @@ async fn a_second_commit_overwrites_its_own_and_not_what_others_made_of_it() {
 }
 
 #[tokio::test]
-async fn what_was_written_right_before_the_session_is_no_conflict() {
+async fn files_written_right_before_the_session_are_no_conflict() {
     require_overlay!();
     for _ in 0..10 {
         let dir = with_files(&["f"]);
@@ -200,10 +200,10 @@ async fn what_was_written_right_before_the_session_is_no_conflict() {
     }
 }
 
-/// Where the clock of files has a tick at each whole second, times of then look like those of a file system that keeps no
-/// more.
+/// If the clock of files ticks exactly at a whole second, such a time looks like one of a file system that stores
+/// only seconds.
 #[tokio::test]
-async fn what_was_made_at_a_whole_second_is_no_conflict() {
+async fn files_made_at_a_whole_second_are_no_conflict() {
     require_overlay!();
     let second = || clock_gettime(ClockId::CLOCK_REALTIME_COARSE).unwrap().tv_sec();
     for _ in 0..3 {
@@ -228,9 +228,9 @@ async fn a_change_right_after_the_session_began_is_a_conflict() {
     }
 }
 
-/// Also where nothing was applied: what is refused after a look at all that is in it was moved there and back.
+/// The same if nothing was applied: a refused directory was moved away and back for a look at its contents.
 #[tokio::test]
-async fn what_is_changed_right_after_a_refusal_is_later_than_what_the_commit_left() {
+async fn a_change_right_after_a_refusal_is_a_conflict() {
     require_overlay!();
     for _ in 0..10 {
         let dir = with_files(&["d/deep/a"]);
@@ -245,7 +245,7 @@ async fn what_is_changed_right_after_a_refusal_is_later_than_what_the_commit_lef
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_exchanged_while_a_commit_goes_on_it_stays_in_the_workspace() {
+async fn a_commit_stays_in_the_workspace_whatever_is_swapped_meanwhile() {
     require_overlay!();
     let (dir, victim) = (workspace(), workspace());
     fs::write(victim.path().join("f"), "victim").unwrap();
@@ -263,7 +263,7 @@ async fn whatever_is_exchanged_while_a_commit_goes_on_it_stays_in_the_workspace(
         }
     });
     for round in 0..20 {
-        // At times `d` is a link to what the command does not see.
+        // At times `d` is a link to a directory that the command does not see.
         let changes =
             format!("mkdir -p d; echo {round} > d/f; echo {round} > d/new{round}; rm -rf d/gone; : > d/gone");
         shell(&session, &format!("({changes}) 2> /dev/null; true")).await;
@@ -278,14 +278,14 @@ async fn whatever_is_exchanged_while_a_commit_goes_on_it_stays_in_the_workspace(
 }
 
 #[tokio::test]
-async fn a_commit_that_nobody_waits_for_goes_on_to_its_end() {
+async fn a_commit_that_nobody_waits_for_finishes() {
     require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "for i in 1 2 3 4 5 6 7 8 9; do echo x > f$i; done").await;
     let dropped = tokio::time::timeout(std::time::Duration::from_millis(1), session.commit()).await;
     drop(dropped);
-    // A commit that goes on keeps the second one, and commands, away.
+    // A commit that continues delays the second one, and commands.
     crate::support::until("it is done", || {
         fs::read_dir(dir.path()).unwrap().count() == 9 || fs::read_dir(dir.path()).unwrap().count() == 0
     });
@@ -300,7 +300,7 @@ async fn a_commit_that_nobody_waits_for_goes_on_to_its_end() {
     shell(&session, "cat f1").await;
 }
 
-/// What becomes of a script in a workspace of one mebibyte; `$0` is the command line, `$@` asks for an overlay.
+/// The result of a script in a workspace of one mebibyte. `$0` is the command line, `$@` asks for an overlay.
 fn on_a_small_disk(script: &str) -> std::process::Output {
     let dir = workspace();
     let script = format!("mount -t tmpfs -o size=1m tmpfs \"$1\" && cd \"$1\" || exit 9; shift; {script}");
@@ -314,7 +314,7 @@ fn on_a_small_disk(script: &str) -> std::process::Output {
 }
 
 #[test]
-fn a_full_disk_refuses_what_does_not_fit_and_leaves_the_rest_as_it_was() {
+fn a_full_disk_refuses_what_does_not_fit_and_keeps_the_rest() {
     if !super::available() {
         return super::refused::is_refused_in_memory();
     }
@@ -330,7 +330,7 @@ fn a_full_disk_refuses_what_does_not_fit_and_leaves_the_rest_as_it_was() {
 }
 
 #[test]
-fn what_was_moved_is_not_lost_where_the_disk_is_full() {
+fn a_moved_file_is_not_lost_if_the_disk_is_full() {
     if !super::available() {
         return super::refused::is_refused_in_memory();
     }
@@ -362,7 +362,7 @@ async fn a_directory_that_others_closed_meanwhile_stays_closed() {
     let permissions =
         std::os::unix::fs::PermissionsExt::mode(&fs::metadata(at("keys")).unwrap().permissions());
     assert_eq!(permissions & 0o777, 0o700);
-    assert_eq!(read(dir.path(), "keys/new"), "inside\n", "what lies in it is no conflict");
+    assert_eq!(read(dir.path(), "keys/new"), "inside\n", "its contents are no conflict");
 }
 
 #[tokio::test]
@@ -372,7 +372,7 @@ async fn the_access_list_of_a_directory_opens_no_file() {
     let at = |name: &str| dir.path().join(name);
     let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
     fs::set_permissions(at("d/f"), mode(0o640)).unwrap();
-    // Version 2: its owner and the caller by name may read and write, and the mask lets them.
+    // Version 2: its owner and the caller by name may read and write, and the mask allows that.
     let entry = |tag: u16, rights: u16, id: u32| {
         [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
     };

@@ -1,27 +1,28 @@
-//! All tests of overlays once more, with changes that are kept in a directory of the host. One test a module, so that
-//! none says nothing for longer than a machine may be silent.
+//! All tests of overlays again, with changes in a directory of the host. One test for each module, so that none is
+//! silent for longer than a machine may be.
 
 use std::{env, fs, process::Command};
 
 use super::{UPPERS, in_memory, workspace};
 use crate::support::{is_emulated, stderr, stdout};
 
-/// Of those with many rounds or files: they are about what lists and commits, which is the same wherever changes are. Where
+/// Tests with many rounds or files. They are about listing and committing, which do not depend on the place of the
+/// changes. On an emulated machine one pass is enough.
 /// everything takes twenty times as long, once is enough.
 const SLOW: [&str; 6] = [
     "a_change_right_after_the_session_began_is_a_conflict",
-    "long_paths_do_not_fill_the_memory_of_whoever_lists_them",
-    "what_is_mounted_while_a_directory_is_removed_is_kept",
-    "what_lies_too_deep_is_refused_and_the_rest_applied",
-    "what_was_written_right_before_the_session_is_no_conflict",
-    "whatever_is_exchanged_while_a_commit_goes_on_it_stays_in_the_workspace",
+    "long_paths_do_not_fill_memory",
+    "a_mount_made_while_a_directory_is_removed_is_kept",
+    "paths_that_are_too_deep_are_refused_and_the_rest_is_applied",
+    "files_written_right_before_the_session_are_no_conflict",
+    "a_commit_stays_in_the_workspace_whatever_is_swapped_meanwhile",
 ];
 
-/// Runs the tests of a module, of which at least that many must pass and none fail.
+/// Runs the tests of a module. At least `least` must pass and none may fail.
 fn pass(module: &str, least: usize) {
     let dir = workspace();
     if xattr::set(dir.path(), "user.test", b"x").is_err() {
-        // `upper` sees that such a file system is refused.
+        // `upper` asserts that Kennel refuses such a file system.
         return assert!(env::var_os("KENNEL_DISK").is_none(), "a disk keeps attributes");
     }
     let uppers = dir.path().join("uppers");
@@ -49,41 +50,41 @@ fn pass(module: &str, least: usize) {
 }
 
 #[test]
-fn what_commands_change_is_seen_and_committed() {
+fn basics() {
     pass("basics", 12);
 }
 
 #[test]
-fn what_is_random_is_the_same_without_an_overlay() {
+fn random() {
     pass("random", 1);
 }
 
 #[test]
-fn what_others_changed_is_not_overwritten() {
+fn conflict() {
     pass("conflict", 12);
 }
 
 #[test]
-fn files_of_several_names_are_committed() {
+fn links() {
     pass("links", 3);
 }
 
 #[test]
-fn what_others_mounted_is_not_changed() {
+fn mounts() {
     pass("mounts", 2);
 }
 
 #[test]
-fn what_is_protected_stays_so() {
+fn protected() {
     pass("protected", 9);
 }
 
 #[test]
-fn what_commands_leave_behind_leads_nobody_astray() {
+fn hostile() {
     pass("hostile", 10);
 }
 
 #[test]
-fn the_command_line_says_the_same() {
+fn cli() {
     pass("cli", 5);
 }

@@ -1,4 +1,4 @@
-//! What commands may leave behind to lead a commit astray.
+//! Commands leave files behind that could mislead a commit.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use super::{
 use crate::support::{TempDir, attempt};
 
 #[tokio::test]
-async fn links_are_committed_as_links_and_followed_by_nobody() {
+async fn links_are_committed_as_links_and_not_followed() {
     require_overlay!();
     let (dir, victim) = (workspace(), workspace());
     fs::write(victim.path().join("f"), "victim").unwrap();
@@ -36,7 +36,7 @@ async fn links_are_committed_as_links_and_followed_by_nobody() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_refused() {
+async fn special_files_are_refused() {
     require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
@@ -47,7 +47,7 @@ async fn what_is_no_file_is_refused() {
 }
 
 #[tokio::test]
-async fn nothing_but_permissions_is_carried_over() {
+async fn only_permission_bits_are_carried_over() {
     require_overlay!();
     let dir = workspace();
     fs::write(dir.path().join("plain"), "x").unwrap();
@@ -61,7 +61,7 @@ async fn nothing_but_permissions_is_carried_over() {
 }
 
 #[tokio::test]
-async fn names_of_any_bytes_are_told_on_one_line() {
+async fn names_of_any_bytes_are_listed_on_one_line() {
     require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
@@ -76,7 +76,7 @@ async fn names_of_any_bytes_are_told_on_one_line() {
 }
 
 #[tokio::test]
-async fn modes_that_keep_their_owner_out_keep_nobody_out() {
+async fn closed_modes_are_no_obstacle() {
     require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
@@ -105,7 +105,7 @@ async fn a_workspace_that_a_command_closes_is_open_to_a_commit() {
 }
 
 #[tokio::test]
-async fn what_lies_too_deep_is_refused_and_the_rest_applied() {
+async fn paths_that_are_too_deep_are_refused_and_the_rest_is_applied() {
     require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
@@ -122,7 +122,7 @@ async fn what_lies_too_deep_is_refused_and_the_rest_applied() {
 }
 
 #[tokio::test]
-async fn long_paths_do_not_fill_the_memory_of_whoever_lists_them() {
+async fn long_paths_do_not_fill_memory() {
     require_overlay!();
     crate::support::require!(crate::support::has("python3"), "python3");
     let dir = workspace();
@@ -175,7 +175,7 @@ fn whiteouts_cannot_be_made() {
     let path = format!("s:{}", dir.path().join("w").display());
     let flags = super::flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["--quiet", "--discard"]).collect();
-    // S_IFCHR | 0600, device 0:0; then one with the device of /dev/null.
+    // S_IFCHR | 0600, device 0:0; then a node with the device of /dev/null.
     let calls = ["mknod", &path, "0x2180", "0", "+", "mknod", &path, "0x2180", "0x103"];
     assert_eq!(attempt(dir.path(), &flags, "call", &calls), "EPERM\nEPERM");
 }
@@ -221,12 +221,12 @@ async fn temporary_files_of_a_killed_commit_are_no_obstacle() {
     let session = session(dir.path()).await;
     shell(&session, "echo x > x; mkdir d; echo y > d/y").await;
     fs::write(dir.path().join(".kennel-0123456789abcdef.tmp"), "half").unwrap();
-    // Half of it was done by somebody who was killed then: what is the same already is no change.
+    // A killed commit did half of it. An entry that is already equal is no change.
     fs::write(dir.path().join("x"), "x\n").unwrap();
     assert_eq!(commit(&session).await, ["A d/", "A d/y"]);
 }
 
-/// Exchanges `private` with the first temporary name that comes to be beside it; answers whether it did.
+/// Swaps `private` with the first temporary name that appears beside it. Returns whether it did.
 fn exchange_with_temporary(base: &Path, stop: &Arc<AtomicBool>) -> JoinHandle<bool> {
     use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
     let (base, stop) = (base.to_owned(), Arc::clone(stop));
@@ -242,10 +242,10 @@ fn exchange_with_temporary(base: &Path, stop: &Arc<AtomicBool>) -> JoinHandle<bo
     })
 }
 
-/// Commits what a script did in a workspace with a directory `private`, which somebody exchanges for what has a temporary
-/// name; answers what was refused.
+/// Commits the changes of a script in a workspace with a directory `private`. Meanwhile another process swaps it with
+/// an entry that has a temporary name. Returns the refusals.
 async fn with_exchange(prepare: impl Fn(&Path), script: &str) -> (TempDir, Vec<String>) {
-    // Once the name may be gone too soon.
+    // A single temporary name may vanish too soon.
     for _ in 0..20 {
         let dir = workspace();
         fs::create_dir(dir.path().join("private")).unwrap();
@@ -296,7 +296,7 @@ async fn a_directory_that_gets_a_temporary_name_takes_no_files_place() {
 }
 
 #[tokio::test]
-async fn attributes_do_not_fill_the_memory_of_whoever_lists_them() {
+async fn attributes_do_not_fill_memory() {
     require_overlay!();
     crate::support::require!(crate::support::has("python3"), "python3");
     let dir = workspace();

@@ -1,11 +1,11 @@
-//! Files of several names: what a command does to one of them is a change of the others, and nobody else's.
+//! Files with several names: a command that changes one name changes the others, and nothing else.
 
 use std::{fs, path::Path};
 
 use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
 use crate::support::TempDir;
 
-/// A workspace with a file for the first of each names, of which the others are links.
+/// A workspace with files. The first of each list of names is the file, the others are links to it.
 fn with_links(files: &[&[&str]]) -> TempDir {
     let dir = workspace();
     let at = |name: &str| dir.path().join(name);
@@ -35,7 +35,7 @@ async fn every_name_of_a_file_is_committed() {
 }
 
 #[tokio::test]
-async fn a_name_that_went_with_its_directory_is_no_change_of_the_others() {
+async fn a_name_removed_with_its_directory_changes_no_other_name() {
     require_overlay!();
     for (script, expected) in [
         ("rm -r d x", &["D d/", "D x"][..]),
@@ -55,7 +55,7 @@ async fn a_name_that_went_with_its_directory_is_no_change_of_the_others() {
 }
 
 #[tokio::test]
-async fn what_others_did_to_a_file_of_several_names_is_kept() {
+async fn changes_of_others_to_a_file_of_several_names_are_kept() {
     require_overlay!();
     let dir = with_links(&[&["d/a", "x"], &["e/a", "y"]]);
     let session = session(dir.path()).await;
@@ -67,7 +67,7 @@ async fn what_others_did_to_a_file_of_several_names_is_kept() {
     assert!(!exists(dir.path(), "e") && !exists(dir.path(), "y") && is_without_temporaries(dir.path()));
 }
 
-/// More of them than may be held open.
+/// More links than may be held open.
 #[tokio::test]
 async fn a_directory_may_have_as_many_links_as_it_likes() {
     require_overlay!();

@@ -1,4 +1,4 @@
-//! What others put into a directory while a commit deletes it.
+//! Other programs put files into a directory while a commit deletes it.
 
 use std::{
     fs::{self, File},
@@ -15,14 +15,14 @@ use nix::{
 use super::{CONFLICT, refusals, require_overlay, session, shell, workspace};
 use crate::support::patient;
 
-/// How often to be in time for it.
+/// The number of attempts to be in time.
 const TIMES: u32 = 3;
 const MOST_TIMES: u32 = 30;
 
-/// Whoever has a directory open can move something into it whatever its name is by now: an old file, or a directory that
-/// only he may look into.
+/// A process with an open directory can move files into it, whatever its name is by now: an old file, or a directory
+/// that only it may read.
 #[tokio::test]
-async fn what_is_moved_into_a_directory_that_is_being_deleted_is_kept() {
+async fn files_moved_into_a_directory_that_is_being_deleted_are_kept() {
     require_overlay!();
     let mut in_time = 0;
     for _ in 0..MOST_TIMES {
@@ -62,10 +62,10 @@ async fn what_is_moved_into_a_directory_that_is_being_deleted_is_kept() {
     assert!(in_time > 0, "nothing was ever moved in time");
 }
 
-/// Whoever changes a file while its successor is copied, or closes the directory that it lies in. The file's times are set
-/// back, as by `rsync --inplace --times`.
+/// Another process changes a file while the commit copies its successor, or closes its directory. The process sets
+/// the times of the file back, as `rsync --inplace --times` does.
 #[tokio::test]
-async fn what_is_changed_while_a_file_is_copied_is_kept() {
+async fn changes_while_a_file_is_copied_are_kept() {
     require_overlay!();
     for _ in 0..MOST_TIMES {
         let dir = workspace();

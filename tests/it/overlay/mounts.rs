@@ -1,4 +1,4 @@
-//! What others mount in the workspace while a session has changes of it. Nothing of that is ever changed.
+//! Other programs mount something in the workspace while a session has changes of it. A commit changes none of that.
 //!
 //! Each test has mounts of its own, so that none is left when it ends.
 
@@ -14,16 +14,16 @@ use std::{
 };
 
 use super::{CONFLICT, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
-use crate::support::{TempDir, has, is_alone, require};
+use crate::support::{TempDir, has, is_alone, require, unmount};
 
 const BUSY: &str = "Device or resource busy";
 const OTHER_MOUNT: &str = "Invalid cross-device link";
 
-/// Becomes a process that may mount, and has mounts of its own.
+/// Executes a process that may mount and has mounts of its own.
 const APART: &str = r#"exec 7<"$1"; shift; set -- /proc/self/fd/7 "$@"
 [ "$(id -u)" = 0 ] && exec unshare -m "$@"; exec unshare --user --map-root-user -m "$@""#;
 
-/// Ends the test where it cannot be made, or was made in a process with mounts of its own.
+/// Ends the test if that is impossible, or if it ran in such a process.
 macro_rules! apart {
     ($test:literal) => {
         require_overlay!();
@@ -61,7 +61,7 @@ fn filled() -> TempDir {
     dir
 }
 
-/// Mounts one directory or file on another; answers whether it could be.
+/// Mounts one directory or file on another. Returns whether it could.
 fn bind(from: &Path, to: &Path) -> bool {
     Command::new("mount")
         .arg("--bind")
@@ -72,13 +72,9 @@ fn bind(from: &Path, to: &Path) -> bool {
         .success()
 }
 
-fn unmount(path: &Path) {
-    assert!(Command::new("umount").arg(path).status().unwrap().success(), "{}", path.display());
-}
-
 #[tokio::test]
-async fn what_is_mounted_in_a_deleted_directory_is_kept() {
-    apart!("what_is_mounted_in_a_deleted_directory_is_kept");
+async fn a_mount_in_a_deleted_directory_is_kept() {
+    apart!("a_mount_in_a_deleted_directory_is_kept");
     for (place, from, script, refused) in [
         ("d/sub", "", "rm -r d", format!("D d/: {CONFLICT}")),
         ("d/sub", "", "rm -r d; echo x > d", format!("M d: {CONFLICT}")),
@@ -126,8 +122,8 @@ async fn a_directory_that_is_mounted_on_itself_is_kept() {
     }
 }
 
-/// Waits until the directory that gets a temporary name is being emptied, and mounts `from` on `place` in it, which is
-/// emptied last. Answers whether it could.
+/// Waits until the commit empties the directory with a temporary name, and mounts `from` on `place`, its last entry.
+/// Returns whether it could.
 fn mount_while_removing(
     base: &Path,
     from: PathBuf,
@@ -151,15 +147,15 @@ fn mount_while_removing(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_mounted_while_a_directory_is_removed_is_kept() {
-    apart!("what_is_mounted_while_a_directory_is_removed_is_kept");
+async fn a_mount_made_while_a_directory_is_removed_is_kept() {
+    apart!("a_mount_made_while_a_directory_is_removed_is_kept");
     for (place, from, script, refused) in [
         ("z", "", "rm -r build", format!("D build/: {OTHER_MOUNT}")),
         ("z", "", "rm -r build; echo x > build", format!("M build: {OTHER_MOUNT}")),
         ("zz", "file", "rm -r build", format!("D build/: {BUSY}")),
         ("zz", "file", "rm -r build; echo x > build", format!("M build: {BUSY}")),
     ] {
-        // At times all is gone before there is a mount.
+        // Sometimes everything is gone before there is a mount.
         let seen = async {
             for _ in 0..20 {
                 let (dir, precious) = (workspace(), precious());

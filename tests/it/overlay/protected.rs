@@ -1,22 +1,11 @@
-//! Protected paths, covers and grants that lie in a workspace whose changes are kept apart.
+//! Protected paths, covers and grants inside a workspace with an overlay.
 
 use std::fs;
 
 use kennel::{Mount, Session};
 
 use super::{CONFLICT, changes, commit, policy, refusals, require_overlay, session, shell, workspace};
-use crate::support::TempDir;
-
-/// A workspace with a repository in it.
-fn repository() -> TempDir {
-    let dir = workspace();
-    for name in ["hooks", "objects", "refs"] {
-        fs::create_dir_all(dir.path().join(".git").join(name)).unwrap();
-    }
-    fs::write(dir.path().join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
-    fs::write(dir.path().join(".git/config"), "[core]\n").unwrap();
-    dir
-}
+use crate::support::repository;
 
 #[tokio::test]
 async fn protected_paths_are_read_only_inside_and_stay_in_their_place() {
@@ -67,7 +56,7 @@ async fn links_where_git_writes_are_never_committed() {
 }
 
 #[tokio::test]
-async fn nothing_leads_the_way_to_a_protected_path_elsewhere() {
+async fn no_link_is_committed_on_the_way_to_a_protected_path() {
     require_overlay!();
     let dir = workspace();
     let mut policy = policy(dir.path());
@@ -116,7 +105,7 @@ async fn a_hook_that_the_user_makes_meanwhile_stays_and_that_of_a_command_does_n
 }
 
 #[tokio::test]
-async fn what_is_covered_is_covered_and_other_grants_are_no_part_of_it() {
+async fn covers_hold_and_other_grants_are_not_part_of_the_overlay() {
     require_overlay!();
     let (dir, other) = (workspace(), workspace());
     fs::create_dir(dir.path().join("data")).unwrap();
@@ -171,7 +160,7 @@ async fn two_sessions_that_change_the_same_do_not_overwrite_each_other() {
 }
 
 #[test]
-fn nobody_inside_keeps_the_capability_that_mounting_took() {
+fn no_process_inside_keeps_the_capability_for_mounting() {
     if !super::available() {
         return super::refused::is_refused_in_memory();
     }

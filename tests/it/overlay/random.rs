@@ -1,5 +1,5 @@
-//! Any sequence of changes, made in an overlay and committed, leaves what it leaves in a plain directory; and what others did
-//! there meanwhile stays.
+//! Any sequence of changes, made in an overlay and committed, has the same result as in a plain directory. Changes
+//! that others made there meanwhile stay.
 
 use std::{
     collections::BTreeMap,
@@ -20,9 +20,9 @@ use kennel::{Policy, Profile, Session};
 use super::{is_without_temporaries, require_overlay, session, workspace};
 use crate::support::{has, require};
 
-/// A script that makes one change, or fails and makes none. `mv` of a directory is a copy in an overlay, which leaves what
-/// it may not remove: it moves no directory that it could not empty. What `cp` makes of a directory that is copied into
-/// itself, or of links in the place of files, depends on the order of names, which an overlay has of its own.
+/// A script that makes one change, or fails and makes none. In an overlay `mv` of a directory is a copy, which leaves
+/// entries that it may not remove: so the script moves no directory that it could not empty. The result of `cp` into
+/// itself, or over links, depends on the order of names, which an overlay has of its own.
 fn operation() -> impl Strategy<Value = String> {
     let path = || "[abc](/[abc]){0,2}";
     let attribute = |(path, value): (String, u8)| {
@@ -117,7 +117,7 @@ fn runner() -> TestRunner {
 }
 
 #[test]
-fn a_commit_is_what_the_changes_were() {
+fn a_commit_has_the_result_of_its_changes() {
     require_overlay!();
     require!(has("python3"), "python3");
     let runtime = runtime();
@@ -149,7 +149,7 @@ fn a_commit_is_what_the_changes_were() {
     runner().run(&scripts, check).unwrap();
 }
 
-/// What somebody outside does to the workspace: what he writes says so.
+/// A change of the workspace by a process outside. The contents name that process.
 fn meanwhile() -> impl Strategy<Value = String> {
     let path = || "[abc](/[abc]){0,2}";
     prop_oneof![
@@ -163,7 +163,7 @@ fn meanwhile() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The files that somebody outside wrote, by path.
+/// The files that the process outside wrote, by path.
 fn of_others(base: &Path) -> BTreeMap<String, String> {
     let mut files = tree(base);
     files.retain(|path, _| {
@@ -174,12 +174,12 @@ fn of_others(base: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_commit_takes_nothing_that_others_wrote_meanwhile() {
+fn a_commit_keeps_everything_that_others_wrote_meanwhile() {
     require_overlay!();
     require!(has("python3"), "python3");
     let runtime = runtime();
     let some = |most| prop::collection::vec(operation(), 1..most);
-    // One commit: after it, what others wrote may have been copied by a command, whose own that is.
+    // One commit: after it a command may have copied a file of the outside process, and the copy is the command's.
     let scripts = (some(8), prop::collection::vec(meanwhile(), 1..5), some(4));
     let check = |(before, outside, after): (Vec<String>, Vec<String>, Vec<String>)| {
         let dir = workspace();

@@ -1,4 +1,4 @@
-//! Where an overlay cannot be had, nothing runs, and the workspace is not there directly instead.
+//! If an overlay is impossible, nothing runs, and the command does not get the workspace itself instead.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ pub(crate) fn is_refused_in_memory() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// An empty directory beside a workspace, on a file system that may do for changes.
+/// An empty directory beside a workspace, on a file system that may be suitable for changes.
 fn upper() -> TempDir {
     let dir = workspace();
     fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
@@ -25,14 +25,14 @@ fn flag(directory: &Path) -> [&str; 2] {
 }
 
 #[test]
-fn profile_read_only_has_nothing_to_keep_apart() {
+fn profile_read_only_has_no_changes_to_keep() {
     let dir = workspace();
     let said = refused(dir.path(), &["--profile", "read-only", "--overlay"]);
     assert!(said.contains("overlay `read-only`"), "{said}");
 }
 
 #[test]
-fn a_grant_that_leads_past_it() {
+fn a_grant_that_bypasses_the_overlay() {
     if !super::in_memory() {
         return is_refused_in_memory();
     }
@@ -75,7 +75,7 @@ fn directories_that_cannot_keep_changes() {
 }
 
 #[test]
-fn a_session_by_name_has_nobody_who_commits() {
+fn a_session_by_name_cannot_commit() {
     let dir = workspace();
     let kennel = std::process::Command::new(crate::support::kennel_path())
         .current_dir(dir.path())
@@ -86,8 +86,8 @@ fn a_session_by_name_has_nobody_who_commits() {
     assert!(stderr(&kennel).contains("could not be committed"), "{}", stderr(&kennel));
 }
 
-/// A file system of one directory, owned by root and of mode 700, which a program serves at `sys.argv[1]`; what follows is
-/// run meanwhile.
+/// A file system with one directory, owned by root and of mode 700, which a program serves at `sys.argv[1]`. The
+/// program runs the other arguments meanwhile.
 const FUSE: &str = r#"
 import ctypes, os, struct, subprocess, sys
 fuse = os.open('/dev/fuse', os.O_RDWR)

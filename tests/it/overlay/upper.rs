@@ -7,7 +7,7 @@ use kennel::{Error, Overlay, OverlayError, Policy, Sandbox, Session};
 use super::{changes, commit, policy, shell, workspace};
 use crate::support::TempDir;
 
-/// A directory that nobody else reaches.
+/// A directory that nobody else can reach.
 fn private() -> TempDir {
     let dir = workspace();
     close(dir.path(), 0o700);
@@ -22,7 +22,7 @@ fn with_upper(workspace: &Path, upper: &Path) -> Policy {
     policy(workspace).overlay(Overlay { upper: Some(upper.into()), size: None })
 }
 
-/// A session, where the file system of /tmp keeps user attributes; else it was seen to be refused.
+/// A session if the file system of /tmp keeps user attributes. Otherwise checks that Kennel refuses it.
 async fn session(workspace: &Path, upper: &Path) -> Option<Session> {
     match Session::prepare(&with_upper(workspace, upper)).await {
         Err(Error::Overlay(OverlayError::Attributes { .. })) => {
@@ -35,7 +35,7 @@ async fn session(workspace: &Path, upper: &Path) -> Option<Session> {
 }
 
 #[tokio::test]
-async fn they_are_there_as_long_as_the_session_and_gone_with_it() {
+async fn changes_live_as_long_as_their_session() {
     let (dir, upper) = (workspace(), private());
     fs::write(dir.path().join("old"), "old").unwrap();
     let Some(session) = session(dir.path(), upper.path()).await else { return };
@@ -51,7 +51,7 @@ async fn they_are_there_as_long_as_the_session_and_gone_with_it() {
 }
 
 #[tokio::test]
-async fn one_session_has_a_directory_at_a_time() {
+async fn one_session_at_a_time_uses_a_directory() {
     let (dir, upper) = (workspace(), private());
     let Some(first) = session(dir.path(), upper.path()).await else { return };
     let second = Session::prepare(&with_upper(dir.path(), upper.path())).await;
@@ -64,7 +64,7 @@ async fn one_session_has_a_directory_at_a_time() {
 }
 
 #[tokio::test]
-async fn deep_trees_are_gone_too() {
+async fn deep_trees_are_removed_too() {
     let (dir, upper) = (workspace(), private());
     let Some(session) = session(dir.path(), upper.path()).await else { return };
     crate::support::require!(crate::support::has("python3"), "python3");
@@ -83,7 +83,7 @@ async fn commands_do_not_reach_it() {
 }
 
 #[tokio::test]
-async fn a_sandbox_has_none() {
+async fn a_sandbox_cannot_use_a_directory() {
     let (dir, upper) = (workspace(), private());
     let ran = match Sandbox::new(&with_upper(dir.path(), upper.path())) {
         Ok(sandbox) => sandbox.command("true").status().await,
@@ -94,7 +94,7 @@ async fn a_sandbox_has_none() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_committed_can_be_left_there() {
+async fn refused_changes_can_be_left_there() {
     let (dir, upper) = (workspace(), private());
     let Some(session) = session(dir.path(), upper.path()).await else { return };
     session.discard().await.unwrap();

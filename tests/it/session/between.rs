@@ -1,4 +1,4 @@
-//! THREATS, "Between execs of one session": nothing but what is shared passes from one command to the next.
+//! Only shared things pass from one command of a session to the next.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn seen(session: &Session) -> Vec<String> {
     names.filter(|name| name.parse::<u32>().is_ok()).map(str::to_owned).collect()
 }
 
-/// A command that leaves a heart beating behind it.
+/// A command that leaves a heartbeat behind.
 fn leaves_a_heart(session: &Session) -> Command {
     let mut command = session.command("sh");
     let heart =
@@ -25,7 +25,7 @@ fn leaves_a_heart(session: &Session) -> Command {
 }
 
 #[tokio::test]
-async fn what_a_command_leaves_running_is_dead_when_it_has_ended() {
+async fn background_processes_are_dead_when_their_command_has_ended() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let outcome = in_time(leaves_a_heart(&session).status()).await.unwrap();
@@ -36,7 +36,7 @@ async fn what_a_command_leaves_running_is_dead_when_it_has_ended() {
 }
 
 #[tokio::test]
-async fn what_a_command_leaves_in_the_background_lives_until_the_session_ends() {
+async fn a_background_command_lives_until_the_session_ends() {
     let dir = workspace();
     let session = probing(dir.path()).await;
     let outcome = in_time(leaves_a_heart(&session).background(true).status()).await.unwrap();
@@ -73,10 +73,10 @@ async fn background_is_refused_outside_of_a_session() {
     assert!(matches!(&error, kennel::Error::Command { what: "background", .. }), "{error:?}");
 }
 
-/// Objects that a command makes, what that answers, and how the next one would find each.
+/// Objects that a command makes, the result, and how the next command would find each.
 fn objects() -> Vec<(String, &'static str, String)> {
     let (sem, msg) = (libc::SYS_semget, libc::SYS_msgget);
-    // Landlock lets a queue be made, but has no rule by which it could be opened.
+    // Landlock lets a command make a queue, but has no rule that would let it open one.
     let queue = if kennel::Host::detect().landlock_abi > 0 { "EACCES" } else { "ok" };
     vec![
         ("shmget 0x6b65 4096 0x3b6".into(), "ok", "shmget 0x6b65 4096 0".into()),
@@ -142,7 +142,7 @@ async fn abstract_sockets_of_another_command_are_out_of_reach() {
     drop(stream);
     let _datagram = ready(&mut attempt(&session, &format!("call {} + {pause}", serve(2, ""))), 2).await;
     assert_eq!(said(&mut attempt(&session, "abstract left")).await.lines().last(), Some("EPERM"));
-    // Its own is in reach: the refusal was for another's.
+    // Its own socket is reachable: the refusal was for the other command's.
     check(
         &session,
         &[
@@ -157,7 +157,7 @@ async fn abstract_sockets_of_another_command_are_out_of_reach() {
 }
 
 #[tokio::test]
-async fn what_a_process_is_does_not_pass_to_the_next_command() {
+async fn process_attributes_do_not_pass_to_the_next_command() {
     let dir = workspace();
     let session = probing(dir.path()).await;
     let show = "umask; pwd; ulimit -n; ulimit -f; ulimit -c; grep -E '^(Sig(Blk|Ign)|Cpus_allowed|Seccomp|Uid|Gid|Groups|NoNewPrivs|Cap)' /proc/self/status;
@@ -172,7 +172,7 @@ async fn what_a_process_is_does_not_pass_to_the_next_command() {
 }
 
 #[tokio::test]
-async fn what_watches_and_waits_does_not_pass_to_the_next_command() {
+async fn watches_and_timers_do_not_pass_to_the_next_command() {
     let dir = workspace();
     let session = probing(dir.path()).await;
     let (inotify, watch) = (libc::SYS_inotify_init1, libc::SYS_inotify_add_watch);
@@ -180,7 +180,7 @@ async fn what_watches_and_waits_does_not_pass_to_the_next_command() {
     for _ in 0..3 {
         assert_eq!(said(&mut attempt(&session, &format!("call {calls}"))).await, "ok\nok\nok\n");
         assert_eq!(said(&mut attempt(&session, "descriptors")).await, "0 1 2\n");
-        // alarm(2) answers how long the last one had to go.
+        // alarm(2) returns the remaining time of the last alarm.
         assert_eq!(
             said(&mut attempt(&session, &format!("call {} 0 + dup2 % 1", libc::SYS_alarm)))
                 .await
@@ -199,7 +199,7 @@ async fn what_watches_and_waits_does_not_pass_to_the_next_command() {
 }
 
 #[tokio::test]
-async fn init_of_the_next_command_cannot_be_prepared() {
+async fn a_command_cannot_change_the_init_of_the_next_one() {
     let dir = workspace();
     let session = probing(dir.path()).await;
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Arguments, variables, directory, and what cannot be run: as in a one-shot, and the session goes on.
+//! Arguments, variables, directory, and commands that cannot run: as in a one-shot, and the session goes on.
 
 use std::{
     ffi::OsStr,
@@ -10,7 +10,7 @@ use kennel::{Ended, Error, Session};
 use super::{in_time, policy, said, session, shell};
 use crate::support::workspace;
 
-/// It still runs commands, and none is left running.
+/// Asserts that the session still runs commands, and that none is left running.
 async fn goes_on(session: &Session) {
     assert_eq!(shell(session, "echo on").await, "on\n");
     assert_eq!(session.stats().running, 0);
@@ -117,7 +117,7 @@ async fn arguments_that_are_too_long_are_not_executable() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_executed_is_named_and_the_session_goes_on() {
+async fn failed_executions_are_named_and_the_session_goes_on() {
     let dir = workspace();
     std::fs::write(dir.path().join("text"), "no program").unwrap();
     let text = dir.path().join("garbage");
@@ -177,7 +177,7 @@ async fn nul_bytes_are_refused_before_a_worker_is_used() {
 }
 
 #[tokio::test]
-async fn a_command_that_fails_is_no_error_and_the_session_goes_on() {
+async fn a_failing_command_is_no_error_and_the_session_goes_on() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let endings = [("exit 3", 3, Ended::Exited), ("kill -9 $$", 137, Ended::Signaled)];

@@ -1,4 +1,4 @@
-//! Many commands and many sessions leave no descriptor, process, mount or thread behind in their program.
+//! Many commands and many sessions leave no descriptor, process, mount or thread in their program.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ pub struct Counts {
     pub processes: usize,
     mounts: usize,
     threads: usize,
-    /// Of the whole machine: a mount namespace of a worker that lives on would hold it.
+    /// Counts of the whole machine: the mount namespace of a worker that lives on would hold a mount.
     memory_files: usize,
 }
 
@@ -34,8 +34,7 @@ impl Counts {
         }
     }
 
-    /// Less than before may be there: a thread of the runtime that was idle too long, a descriptor that was about to be
-    /// closed.
+    /// There may be fewer than before: an idle thread of the runtime ended, a descriptor was about to close.
     fn is_within(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors
             && self.processes <= before.processes
@@ -44,7 +43,7 @@ impl Counts {
             && self.memory_files <= before.memory_files
     }
 
-    /// Waits until there is no more of anything than there was. `nudge` is called meanwhile.
+    /// Waits until there is no more of anything than before. Calls `nudge` meanwhile.
     pub async fn back_to(before: &Self, mut nudge: impl FnMut()) {
         let start = Instant::now();
         loop {
@@ -59,7 +58,7 @@ impl Counts {
     }
 }
 
-/// Commands that end in every way there is.
+/// Commands that end in every possible way.
 async fn every_ending(session: &Session, rounds: usize) {
     for round in 0..rounds {
         let mut command = session.command("sh");
@@ -85,13 +84,13 @@ fn five_hundred_commands_leave_nothing() {
     alone("counts::five_hundred_commands_leave_nothing", async || {
         let dir = workspace();
         let session = session(dir.path()).await;
-        // What the runtime and the first use of anything open for good.
+        // Descriptors that the runtime and the first use of anything open for good.
         every_ending(&session, 8).await;
         settled(&session).await;
         eventually("the zygote and two workers", || Counts::now().processes == 5).await;
         let before = Counts::now();
         every_ending(&session, 500).await;
-        // Of what has run in the background, the last is let go with the next.
+        // The session lets the last background command go with the next command.
         in_time(session.command("true").background(true).status()).await.unwrap();
         settled(&session).await;
         Counts::back_to(&before, || _ = session.stats()).await;

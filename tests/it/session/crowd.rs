@@ -1,4 +1,4 @@
-//! Many commands at once, and who does not want to wait.
+//! Many commands at once, and callers that do not want to wait.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ async fn commands_run_side_by_side() {
 }
 
 #[tokio::test]
-async fn commands_one_after_the_other_see_what_was_done_before() {
+async fn commands_see_the_changes_of_earlier_commands() {
     let dir = workspace();
     let session = session(dir.path()).await;
     for number in 0..30 {
@@ -73,7 +73,7 @@ async fn without_ready_workers_each_command_waits_for_its_own() {
 }
 
 #[tokio::test]
-async fn who_does_not_want_to_wait_is_told_that_no_worker_is_ready() {
+async fn a_caller_that_does_not_wait_learns_that_no_worker_is_ready() {
     let dir = workspace();
     let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
     for _ in 0..3 {
@@ -87,7 +87,7 @@ async fn who_does_not_want_to_wait_is_told_that_no_worker_is_ready() {
 }
 
 #[tokio::test]
-async fn who_does_not_want_to_wait_gets_a_worker_that_is_ready() {
+async fn a_caller_that_does_not_wait_gets_a_ready_worker() {
     let dir = workspace();
     let session = Session::builder(&policy(dir.path())).ready_workers(1).prepare().await.unwrap();
     for number in 0..5 {
@@ -98,7 +98,7 @@ async fn who_does_not_want_to_wait_gets_a_worker_that_is_ready() {
 }
 
 #[tokio::test]
-async fn who_is_busy_now_succeeds_soon() {
+async fn a_busy_answer_ends_soon() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut running = Vec::new();
@@ -139,7 +139,7 @@ async fn many_ready_workers_serve_a_burst() {
     eventually("thirty ready again", || session.stats().ready == 30).await;
 }
 
-/// The workers that wait are no processes of the command's: they do not use its limit up.
+/// Waiting workers are no processes of the command: they do not use up its limit.
 #[tokio::test]
 async fn a_limit_of_processes_leaves_room_for_the_workers_that_wait() {
     let dir = workspace();

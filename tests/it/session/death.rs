@@ -1,4 +1,4 @@
-//! Zygote, worker or command are killed from outside: no hang, a clear error, and what can go on goes on.
+//! Somebody outside kills the zygote, a worker or a command: no hang, a clear error, and the rest goes on.
 
 use std::{
     os::unix::process::ExitStatusExt,
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::support::{patient, until, workspace};
 
-/// The workers that appear while something is done.
+/// The workers that appear during `what`.
 async fn new_worker(before: &[u32]) -> u32 {
     let new = || workers().into_iter().filter(|pid| !before.contains(pid)).collect::<Vec<_>>();
     eventually("a new worker", || !new().is_empty()).await;
     new()[0]
 }
 
-/// Waits until as many workers wait as shall, each with its payload.
+/// Waits until two workers are ready.
 async fn settled(session: &Session) {
     eventually("ready workers", || session.stats().ready == 2).await;
 }
@@ -62,8 +62,8 @@ fn a_killed_zygote_ends_everything_at_once() {
 }
 
 #[test]
-fn a_zygote_that_is_killed_with_orders_in_hand_ends_the_session_as_clearly() {
-    alone("death::a_zygote_that_is_killed_with_orders_in_hand_ends_the_session_as_clearly", async || {
+fn a_zygote_that_is_killed_with_unread_orders_ends_the_session_clearly() {
+    alone("death::a_zygote_that_is_killed_with_unread_orders_ends_the_session_clearly", async || {
         let dir = workspace();
         for ready_workers in [0, 2] {
             let policy = policy(dir.path());
@@ -72,7 +72,7 @@ fn a_zygote_that_is_killed_with_orders_in_hand_ends_the_session_as_clearly() {
             shell(&session, "true").await;
             eventually("ready workers", || session.stats().ready == ready_workers).await;
             signal(zygote, SIGSTOP);
-            // Each worker that is used leaves an order for the next one; without any left, who comes waits.
+            // Each used worker leaves an order for the next one. If none is left, the caller waits.
             for _ in 0..ready_workers {
                 shell(&session, "true").await;
             }
@@ -90,8 +90,8 @@ fn a_zygote_that_is_killed_with_orders_in_hand_ends_the_session_as_clearly() {
 }
 
 #[test]
-fn who_waits_for_a_worker_is_told_when_the_zygote_is_killed() {
-    alone("death::who_waits_for_a_worker_is_told_when_the_zygote_is_killed", async || {
+fn a_caller_that_waits_for_a_worker_learns_that_the_zygote_was_killed() {
+    alone("death::a_caller_that_waits_for_a_worker_learns_that_the_zygote_was_killed", async || {
         let dir = workspace();
         let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
         let zygote = zygote();
@@ -125,7 +125,7 @@ fn a_stopped_zygote_delays_and_breaks_nothing() {
     });
 }
 
-/// Init and payload of each worker that waits, oldest first.
+/// Init and payload of each waiting worker, oldest first.
 fn waiting() -> Vec<(u32, u32)> {
     workers().into_iter().filter_map(|init| Some((init, *children(init).first()?))).collect()
 }
@@ -146,11 +146,11 @@ fn a_waiting_worker_that_is_killed_is_replaced() {
     });
 }
 
-/// Whoever comes at that very moment may be told that the worker is lost, but never that a command was killed which
-/// has not run.
+/// A command that comes at that very moment may get the error that its worker is lost, but never that it was killed:
+/// it has not run.
 #[test]
-fn a_worker_that_is_killed_as_its_command_comes_says_nothing_false() {
-    alone("death::a_worker_that_is_killed_as_its_command_comes_says_nothing_false", async || {
+fn a_worker_that_is_killed_as_its_command_comes_gives_a_true_error() {
+    alone("death::a_worker_that_is_killed_as_its_command_comes_gives_a_true_error", async || {
         let dir = workspace();
         let session = Session::builder(&policy(dir.path())).ready_workers(1).prepare().await.unwrap();
         for round in 0..100 {
@@ -167,8 +167,8 @@ fn a_worker_that_is_killed_as_its_command_comes_says_nothing_false() {
 }
 
 #[test]
-fn who_is_in_a_hurry_is_not_given_a_dead_worker() {
-    alone("death::who_is_in_a_hurry_is_not_given_a_dead_worker", async || {
+fn a_caller_that_does_not_wait_gets_no_dead_worker() {
+    alone("death::a_caller_that_does_not_wait_gets_no_dead_worker", async || {
         let dir = workspace();
         let session = session(dir.path()).await;
         settled(&session).await;
@@ -217,10 +217,10 @@ fn a_command_that_is_killed_from_outside_was_signaled() {
     });
 }
 
-/// An order that init has not read when it ends: the kernel then tells of that before it hands over what init said.
+/// Init ends with an order unread. The kernel reports that before it hands over init's last message.
 #[test]
-fn an_end_is_told_though_an_order_came_too_late() {
-    alone("death::an_end_is_told_though_an_order_came_too_late", async || {
+fn an_end_is_reported_even_if_an_order_came_too_late() {
+    alone("death::an_end_is_reported_even_if_an_order_came_too_late", async || {
         let dir = workspace();
         let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
         for order in [18, 9] {
@@ -232,7 +232,7 @@ fn an_end_is_told_though_an_order_came_too_late() {
             until("the command's end", || !lives(payload));
             child.signal(order).unwrap();
             signal(init, SIGCONT);
-            // Not the runtime's sleep: nothing is read before init is gone.
+            // Not the runtime's sleep: the test reads nothing before init is gone.
             until("its end", || !lives(init));
             let outcome = in_time(child.wait()).await.unwrap();
             assert_eq!((outcome.status.signal(), outcome.ended), (Some(15), Ended::Signaled));
@@ -241,8 +241,8 @@ fn an_end_is_told_though_an_order_came_too_late() {
 }
 
 #[test]
-fn a_zygote_killed_at_any_moment_is_told_and_never_waited_for() {
-    alone("death::a_zygote_killed_at_any_moment_is_told_and_never_waited_for", async || {
+fn a_zygote_killed_at_any_moment_is_reported_without_a_hang() {
+    alone("death::a_zygote_killed_at_any_moment_is_reported_without_a_hang", async || {
         let dir = workspace();
         let policy = policy(dir.path());
         for round in 0..60u64 {

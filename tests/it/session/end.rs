@@ -1,4 +1,4 @@
-//! A session ends with its last handle or by order, and everything of it with it.
+//! A session ends by order or with its last handle, and everything of it ends too.
 
 use std::{thread, time::Duration};
 
@@ -121,11 +121,11 @@ fn a_command_does_not_keep_its_session_alive() {
     });
 }
 
-/// Who has dropped its privileges may not send signals any more.
+/// A program that dropped its privileges may not send signals any more.
 #[test]
-fn shutdown_ends_everything_for_who_became_somebody_else() {
+fn shutdown_ends_everything_after_a_change_of_ids() {
     only_as_root!();
-    alone("end::shutdown_ends_everything_for_who_became_somebody_else", async || {
+    alone("end::shutdown_ends_everything_after_a_change_of_ids", async || {
         let dir = workspace();
         let session = session(dir.path()).await;
         let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
@@ -140,7 +140,7 @@ fn shutdown_ends_everything_for_who_became_somebody_else() {
     });
 }
 
-/// As std has it for a child that was waited for.
+/// std behaves like this for a child that was waited for.
 #[test]
 fn shutdown_leaves_no_zombie() {
     alone("end::shutdown_leaves_no_zombie", async || {
@@ -209,14 +209,14 @@ fn futures_dropped_at_any_point_leave_nothing() {
             } else {
                 let _ = tokio::time::timeout(wait, command.spawn()).await;
             }
-            // Before it is polled at all, and after the first time.
+            // Before the first poll, and after it.
             drop(command.spawn());
             tokio::select! { biased; _ = command.output() => {}, () = yield_now() => {} }
         }
-        eventually("all hearts stop", || is_silent(dir.path())).await;
+        eventually("all stop beating", || is_silent(dir.path())).await;
         assert_eq!(session.stats().running, 0);
         shell(&session, "true").await;
-        // The zygote, and two workers that wait, of an init and a payload each.
+        // The zygote, and two waiting workers, each an init and a payload.
         eventually("as at the start", || (workers().len(), descendants(own()).len()) == (2, 5)).await;
     });
 }
@@ -235,7 +235,7 @@ fn a_session_whose_preparation_is_dropped_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_session_that_cannot_be_prepared_says_why() {
+async fn a_failed_preparation_says_why() {
     let error = Session::prepare(&policy("/absent".as_ref())).await.unwrap_err();
     assert!(matches!(&error, Error::Grant { what: "workspace", .. }), "{error:?}");
     let dir = workspace();
@@ -243,12 +243,12 @@ async fn a_session_that_cannot_be_prepared_says_why() {
     assert!(matches!(&error, Error::Policy(_)), "{error:?}");
 }
 
-/// The kernel refuses before the plan is there: what it refused must not get lost.
+/// The kernel refuses before the plan arrives. The name of the refused namespace must not get lost.
 #[test]
-fn a_namespace_that_is_refused_is_named() {
+fn a_refused_namespace_is_named() {
     require!(has("unshare"), "unshare of util-linux");
-    let test = "session::end::a_namespace_that_is_refused_is_named";
-    // From in there the link in /proc cannot be followed.
+    let test = "session::end::a_refused_namespace_is_named";
+    // Inside, the link in /proc cannot be followed.
     let exe = std::env::current_exe().unwrap();
     let limit = "echo 0 > /proc/sys/user/max_net_namespaces; exec \"$@\"";
     let enter = format!("exec unshare --user --map-root-user sh -c '{limit}' sh {} \"$@\"", exe.display());
@@ -269,9 +269,9 @@ fn a_namespace_that_is_refused_is_named() {
     });
 }
 
-/// What appears in the repository after its command's end is undone with the session.
+/// If a background command creates a protected path, Kennel removes it at the end of the session.
 #[tokio::test]
-async fn what_the_background_does_to_protected_paths_is_undone_at_the_end() {
+async fn protected_paths_that_a_background_command_makes_are_removed_at_the_end() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut command = session.command("sh");

@@ -1,5 +1,5 @@
-//! Another process has the inside's end of a control socket, as one has that was forked from the embedding program while that
-//! was made: an end is seen all the same. As root, who can take the descriptor.
+//! Another process has the inside's end of a control socket, for example a child that the embedding program forked
+//! while it made the socket. The session still sees each end. These tests need root, who can take the descriptor.
 
 use std::{
     fs,
@@ -18,11 +18,11 @@ use super::{
 };
 use crate::support::{only_as_root, patient, payload_path, require, workspace};
 
-/// A process that has the socket of the process `pid` of the inside, until it is dropped.
+/// A process that holds the socket of the process `pid` of the inside, until it is dropped.
 struct Forked(Child);
 
 impl Forked {
-    /// `None` where the kernel does not hand it out.
+    /// `None` if the kernel does not hand the descriptor out.
     fn of(pid: u32) -> Option<Self> {
         let is_socket = |fd: &fs::DirEntry| {
             fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
@@ -58,7 +58,7 @@ fn the_end_of_a_zygote_is_seen() {
         require!(forked.is_some(), "pidfd_getfd(2)");
         signal(zygote, SIGKILL);
         eventually("its end", || session.has_ended()).await;
-        // Those that waited are gone, and an order for another one reaches nobody.
+        // The waiting workers are gone, and an order for another one reaches nobody.
         for _ in 0..4 {
             let error = in_time(session.command("true").output()).await.unwrap_err();
             assert!(matches!(error, Error::SessionEnded), "{error:?}");
@@ -70,16 +70,16 @@ fn the_end_of_a_zygote_is_seen() {
 }
 
 #[test]
-fn the_end_of_a_zygote_is_seen_by_who_waits() {
+fn the_end_of_a_zygote_is_seen_by_a_waiting_caller() {
     only_as_root!();
-    alone("forked::the_end_of_a_zygote_is_seen_by_who_waits", async || {
+    alone("forked::the_end_of_a_zygote_is_seen_by_a_waiting_caller", async || {
         let dir = workspace();
         let session = session(dir.path()).await;
         let zygote = zygote();
         let forked = Forked::of(zygote);
         require!(forked.is_some(), "pidfd_getfd(2)");
         signal(zygote, SIGSTOP);
-        // As many as were ready, and one that waits for the zygote.
+        // As many callers as there were ready workers, and one that waits for the zygote.
         for _ in 0..2 {
             in_time(session.command("true").output()).await.unwrap();
         }
@@ -101,7 +101,7 @@ fn the_end_of_a_worker_is_seen() {
         eventually("ready workers", || session.stats().ready == 2).await;
         let before = workers();
         let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
-        // The oldest one has it.
+        // The oldest worker has it.
         let forked = Forked::of(before[0]);
         require!(forked.is_some(), "pidfd_getfd(2)");
         signal(before[0], SIGKILL);
@@ -112,10 +112,10 @@ fn the_end_of_a_worker_is_seen() {
 }
 
 #[test]
-fn the_end_of_what_was_left_behind_is_seen() {
+fn the_end_of_background_processes_is_seen() {
     only_as_root!();
     require!(Host::detect().kernel >= Version(6, 6), "overlays in memory");
-    alone("forked::the_end_of_what_was_left_behind_is_seen", async || {
+    alone("forked::the_end_of_background_processes_is_seen", async || {
         let dir = workspace();
         let policy = policy(dir.path()).overlay(Overlay::default());
         let session = Session::prepare(&policy).await.unwrap();

@@ -15,10 +15,10 @@ use super::{
 };
 use crate::support::{HEARTBEAT, beats, is_silent, stdout, until, workspace};
 
-/// Where the host below finds its workspace.
+/// The variable that gives the host below its workspace.
 const HOST: &str = "KENNEL_TEST_HOST";
 
-/// No test: the program that is killed. It keeps sessions, commands that wait, run and have left something behind.
+/// Not a test: the program that is killed. It keeps sessions with waiting, running and background commands.
 #[test]
 fn host() {
     let Some(dir) = env::var_os(HOST) else { return };
@@ -74,10 +74,11 @@ fn nothing_is_left_of_a_program_that_is_killed_at_any_moment() {
         host.wait().unwrap();
         until("all are gone", || below.iter().all(|&pid| !lives(pid)));
     }
-    until("every heart is silent", || is_silent(dir.path()));
+    until("nothing beats", || is_silent(dir.path()));
 }
 
-/// Who has lost its parent without being killed goes by another name: look for the workspace in every process.
+/// A process that lost its parent without being killed has another parent now, so the test looks for the workspace in
+/// every process.
 #[test]
 fn no_process_of_the_workspace_is_left_anywhere() {
     let dir = workspace();

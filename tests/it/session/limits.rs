@@ -1,4 +1,4 @@
-//! A command can have less than its policy gives, never more, and the next one has the policy's again.
+//! A command can get less than the policy gives, never more. The next command has the policy's limits again.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn of_policy() -> Limits {
         output: size(1 << 20),
         open_files: Some(200),
         file_size: size(1 << 20),
-        // Those of a cgroup are in `cgroups`.
+        // `launch::cgroups` has the limits of cgroups.
         cgroup: Cgroup::Off,
         ..Limits::default()
     }
@@ -111,7 +111,7 @@ async fn limits_of_all_commands_together_are_the_policy_s() {
     shell(&session, "true").await;
 }
 
-/// As in a policy, where zero is no limit but a mistake.
+/// As in a policy: zero means no limit there, and is a mistake here.
 #[tokio::test]
 async fn limits_of_zero_are_refused() {
     let dir = workspace();
@@ -147,9 +147,9 @@ async fn a_file_that_grows_too_large_ends_its_command_alone() {
     shell(&session, "head -c 100000 /dev/zero > out").await;
 }
 
-/// Not the policy's, which may have none.
+/// Not the policy's limit, which may not exist.
 #[tokio::test]
-async fn the_limit_that_ended_a_command_is_told_as_the_command_had_it() {
+async fn the_outcome_names_the_limit_of_the_command() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut command = session.command("sh");

@@ -1,4 +1,5 @@
-//! A command may do less than its policy lets it: fewer grants, read-only, no network. Nothing of it sticks.
+//! A command may do less than its policy allows: fewer grants, read-only, no network. The next command has everything
+//! again.
 
 use std::{fs, path::Path};
 
@@ -7,7 +8,7 @@ use kennel::{Command, Error, Mount, Policy, Sandbox, Session};
 use super::{attempt, in_time, probing, ready, said, sharing::server, with_payload};
 use crate::support::{require, workspace};
 
-/// What creating, and overwriting, a file at each path answers.
+/// The results of creating and of overwriting a file at each path.
 async fn writes(command: &mut Command, paths: &[&Path]) -> Vec<String> {
     let calls: Vec<String> =
         paths.iter().map(|path| format!("open s:{} 0x41 0x1b6", path.display())).collect();
@@ -47,7 +48,7 @@ async fn a_command_beside_a_narrowed_one_may_write() {
     assert!(!dir.path().join("new").exists());
 }
 
-/// A policy with grants within each other: `rw` in the workspace, at two places, and a file.
+/// A policy with nested grants: `rw` in the workspace, at two places, and a file.
 fn grants(workspace: &Path, other: &Path) -> Policy {
     let mount = |target: &str| Mount::ReadWrite { source: other.to_owned(), target: Some(target.into()) };
     let file = Mount::ReadOnly { source: other.join("file"), target: Some("/etc/granted".into()) };
@@ -58,7 +59,7 @@ fn grants(workspace: &Path, other: &Path) -> Policy {
 }
 
 #[tokio::test]
-async fn read_only_reaches_what_lies_below_and_nothing_beside() {
+async fn read_only_covers_everything_below_and_nothing_beside() {
     let (dir, other) = (workspace(), workspace());
     fs::write(other.path().join("file"), "text").unwrap();
     let session = Session::prepare(&grants(dir.path(), other.path())).await.unwrap();
@@ -81,9 +82,9 @@ async fn read_only_reaches_what_lies_below_and_nothing_beside() {
     assert_eq!(writes(&mut call(&session), &paths).await, [ok; 5]);
 }
 
-/// It can be written as it was opened, and not opened anew.
+/// It can be written through the open descriptor, but not opened again.
 #[tokio::test]
-async fn a_descriptor_that_was_passed_leads_to_no_other() {
+async fn a_passed_descriptor_opens_no_other_file() {
     require!(kennel::Host::detect().landlock_abi > 0, "Landlock");
     let (dir, other) = (workspace(), workspace());
     let mount = Mount::ReadWrite { source: other.path().to_owned(), target: Some("/data".into()) };
@@ -152,7 +153,7 @@ async fn no_network_is_out_of_reach_of_the_session_s_loopback() {
 }
 
 #[tokio::test]
-async fn what_is_no_grant_cannot_be_named() {
+async fn only_grants_can_be_named() {
     let dir = workspace();
     fs::create_dir(dir.path().join("sub")).unwrap();
     let session = probing(dir.path()).await;
@@ -173,7 +174,7 @@ async fn what_is_no_grant_cannot_be_named() {
     assert_eq!((stats.running, stats.served), (0, 0), "no worker was used up");
 }
 
-/// `Policy::tmpfs` grants as well as `read_write` does.
+/// `Policy::tmpfs` makes a grant, like `read_write`.
 #[tokio::test]
 async fn a_tmpfs_of_the_policy_can_be_narrowed() {
     let dir = workspace();
@@ -183,14 +184,14 @@ async fn a_tmpfs_of_the_policy_can_be_narrowed() {
 }
 
 #[tokio::test]
-async fn who_is_narrowed_and_in_a_hurry_leaves_nothing_to_the_next() {
+async fn a_narrowed_command_that_does_not_wait_changes_nothing_for_the_next() {
     let dir = workspace();
     let session = probing(dir.path()).await;
     let new = dir.path().join("new");
     for _ in 0..5 {
         let mut hurried = call(&session);
         hurried.args(["open", &format!("s:{}", new.display()), "0x41", "0x1b6"]);
-        // Nobody keeps narrowed workers ready; either answer will do.
+        // Kennel keeps no narrowed workers ready. Either answer will do.
         match in_time(hurried.read_only(dir.path()).fail_fast(true).output()).await {
             Ok(out) => assert_eq!(out.stdout, b"EROFS\n"),
             Err(error) => assert!(matches!(error, Error::Busy), "{error:?}"),

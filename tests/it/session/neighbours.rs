@@ -66,7 +66,7 @@ async fn a_command_finds_nothing_of_another_below_proc() {
     let _neighbour = ready(session.command("sh").args(["-c", script]), 1).await;
     let id = std::fs::read_to_string(dir.path().join("id")).unwrap();
     assert_eq!(said(&mut attempt(&session, &format!("hunt {id}"))).await, "nowhere\n");
-    // The other direction: what is there is found.
+    // The reverse: the search finds a file that exists.
     let own = std::fs::metadata(dir.path().join("id")).unwrap().ino();
     let device = shell(&session, "stat -c %d id").await;
     let found = said(&mut attempt(&session, &format!("hunt {} {own}", device.trim()))).await;
@@ -82,7 +82,7 @@ async fn a_terminal_of_another_command_is_not_there() {
     assert!(with_terminal.terminal.is_some());
     assert_eq!(said(&mut attempt(&session, "list /dev/pts")).await, "[ptmx]\n");
     check(&session, &[("open s:/dev/pts/0 2", "ENOENT"), ("open s:/dev/tty 2", "ENXIO")]).await;
-    // Who has a terminal too has another one of the same name.
+    // A command with a terminal has another one of the same name.
     let mut other = session.command("sh");
     let mut child =
         in_time(other.args(["-c", "echo over >/dev/pts/0"]).terminal(24, 80).spawn()).await.unwrap();

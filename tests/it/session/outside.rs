@@ -1,4 +1,4 @@
-//! What is done outside while a session lives: its walls hold all the same, and what is the user's stays.
+//! Changes outside while a session lives: its walls still hold, and the user's files stay.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use kennel::{Mount, Session, TmpLife};
 use super::{in_time, policy, said, session, shell};
 use crate::support::{has, patient, require, workspace};
 
-/// A repository as git makes one, by a git of the user's.
+/// A repository as the user's git makes it.
 fn git(workspace: &Path, arguments: &[&str]) {
     let status = Command::new("git").args(arguments).current_dir(workspace).env("HOME", workspace).status();
     assert!(status.unwrap().success(), "git {arguments:?}");
@@ -26,7 +26,7 @@ async fn refused(session: &Session, script: &str) {
 }
 
 #[tokio::test]
-async fn what_git_obeys_is_protected_after_git_replaced_it_outside() {
+async fn git_files_stay_protected_after_git_replaced_them_outside() {
     require!(has("git"), "git");
     let dir = workspace();
     git(dir.path(), &["init", "-q"]);
@@ -44,7 +44,7 @@ async fn what_git_obeys_is_protected_after_git_replaced_it_outside() {
 }
 
 #[tokio::test]
-async fn what_is_masked_stays_so_when_it_is_replaced_outside() {
+async fn a_mask_stays_when_its_file_is_replaced_outside() {
     let dir = workspace();
     let file = dir.path().join(".env");
     fs::write(&file, "SECRET=1").unwrap();
@@ -63,7 +63,7 @@ async fn what_is_masked_stays_so_when_it_is_replaced_outside() {
     assert_eq!(shell(&session, "cat .env; ls keys").await, "");
 }
 
-/// Its source cannot be shown again from inside, so nothing runs without it.
+/// Its source cannot be mounted again from inside, so nothing runs without it.
 #[tokio::test]
 async fn a_grant_whose_mount_point_was_replaced_is_an_error() {
     let (dir, other) = (workspace(), workspace());
@@ -98,7 +98,7 @@ async fn a_repository_made_outside_between_commands_is_the_user_s() {
 }
 
 #[tokio::test]
-async fn a_repository_made_inside_is_told_once_and_protected_then() {
+async fn a_repository_made_inside_is_reported_once_and_protected_then() {
     require!(has("git"), "git");
     let dir = workspace();
     let session = session(dir.path()).await;
@@ -109,7 +109,7 @@ async fn a_repository_made_inside_is_told_once_and_protected_then() {
     refused(&session, "echo x >> .git/config").await;
 }
 
-/// Where commands share private places, none can move another's grants about.
+/// If commands share private directories, none can move another's grants.
 #[tokio::test]
 async fn the_way_to_a_grant_in_a_shared_place_cannot_be_moved() {
     let (dir, other) = (workspace(), workspace());
@@ -165,7 +165,7 @@ fn a_wall_that_was_skipped_is_off_in_the_report_of_the_session() {
 }
 
 #[tokio::test]
-async fn a_protected_file_with_a_second_name_is_told_when_it_gets_one() {
+async fn a_second_name_of_a_protected_file_is_reported() {
     require!(has("git"), "git");
     let dir = workspace();
     git(dir.path(), &["init", "-q"]);
@@ -181,9 +181,9 @@ async fn a_protected_file_with_a_second_name_is_told_when_it_gets_one() {
     assert_eq!(state(&session.enforcement()), Some(kennel::State::Degraded));
 }
 
-/// Then no mount is left to put up again, and workers have no steps of their own.
+/// Then there is no mount to restore, and workers have no steps of their own.
 #[tokio::test]
-async fn a_repository_that_comes_and_goes_outside_is_no_trouble() {
+async fn a_repository_that_comes_and_goes_outside_is_no_problem() {
     let dir = workspace();
     let session = session(dir.path()).await;
     for _ in 0..2 {
@@ -194,9 +194,9 @@ async fn a_repository_that_comes_and_goes_outside_is_no_trouble() {
     }
 }
 
-/// Workers wait for their commands: what was made outside meanwhile was there before the command.
+/// Workers wait for their commands: a file that appeared meanwhile was there before the command.
 #[tokio::test]
-async fn what_was_made_before_a_command_is_moved_aside_after_it() {
+async fn files_made_before_a_command_are_moved_aside_after_it() {
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "true").await;
@@ -206,7 +206,7 @@ async fn what_was_made_before_a_command_is_moved_aside_after_it() {
     let kept = dir.path().join(".git/commondir.refused-by-kennel.0/f");
     assert_eq!(fs::read_to_string(kept).expect("what was there before"), "keep");
     assert!(!dir.path().join(".git/commondir").exists());
-    // What holds no data is removed.
+    // An entry without data is removed.
     shell(&session, "mkdir .git/commondir").await;
     assert!(!dir.path().join(".git/commondir").exists());
     assert_eq!(fs::read_dir(dir.path().join(".git")).unwrap().count(), 1);

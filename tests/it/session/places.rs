@@ -1,4 +1,4 @@
-//! What lies below a private place is there for every command, though the place itself is new.
+//! Every command sees the mounts below a private directory, though the directory itself is new.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -11,7 +11,7 @@ fn home() -> PathBuf {
     std::env::var_os("HOME").expect("a home").into()
 }
 
-/// Mounts of every kind below private places, in private places of private places, and beside each other.
+/// Mounts of every kind below private directories, in nested private directories, and beside each other.
 fn nested(policy: Policy, ro: &std::path::Path, rw: &std::path::Path) -> Policy {
     let file = |target: PathBuf, executable| Mount::File {
         target,
@@ -39,7 +39,7 @@ fn nested(policy: Policy, ro: &std::path::Path, rw: &std::path::Path) -> Policy 
 }
 
 #[tokio::test]
-async fn what_lies_below_private_places_is_there_for_every_command() {
+async fn mounts_below_private_directories_exist_for_every_command() {
     let (dir, ro, rw) = (workspace(), workspace(), workspace());
     fs::write(ro.path().join("file"), "granted\n").unwrap();
     let script = format!(
@@ -69,7 +69,7 @@ async fn what_lies_below_private_places_is_there_for_every_command() {
 }
 
 #[tokio::test]
-async fn walls_below_private_places_stand_for_every_command() {
+async fn walls_below_private_directories_hold_for_every_command() {
     let (dir, ro, rw) = (workspace(), workspace(), workspace());
     fs::write(ro.path().join("file"), "granted\n").unwrap();
     let session = Session::prepare(&nested(with_payload(dir.path()), ro.path(), rw.path())).await.unwrap();
@@ -83,7 +83,7 @@ async fn walls_below_private_places_stand_for_every_command() {
         "open s:/dev/shm/one/file 1".to_owned(),
     ];
     let refused: Vec<(&str, &str)> = calls.iter().map(|call| (&**call, "EROFS")).collect();
-    // The grants themselves stay where they are, and what is around them can only be moved with them.
+    // The grants stay where they are, and the directories around them move only with them.
     let moved = [
         (format!("rmdir s:{}", ro.path().display()), "EBUSY"),
         (format!("rename s:{} s:/tmp/away", ro.path().display()), "EBUSY"),
@@ -150,7 +150,7 @@ async fn every_command_has_the_view_of_a_one_shot() {
             let session = Session::prepare(&plain.clone().tmp(life)).await.unwrap();
             for round in 0..3 {
                 let found = mounts(&mut session.command("cat")).await;
-                // In places that commands share, the ways to what is mounted there are mounts too.
+                // In directories that commands share, the directories above a mount are mounts too.
                 let is_pin = |entry: &(String, String)| {
                     life == TmpLife::Session
                         && expected.iter().any(|(at, _)| at.starts_with(&format!("{}/", entry.0)))

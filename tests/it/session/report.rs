@@ -1,4 +1,4 @@
-//! What a session says about itself is true: enforcement and numbers.
+//! The report and the numbers of a session are true.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use kennel::{Level, Limits, Policy, Profile, Protection, Sandbox, Session, State
 
 use super::{eventually, in_time, policy, ready, session, shell};
 use crate::{
-    limits::has_pid_max,
+    plan::limits::has_pid_max,
     support::{is_root, only_as_user, runs, workspace},
 };
 
@@ -72,7 +72,7 @@ async fn enforced_means_that_the_kernel_says_so_in_every_command() {
 async fn every_command_has_an_ipc_mount_and_pid_namespace_of_its_own() {
     let dir = workspace();
     let session = session(dir.path()).await;
-    // All at once: numbers of namespaces that are gone are used again.
+    // All at once: the kernel reuses the numbers of namespaces that are gone.
     let mut held = Vec::new();
     for number in 0..5 {
         let script = format!(
@@ -103,7 +103,7 @@ async fn a_limit_of_processes_is_said_to_be_weaker_in_a_session() {
             (State::Off, ", and before Linux 6.14 pid namespaces have no limit of their own")
         };
         let detail = format!("the kernel never applies RLIMIT_NPROC to real root{rest}");
-        // How many more depends on the number of processors.
+        // The number of processors decides how many more.
         assert!(entry.state == state && entry.detail.starts_with(&detail), "{entry:?}");
         let over = " more over all commands of the session and 8 of its own";
         assert!(!has_pid_max() || entry.detail.ends_with(over), "{entry:?}");

@@ -1,5 +1,5 @@
-//! What the commands of a session share: the workspace and other grants, loopback, and private places if the policy
-//! says so.
+//! The commands of a session share the workspace and other grants, the loopback, and private directories if the
+//! policy says so.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use kennel::{Session, TmpLife};
 use super::{attempt, check, fails, policy, probing, ready, said, session, shell, with_payload};
 use crate::support::workspace;
 
-/// What a listening TCP server is made of, as system calls: its address is 127.0.0.1:`port`.
+/// A listening TCP server as system calls. Its address is 127.0.0.1:`port`.
 pub fn server(port: u16) -> String {
     let address = format!("0200{port:04x}7f0000010000000000000000");
-    // pause(2) has no name there.
+    // pause(2), which has no name there.
     format!("call socket 2 1 0 + bind $ x:{address} 16 + listen $ 5 + {}", libc::SYS_pause)
 }
 
@@ -112,7 +112,7 @@ async fn private_places_have_the_modes_of_a_one_shot() {
         for _ in 0..2 {
             let modes = shell(&session, "stat -c %a /tmp /var/tmp /dev/shm ~").await;
             assert_eq!(modes, "1777\n1777\n1777\n700\n", "{life}");
-            // What a command does to one of its own places stays with it.
+            // A change of a command to one of its own directories stays with it.
             if life == TmpLife::Exec {
                 shell(&session, "chmod 0 ~ /tmp /dev/shm").await;
             }
@@ -164,7 +164,7 @@ async fn the_shared_loopback_cannot_be_taken_down() {
     assert_eq!(said(&mut attempt(&session, "loopback")).await.lines().next(), Some("ok"));
 }
 
-/// Who keeps others from what lies in a private place keeps all later commands from it, and from the workspace.
+/// A command that closes a private directory must not close it, or the workspace in it, for later commands.
 #[tokio::test]
 async fn a_command_that_closes_a_private_place_closes_it_for_no_other() {
     let dir = workspace();
@@ -174,7 +174,7 @@ async fn a_command_that_closes_a_private_place_closes_it_for_no_other() {
     let session = Session::prepare(&policy).await.unwrap();
     for closed in ["/tmp", "\"$HOME\"", &format!("{} /tmp", dir.path().display())] {
         shell(&session, &format!("cd /; chmod 000 {closed}")).await;
-        // Those too that waited already.
+        // Nor for workers that waited already.
         for _ in 0..4 {
             assert_eq!(shell(&session, "pwd; stat -c %a /tmp").await, format!("{}\n1777\n", inner.display()));
         }

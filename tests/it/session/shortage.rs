@@ -11,7 +11,7 @@ use super::{
 };
 use crate::support::{has, only_as_user, require, workspace};
 
-/// Whether it worked; an error must be about `errno`.
+/// Whether the call succeeded. An error must be about `errno`.
 fn worked<T: std::fmt::Debug>(result: Result<T, Error>, errno: i32) -> bool {
     let Err(error) = result else { return true };
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
@@ -24,7 +24,7 @@ fn worked<T: std::fmt::Debug>(result: Result<T, Error>, errno: i32) -> bool {
     panic!("not about {}: {}", std::io::Error::from_raw_os_error(errno), error.chain());
 }
 
-/// Lets this process open `more` descriptors, wherever the gaps between those that it has are.
+/// Lets this process open `more` descriptors, even if there are gaps between its numbers.
 fn room_for(more: usize) -> u64 {
     let (before, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -33,7 +33,7 @@ fn room_for(more: usize) -> u64 {
         .filter(|(_, to)| !to.starts_with("/proc"))
         .filter_map(|(name, _)| name.to_str()?.parse().ok())
         .collect();
-    // All below the next gap: `more` of them are free.
+    // All numbers below the next gap: `more` of them are free.
     let limit = (0..).filter(|number| !open.contains(number)).nth(more).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
     before
@@ -60,7 +60,7 @@ fn commands_without_descriptors_are_errors_and_the_session_goes_on() {
                 let result = in_time(session.command("true").arg("x".repeat(100_000)).output()).await;
                 worked(result, libc::EMFILE);
                 restore(before);
-                // One that could not be had in the meantime may be told to the next.
+                // An error from before may reach the next command.
                 shell(&session, "true").await;
             }
             assert!(!ran[0] && ran[23], "{ran:?}");
@@ -69,7 +69,7 @@ fn commands_without_descriptors_are_errors_and_the_session_goes_on() {
     });
 }
 
-/// A terminal that there was no room for is not silently missing.
+/// A terminal that could not be opened is an error, and not silently missing.
 #[test]
 fn terminals_without_descriptors_are_errors() {
     alone("shortage::terminals_without_descriptors_are_errors", async || {
@@ -102,7 +102,7 @@ fn sessions_without_descriptors_are_errors_that_leave_nothing() {
         for more in 0..32 {
             let before = room_for(more);
             let prepared = in_time(Session::prepare(&policy)).await;
-            // Where it could be prepared, it is one.
+            // If it could be prepared, it is a session.
             let result = match prepared {
                 Ok(session) => {
                     in_time(session.command("true").output()).await.map(|out| assert!(out.status.success()))
@@ -117,7 +117,7 @@ fn sessions_without_descriptors_are_errors_that_leave_nothing() {
     });
 }
 
-/// Who only asks how it is doing takes nothing away from the commands that follow.
+/// A request for numbers takes nothing away from the commands that follow.
 #[test]
 fn numbers_without_descriptors_do_no_harm() {
     alone("shortage::numbers_without_descriptors_do_no_harm", async || {
@@ -160,10 +160,10 @@ fn many_commands_beyond_the_descriptors_are_errors_and_not_hangs() {
     });
 }
 
-/// A wall that has to be put up again is not forgotten because there was no room for it once.
+/// A mount that must be restored is not forgotten because there was no descriptor for it once.
 #[test]
-fn walls_that_were_replaced_without_descriptors_are_put_up_later() {
-    alone("shortage::walls_that_were_replaced_without_descriptors_are_put_up_later", async || {
+fn mounts_that_could_not_be_restored_without_descriptors_are_restored_later() {
+    alone("shortage::mounts_that_could_not_be_restored_without_descriptors_are_restored_later", async || {
         let dir = workspace();
         let config = dir.path().join(".git/config");
         fs::create_dir(dir.path().join(".git")).unwrap();
@@ -190,7 +190,7 @@ fn walls_that_were_replaced_without_descriptors_are_put_up_later() {
     });
 }
 
-/// Sets how many processes the zygote may have beside it.
+/// Sets how many processes the zygote may add.
 fn processes(zygote: u32, limit: &str) {
     let set =
         Command::new("prlimit").args(["--pid", &zygote.to_string(), &format!("--nproc={limit}")]).output();
@@ -215,7 +215,7 @@ fn commands_without_processes_are_errors_and_the_session_goes_on() {
             }
             assert!(failed >= 6 - ready_workers, "{failed}");
             processes(zygote(), "4000:");
-            // What was refused before may still be told.
+            // An earlier refusal may still be reported.
             for _ in 0..=ready_workers {
                 let _ = in_time(session.command("true").output()).await;
             }
@@ -228,10 +228,10 @@ fn commands_without_processes_are_errors_and_the_session_goes_on() {
 }
 
 #[test]
-fn a_shortage_that_is_over_is_not_told_to_later_commands() {
+fn a_shortage_that_is_over_is_not_reported_to_later_commands() {
     only_as_user!();
     require!(has("prlimit"), "prlimit of util-linux");
-    alone("shortage::a_shortage_that_is_over_is_not_told_to_later_commands", async || {
+    alone("shortage::a_shortage_that_is_over_is_not_reported_to_later_commands", async || {
         let dir = workspace();
         let session = session(dir.path()).await;
         eventually("ready workers", || session.stats().ready == 2).await;

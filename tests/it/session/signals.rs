@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::{eventually, in_time, policy, ready, session, shell};
 use crate::support::{HEARTBEAT, beats, has, is_silent, patient, require, workspace};
 
-/// A command whose heart beats in two processes that ignore signals.
+/// A command with two processes that beat and ignore signals.
 fn heart(session: &Session) -> Command {
     let mut command = session.command("sh");
     command.args(["-c", &format!("trap '' TERM INT HUP; (setsid sh -c '{HEARTBEAT}') & {HEARTBEAT}")]);
@@ -123,7 +123,7 @@ async fn a_dropped_child_is_killed_and_its_neighbour_is_not() {
     let child = in_time(heart(&session).spawn()).await.unwrap();
     beating(dir.path()).await;
     drop(child);
-    eventually("the heart stops", || is_silent(dir.path())).await;
+    eventually("it stops beating", || is_silent(dir.path())).await;
     assert_eq!(in_time(other.wait()).await.unwrap().status.code(), Some(7));
     assert_eq!(session.stats().running, 0);
 }
@@ -156,7 +156,7 @@ async fn kill_on_drop_false_keeps_the_timeout_and_ends_with_the_session() {
 }
 
 #[tokio::test]
-async fn wait_can_be_cancelled_and_taken_up_again() {
+async fn wait_can_be_cancelled_and_called_again() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut child = in_time(session.command("sh").args(["-c", "sleep 0.3; exit 5"]).spawn()).await.unwrap();
@@ -170,7 +170,7 @@ async fn wait_can_be_cancelled_and_taken_up_again() {
     assert!(outcome.status.code() == Some(5) && (3..100).contains(&rounds), "{rounds}: {outcome:?}");
 }
 
-/// A stop that its parent is told of, because it asked to be traced, is no end.
+/// A stop that its parent sees, because the command asked to be traced, is not an end.
 #[tokio::test]
 async fn a_command_that_stops_for_its_tracer_has_not_ended() {
     require!(has("python3"), "python3");
@@ -185,7 +185,7 @@ async fn a_command_that_stops_for_its_tracer_has_not_ended() {
 }
 
 #[tokio::test]
-async fn who_waits_again_hears_the_same() {
+async fn a_second_wait_returns_the_same() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut child = ready(session.command("sh").args(["-c", "echo ready; exit 3"]), 1).await;
@@ -198,7 +198,7 @@ async fn who_waits_again_hears_the_same() {
 }
 
 #[tokio::test]
-async fn what_is_no_signal_is_refused() {
+async fn invalid_signals_are_refused() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;

@@ -60,7 +60,7 @@ async fn input_may_be_bytes() {
 }
 
 #[tokio::test]
-async fn input_that_somebody_else_keeps_is_not_waited_for() {
+async fn input_that_another_process_holds_open_is_not_waited_for() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut command = session.command("sh");
@@ -80,7 +80,7 @@ async fn files_and_descriptors_of_the_caller_are_streams() {
     command.args(["-c", "cat; echo err >&2"]).stdin(File::open(path("in")).unwrap());
     command.stdout(File::create(path("out")).unwrap()).stderr(File::create(path("err")).unwrap());
     assert!(in_time(command.status()).await.unwrap().status.success());
-    assert_eq!(fs::read_to_string(path("out")).unwrap(), "from file", "though no path leads there");
+    assert_eq!(fs::read_to_string(path("out")).unwrap(), "from file", "even if no path leads there");
     assert_eq!(fs::read_to_string(path("err")).unwrap(), "err\n");
     let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut command = session.command("sh");
@@ -117,7 +117,7 @@ async fn a_command_has_three_descriptors() {
 }
 
 #[tokio::test]
-async fn directories_and_mere_paths_are_no_streams() {
+async fn directories_and_path_descriptors_cannot_be_streams() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let file = dir.path().join("file");

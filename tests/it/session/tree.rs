@@ -1,33 +1,11 @@
-//! The processes below this one, as /proc tells.
-
-use std::fs;
+//! The processes below this one, according to /proc.
 
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-/// Children of a process, the dead ones included.
-pub fn children(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    children
-        .flat_map(|pids| pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect()
-}
-
-/// Everything below a process.
-pub fn descendants(pid: u32) -> Vec<u32> {
-    let children = children(pid);
-    let below = children.iter().flat_map(|&child| descendants(child)).collect::<Vec<_>>();
-    children.into_iter().chain(below).collect()
-}
-
-/// Whether a process is there and no zombie.
-pub fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
-}
+pub use crate::support::{children, descendants, lives};
 
 /// The zygote of the only session of this process.
 pub fn zygote() -> u32 {

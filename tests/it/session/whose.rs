@@ -1,4 +1,4 @@
-//! Whose is what appears in the place of a protected path: the user's only when no command can have made it.
+//! A file at a protected path counts as the user's only if no command can have made it.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ fn repository() -> TempDir {
     dir
 }
 
-/// git outside changes nothing else in the repository when it makes one.
+/// When git outside adds one, it changes nothing else in the repository.
 #[tokio::test]
 async fn a_worktree_or_submodule_that_the_user_adds_is_protected_from_the_next_command_on() {
     let dir = repository();
@@ -58,9 +58,9 @@ async fn a_worktree_or_submodule_that_the_user_adds_is_protected_from_the_next_c
     assert!(!at("modules/other/worktrees/tree/commondir").exists());
 }
 
-/// The first makes it and is dropped; the second waits until it was removed, and makes it again.
+/// The first command makes it and is dropped. The second waits until it was removed, and makes it again.
 #[tokio::test]
-async fn what_a_dropped_command_made_is_undone_by_the_next() {
+async fn files_of_a_dropped_command_are_removed_by_the_next() {
     let dir = repository();
     let session = session(dir.path()).await;
     let made = dir.path().join(".git/commondir");
@@ -79,9 +79,9 @@ async fn what_a_dropped_command_made_is_undone_by_the_next() {
     }
 }
 
-/// A change by the user meanwhile is no reason to take the command's for the user's.
+/// A change by the user meanwhile is no reason to take the command's file for the user's.
 #[tokio::test]
-async fn what_a_running_command_made_stays_its_own_when_the_user_changes_something() {
+async fn files_of_a_running_command_stay_its_own_when_the_user_changes_something() {
     let dir = repository();
     let session = session(dir.path()).await;
     let made = dir.path().join(".git/commondir");
@@ -105,10 +105,10 @@ async fn what_a_running_command_made_stays_its_own_when_the_user_changes_somethi
     assert_eq!(fs::read_to_string(dir.path().join(".git/config")).unwrap(), "[b]\n");
 }
 
-/// What a command puts in the place of a link is removed, also by those that started meanwhile. It is nobody's to make the
-/// link anew.
+/// Kennel removes a file that a command puts in the place of a link, after commands that started meanwhile too.
+/// Nobody restores the link.
 #[tokio::test]
-async fn what_took_the_place_of_a_link_is_removed_by_whoever_ends() {
+async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
     let dir = repository();
     fs::create_dir(dir.path().join("real")).unwrap();
     fs::remove_dir(dir.path().join(".git/hooks")).unwrap();
@@ -137,7 +137,7 @@ async fn what_took_the_place_of_a_link_is_removed_by_whoever_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn commands_that_start_together_all_find_what_is_there_now() {
+async fn commands_that_start_together_all_find_the_current_files() {
     let dir = repository();
     let file = dir.path().join(".env");
     fs::write(&file, "SECRET").unwrap();
@@ -161,9 +161,9 @@ async fn commands_that_start_together_all_find_what_is_there_now() {
     }
 }
 
-/// rename(2) takes along what is mounted on a directory.
+/// rename(2) takes mounts on a directory along.
 #[tokio::test]
-async fn a_wall_holds_where_a_directory_brought_a_mount_of_ours() {
+async fn a_wall_holds_after_a_rename_brought_one_of_our_mounts() {
     require!(has("mv"), "mv");
     let dir = workspace();
     for name in ["ci/old", "ci/new", "conf", "secrets"] {
@@ -203,10 +203,10 @@ async fn a_writable_grant_that_was_replaced_is_an_error() {
     assert!(error.remedy().is_some_and(|remedy| remedy.contains("prepare a new session")));
 }
 
-/// A second name keeps inode and birth, so that only the time of the change tells of it. What was taken away is put up again
-/// for the next command.
+/// A second name keeps inode and birth time, so only the time of the change shows it. The next command gets the lost
+/// mount again.
 #[tokio::test]
-async fn a_wall_that_was_taken_away_by_a_second_name_is_put_up_again() {
+async fn a_wall_that_a_second_name_removed_is_restored() {
     let dir = repository();
     let (made, link) = (dir.path().join(".git/commondir"), dir.path().join(".git/x"));
     fs::write(&made, "..\n").unwrap();
@@ -228,7 +228,7 @@ fn linked() -> TempDir {
     dir
 }
 
-/// What `git init`, `git sparse-checkout` and a user make.
+/// Files that `git init`, `git sparse-checkout` and a user make.
 fn make_as_the_user(dir: &Path) {
     fs::create_dir_all(dir.join(".git/hooks")).unwrap();
     fs::write(dir.join(".git/config"), "[core]\n").unwrap();
@@ -245,10 +245,10 @@ fn is_as_the_user_made_it(dir: &Path) -> bool {
         && fs::read_link(dir.join("link")).is_ok_and(|to| to == *"two")
 }
 
-/// Before it, and after it, a command may have run; the end may be ordered or not.
+/// A command may have run before and after it. The session ends by order or by drop.
 #[test]
-fn what_the_user_made_while_no_command_ran_outlives_the_session() {
-    alone("whose::what_the_user_made_while_no_command_ran_outlives_the_session", async || {
+fn files_that_the_user_made_while_no_command_ran_outlive_the_session() {
+    alone("whose::files_that_the_user_made_while_no_command_ran_outlive_the_session", async || {
         for (before, after, ordered) in
             [(false, false, true), (true, false, true), (true, true, true), (true, true, false)]
         {
@@ -273,8 +273,8 @@ fn what_the_user_made_while_no_command_ran_outlives_the_session() {
 
 /// The next command finds that it has ended.
 #[test]
-fn what_the_user_made_after_a_background_command_outlives_the_session() {
-    alone("whose::what_the_user_made_after_a_background_command_outlives_the_session", async || {
+fn files_that_the_user_made_after_a_background_command_outlive_the_session() {
+    alone("whose::files_that_the_user_made_after_a_background_command_outlive_the_session", async || {
         let dir = linked();
         let session = Session::prepare(&policy(dir.path()).protect("link")).await.unwrap();
         in_time(session.command("true").background(true).status()).await.unwrap();
@@ -287,11 +287,11 @@ fn what_the_user_made_after_a_background_command_outlives_the_session() {
 }
 
 #[tokio::test]
-async fn workers_that_are_out_of_date_take_nothing_of_the_user_s_with_them() {
+async fn outdated_workers_remove_nothing_of_the_user() {
     let dir = linked();
     let session = Session::prepare(&policy(dir.path()).protect("link")).await.unwrap();
     shell(&session, "true").await;
-    // They are heard of, so that there is a hold on them.
+    // The session reads their messages, so that it holds them.
     eventually("they wait", || session.stats().ready == 2).await;
     make_as_the_user(dir.path());
     let refused = "(echo x >>.git/hooks/pre-commit) 2>&1 || true";
@@ -299,10 +299,10 @@ async fn workers_that_are_out_of_date_take_nothing_of_the_user_s_with_them() {
     assert!(is_as_the_user_made_it(dir.path()));
 }
 
-/// However it ends. When that is told, the files may be used.
+/// However the session ends. When its end is reported, the files may be used.
 #[test]
-fn what_a_command_made_that_still_runs_does_not_outlive_the_session() {
-    alone("whose::what_a_command_made_that_still_runs_does_not_outlive_the_session", async || {
+fn files_of_a_running_command_do_not_outlive_the_session() {
+    alone("whose::files_of_a_running_command_do_not_outlive_the_session", async || {
         for end in ["shutdown", "drop", "kill"] {
             eventually("nothing is left", || children(std::process::id()).is_empty()).await;
             let dir = repository();
@@ -325,7 +325,7 @@ fn what_a_command_made_that_still_runs_does_not_outlive_the_session() {
     });
 }
 
-/// A process that traces another one from now on, until its stdin is closed; and what ptrace(2) said.
+/// A process that traces another one until its stdin closes, and the result of ptrace(2).
 fn tracer(pid: u32) -> (Child, String) {
     let (mut command, pid) = (Command::new(payload_path()), pid.to_string());
     // PTRACE_SEIZE
@@ -336,32 +336,36 @@ fn tracer(pid: u32) -> (Child, String) {
     (tracer, said.trim_end().to_owned())
 }
 
-/// Whoever is traced from outside is not gone before the tracer has seen it, as if it were stuck in the kernel. What appears
-/// until then is its doing.
+/// A process that is traced from outside is not gone before its tracer has seen the end, as if it were stuck in the
+/// kernel. A file that appears until then counts as its doing.
 #[test]
-fn what_a_killed_command_does_that_is_stuck_is_told_and_undone_when_it_is_gone() {
-    alone("whose::what_a_killed_command_does_that_is_stuck_is_told_and_undone_when_it_is_gone", async || {
-        for end in ["gone", "shutdown"] {
-            eventually("nothing is left", || children(std::process::id()).is_empty()).await;
-            let dir = repository();
-            let made = dir.path().join(".git/commondir");
-            let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
-            let mut command = session.command("sh");
-            let mut child = in_time(command.args(["-c", "touch runs; exec sleep 60"]).spawn()).await.unwrap();
-            eventually("it runs", || dir.path().join("runs").exists()).await;
-            let (mut tracer, said) = tracer(children(workers()[0])[0]);
-            require!(said == "ok", "ptrace(2) of the processes of a sandbox");
-            let outcome = in_time(child.kill()).await.unwrap();
-            assert!(outcome.is_left && outcome.denials.len() == 1, "{outcome:?}");
-            assert!(outcome.denials[0].reason.contains("is stuck in a system call"), "{outcome:?}");
-            fs::write(&made, "..\n").unwrap();
-            if end == "shutdown" {
-                in_time(session.shutdown()).await;
-                assert!(!made.exists(), "what is there at the end may be its doing");
+fn files_of_a_killed_but_stuck_command_are_reported_and_removed_when_it_is_gone() {
+    alone(
+        "whose::files_of_a_killed_but_stuck_command_are_reported_and_removed_when_it_is_gone",
+        async || {
+            for end in ["gone", "shutdown"] {
+                eventually("nothing is left", || children(std::process::id()).is_empty()).await;
+                let dir = repository();
+                let made = dir.path().join(".git/commondir");
+                let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+                let mut command = session.command("sh");
+                let mut child =
+                    in_time(command.args(["-c", "touch runs; exec sleep 60"]).spawn()).await.unwrap();
+                eventually("it runs", || dir.path().join("runs").exists()).await;
+                let (mut tracer, said) = tracer(children(workers()[0])[0]);
+                require!(said == "ok", "ptrace(2) of the processes of a sandbox");
+                let outcome = in_time(child.kill()).await.unwrap();
+                assert!(outcome.is_left && outcome.denials.len() == 1, "{outcome:?}");
+                assert!(outcome.denials[0].reason.contains("is stuck in a system call"), "{outcome:?}");
+                fs::write(&made, "..\n").unwrap();
+                if end == "shutdown" {
+                    in_time(session.shutdown()).await;
+                    assert!(!made.exists(), "what is there at the end may be its doing");
+                }
+                drop(tracer.stdin.take());
+                tracer.wait().unwrap();
+                eventually("it is undone", || !made.exists()).await;
             }
-            drop(tracer.stdin.take());
-            tracer.wait().unwrap();
-            eventually("it is undone", || !made.exists()).await;
-        }
-    });
+        },
+    );
 }

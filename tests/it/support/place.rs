@@ -1,4 +1,4 @@
-//! Directories of tests, which go with them whatever became of what is in them.
+//! Directories for tests, removed with everything in them.
 
 use std::{
     env,
@@ -9,12 +9,12 @@ use std::{
     process::Command,
 };
 
-/// A temporary directory that can be removed even where something is mounted on it, or where what lies in it may not be
-/// listed, as the working directory of an overlay.
+/// A temporary directory that can be removed even if something is mounted on it, or if it contains a directory that
+/// may not be listed, such as the work directory of an overlay.
 pub struct TempDir(tempfile::TempDir);
 
 impl TempDir {
-    /// An empty one in `place`, that only we can enter.
+    /// An empty one in `place` that only we can enter.
     pub fn new(prefix: &str, place: impl AsRef<Path>) -> Self {
         Self(tempfile::Builder::new().prefix(prefix).tempdir_in(place).unwrap())
     }
@@ -46,28 +46,38 @@ pub fn workspace() -> TempDir {
     workspace_in(Path::new("/tmp"))
 }
 
-/// One elsewhere.
+/// An empty workspace in another directory.
 pub fn workspace_in(place: &Path) -> TempDir {
     let dir = TempDir::new("kennel-test-", place);
     set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     dir
 }
 
-/// One on a disk: where `KENNEL_DISK` says, which every virtual machine must, or else in /tmp, whatever that lies on.
+/// A workspace on a disk: in the directory `KENNEL_DISK`, which every virtual machine must set, or else in /tmp, on
+/// any file system.
 pub fn workspace_on_disk() -> TempDir {
     let disk = env::var_os("KENNEL_DISK").map(PathBuf::from);
     assert!(disk.is_some() || env::var_os("KENNEL_CGROUPS").is_none(), "there must be a disk here");
     workspace_in(disk.as_deref().unwrap_or(Path::new("/tmp")))
 }
 
-/// What `git init` writes there.
+/// `git init` writes this config.
 pub const GIT_CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n";
 
-/// What git takes for a repository, at `path`.
+/// Makes a directory at `path` that git takes for a repository.
 pub fn make_repository(path: &Path) {
     for directory in ["objects", "refs", "hooks"] {
         create_dir_all(path.join(directory)).unwrap();
     }
     write(path.join("HEAD"), "ref: refs/heads/x\n").unwrap();
     write(path.join("config"), GIT_CONFIG).unwrap();
+}
+
+/// A workspace that git takes for a repository, with a hook and the config `[core]`.
+pub fn repository() -> TempDir {
+    let dir = workspace();
+    make_repository(&dir.path().join(".git"));
+    write(dir.path().join(".git/config"), "[core]\n").unwrap();
+    write(dir.path().join(".git/hooks/pre-commit"), "#!/bin/sh\n").unwrap();
+    dir
 }

@@ -1,5 +1,5 @@
-//! All tests of a binary once more as an ordinary user, when root runs them: root's sandboxes leak first, but users' are
-//! refused first.
+//! Runs all tests of a binary again as an ordinary user, if root runs them: root's sandboxes leak first, but users'
+//! sandboxes are refused first.
 
 use std::{
     fs::{self, File, Permissions},
@@ -11,13 +11,13 @@ use std::{
 
 use super::{TempDir, has, is_root, is_second_pass, require};
 
-/// The ordinary user. Needs no account.
+/// The ordinary user. It needs no account.
 const USER: u32 = 1000;
 
-/// How long the second pass may take: it is for one that hangs. Two idle processors take four minutes.
+/// The time limit of the second pass, in case it hangs. Two idle processors take four minutes.
 const LONGEST: Duration = Duration::from_secs(420);
 
-/// The second pass. `programs` are what the tests need besides, programs or directories, by the variables that name them.
+/// The second pass. `programs` are programs or directories that the tests also need, by the variables that name them.
 pub fn second_pass(programs: &[(&str, PathBuf)]) {
     if is_second_pass() || !is_root() {
         return;
@@ -26,7 +26,7 @@ pub fn second_pass(programs: &[(&str, PathBuf)]) {
     let dir = TempDir::new("kennel-second-", "/tmp");
     let place = |name: &str| dir.path().join(name);
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-    // Also when a build has replaced the file meanwhile.
+    // This works even if a build has replaced the file meanwhile.
     copy(&PathBuf::from(format!("/proc/{}/exe", std::process::id())), &place("tests"));
     fs::create_dir(place("home")).unwrap();
     chown(place("home"), Some(USER), Some(USER)).unwrap();
@@ -50,13 +50,13 @@ pub fn second_pass(programs: &[(&str, PathBuf)]) {
     assert!(passed(&said) > 20, "{}", tail(&said));
 }
 
-/// Copies a program, or a directory with what is in it, to where everybody may use it.
+/// Copies a program, or a directory with its contents, to a place that everybody may use.
 fn copy(from: &Path, to: &Path) {
     let script = "cp -rL \"$0\" \"$1\" && chmod -R a+rX \"$1\" && chmod 755 \"$1\"";
     assert!(Command::new("sh").args(["-c", script]).args([from, to]).status().unwrap().success());
 }
 
-/// Answers the exit status, `None` when it took too long, and what was said.
+/// Returns the exit status, or `None` if it took too long, and the output.
 fn run(mut command: Command, log: &Path) -> (Option<i32>, String) {
     let file = File::create(log).unwrap();
     let mut child = command.stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
@@ -75,13 +75,13 @@ fn run(mut command: Command, log: &Path) -> (Option<i32>, String) {
     (status, String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned())
 }
 
-/// How many tests the summary says have passed.
+/// The number of tests that passed, according to the summary.
 fn passed(said: &str) -> u32 {
     let count = |line: &str| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse().ok();
     said.lines().find_map(count).unwrap_or(0)
 }
 
-/// What failed and why: the output without the tests that passed.
+/// The failures and their reasons: the output without the tests that passed.
 fn tail(said: &str) -> String {
     let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with(" ... ok")).collect();
     lines[lines.len().saturating_sub(200)..].join("\n")

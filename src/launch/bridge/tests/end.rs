@@ -18,7 +18,7 @@ async fn bridge_that_is_let_go_is_gone_with_its_connections() {
     })
     .await;
     assert_eq!(soon(proxy.read(&mut [0; 8])).await.expect("the end"), 0);
-    let error = soon(client.read(&mut [0; 8])).await.expect_err("not all there was");
+    let error = soon(client.read(&mut [0; 8])).await.expect_err("an incomplete stream");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     TcpStream::connect(address).await.expect_err("nobody listens");
 }

@@ -1,0 +1,189 @@
+//! The init program: PID 1 of every sandbox, as a descriptor that can be executed, and the start of its processes.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::{env, io};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::host::remedy;
+use crate::launch::control::socket_pair;
+use crate::report::enforcement::Protection;
+use crate::report::error::Error;
+use crate::report::shortage;
+use crate::sys::birth::{BirthError, Born, Placement, SpawnOptions, Users};
+use crate::sys::dirfd::own_path;
+use crate::sys::{birth, without_sigxfsz};
+
+/// `MFD_EXEC` of memfd_create(2): executable even where `vm.memfd_noexec` is 1. Linux 6.3.
+const MFD_EXEC: u32 = 0x10;
+
+/// The init program of one policy: in a memfd, or in an unlinked file if the host does not execute memfds.
+#[derive(Debug)]
+pub(crate) struct Images {
+    options: SpawnOptions,
+    sealed: Option<Image>,
+    on_disk: OnceLock<Image>,
+}
+
+impl Images {
+    /// Makes the memfd.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2), except that the host forbids executable memfds.
+    pub(crate) fn new(options: SpawnOptions) -> Result<Self, Error> {
+        let sealed = match Image::sealed() {
+            // With vm.memfd_noexec=2 the kernel creates no executable memfd.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+            sealed => Some(sealed.map_err(Error::io("create a memfd for the init program"))?),
+        };
+        Ok(Self { options, sealed, on_disk: OnceLock::new() })
+    }
+
+    /// Starts a process of the init program, which waits for its role on a new control socket.
+    ///
+    /// # Errors
+    /// The step that failed, with a remedy. No process is left.
+    pub(crate) fn spawn(&self, placement: Placement<'_>) -> Result<Spawned, Error> {
+        // socketpair(2): the control socket. The child gets its end as descriptor 0.
+        let (control, child_end) = socket_pair().map_err(Error::io("make the control socket"))?;
+        // clone(2) with new user and pid namespaces, then execveat(2) of the image.
+        let Born { pidfd, pid, is_in_group } = self.execute(child_end.as_fd(), placement)?;
+        Ok(Spawned { control, pidfd, pid, is_in_group })
+    }
+
+    /// Executes the memfd, or the file on disk once the host has refused to execute the memfd.
+    fn execute(&self, control: BorrowedFd<'_>, placement: Placement<'_>) -> Result<Born, Error> {
+        if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
+            match birth::spawn_inside(sealed.as_fd(), control, self.options, placement) {
+                // An older kernel with that setting, or a security module, refuses to execute a memfd.
+                Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                born => return born.map_err(|error| birth_error(error, self.options.users)),
+            }
+        }
+        let image = match self.on_disk.get() {
+            Some(image) => image,
+            None => {
+                let image = Image::on_disk()
+                    .map_err(|error| birth_error(BirthError::Exec(error), self.options.users))?;
+                // If another thread was faster, its image is the same.
+                self.on_disk.get_or_init(|| image)
+            }
+        };
+        birth::spawn_inside(image.as_fd(), control, self.options, placement)
+            .map_err(|error| birth_error(error, self.options.users))
+    }
+}
+
+/// A process of the init program. It waits for its role.
+#[derive(Debug)]
+pub(crate) struct Spawned {
+    pub(crate) control: OwnedFd,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) pid: i32,
+    /// Whether clone3(2) put it into the cgroup of its placement.
+    pub(crate) is_in_group: bool,
+}
+
+/// The init program as an executable descriptor. It has no path, so no other process can replace it.
+#[derive(Debug)]
+pub(crate) struct Image(OwnedFd);
+
+impl Image {
+    /// The program in a memfd, sealed against changes: memfd_create(2), F_ADD_SEALS of fcntl(2).
+    pub(crate) fn sealed() -> io::Result<Self> {
+        let base = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let memfd = match memfd_create(c"kennel-inside", base | MFdFlags::from_bits_retain(MFD_EXEC)) {
+            Err(Errno::EINVAL) => memfd_create(c"kennel-inside", base)?,
+            created => created?,
+        };
+        let mut file = File::from(memfd);
+        without_sigxfsz(|| file.write_all(kennel_helper::IMAGE))?;
+        let seals =
+            SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(Self(file.into()))
+    }
+
+    /// The program in an unlinked file (`O_TMPFILE` of open(2)), for hosts with `vm.memfd_noexec=2`.
+    ///
+    /// # Errors
+    /// The error of the last directory, if none of them allows an executable file.
+    pub(crate) fn on_disk() -> io::Result<Self> {
+        let runtime = env::var_os("XDG_RUNTIME_DIR");
+        let directories =
+            runtime.iter().map(AsRef::as_ref).chain(["/dev/shm", "/tmp", "/var/tmp"].map(AsRef::as_ref));
+        let mut refused = io::Error::from(io::ErrorKind::NotFound);
+        for directory in directories {
+            match Self::unlinked_in(directory) {
+                Ok(image) => return Ok(image),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+
+    fn unlinked_in(directory: &Path) -> io::Result<Self> {
+        let mut file =
+            OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o500).open(directory)?;
+        without_sigxfsz(|| file.write_all(kennel_helper::IMAGE))?;
+        file.set_permissions(Permissions::from_mode(0o500))?;
+        // The kernel does not execute a file that is open for writing: ETXTBSY of execve(2).
+        let readable = File::open(own_path(&file))?;
+        let flags = nix::sys::statvfs::fstatvfs(&readable)?.flags();
+        if flags.contains(nix::sys::statvfs::FsFlags::ST_NOEXEC) {
+            return Err(Errno::EACCES.into());
+        }
+        Ok(Self(readable.into()))
+    }
+}
+
+impl AsFd for Image {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+// Errors of a start, with the protection that they concern and a remedy.
+
+fn birth_error(error: BirthError, users: Users) -> Error {
+    let (step, protection, source) = match error {
+        BirthError::Clone(source) => {
+            let (step, protection) = refused_namespace(&source, users);
+            (step, protection, source)
+        }
+        BirthError::Keep(source) => {
+            ("keep the capabilities for the set-up", Protection::Capabilities, source)
+        }
+        BirthError::Exec(source) => return not_executed(source),
+    };
+    let remedy = remedy::of_birth(protection, &source);
+    Error::Step { step: step.to_owned(), protection, source, remedy }
+}
+
+/// One clone(2) makes two namespaces. A second attempt with only the user namespace finds out which one failed.
+fn refused_namespace(error: &io::Error, users: Users) -> (&'static str, Protection) {
+    let may_be_user = users == Users::Own;
+    let shortage = error.raw_os_error().is_some_and(shortage::is_shortage);
+    if may_be_user && (shortage || birth::try_namespaces(libc::CLONE_NEWUSER).is_err()) {
+        return ("new user and pid namespace", Protection::UserNamespace);
+    }
+    ("new pid namespace", Protection::PidNamespace)
+}
+
+fn not_executed(source: io::Error) -> Error {
+    let noexec = "allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or /tmp on a file system \
+                  that is not mounted noexec";
+    let remedy = match source.raw_os_error() {
+        Some(libc::EACCES) | None => Some(noexec.to_owned()),
+        _ => remedy::of_birth(Protection::Capabilities, &source),
+    };
+    let step = "execute the init program".to_owned();
+    Error::Step { step, protection: Protection::Root, source, remedy }
+}

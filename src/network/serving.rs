@@ -1,0 +1,207 @@
+//! The running proxy of a sandbox: serves the sockets that the sandbox hands out, until its last command has ended.
+//!
+//! It runs in the embedding program, on the runtime of the caller. The sandbox creates the listeners in its own network
+//! namespace and hands their descriptors out, so no process inside relays a byte. The proxy trusts nothing that a client
+//! sends, and connects only to what `gate` allows.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use crate::audit::trail::Trail;
+use crate::network::accept;
+use crate::network::gate::Gate;
+use crate::network::proxy::Proxy;
+use crate::plan::network::PORT;
+use crate::report::error::Error;
+use crate::report::outcome::Denial;
+use crate::sys::locked;
+
+/// How long `drain` waits for bytes that clients have already sent.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+
+/// A running proxy. Dropping it ends the proxy and all of its connections.
+pub(crate) struct Serving {
+    proxy: Arc<Proxy>,
+    served: Mutex<Vec<Served>>,
+    /// Serves the proxy port instead of Kennel's own proxy.
+    bridge: Option<Arc<dyn ProxyBridge>>,
+    /// When `drain` stops waiting.
+    last: Option<Instant>,
+}
+
+/// A socket in the sandbox, and the task that serves it.
+struct Served {
+    /// Kept open, so that no process inside can bind the same port. `None` if the bridge has it.
+    socket: Option<ListeningSocket>,
+    task: JoinHandle<()>,
+}
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Serving").field("session", &self.proxy.trail.session()).finish_non_exhaustive()
+    }
+}
+
+impl Serving {
+    pub(crate) fn new(gate: &Arc<Gate>, trail: &Arc<Trail>, bridge: Option<Arc<dyn ProxyBridge>>) -> Self {
+        Self { proxy: Arc::new(Proxy::new(gate, trail)), served: Mutex::default(), bridge, last: None }
+    }
+
+    /// Serves a socket that the sandbox handed out.
+    ///
+    /// # Errors
+    /// The runtime or the bridge does not accept the socket.
+    pub(crate) async fn take(&self, listening: ListeningSocket) -> Result<(), Error> {
+        let served = match &self.bridge {
+            Some(bridge) if (listening.kind, listening.port) == (libc::SOCK_STREAM, PORT) => {
+                Served { socket: None, task: serve_by_bridge(Arc::clone(bridge), listening.socket).await? }
+            }
+            _ => {
+                let task = self.serve(&listening).map_err(Error::io("serve the sandbox's network"))?;
+                Served { socket: Some(listening), task }
+            }
+        };
+        self.lock().push(served);
+        Ok(())
+    }
+
+    fn serve(&self, ListeningSocket { kind, port, socket }: &ListeningSocket) -> io::Result<JoinHandle<()>> {
+        let (proxy, socket) = (Arc::clone(&self.proxy), socket.try_clone()?);
+        match (*kind, *port) {
+            (libc::SOCK_DGRAM, _) => accept::answer_names(proxy, socket),
+            (_, PORT) => accept::accept(proxy, socket, accept::serve),
+            _ => accept::accept(proxy, socket, accept::serve_transparently),
+        }
+    }
+
+    /// Serves sockets again on the current runtime, if the runtime that served them has ended.
+    pub(crate) fn renew(&self) {
+        for served in self.lock().iter_mut().filter(|served| served.task.is_finished()) {
+            let Some(socket) = &served.socket else { continue };
+            match self.serve(socket) {
+                Ok(task) => served.task = task,
+                Err(error) => tracing::error!(%error, "the proxy of the sandbox has stopped"),
+            }
+        }
+    }
+
+    /// Starts to collect what the proxy refuses while a command runs.
+    pub(crate) fn witness(&self) -> Witness {
+        Witness { since: self.proxy.denials.position(), proxy: Arc::clone(&self.proxy) }
+    }
+
+    /// Waits until the bridge, if there is one, has ended.
+    pub(crate) async fn gone(&self) {
+        if let Some(bridge) = &self.bridge {
+            bridge.gone().await;
+        }
+    }
+
+    /// Accepts no more connections, and waits up to two seconds until bytes already sent have arrived. Without
+    /// a proxy the kernel would deliver them too, although their sender has exited. A caller that is cancelled
+    /// may call it again.
+    pub(crate) async fn drain(&mut self) {
+        self.proxy.close();
+        if let Some(bridge) = &self.bridge {
+            bridge.finish();
+        }
+        let last = *self.last.get_or_insert_with(|| Instant::now() + DRAIN_TIME);
+        let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let ended = async {
+            while let Some(Served { task, .. }) = served.last_mut() {
+                let _ = task.await;
+                served.pop();
+            }
+        };
+        if timeout_at(last, ended).await.is_err() {
+            tracing::debug!("connections did not end in time");
+        }
+    }
+
+    /// Ends every connection and accepts no more.
+    pub(crate) fn end(&self) {
+        self.lock().iter().for_each(|served| served.task.abort());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Served>> {
+        locked(&self.served)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What the proxy refuses during one command. Concurrent commands of a session share a network, so each also
+/// sees the refusals of the others.
+pub(crate) struct Witness {
+    proxy: Arc<Proxy>,
+    since: u64,
+}
+
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Witness").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+impl Witness {
+    /// Everything refused since the command started.
+    pub(crate) fn denials(&self) -> Vec<Denial> {
+        self.proxy.denials.since(self.since)
+    }
+}
+
+/// A listening socket in the network namespace of a sandbox.
+#[derive(Debug)]
+pub(crate) struct ListeningSocket {
+    /// The type, as in socket(2).
+    pub(crate) kind: i32,
+    pub(crate) port: u16,
+    pub(crate) socket: OwnedFd,
+}
+
+// A bridge serves the proxy port if the policy names another proxy.
+
+/// A bridge to another proxy. It takes the listening socket of the proxy port and serves it.
+pub(crate) trait ProxyBridge: Send + Sync {
+    /// Serves connections to `listener`. Returns once the bridge accepts them. Call it once.
+    fn serve(&self, listener: OwnedFd) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Waits until the bridge has ended, and returns the reason.
+    fn ended(&self) -> BoxFuture<'_, Error>;
+
+    /// Passes on what clients have sent, and ends. Call it when no client is left.
+    fn finish(&self);
+
+    /// Whether `finish` was called.
+    fn is_finishing(&self) -> bool;
+
+    /// Kills the bridge and waits until it has ended.
+    fn gone(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A boxed future, for a trait that is used as an object.
+pub(crate) type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
+
+/// Starts a bridge on a listener. The task logs an error if the bridge ends too early.
+async fn serve_by_bridge(bridge: Arc<dyn ProxyBridge>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
+    bridge.serve(listener).await?;
+    Ok(tokio::spawn(async move {
+        let error = bridge.ended().await;
+        if !bridge.is_finishing() {
+            tracing::error!(
+                error = error.chain(),
+                "the bridge to the proxy has ended; the sandbox has no network any more"
+            );
+        }
+    }))
+}

@@ -1,0 +1,136 @@
+//! Changes of a workspace that are kept apart from it.
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `basics` | commands see their changes; the workspace stays the same until a commit, and then has all of them |
+//! | `random` | any sequence of changes, committed, has the same result as without an overlay |
+//! | `conflict` | a commit overwrites no change of another program |
+//! | `links` | files with several names are committed; only changes of other programs to them conflict |
+//! | `meanwhile` | files that others put into a directory during its deletion are kept |
+//! | `mounts` | mounts that others made in the workspace are not changed |
+//! | `protected` | protected paths, covers and grants in the workspace stay the same |
+//! | `hostile` | names, links, kinds, modes and depths that commands leave behind |
+//! | `refused` | if an overlay is impossible, nothing runs |
+//! | `upper` | changes in a directory of the host: for one session, and gone with it |
+//! | `cli` | `kennel run --overlay`: its lists, statuses and reports |
+//! | `disk` | all of it again, with the changes in a directory of the host |
+//!
+//! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it. Workspaces
+//! are on a disk if the machine has one.
+
+mod basics;
+mod cli;
+mod conflict;
+mod disk;
+mod hostile;
+mod links;
+mod meanwhile;
+mod mounts;
+mod protected;
+mod random;
+mod refused;
+mod upper;
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use kennel::{Change, Host, Overlay, Policy, Profile, Session, Version};
+
+use crate::session::files::shell;
+pub(crate) use crate::support::workspace_on_disk as workspace;
+
+/// Where the pass `disk` makes its directories for changes.
+const UPPERS: &str = "KENNEL_TEST_UPPERS";
+
+/// Whether an overlay in memory works here.
+fn in_memory() -> bool {
+    Host::detect().kernel >= Version(6, 6)
+}
+
+/// Whether this pass has overlays here.
+pub fn available() -> bool {
+    in_memory() || env::var_os(UPPERS).is_some()
+}
+
+/// Ends a test that needs an overlay if there is none, after it has checked that Kennel refuses it.
+macro_rules! require_overlay {
+    () => {
+        if !crate::overlay::available() {
+            return crate::overlay::refused::is_refused_in_memory();
+        }
+    };
+}
+use require_overlay;
+
+/// An empty directory for changes, in the pass that keeps them in one. It is removed with those of all other tests.
+fn upper() -> Option<PathBuf> {
+    let dir = tempfile::tempdir_in(env::var_os(UPPERS)?).unwrap().keep();
+    fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
+    Some(dir)
+}
+
+/// `--overlay`, or the flag of this pass instead.
+fn flags() -> Vec<String> {
+    match upper() {
+        Some(dir) => vec!["--overlay-upper".into(), dir.into_os_string().into_string().unwrap()],
+        None => vec!["--overlay".into()],
+    }
+}
+
+/// The output without its last part about the directory of changes that could not be committed, if they were in a
+/// directory.
+fn without_place(said: &str) -> &str {
+    match said.rsplit_once("\nkennel: the changes remain in ") {
+        Some((said, _)) if env::var_os(UPPERS).is_some() => said,
+        place => {
+            assert!(place.is_none() && env::var_os(UPPERS).is_none(), "{said}");
+            said
+        }
+    }
+}
+
+/// A policy with the overlay of this pass.
+fn policy(workspace: &Path) -> Policy {
+    let overlay = Overlay { upper: upper(), ..Overlay::default() };
+    Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C").overlay(overlay)
+}
+
+async fn session(workspace: &Path) -> Session {
+    Session::prepare(&policy(workspace)).await.expect("a session")
+}
+
+/// Changes as people see them.
+fn lines(changes: &[Change]) -> Vec<String> {
+    changes.iter().map(Change::to_string).collect()
+}
+
+async fn changes(session: &Session) -> Vec<String> {
+    lines(&session.changes().await.expect("changes"))
+}
+
+/// Commits everything. Returns the applied changes.
+async fn commit(session: &Session) -> Vec<String> {
+    let committed = session.commit().await.expect("a commit");
+    assert!(committed.refused.is_empty(), "{:?}", committed.refused);
+    lines(&committed.applied)
+}
+
+/// Commits what it can. Returns the refused changes, each with its reason.
+async fn refusals(session: &Session) -> Vec<String> {
+    let committed = session.commit().await.expect("a commit");
+    committed.refused.iter().map(|refused| format!("{}: {}", refused.change, refused.refusal)).collect()
+}
+
+/// Whether a directory has no temporary file of ours, at any depth.
+fn is_without_temporaries(directory: &Path) -> bool {
+    fs::read_dir(directory).expect("a directory").flatten().all(|entry| {
+        let is_ours = entry.file_name().to_string_lossy().starts_with(".kennel-");
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        !is_ours && (!is_dir || fs::read_dir(entry.path()).is_err() || is_without_temporaries(&entry.path()))
+    })
+}
+
+const CONFLICT: &str = "the workspace was changed there meanwhile";

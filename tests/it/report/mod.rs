@@ -1,0 +1,3 @@
+//! What Kennel reports is true.
+
+mod enforcement;

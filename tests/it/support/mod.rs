@@ -1,0 +1,347 @@
+//! Helpers that the tests share: paths of the binaries, temporary workspaces, and the difference between "not here"
+//! and "broken".
+
+use std::{
+    env,
+    net::{IpAddr, UdpSocket},
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::Duration,
+};
+
+mod place;
+mod processes;
+mod second_pass;
+
+pub use place::{
+    GIT_CONFIG, TempDir, make_repository, repository, workspace, workspace_in, workspace_on_disk,
+};
+pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
+pub use second_pass::second_pass;
+
+/// Skips the test if the host lacks something that it needs. With `KENNEL_MUST_RUN=1` that is a failure.
+///
+/// An error of the code under test is never a reason to skip.
+macro_rules! require {
+    ($condition:expr, $what:expr) => {
+        if !$condition {
+            assert!(std::env::var_os("KENNEL_MUST_RUN").is_none(), "required here, but missing: {}", $what);
+            eprintln!("SKIP {}: {}", module_path!(), $what);
+            return;
+        }
+    };
+}
+pub(crate) use require;
+
+/// The `kennel` command. The second pass and virtual machines use a copy.
+pub fn kennel_path() -> PathBuf {
+    env::var_os("KENNEL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_kennel").into(), PathBuf::from)
+}
+
+/// The program that makes attempts inside. `cargo test` builds it as an example.
+pub fn payload_path() -> PathBuf {
+    if let Some(path) = env::var_os("KENNEL_PAYLOAD") {
+        return path.into();
+    }
+    let own = env::current_exe().unwrap();
+    let path = own.parent().unwrap().parent().unwrap().join("examples/payload");
+    assert!(path.exists(), "{} is missing: run cargo build --example payload", path.display());
+    path
+}
+
+/// Whether Landlock has scopes here, from Linux 6.12 on. Without them, runs with the host's network report that they
+/// are off, and profile ci-only is refused. `kernels` asserts both.
+pub fn has_scopes() -> bool {
+    kennel::Host::detect().landlock_abi >= 6
+}
+
+/// The flag that silences remarks, if this kernel alone causes one.
+pub fn quiet() -> &'static [&'static str] {
+    if has_scopes() { &[] } else { &["--quiet"] }
+}
+
+/// Whether these are root's tests again, with sandboxes that have no user namespace (`host::root`).
+pub fn is_without_user_namespace() -> bool {
+    env::var_os("KENNEL_WITHOUT_USER_NAMESPACE").is_some()
+}
+
+/// Whether a profile runs on this kernel at all.
+pub fn runs(profile: &str) -> bool {
+    (has_scopes() && !is_without_user_namespace()) || profile != "ci-only"
+}
+
+/// Ends the test if profile ci-only does not run here.
+macro_rules! require_ci_only {
+    () => {
+        crate::support::require!(
+            crate::support::runs("ci-only"),
+            "profile ci-only, which takes Landlock scopes"
+        );
+    };
+}
+pub(crate) use require_ci_only;
+
+/// Whether the tests run as root. Root's sandboxes leak first.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Runs `kennel run FLAGS -- COMMAND…` in `workspace` and collects its output.
+pub fn run(workspace: &Path, flags: &[&str], command: &[&str]) -> Output {
+    Command::new(kennel_path())
+        .current_dir(workspace)
+        .arg("run")
+        .args(flags)
+        .arg("--")
+        .args(command)
+        .output()
+        .unwrap()
+}
+
+/// `run` with a shell script as the command.
+pub fn shell(workspace: &Path, flags: &[&str], script: &str) -> Output {
+    run(workspace, flags, &["sh", "-c", script])
+}
+
+/// Runs the payload's `attempt` with `arguments` inside; see `tests/payload`. Returns its output, one line for each
+/// attempt. The payload itself is granted read-only.
+pub fn attempt(workspace: &Path, flags: &[&str], attempt: &str, arguments: &[&str]) -> String {
+    let payload = payload_path();
+    let grant = format!("{}:/payload", payload.display());
+    let flags: Vec<&str> = ["--ro", &grant].into_iter().chain(flags.iter().copied()).collect();
+    let command: Vec<&str> = ["/payload", attempt].into_iter().chain(arguments.iter().copied()).collect();
+    let output = run(workspace, &flags, &command);
+    let said = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
+    assert!(!said.is_empty(), "{attempt}: the payload said nothing: {output:?}");
+    said
+}
+
+/// The stdout of a command, trimmed.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// The stderr of a command, trimmed.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim_end().to_owned()
+}
+
+/// Whether a program is on PATH.
+pub fn has(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// `kennel run FLAGS -- COMMAND…` in `workspace`, not yet started. Messages of the C library are in English.
+pub fn kennel(workspace: &Path, flags: &[&str], command: &[&str]) -> Command {
+    let mut kennel = Command::new(kennel_path());
+    kennel.current_dir(workspace).env("LC_ALL", "C").arg("run").args(flags).arg("--").args(command);
+    kennel
+}
+
+/// `command` with the signals of `option` set at its start by env(1). The tests themselves may have been started with
+/// nohup(1) or behind a shell's `&`.
+pub fn by_env(option: &str, command: &Command) -> Command {
+    let mut env = Command::new("env");
+    env.arg(option).arg(command.get_program()).args(command.get_args());
+    env.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    env.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
+    env
+}
+
+/// Runs with `--json`. Returns the output and the report.
+pub fn report(workspace: &Path, flags: &[&str], command: &[&str]) -> (Output, serde_json::Value) {
+    let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+    let flags: Vec<&str> =
+        ["--json", file.path().to_str().unwrap()].into_iter().chain(flags.iter().copied()).collect();
+    let output = kennel(workspace, &flags, command).output().unwrap();
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}; {output:?}"));
+    (output, report)
+}
+
+/// State and detail of one protection in a report.
+pub fn protection<'r>(report: &'r serde_json::Value, name: &str) -> (&'r str, &'r str) {
+    let entries = report["enforcement"]["protections"].as_array();
+    let entries = entries.unwrap_or_else(|| panic!("it did not start: {report}"));
+    let entry = entries.iter().find(|entry| entry["name"] == name);
+    let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
+    (entry["state"].as_str().unwrap(), entry["detail"].as_str().unwrap())
+}
+
+/// Runs a shell script that must succeed. Returns its stdout.
+pub fn succeeds(workspace: &Path, flags: &[&str], script: &str) -> String {
+    let output = kennel(workspace, flags, &["sh", "-c", script]).output().unwrap();
+    assert!(output.status.success(), "{script}: {output:?}");
+    stdout(&output)
+}
+
+/// Runs a shell script that must fail by itself. Returns its stderr.
+pub fn fails(workspace: &Path, flags: &[&str], script: &str) -> String {
+    let wrapped = format!("({script}\n) || exit 99");
+    let output = kennel(workspace, flags, &["sh", "-c", &wrapped]).output().unwrap();
+    assert_eq!(output.status.code(), Some(99), "{script}: {output:?}");
+    stderr(&output)
+}
+
+/// Runs `sh -c 'echo ran'` with flags that Kennel must refuse: nothing runs, the status is 125, and every line is
+/// Kennel's own. Returns the lines.
+pub fn refused(workspace: &Path, flags: &[&str]) -> String {
+    let output = kennel(workspace, flags, &["sh", "-c", "echo ran"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(output.stdout.is_empty(), "something ran: {output:?}");
+    let said = stderr(&output);
+    assert!(!said.is_empty() && said.lines().all(|line| line.starts_with("kennel: ")), "{said}");
+    said
+}
+
+/// A time limit for something that must happen. `KENNEL_TIME_FACTOR` makes it longer on a slow machine.
+pub fn patient(time: Duration) -> Duration {
+    let factor = env::var("KENNEL_TIME_FACTOR").ok().map(|factor| factor.parse().expect("a number"));
+    time * factor.unwrap_or(1)
+}
+
+/// Whether this machine is much slower than others.
+pub fn is_emulated() -> bool {
+    env::var_os("KENNEL_TIME_FACTOR").is_some()
+}
+
+/// [`patient`], as a flag takes it.
+pub fn patient_flag(time: Duration) -> String {
+    format!("{}ms", patient(time).as_millis())
+}
+
+/// Waits until `condition` holds. Panics with `what` if it does not within ten seconds, made longer by [`patient`].
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits like [`until`]. The runtime works meanwhile.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A full pipe that refuses writes instead of blocking. A command can leave such a pipe to others. It contains dots.
+pub fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    for piece in [&[b'.'; 4096][..], b"."] {
+        while std::io::Write::write(&mut writer, piece).is_ok() {}
+    }
+    (reader, writer)
+}
+
+/// Waits until a child ends. Returns its status. `what` is for the message.
+pub fn ends(what: &str, child: &mut std::process::Child) -> std::process::ExitStatus {
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if start.elapsed() > patient(Duration::from_secs(60)) {
+            child.kill().unwrap();
+            panic!("it does not end: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A script that appends a dot to `beat` every ten milliseconds as long as it lives.
+pub const HEARTBEAT: &str = "while :; do printf . >> beat; sleep 0.01; done";
+
+/// A script that ends after the first beat, or after ten seconds without one.
+pub const BEATEN: &str = "n=0; while [ ! -s beat ] && [ $n -lt 999 ]; do sleep 0.01; n=$((n+1)); done";
+
+/// The number of beats of [`HEARTBEAT`] in `workspace`.
+pub fn beats(workspace: &Path) -> u64 {
+    std::fs::metadata(workspace.join("beat")).map_or(0, |beat| beat.len())
+}
+
+/// Whether no beat has come for a while.
+pub fn is_silent(workspace: &Path) -> bool {
+    let before = beats(workspace);
+    std::thread::sleep(Duration::from_millis(150));
+    beats(workspace) == before
+}
+
+/// Prints that a test has nothing to do here.
+pub fn skip(module: &str, why: &str) {
+    eprintln!("SKIP {module}: {why}");
+}
+
+/// mount(8).
+pub fn mount(arguments: &[&str], at: &Path) {
+    assert!(Command::new("mount").args(arguments).arg(at).status().unwrap().success(), "{arguments:?}");
+}
+
+/// umount(8).
+pub fn unmount(at: &Path) {
+    assert!(Command::new("umount").arg(at).status().unwrap().success(), "{at:?}");
+}
+
+/// An address at which the network could reach the host, if it has one.
+pub fn address_of_host() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
+}
+
+/// Runs the test, given by its full name, again in a mount namespace of its own, so that its mounts end with it.
+/// Returns whether this process is in that namespace.
+pub fn may_mount(test: &str) -> bool {
+    is_alone(test, "exec unshare -m \"$@\"")
+}
+
+/// Ends the test if an ordinary user runs it: the pass as root covers it.
+macro_rules! only_as_root {
+    () => {
+        if !crate::support::is_root() {
+            crate::support::skip(module_path!(), "it is about root");
+            return;
+        }
+    };
+}
+pub(crate) use only_as_root;
+
+/// Ends the test if root runs it: the second pass, as an ordinary user, covers it.
+macro_rules! only_as_user {
+    () => {
+        if crate::support::is_root() {
+            crate::support::skip(module_path!(), "it is about an ordinary user");
+            return;
+        }
+    };
+}
+pub(crate) use only_as_user;
+
+/// Whether this is the pass as an ordinary user that root started.
+pub fn is_second_pass() -> bool {
+    env::var_os("KENNEL_SECOND_PASS").is_some()
+}
+
+/// Runs a test in a process of its own, where it may count descriptors and children. Returns whether this is that
+/// process. `test` is the test's full name. `start` is a shell command line that executes the test with `"$@"`.
+pub fn is_alone(test: &str, start: &str) -> bool {
+    if env::var_os("KENNEL_ALONE").is_some_and(|alone| alone == test) {
+        return true;
+    }
+    let output = Command::new("sh")
+        .args(["-c", start, "sh"])
+        .arg(format!("/proc/{}/exe", std::process::id()))
+        .args(["--exact", test, "--nocapture"])
+        .env("KENNEL_ALONE", test)
+        .output()
+        .unwrap();
+    let said = stdout(&output);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{}", stderr(&output));
+    false
+}
