@@ -17,7 +17,7 @@ use crate::overlay::ledger::{Ledger, LedgerState};
 use crate::overlay::place;
 use crate::overlay::record::{FinalMode, Opened, OtherNames, ParentDirectory};
 use crate::overlay::scan::ChangedEntry;
-use crate::overlay::tree::{Looked, OverlayTree, is_closed};
+use crate::overlay::tree::{OverlayTree, ReadableTree, is_closed};
 use crate::protect::never::NewKind;
 use crate::protect::recheck;
 use crate::report::change::{Change, ChangeKind, Committed, Refusal};
@@ -27,7 +27,7 @@ use crate::sys::inode::{FileKind, Identity, kind};
 
 pub(crate) struct Commit<'c> {
     ledger: &'c Ledger,
-    pub(crate) changed: &'c Looked<'c>,
+    pub(crate) changed: &'c ReadableTree<'c>,
     pub(crate) workspace: OverlayTree<'c>,
     /// Whether the workspace had no `.git` when the commit began.
     is_new: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Commit<'c> {
     /// Open directories, and the modes they get once everything in them is done.
     pub(crate) modes: Vec<Opened>,
     /// Modes that directories get at the very end, deepest first.
-    last_modes: Vec<FinalMode>,
+    final_modes: Vec<FinalMode>,
     /// Directories that this commit made.
     pub(crate) made: HashMap<PathBuf, Identity>,
 }
@@ -45,13 +45,13 @@ pub(crate) struct Commit<'c> {
 pub(crate) fn commit(
     ledger: &Ledger,
     state: &mut LedgerState,
-    changed: &Looked<'_>,
+    changed: &ReadableTree<'_>,
     found: Vec<ChangedEntry>,
 ) -> Committed {
     let workspace = ledger.workspace();
     let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
     // A move appears as a deletion and an addition: delete only after all additions are done.
-    let (puts, deletions): (Vec<_>, Vec<_>) =
+    let (additions, deletions): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|found| found.upper.is_some() || found.unreadable.is_some());
     let mut commit = Commit {
         ledger,
@@ -60,19 +60,20 @@ pub(crate) fn commit(
         is_new,
         deletions: &deletions,
         modes: Vec::new(),
-        last_modes: Vec::new(),
+        final_modes: Vec::new(),
         made: HashMap::new(),
     };
     let mut done = Committed::default();
-    let failed = commit.puts(puts, state, &mut done);
+    let failed = commit.apply_additions(additions, state, &mut done);
     for found in &deletions {
-        let applied = commit.deletion(found, failed, state);
+        let applied = commit.delete(found, failed, state);
         done.add(found, applied);
     }
     commit.finish(state);
-    let obeyed = |change: &&Change| ledger.never().iter().any(|never| never.lets_pass(&change.path, is_new));
-    let told = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(obeyed);
-    done.denials = told
+    let is_watched =
+        |change: &&Change| ledger.never().iter().any(|never| never.lets_pass(&change.path, is_new));
+    let watched = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(is_watched);
+    done.denials = watched
         .map(|change| recheck::denial(&ledger.path().join(&change.path), &crate::protect::place::Done::Kept))
         .collect();
     done.applied.sort_by(|one, other| one.path.cmp(&other.path));
@@ -93,31 +94,31 @@ impl Committed {
 impl Commit<'_> {
     /// Applies everything except deletions. Returns why deletions must not run, if so: a change failed, or a refused
     /// change may be the target of a move.
-    fn puts(
+    fn apply_additions(
         &mut self,
-        puts: Vec<ChangedEntry>,
+        additions: Vec<ChangedEntry>,
         state: &mut LedgerState,
         done: &mut Committed,
     ) -> Option<Refusal> {
         let (mut failed, mut withheld) = (None, None);
         // The last directory that could not be made, and why.
-        let mut without: Option<(PathBuf, Refusal)> = None;
-        for found in puts {
-            let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
-            let (is_above, applied) = match above {
+        let mut not_made: Option<(PathBuf, Refusal)> = None;
+        for found in additions {
+            let above = not_made.as_ref().filter(|(above, _)| found.path.starts_with(above));
+            let (is_below_refused, applied) = match above {
                 Some((_, refusal)) => (true, Err(*refusal)),
-                None => (false, self.one(&found, state)),
+                None => (false, self.apply(&found, state)),
             };
             if let Err(refusal) = applied {
-                let is_there = found.lower.as_ref().is_some_and(|lower| kind(lower) == FileKind::Directory);
+                let exists = found.lower.as_ref().is_some_and(|lower| kind(lower) == FileKind::Directory);
                 if matches!(refusal, Refusal::Failed(_)) {
                     failed = failed.or(Some(refusal));
-                } else if refusal != Refusal::Unsupported && !(is_there && found.file == FileKind::Directory)
-                {
+                } else if refusal != Refusal::Unsupported && !(exists && found.file == FileKind::Directory) {
                     withheld = Some(Refusal::Withheld);
                 }
-                if !is_above && !is_there && found.file == FileKind::Directory && found.upper.is_some() {
-                    without = Some((found.path.clone(), refusal));
+                if !is_below_refused && !exists && found.file == FileKind::Directory && found.upper.is_some()
+                {
+                    not_made = Some((found.path.clone(), refusal));
                 }
             }
             done.add(&found, applied);
@@ -126,7 +127,7 @@ impl Commit<'_> {
     }
 
     /// Reports the deletion's own refusal if it has one, else the earlier failure.
-    fn deletion(
+    fn delete(
         &mut self,
         found: &ChangedEntry,
         failed: Option<Refusal>,
@@ -134,7 +135,7 @@ impl Commit<'_> {
     ) -> Result<(), Refusal> {
         match failed {
             Some(refusal) => self.check(found, state).and(Err(refusal)),
-            None => self.one(found, state),
+            None => self.apply(found, state),
         }
     }
 
@@ -153,26 +154,26 @@ impl Commit<'_> {
         Ok(())
     }
 
-    fn one(&mut self, found: &ChangedEntry, state: &mut LedgerState) -> Result<(), Refusal> {
+    fn apply(&mut self, found: &ChangedEntry, state: &mut LedgerState) -> Result<(), Refusal> {
         let path = &*found.path;
-        self.leave(path, state);
+        self.close_finished(path, state);
         match self.check(found, state) {
             Err(Refusal::Failed(libc::EACCES)) if found.unreadable.is_none() => {
-                self.open_way(path)?;
+                self.open_ancestors(path)?;
                 self.check(found, state)?;
             }
             checked => checked?,
         }
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(found)?;
-        let above = ParentDirectory::of(path, &parent, state)?;
-        let applied = self.change(found, (parent, name), above.held.as_fd(), state);
+        let above = ParentDirectory::new(path, &parent, state)?;
+        let applied = self.put_or_remove(found, (parent, name), above.held.as_fd(), state);
         // A refused change also touches the parent: the entry was moved away and back.
         above.record(state)?;
         applied
     }
 
-    fn change(
+    fn put_or_remove(
         &mut self,
         found: &ChangedEntry,
         (parent, name): (OwnedFd, &OsStr),
@@ -181,7 +182,7 @@ impl Commit<'_> {
     ) -> Result<(), Refusal> {
         let path = &*found.path;
         let lower = found.lower.as_ref();
-        let others = OtherNames::of(found, &parent, name)?;
+        let others = OtherNames::open(found, &parent, name)?;
         let Some(upper) = &found.upper else {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
@@ -212,10 +213,10 @@ impl Commit<'_> {
     }
 
     /// Opens up the directories above `path` that the caller owns but cannot search.
-    fn open_way(&mut self, path: &Path) -> Result<(), Refusal> {
-        let mut way: Vec<&Path> = path.ancestors().skip(1).collect();
-        way.reverse();
-        for path in way {
+    fn open_ancestors(&mut self, path: &Path) -> Result<(), Refusal> {
+        let mut ancestors: Vec<&Path> = path.ancestors().skip(1).collect();
+        ancestors.reverse();
+        for path in ancestors {
             let Some(held) = self.workspace.directory(path)? else { return Ok(()) };
             self.open_up(path, &held, AccessFlags::X_OK)?;
         }
@@ -228,7 +229,7 @@ impl Commit<'_> {
             // Duplicate the descriptor first: without it, the mode could not be restored.
             let held = directory.try_clone()?;
             let last = mode_of(&open_up(&held)?);
-            self.modes.push(Opened::of(path, held, last)?);
+            self.modes.push(Opened::new(path, held, last)?);
         }
         Ok(())
     }
@@ -265,11 +266,11 @@ impl Commit<'_> {
     /// ancestors of `next` open.
     /// A directory with deletions still to come is opened up again later. If its final mode denies search (`x`), it
     /// stays open until the deletions are done, because they could not be looked up.
-    fn leave(&mut self, next: &Path, state: &mut LedgerState) {
+    fn close_finished(&mut self, next: &Path, state: &mut LedgerState) {
         while let Some(opened) = self.modes.pop_if(|opened| !next.starts_with(&opened.path)) {
-            match FinalMode::of(&opened) {
-                Ok(parting) if parting.closes() && self.deletes_in(&opened.path) => {
-                    self.last_modes.push(parting)
+            match FinalMode::from_opened(&opened) {
+                Ok(final_mode) if final_mode.closes() && self.deletes_in(&opened.path) => {
+                    self.final_modes.push(final_mode)
                 }
                 _ => opened.close(state),
             }
@@ -284,8 +285,8 @@ impl Commit<'_> {
 
     fn finish(&mut self, state: &mut LedgerState) {
         // These are found by path, through directories that are still open.
-        for parting in self.last_modes.drain(..) {
-            parting.close(self.workspace, state);
+        for final_mode in self.final_modes.drain(..) {
+            final_mode.close(self.workspace, state);
         }
         for opened in self.modes.drain(..).rev() {
             opened.close(state);

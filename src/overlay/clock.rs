@@ -14,16 +14,16 @@ pub(crate) type Stamp = (i64, i64);
 
 /// How long to wait for the file clock. It ticks at least a hundred times a second.
 const TICK: Duration = Duration::from_millis(1);
-const MOST_TICKS: u32 = 50;
+const MAX_TICKS: u32 = 50;
 
 /// File systems that store nanoseconds.
 const FINE: [FsType; 3] = [TMPFS_MAGIC, BTRFS_SUPER_MAGIC, XFS_SUPER_MAGIC];
 
 /// How many parent directories `is_coarse` looks at.
-const MOST_ABOVE: usize = 16;
+const MAX_PARENTS: usize = 16;
 
 /// The coarsest rounding of file times, in seconds.
-const COARSEST: i64 = 2;
+const MAX_ROUNDING: i64 = 2;
 
 /// Whether the file system of a directory appears to store whole seconds only.
 ///
@@ -34,7 +34,7 @@ pub(crate) fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
         return Ok(false);
     }
     let mut directory = directory.try_clone()?;
-    for _ in 0..MOST_ABOVE {
+    for _ in 0..MAX_PARENTS {
         let stat = fstat(&directory)?;
         if stat.st_ctime_nsec != 0 {
             return Ok(false);
@@ -63,7 +63,7 @@ fn read(clock: ClockId) -> Stamp {
 /// Waits for a tick and returns the new time: everything changed before this call has an earlier time.
 pub(crate) async fn now_of_files() -> Stamp {
     let begun = read(ClockId::CLOCK_REALTIME);
-    for _ in 0..MOST_TICKS {
+    for _ in 0..MAX_TICKS {
         if let Some(now) = later_than(begun) {
             return now;
         }
@@ -75,7 +75,7 @@ pub(crate) async fn now_of_files() -> Stamp {
 /// Waits for a tick: what changes after this call has a later time than what changed before it.
 pub(crate) fn wait_for_tick() {
     let begun = read(ClockId::CLOCK_REALTIME);
-    for _ in 0..MOST_TICKS {
+    for _ in 0..MAX_TICKS {
         if later_than(begun).is_some() {
             return;
         }
@@ -89,7 +89,7 @@ pub(crate) fn wait_for_tick() {
 /// prefers a false conflict. On other file systems a whole second is taken as exact: with 4 ms ticks, every 250th
 /// change has one.
 pub(crate) fn is_since(since: Stamp, (seconds, nanos): Stamp, is_coarse: bool) -> bool {
-    if is_coarse && nanos == 0 { seconds >= since.0 - COARSEST } else { (seconds, nanos) >= since }
+    if is_coarse && nanos == 0 { seconds >= since.0 - MAX_ROUNDING } else { (seconds, nanos) >= since }
 }
 
 pub(crate) fn changed(stat: &FileStat) -> Stamp {

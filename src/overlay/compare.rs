@@ -30,12 +30,12 @@ pub(crate) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
 }
 
 /// The most bytes of attributes read from one file.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 /// The user attributes of a file or directory, without those of overlayfs, sorted.
 ///
 /// # Errors
-/// `E2BIG` if they exceed [`MOST_BYTES`].
+/// `E2BIG` if they exceed [`MAX_BYTES`].
 pub(crate) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
     let file = File::from(of.try_clone()?);
     let names = match file.list_xattr() {
@@ -48,7 +48,7 @@ pub(crate) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
     for name in names.filter(is_users) {
         if let Some(value) = file.get_xattr(&name)? {
             bytes += name.len() + value.len();
-            if bytes > MOST_BYTES {
+            if bytes > MAX_BYTES {
                 return Err(Errno::E2BIG.into());
             }
             attributes.push((name, value));

@@ -151,7 +151,7 @@ impl LedgerState {
     }
 
     /// Whether a commit put an entry at `path`.
-    pub(crate) fn has(&self, path: &Path) -> bool {
+    pub(crate) fn is_committed(&self, path: &Path) -> bool {
         self.applied.contains_key(path)
     }
 
@@ -213,8 +213,8 @@ fn contents(stat: &FileStat) -> Contents {
 const PROBE: &str = "user.kennel.probe";
 
 /// How often, and how far apart, dropping a claim tries to empty the directory.
-const MOST_TRIES: u32 = 100;
-const MOMENT: Duration = Duration::from_millis(2);
+const MAX_TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// A host directory locked for this session. Dropping the claim empties it.
 #[derive(Debug)]
@@ -288,9 +288,9 @@ impl Claim {
 
     /// Removes one entry. It retries, because a killed command may take a moment to stop writing.
     fn remove(&self, name: &OsStr) -> io::Result<()> {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             match recheck::remove_tree(self.directory.as_fd(), name) {
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(MOMENT),
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(PAUSE),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 removed => return removed,
             }

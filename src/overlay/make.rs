@@ -97,10 +97,10 @@ impl Commit<'_> {
         lower: Option<&FileStat>,
         parent: OwnedFd,
     ) -> Result<TemporaryEntry, Refusal> {
-        let ours = File::from(self.changed.read(path)?);
+        let upper_file = File::from(self.changed.read(path)?);
         let (temporary, file) = TemporaryEntry::file(parent)?;
-        copy(&ours, &file)?;
-        for (name, value) in compare::attributes(&ours.into())? {
+        copy(&upper_file, &file)?;
+        for (name, value) in compare::attributes(&upper_file.into())? {
             file.set_xattr(name, &value)?;
         }
         if let Some(lower) = lower.filter(|lower| kind(lower) == FileKind::File) {
@@ -151,14 +151,14 @@ impl Commit<'_> {
         let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let (temporary, held) = TemporaryEntry::directory(parent)?;
-        let ours = self.changed.list(path)?;
-        set_attributes(&compare::attributes(&ours)?, &held)?;
+        let upper_directory = self.changed.list(path)?;
+        set_attributes(&compare::attributes(&upper_directory)?, &held)?;
         temporary.put(name, path, found.lower.as_ref(), state)?;
         // The overlay now has a lower directory here. Mark the upper one opaque, so that an entry removed from it
         // does not show the lower one.
-        let _ = File::from(ours).set_xattr(OPAQUE, b"y");
+        let _ = File::from(upper_directory).set_xattr(OPAQUE, b"y");
         self.made.insert(path.to_owned(), Identity::of_held(&held)?);
-        self.modes.push(Opened::of(path, held, mode(upper))?);
+        self.modes.push(Opened::new(path, held, mode(upper))?);
         Ok(())
     }
 
@@ -184,17 +184,17 @@ impl Commit<'_> {
             return Err(refusal);
         }
         // The final mode comes after everything below is done.
-        self.modes.push(Opened::of(path, held, last)?);
+        self.modes.push(Opened::new(path, held, last)?);
         Ok(())
     }
 
     /// Sets all attributes, or none.
     fn attributes(&self, path: &Path, held: &OwnedFd) -> Result<(), Refusal> {
-        let theirs = tree::open_for_listing(held)?;
+        let directory = tree::open_for_listing(held)?;
         let wanted = compare::attributes(&self.changed.list(path)?)?;
-        let before = compare::attributes(&theirs)?;
-        if let Err(error) = set_attributes(&wanted, &theirs) {
-            let _ = set_attributes(&before, &theirs);
+        let before = compare::attributes(&directory)?;
+        if let Err(error) = set_attributes(&wanted, &directory) {
+            let _ = set_attributes(&before, &directory);
             return Err(error.into());
         }
         Ok(())

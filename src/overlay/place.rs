@@ -26,7 +26,7 @@ use crate::sys::entries::{names, rename_without_replacing, under_temporary_name}
 use crate::sys::inode::{FileKind, Identity, kind};
 
 /// The deepest tree that is removed.
-const DEEPEST: u32 = 200;
+const MAX_DEPTH: u32 = 200;
 
 const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
@@ -37,7 +37,7 @@ pub(crate) struct TemporaryEntry {
     parent: OwnedFd,
     name: OsString,
     /// What to remove on drop; `None` for nothing.
-    own: Option<Own>,
+    own: Option<Removable>,
 }
 
 impl TemporaryEntry {
@@ -46,7 +46,7 @@ impl TemporaryEntry {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let (mut temporary, file) = Self::make(parent, |parent, name| openat(parent, name, flags, mode))?;
-        temporary.own = Some(Own::of(&fstat(&file)?, Removal::Entry));
+        temporary.own = Some(Removable::new(&fstat(&file)?, Removal::Entry));
         Ok((temporary, File::from(file)))
     }
 
@@ -56,7 +56,7 @@ impl TemporaryEntry {
         if kind(&made) != FileKind::Link {
             return Err(Errno::ESTALE.into());
         }
-        temporary.own = Some(Own::of(&made, Removal::Entry));
+        temporary.own = Some(Removable::new(&made, Removal::Entry));
         Ok(temporary)
     }
 
@@ -68,12 +68,12 @@ impl TemporaryEntry {
         if !names(&held)?.is_empty() {
             return Err(Errno::ESTALE.into());
         }
-        temporary.own = Some(Own::of(&fstat(&held)?, Removal::Empty));
+        temporary.own = Some(Removable::new(&fstat(&held)?, Removal::Empty));
         Ok((temporary, held))
     }
 
     /// Moves `name` in `parent` out of the way. Dropping this does not remove it: [`Self::judge`] decides that first.
-    fn of(parent: OwnedFd, name: &OsStr) -> io::Result<Self> {
+    fn move_away(parent: OwnedFd, name: &OsStr) -> io::Result<Self> {
         Ok(Self::make(parent, |parent, own| rename_without_replacing(parent, name, own))?.0)
     }
 
@@ -142,7 +142,7 @@ impl TemporaryEntry {
     }
 
     /// Checks that the entry moved here is the one that the scan saw at `path`, and returns what to remove.
-    fn judge(&self, path: &Path, lower: &FileStat, state: &LedgerState) -> Result<Own, Refusal> {
+    fn judge(&self, path: &Path, lower: &FileStat, state: &LedgerState) -> Result<Removable, Refusal> {
         let now = dirfd::stat(&self.parent, &self.name)?.ok_or(Refusal::Conflict)?;
         // The rename has set the change time, so compare the modification time.
         let is_it = |now: &FileStat| {
@@ -154,7 +154,7 @@ impl TemporaryEntry {
         }
         if kind(lower) != FileKind::Directory {
             let same = now.st_size == lower.st_size;
-            return if same { Ok(Own::of(&now, Removal::Entry)) } else { Err(Refusal::Conflict) };
+            return if same { Ok(Removable::new(&now, Removal::Entry)) } else { Err(Refusal::Conflict) };
         }
         let directory = openat(&self.parent, self.name.as_os_str(), DIRECTORY, Mode::empty())?;
         // Somebody may have replaced it.
@@ -162,18 +162,18 @@ impl TemporaryEntry {
             return Err(Refusal::Conflict);
         }
         judge_tree(&directory, path, state, 0)?;
-        Ok(Own::of(lower, Removal::Tree(directory)))
+        Ok(Removable::new(lower, Removal::Tree(directory)))
     }
 
     /// Removes the checked entry. Another program may add to a directory meanwhile, so every name in it is checked
     /// again.
-    fn remove(&self, judged: &Own, path: &Path, state: &mut LedgerState) -> Result<(), Refusal> {
-        let taking = RefCell::new(Taking::new(state));
-        let check = |parent: BorrowedFd<'_>, name: &OsStr, way: &Path| {
-            taking.borrow_mut().next((parent, name), &path.join(way))
+    fn remove(&self, judged: &Removable, path: &Path, state: &mut LedgerState) -> Result<(), Refusal> {
+        let unlinking = RefCell::new(Unlinking::new(state));
+        let check = |parent: BorrowedFd<'_>, name: &OsStr, relative: &Path| {
+            unlinking.borrow_mut().before_unlink((parent, name), &path.join(relative))
         };
         let removed = judged.remove(&self.parent, &self.name, &check);
-        taking.into_inner().took();
+        unlinking.into_inner().record_last();
         removed.map_err(|error| match error.raw_os_error() {
             Some(libc::ESTALE) => Refusal::Conflict,
             _ => error.into(),
@@ -200,7 +200,7 @@ pub(crate) fn remove(
     lower: &FileStat,
     state: &mut LedgerState,
 ) -> Result<(), Refusal> {
-    let away = TemporaryEntry::of(parent, name).map_err(|error| match error.raw_os_error() {
+    let away = TemporaryEntry::move_away(parent, name).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => Refusal::Conflict,
         _ => error.into(),
     })?;
@@ -213,7 +213,7 @@ pub(crate) fn remove(
 
 /// Checks that nothing below a directory was changed and nothing is mounted there.
 fn judge_tree(directory: &OwnedFd, path: &Path, state: &LedgerState, depth: u32) -> Result<(), Refusal> {
-    if depth == DEEPEST {
+    if depth == MAX_DEPTH {
         return Err(Errno::ENAMETOOLONG.into());
     }
     for name in names(directory)? {
@@ -243,7 +243,7 @@ fn conflict_if(which: Errno) -> impl Fn(Errno) -> Refusal {
 // An entry in the workspace that may be removed, known by its identity: its name may belong to another entry by now.
 
 /// The identity of an entry, and how to remove it.
-pub(crate) struct Own {
+pub(crate) struct Removable {
     identity: Identity,
     how: Removal,
 }
@@ -256,8 +256,8 @@ pub(crate) enum Removal {
     Tree(OwnedFd),
 }
 
-impl Own {
-    pub(crate) fn of(stat: &FileStat, how: Removal) -> Self {
+impl Removable {
+    pub(crate) fn new(stat: &FileStat, how: Removal) -> Self {
         Self { identity: Identity::of(stat), how }
     }
 
@@ -293,14 +293,14 @@ impl Own {
 // Removing a tree removes hard links one by one. That changes the file, which shows through its other links; it must
 // not count as a change by another program.
 
-pub(crate) struct Taking<'s> {
+pub(crate) struct Unlinking<'s> {
     state: &'s mut LedgerState,
     /// The file being unlinked, if it has other links. Only one is held: a tree may have more than the descriptor
     /// limit.
     last: Option<(OwnedFd, FileStat)>,
 }
 
-impl<'s> Taking<'s> {
+impl<'s> Unlinking<'s> {
     pub(crate) fn new(state: &'s mut LedgerState) -> Self {
         Self { state, last: None }
     }
@@ -309,8 +309,12 @@ impl<'s> Taking<'s> {
     ///
     /// # Errors
     /// `ESTALE` if another program has changed it or put it there.
-    pub(crate) fn next(&mut self, (parent, name): (BorrowedFd<'_>, &OsStr), path: &Path) -> io::Result<()> {
-        self.took();
+    pub(crate) fn before_unlink(
+        &mut self,
+        (parent, name): (BorrowedFd<'_>, &OsStr),
+        path: &Path,
+    ) -> io::Result<()> {
+        self.record_last();
         let Some(stat) = dirfd::stat(parent, name)? else { return Ok(()) };
         if self.state.is_newer(path, &stat) {
             return Err(Errno::ESTALE.into());
@@ -323,7 +327,7 @@ impl<'s> Taking<'s> {
     }
 
     /// Records that the last file was unlinked.
-    pub(crate) fn took(&mut self) {
+    pub(crate) fn record_last(&mut self) {
         if let Some((held, before)) = self.last.take()
             && let Ok(now) = fstat(&held)
         {

@@ -27,7 +27,7 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// `held` is open already.
-    pub(crate) fn of(path: &Path, held: OwnedFd, last: Mode) -> nix::Result<Self> {
+    pub(crate) fn new(path: &Path, held: OwnedFd, last: Mode) -> nix::Result<Self> {
         let open = mode_of(&fstat(&held)?);
         Ok(Self { path: path.to_owned(), held, last, open })
     }
@@ -53,7 +53,7 @@ pub(crate) struct FinalMode {
 }
 
 impl FinalMode {
-    pub(crate) fn of(opened: &Opened) -> nix::Result<Self> {
+    pub(crate) fn from_opened(opened: &Opened) -> nix::Result<Self> {
         let identity = Identity::of_held(&opened.held)?;
         Ok(Self { path: opened.path.clone(), identity, last: opened.last, open: opened.open })
     }
@@ -66,7 +66,7 @@ impl FinalMode {
     /// Sets the final mode, unless another directory has taken its place.
     pub(crate) fn close(self, workspace: OverlayTree<'_>, state: &mut LedgerState) {
         let Self { path, identity, last, open } = self;
-        if let Some(held) = workspace.same(&path, identity) {
+        if let Some(held) = workspace.open_if_same(&path, identity) {
             Opened { path, held, last, open }.close(state);
         }
     }
@@ -81,7 +81,7 @@ pub(crate) struct ParentDirectory {
 }
 
 impl ParentDirectory {
-    pub(crate) fn of(path: &Path, parent: &OwnedFd, state: &LedgerState) -> Result<Self, Refusal> {
+    pub(crate) fn new(path: &Path, parent: &OwnedFd, state: &LedgerState) -> Result<Self, Refusal> {
         let path = path.parent().unwrap_or(Path::new("")).to_owned();
         let is_known = !state.is_newer(&path, &fstat(parent)?);
         Ok(Self { path, held: parent.try_clone()?, is_known })
@@ -99,7 +99,7 @@ impl ParentDirectory {
 pub(crate) struct OtherNames(Option<(OwnedFd, FileStat)>);
 
 impl OtherNames {
-    pub(crate) fn of(found: &ChangedEntry, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
+    pub(crate) fn open(found: &ChangedEntry, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
         let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
         let lower = found.lower.as_ref().filter(has);
         let parent = OverlayTree { root: parent.as_fd() };

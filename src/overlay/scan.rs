@@ -16,7 +16,7 @@ use nix::sys::stat::FileStat;
 
 use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode};
 use crate::overlay::ledger::LedgerState;
-use crate::overlay::tree::{Closed, Looked, OverlayTree};
+use crate::overlay::tree::{Closed, OverlayTree, ReadableTree};
 use crate::overlay::{compare, tree};
 use crate::report::change::ChangeKind;
 use crate::sys::dirfd;
@@ -24,10 +24,10 @@ use crate::sys::entries::names;
 use crate::sys::inode::{FileKind, Identity, kind};
 
 /// The most bytes that the list of changes may take. Commands choose the paths, so the list could grow without limit.
-const MOST_BYTES: usize = 128 << 20;
+const MAX_BYTES: usize = 128 << 20;
 
 /// The deepest path that is scanned: each path is resolved from the root.
-const DEEPEST: usize = 200;
+const MAX_DEPTH: usize = 200;
 
 /// An entry that differs from the workspace.
 #[derive(Clone, Debug)]
@@ -66,8 +66,8 @@ impl Level {
 
 pub(crate) struct Scan<'s> {
     state: &'s LedgerState,
-    changed: &'s Looked<'s>,
-    below: &'s Looked<'s>,
+    changed: &'s ReadableTree<'s>,
+    below: &'s ReadableTree<'s>,
     lower: OverlayTree<'s>,
     found: Vec<ChangedEntry>,
     levels: Vec<Level>,
@@ -78,13 +78,13 @@ pub(crate) struct Scan<'s> {
 /// Everything that commands changed, sorted by path.
 ///
 /// # Errors
-/// `E2BIG` if the changes exceed [`MOST_BYTES`], and errors of reading directories.
+/// `E2BIG` if the changes exceed [`MAX_BYTES`], and errors of reading directories.
 pub(crate) fn scan(
     state: &mut LedgerState,
-    changed: &Looked<'_>,
-    below: &Looked<'_>,
+    changed: &ReadableTree<'_>,
+    below: &ReadableTree<'_>,
 ) -> io::Result<Vec<ChangedEntry>> {
-    let found = found_by(state, changed, below)?;
+    let found = changes(state, changed, below)?;
     for Closed { path, before, now } in below.close() {
         if !state.is_newer(&path, &before) {
             state.record(&path, Some(now), (None, false));
@@ -93,7 +93,11 @@ pub(crate) fn scan(
     Ok(found)
 }
 
-fn found_by(state: &LedgerState, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<ChangedEntry>> {
+fn changes(
+    state: &LedgerState,
+    changed: &ReadableTree<'_>,
+    below: &ReadableTree<'_>,
+) -> io::Result<Vec<ChangedEntry>> {
     let lower = below.tree;
     let root = Identity::of_held(lower.root)?;
     let top = Level { path: PathBuf::new(), lower: Some(root), is_opaque: false, conflict: false };
@@ -126,18 +130,18 @@ impl Scan<'_> {
             self.entry(path, upper, there, level)?;
         }
         if let Some(lower) = lower.filter(|_| level.is_opaque) {
-            self.left_out(level, &lower, &names)?;
+            self.deletions_in_opaque(level, &lower, &names)?;
         }
         Ok(())
     }
 
     /// Adds the deletions that an opaque directory implies: entries of the workspace that it does not contain.
-    fn left_out(&mut self, level: &Level, lower: &OwnedFd, listed: &[OsString]) -> io::Result<()> {
+    fn deletions_in_opaque(&mut self, level: &Level, lower: &OwnedFd, listed: &[OsString]) -> io::Result<()> {
         let lower = tree::open_for_listing(lower)?;
         for name in names(&lower)? {
             let path = level.path.join(&name);
             // In a directory that a commit made, only committed entries count.
-            let counts = !self.state.made(&level.path) || self.state.has(&path);
+            let counts = !self.state.made(&level.path) || self.state.is_committed(&path);
             if counts
                 && listed.binary_search(&name).is_err()
                 && let Some(there) = dirfd::stat(&lower, &name)?
@@ -166,7 +170,7 @@ impl Scan<'_> {
             Ok(false) => None,
             Err(error) => error.raw_os_error().map(Errno::from_raw),
         };
-        let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
+        let gone = lower.is_none() && self.lost_original(&path, &upper, level)?;
         let newer = self.is_newer(&path, lower.as_ref());
         let conflict = level.conflict || gone || newer;
         self.push(ChangedEntry { conflict, unreadable, ..found(path, Some(upper), lower, level) })
@@ -179,7 +183,7 @@ impl Scan<'_> {
         lower: Option<FileStat>,
         level: &Level,
     ) -> io::Result<()> {
-        if path.components().count() > DEEPEST {
+        if path.components().count() > MAX_DEPTH {
             return self.cannot_read(path, &Errno::ENAMETOOLONG.into());
         }
         let directory = match self.changed.list(path) {
@@ -210,7 +214,7 @@ impl Scan<'_> {
         }
         let level =
             Level { path: path.to_owned(), lower: below.as_ref().map(Identity::of), is_opaque, conflict };
-        self.take(level.bytes())?;
+        self.account(level.bytes())?;
         self.levels.push(level);
         Ok(())
     }
@@ -227,11 +231,11 @@ impl Scan<'_> {
 
     /// Whether a copied-up file has lost its original in the workspace. A command may have renamed it instead; it
     /// counts only if another program changed the containing directory.
-    fn was_there(&self, path: &Path, upper: &FileStat, level: &Level) -> io::Result<bool> {
+    fn lost_original(&self, path: &Path, upper: &FileStat, level: &Level) -> io::Result<bool> {
         if kind(upper) != FileKind::File || level.lower.is_none() {
             return Ok(false);
         }
-        let Some(parent) = self.below.was(&level.path)? else { return Ok(false) };
+        let Some(parent) = self.below.stat_before(&level.path)? else { return Ok(false) };
         if !self.state.is_newer(&level.path, &parent) {
             return Ok(false);
         }
@@ -247,9 +251,9 @@ impl Scan<'_> {
                     return Ok(false);
                 }
                 let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-                let (ours, theirs) = (self.changed.read(path)?, self.lower.open(path, flags)?);
-                Ok(compare::attributes(&ours)? == compare::attributes(&theirs)?
-                    && same_contents(&ours, &theirs, upper.st_size.unsigned_abs())?)
+                let (upper_file, lower_file) = (self.changed.read(path)?, self.lower.open(path, flags)?);
+                Ok(compare::attributes(&upper_file)? == compare::attributes(&lower_file)?
+                    && same_contents(&upper_file, &lower_file, upper.st_size.unsigned_abs())?)
             }
             FileKind::Link => {
                 let name = path.file_name().unwrap_or_default();
@@ -261,9 +265,9 @@ impl Scan<'_> {
         }
     }
 
-    fn same_attributes(&self, ours: &OwnedFd, path: &Path) -> io::Result<bool> {
+    fn same_attributes(&self, upper: &OwnedFd, path: &Path) -> io::Result<bool> {
         match self.lower.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
-            Ok(theirs) => Ok(compare::attributes(ours)? == compare::attributes(&theirs)?),
+            Ok(lower) => Ok(compare::attributes(upper)? == compare::attributes(&lower)?),
             // A command could not read them either.
             Err(Errno::EACCES) => Ok(true),
             Err(errno) => Err(errno.into()),
@@ -280,14 +284,14 @@ impl Scan<'_> {
     }
 
     fn push(&mut self, found: ChangedEntry) -> io::Result<()> {
-        self.take(size_of::<ChangedEntry>() + found.path.as_os_str().len())?;
+        self.account(size_of::<ChangedEntry>() + found.path.as_os_str().len())?;
         self.found.push(found);
         Ok(())
     }
 
-    fn take(&mut self, bytes: usize) -> io::Result<()> {
+    fn account(&mut self, bytes: usize) -> io::Result<()> {
         self.bytes += bytes;
-        if self.bytes > MOST_BYTES { Err(Errno::E2BIG.into()) } else { Ok(()) }
+        if self.bytes > MAX_BYTES { Err(Errno::E2BIG.into()) } else { Ok(()) }
     }
 }
 

@@ -45,9 +45,9 @@ impl OverlayTree<'_> {
     }
 
     /// Opens the directory at `path` if it still has that identity.
-    pub(crate) fn same(self, path: &Path, which: Identity) -> Option<OwnedFd> {
+    pub(crate) fn open_if_same(self, path: &Path, identity: Identity) -> Option<OwnedFd> {
         let held = self.open(path, DIRECTORY).ok()?;
-        (Identity::of_held(&held).ok()? == which).then_some(held)
+        (Identity::of_held(&held).ok()? == identity).then_some(held)
     }
 
     /// The state of `path`; `None` if it does not exist.
@@ -78,7 +78,7 @@ pub(crate) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
 /// A tree to read: the upper directory or the workspace. It opens up directories that the caller owns but cannot
 /// read, and restores their modes.
 #[derive(Debug)]
-pub(crate) struct Looked<'t> {
+pub(crate) struct ReadableTree<'t> {
     pub(crate) tree: OverlayTree<'t>,
     /// The directories that were opened up: their state before, and their mode while open.
     opened: RefCell<BTreeMap<PathBuf, (FileStat, Mode)>>,
@@ -91,8 +91,8 @@ pub(crate) struct Closed {
     pub(crate) now: FileStat,
 }
 
-impl<'t> Looked<'t> {
-    pub(crate) fn of(tree: OverlayTree<'t>) -> Self {
+impl<'t> ReadableTree<'t> {
+    pub(crate) fn new(tree: OverlayTree<'t>) -> Self {
         Self { tree, opened: RefCell::default() }
     }
 
@@ -125,7 +125,7 @@ impl<'t> Looked<'t> {
     }
 
     /// The state of `path`; for a directory that was opened up, its state before that.
-    pub(crate) fn was(&self, path: &Path) -> io::Result<Option<FileStat>> {
+    pub(crate) fn stat_before(&self, path: &Path) -> io::Result<Option<FileStat>> {
         match self.opened.borrow().get(path) {
             Some((before, _)) => Ok(Some(*before)),
             None => self.tree.stat(path),
@@ -143,7 +143,7 @@ impl<'t> Looked<'t> {
     /// another program has changed.
     pub(crate) fn close(&self) -> Vec<Closed> {
         let close = |(path, (before, open)): (PathBuf, (FileStat, Mode))| {
-            let held = self.tree.same(&path, Identity::of(&before))?;
+            let held = self.tree.open_if_same(&path, Identity::of(&before))?;
             if mode_of(&fstat(&held).ok()?) != open {
                 return None;
             }
@@ -174,7 +174,7 @@ impl<'t> Looked<'t> {
     }
 }
 
-impl Drop for Looked<'_> {
+impl Drop for ReadableTree<'_> {
     fn drop(&mut self) {
         self.close();
     }
