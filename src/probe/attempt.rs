@@ -36,7 +36,7 @@ pub(crate) struct Attempt {
 pub(crate) enum Operand {
     Nothing,
     /// A file granted read-only.
-    Shown,
+    ReadOnly,
     /// A file granted writable.
     Writable,
     /// A host file that is not granted.
@@ -60,7 +60,7 @@ pub(crate) enum Must {
 }
 
 /// The highest PID that may exist in a sandbox: init, the payload, and the processes that start it.
-const PROCESSES_INSIDE: u32 = 8;
+const MAX_PID_INSIDE: u32 = 8;
 
 /// Every attempt. Those that must succeed come first: if they fail, the others prove nothing.
 pub(crate) const ATTEMPTS: [Attempt; 12] = [
@@ -68,7 +68,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         name: "read_grant",
         what: "read a granted file",
         call: "read",
-        operand: Operand::Shown,
+        operand: Operand::ReadOnly,
         must: Must::Succeed,
         wall: Protection::Root,
     },
@@ -108,7 +108,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         name: "write_read_only",
         what: "write to a file granted read-only",
         call: "write",
-        operand: Operand::Shown,
+        operand: Operand::ReadOnly,
         must: Must::Fail(&[libc::EROFS, libc::EACCES]),
         wall: Protection::Root,
     },
@@ -167,14 +167,14 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
 
 impl Attempt {
     /// Why this attempt proves nothing under this policy; `None` if it does.
-    pub(crate) fn pointless(&self, policy: &Policy) -> Option<&'static str> {
+    pub(crate) fn skip_reason(&self, policy: &Policy) -> Option<&'static str> {
         if self.operand == Operand::Port && policy.effective_network() == NetworkMode::Host {
             return Some("the profile grants the host's network");
         }
         if self.name == "read_outside" && policy.profile.meaning().shows_host {
             return Some("the profile shows the host's files");
         }
-        if self.operand == Operand::Process && std::process::id() <= PROCESSES_INSIDE {
+        if self.operand == Operand::Process && std::process::id() <= MAX_PID_INSIDE {
             return Some("the probe's own PID may also exist in the sandbox");
         }
         None
@@ -184,7 +184,7 @@ impl Attempt {
     pub(crate) fn arguments(&self, stage: &Stage) -> Option<[String; 2]> {
         let operand = match self.operand {
             Operand::Nothing | Operand::SecretInStdin => String::new(),
-            Operand::Shown => SHOWN_AT.to_owned(),
+            Operand::ReadOnly => READ_ONLY_AT.to_owned(),
             Operand::Writable => WRITABLE_AT.to_owned(),
             Operand::Secret => stage.secret().into_os_string().into_string().ok()?,
             Operand::Port => stage.port()?.to_string(),
@@ -201,7 +201,7 @@ impl Attempt {
 /// The payload's path in the sandbox.
 pub(crate) const PAYLOAD_AT: &str = "/run/kennel-probe/payload";
 /// The path of the file granted read-only.
-pub(crate) const SHOWN_AT: &str = "/run/kennel-probe/shown";
+pub(crate) const READ_ONLY_AT: &str = "/run/kennel-probe/shown";
 /// The path of the file granted writable.
 pub(crate) const WRITABLE_AT: &str = "/run/kennel-probe/writable";
 
@@ -218,7 +218,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Creates the files and starts the servers.
-    pub(crate) fn set() -> io::Result<Self> {
+    pub(crate) fn create() -> io::Result<Self> {
         let directory = Directory::make()?;
         for name in ["workspace", "outside"] {
             DirBuilder::new().mode(0o700).create(directory.0.join(name))?;
@@ -245,7 +245,7 @@ impl Stage {
         let source = |name: &str| self.directory.0.join(name);
         [
             Mount::ReadOnly { source: source("payload"), target: Some(PAYLOAD_AT.into()) },
-            Mount::ReadOnly { source: source("shown"), target: Some(SHOWN_AT.into()) },
+            Mount::ReadOnly { source: source("shown"), target: Some(READ_ONLY_AT.into()) },
             Mount::ReadWrite { source: source("writable"), target: Some(WRITABLE_AT.into()) },
         ]
     }

@@ -4,7 +4,7 @@
 use crate::host::remedy::{DELEGATE, UNIFIED, container, remedy};
 use crate::host::{Host, OLDEST};
 use crate::probe::host::{CgroupFinding, Execution};
-use crate::probe::judge::{HINDRANCE, name};
+use crate::probe::judge::{CHECK_SECURITY_MODULES, name};
 use crate::probe::trials::{Answer, Trials};
 use crate::probe::{Area, Finding, Found};
 use crate::report::enforcement::Protection;
@@ -90,7 +90,8 @@ fn procfs(trials: &Trials) -> Finding {
     match &trials.start {
         Ok(_) => finding("each sandbox mounts a fresh procfs"),
         Err(refusal) if refusal.reason.starts_with("mount proc") => {
-            let remedy = if trials.covered.is_empty() { HINDRANCE.to_owned() } else { container() };
+            let remedy =
+                if trials.covered.is_empty() { CHECK_SECURITY_MODULES.to_owned() } else { container() };
             finding(&refusal.reason).negative(Found::Missing, remedy)
         }
         Err(_) if !trials.covered.is_empty() => {

@@ -49,16 +49,16 @@ pub(crate) enum Execution {
 /// Starts the helper from a memfd, and ends it at once.
 pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
     let sockets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
-    let Ok((ours, theirs)) = sockets else { return Execution::Unknown };
+    let Ok((own_end, child_end)) = sockets else { return Execution::Unknown };
     let refused = |error: std::io::Error| Execution::Refused(error.raw_os_error().unwrap_or_default());
     let image = match Image::sealed() {
         Ok(image) => image,
         // With vm.memfd_noexec=2 the kernel refuses to create an executable memfd.
         Err(error) => return refused(error),
     };
-    match birth::spawn_inside(image.as_fd(), theirs.as_fd(), options, Placement::Namespaces) {
-        Ok(born) => {
-            drop(Inside::child(ours, born.pidfd));
+    match birth::spawn_inside(image.as_fd(), child_end.as_fd(), options, Placement::Namespaces) {
+        Ok(child) => {
+            drop(Inside::child(own_end, child.pidfd));
             Execution::Works
         }
         Err(BirthError::Exec(error)) => refused(error),
@@ -68,7 +68,7 @@ pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
 
 /// Mounts an overlay in new namespaces, which end at once. `None` if that could not be tried.
 pub(crate) async fn mount_overlay() -> Option<Answer> {
-    try_overlay().await.ok().flatten().map(Answer::of)
+    try_overlay().await.ok().flatten().map(Answer::from_errno)
 }
 
 async fn try_overlay() -> Result<Option<i32>, Error> {

@@ -9,10 +9,10 @@ use crate::probe::{Area, Finding, Found, Probe, Verdict};
 use crate::report::enforcement::{Entry, Protection, State};
 
 /// The remedy when an active protection did not stop an attempt.
-const HOLE: &str = "run nothing untrusted on this host, and report it as SECURITY.md describes";
+const REPORT_HOLE: &str = "run nothing untrusted on this host, and report it as SECURITY.md describes";
 
 /// The remedy when something failed that should have worked.
-pub(crate) const HINDRANCE: &str =
+pub(crate) const CHECK_SECURITY_MODULES: &str =
     "look for a security module that refuses it (journalctl -k | grep -i denied)";
 
 /// Makes the findings and the verdict.
@@ -22,7 +22,7 @@ pub(crate) fn judge(host: &Host, trials: &Trials) -> Probe {
         Ok(enforcement) => {
             findings.extend(enforcement.protections().iter().map(|entry| protection(entry, trials)));
             let answers = ATTEMPTS.iter().zip(&trials.answers);
-            findings.extend(answers.map(|(attempt, answer)| answered(attempt, answer, trials)));
+            findings.extend(answers.map(|(attempt, answer)| attempt_finding(attempt, answer, trials)));
         }
         Err(refusal) => findings.extend(not_reached(refusal)),
     }
@@ -44,26 +44,26 @@ fn protection(entry: &Entry, trials: &Trials) -> Finding {
     match entry.state {
         _ if !entry.asked => finding.untested(),
         State::Enforced => finding.needed(),
-        State::Degraded => finding.needed().negative(Found::Degraded, mend(entry.name, trials)),
-        State::Off => finding.needed().negative(Found::Missing, mend(entry.name, trials)),
+        State::Degraded => finding.needed().negative(Found::Degraded, remedy_for(entry.name, trials)),
+        State::Off => finding.needed().negative(Found::Missing, remedy_for(entry.name, trials)),
     }
 }
 
 /// The remedy for a protection that the sandbox lacks.
-fn mend(protection: Protection, trials: &Trials) -> String {
+fn remedy_for(protection: Protection, trials: &Trials) -> String {
     let refusal = trials.refusals.iter().find(|refusal| refusal.protection == Some(protection));
     let said = refusal.and_then(|refusal| refusal.remedy.clone());
-    said.or_else(|| remedy(protection, libc::ENOSYS)).unwrap_or_else(|| HINDRANCE.to_owned())
+    said.or_else(|| remedy(protection, libc::ENOSYS)).unwrap_or_else(|| CHECK_SECURITY_MODULES.to_owned())
 }
 
 /// The finding for an attempt.
-fn answered(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Finding {
+fn attempt_finding(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Finding {
     let finding = |came: &str| {
         Finding::works(Area::Attempt, attempt.name, format!("{}: {came}", attempt.what)).needed()
     };
     // If the protection is known to be missing, give its remedy.
-    let else_mend = |otherwise: &str| {
-        if is_down(attempt.wall, trials) { mend(attempt.wall, trials) } else { otherwise.to_owned() }
+    let remedy_or = |otherwise: &str| {
+        if is_down(attempt.wall, trials) { remedy_for(attempt.wall, trials) } else { otherwise.to_owned() }
     };
     match (answer, attempt.must) {
         (Answer::Succeeded, Must::Succeed) => finding("done"),
@@ -71,17 +71,18 @@ fn answered(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Finding {
             finding(&format!("refused, {}", name(*errno)))
         }
         (Answer::Succeeded, Must::Fail(_)) => {
-            finding("not stopped").negative(Found::Missing, else_mend(HOLE))
+            finding("not stopped").negative(Found::Missing, remedy_or(REPORT_HOLE))
         }
         // Something else than the tested protection stopped it.
         (Answer::Refused(errno), Must::Fail(_)) => {
             let came = format!("failed in an unexpected way, {}", name(*errno));
-            finding(&came).negative(Found::Degraded, else_mend(HINDRANCE))
+            finding(&came).negative(Found::Degraded, remedy_or(CHECK_SECURITY_MODULES))
         }
-        (Answer::Refused(errno), Must::Succeed) => {
-            finding(&format!("refused, {}", name(*errno))).negative(Found::Missing, else_mend(HINDRANCE))
+        (Answer::Refused(errno), Must::Succeed) => finding(&format!("refused, {}", name(*errno)))
+            .negative(Found::Missing, remedy_or(CHECK_SECURITY_MODULES)),
+        (Answer::Failed(reason), _) => {
+            finding(reason).negative(Found::Missing, remedy_or(CHECK_SECURITY_MODULES))
         }
-        (Answer::Failed(reason), _) => finding(reason).negative(Found::Missing, else_mend(HINDRANCE)),
         (Answer::NotMade(reason), _) => Finding { needed: false, ..finding(reason).untested() },
     }
 }
@@ -95,7 +96,7 @@ fn is_down(wall: Protection, trials: &Trials) -> bool {
 fn not_reached(refusal: &StartRefusal) -> Vec<Finding> {
     let of = |name, detail: &str| Finding::works(Area::Protection, name, detail).needed();
     let refused = |name| {
-        let remedy = refusal.remedy.clone().unwrap_or_else(|| HINDRANCE.to_owned());
+        let remedy = refusal.remedy.clone().unwrap_or_else(|| CHECK_SECURITY_MODULES.to_owned());
         of(name, &refusal.reason).negative(Found::Missing, remedy)
     };
     let mut findings = Vec::new();

@@ -173,7 +173,7 @@ impl Probe {
 
     /// Like [`run`](Self::run), under a whole policy, except its workspace and the paths that depend on it.
     pub(crate) async fn under(mut policy: Policy) -> Result<Self, Error> {
-        let stage = Stage::set().map_err(Error::io("create the probe's files and sockets"))?;
+        let stage = Stage::create().map_err(Error::io("create the probe's files and sockets"))?;
         policy.workspace = stage.workspace();
         policy.cwd = None;
         policy.protect.retain(|path| path.is_relative());

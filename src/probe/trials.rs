@@ -18,7 +18,7 @@ use crate::session::sandbox::Sandbox;
 use crate::view::inputs;
 
 /// The time limit of an attempt. One takes about a millisecond, and some dozens in an emulated machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The answers of all trials.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    pub(crate) fn of(errno: i32) -> Self {
+    pub(crate) fn from_errno(errno: i32) -> Self {
         if errno == 0 { Self::Succeeded } else { Self::Refused(errno) }
     }
 }
@@ -86,9 +86,9 @@ impl Trials {
             Ok((answer, enforcement)) => {
                 answers.push(answer);
                 for next in rest {
-                    answers.push(follow(policy, stage, next).await);
+                    answers.push(later_attempt(policy, stage, next).await);
                 }
-                refusals = insist(policy, stage, &enforcement).await;
+                refusals = refusals_when_required(policy, stage, &enforcement).await;
                 Ok(enforcement)
             }
         };
@@ -117,7 +117,7 @@ async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(A
         _ => Stdio::null(),
     };
     let arguments = attempt.arguments(stage).unwrap_or_default();
-    command.args(arguments).env_clear().timeout(PATIENCE);
+    command.args(arguments).env_clear().timeout(TIMEOUT);
     let outcome = command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).status().await?;
     Ok((answer(&outcome), outcome.enforcement))
 }
@@ -125,14 +125,14 @@ async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(A
 /// The payload's exit status is the errno.
 fn answer(outcome: &Outcome) -> Answer {
     match (outcome.ended, outcome.status.code()) {
-        (Ended::Exited, Some(errno)) => Answer::of(errno),
+        (Ended::Exited, Some(errno)) => Answer::from_errno(errno),
         _ => Answer::Failed(format!("the payload ended with {}", outcome.status)),
     }
 }
 
 /// Makes a later attempt, unless it proves nothing here.
-async fn follow(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
-    if let Some(reason) = next.pointless(policy) {
+async fn later_attempt(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
+    if let Some(reason) = next.skip_reason(policy) {
         return Answer::NotMade(reason);
     }
     if next.arguments(stage).is_none() {
@@ -146,7 +146,11 @@ async fn follow(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
 
 /// For each missing protection, starts a sandbox under a policy that requires it. The error gives the cause and the
 /// remedy.
-async fn insist(policy: &Policy, stage: &Stage, enforcement: &Enforcement) -> Vec<StartRefusal> {
+async fn refusals_when_required(
+    policy: &Policy,
+    stage: &Stage,
+    enforcement: &Enforcement,
+) -> Vec<StartRefusal> {
     let off = enforcement.protections().iter().filter(|entry| entry.asked && entry.state == State::Off);
     let mut refusals = Vec::new();
     for entry in off {
