@@ -20,28 +20,28 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::serve::ClientEnvironment;
-use crate::serve::connection::{Connection, turn_away, turn_away_for_want};
+use crate::serve::connection::{Connection, turn_away, turn_away_for_shortage};
 use crate::serve::install::install;
 use crate::serve::place::SocketPlace;
-use crate::serve::serving::{LAST, NextStep, serve};
+use crate::serve::serving::{LINGER, NextStep, serve};
 use crate::session::Session;
 use crate::sys;
 use crate::sys::inode::Identity;
 use crate::sys::packet;
 
 /// The most connected clients that have not sent their request yet.
-const EARLY: usize = 128;
+const MAX_PENDING: usize = 128;
 
 /// How long to wait after accept(2) fails for lack of descriptors or memory.
-const EXHAUSTED: Duration = Duration::from_millis(20);
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often to check that the socket file still exists.
-const LOOKS: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Gives the session's name back on drop, also when the runtime ends and drops the accept loop.
-pub(crate) struct Leaving(pub(crate) Arc<SocketPlace>);
+pub(crate) struct NameGuard(pub(crate) Arc<SocketPlace>);
 
-impl Drop for Leaving {
+impl Drop for NameGuard {
     fn drop(&mut self) {
         self.0.leave();
     }
@@ -53,33 +53,33 @@ pub(crate) struct Acceptor {
     /// A spare descriptor. The loop closes it when it runs out of descriptors, so that it can accept a client and
     /// tell it why.
     pub(crate) spare: Mutex<Option<OwnedFd>>,
-    pub(crate) place: Leaving,
+    pub(crate) place: NameGuard,
     pub(crate) session: Session,
-    pub(crate) brings: ClientEnvironment,
-    pub(crate) welcome: AllowedPeer,
+    pub(crate) environment: ClientEnvironment,
+    pub(crate) allowed: AllowedPeer,
     pub(crate) stopped: watch::Sender<bool>,
 }
 
 impl Acceptor {
     /// Accepts clients until one of them ends the session or the session ends. Dropping the future kills the commands
     /// that run.
-    pub(crate) async fn keep(mut self) {
-        let early = Arc::new(Semaphore::new(EARLY));
+    pub(crate) async fn run(mut self) {
+        let pending = Arc::new(Semaphore::new(MAX_PENDING));
         let mut clients = JoinSet::new();
-        let mut looks = interval(LOOKS);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let last = {
             let session = self.session.clone();
             let mut closed = pin!(session.live().closed());
             loop {
                 tokio::select! {
-                    Some(wish) = clients.join_next() => if let Ok(NextStep::Stop(asker)) = wish { break asker },
+                    Some(next_step) = clients.join_next() => if let Ok(NextStep::Stop(asker)) = next_step { break asker },
                     () = &mut closed => break None,
-                    client = self.next(&early) => if let Some((connection, permit)) = client {
-                        clients.spawn(serve(connection, self.session.clone(), self.brings, permit));
+                    client = self.next(&pending) => if let Some((connection, permit)) = client {
+                        clients.spawn(serve(connection, self.session.clone(), self.environment, permit));
                     },
                     // New clients cannot connect any more and none is left. The owner can still use the session.
-                    _ = looks.tick() => if !self.is_found() && clients.is_empty() { return }
+                    _ = checks.tick() => if !self.restore_socket() && clients.is_empty() { return }
                 }
             }
         };
@@ -88,8 +88,8 @@ impl Acceptor {
         if last.is_none() {
             // The session ended and nothing runs any more. Give clients that wait for a command time to get their
             // answer.
-            let told = async { while clients.join_next().await.is_some() {} };
-            let _ = timeout(LAST, told).await;
+            let answered = async { while clients.join_next().await.is_some() {} };
+            let _ = timeout(LINGER, answered).await;
         }
         clients.shutdown().await;
         session.shutdown().await;
@@ -100,21 +100,21 @@ impl Acceptor {
     }
 
     /// Accepts the next client and checks it; `None` if it was turned away.
-    async fn next(&self, early: &Arc<Semaphore>) -> Option<(Connection, OwnedSemaphorePermit)> {
-        let permit = Arc::clone(early).acquire_owned().await.ok()?;
+    async fn next(&self, pending: &Arc<Semaphore>) -> Option<(Connection, OwnedSemaphorePermit)> {
+        let permit = Arc::clone(pending).acquire_owned().await.ok()?;
         let socket = match self.listener.async_io(Interest::READABLE, accept).await {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::warn!(%error, "could not accept a connection");
-                self.tell_one(&error);
-                tokio::time::sleep(EXHAUSTED).await;
+                self.refuse_one(&error);
+                tokio::time::sleep(SHORTAGE_PAUSE).await;
                 return None;
             }
         };
-        if let Err(reason) = self.welcome.check(socket.as_fd()) {
+        if let Err(reason) = self.allowed.check(socket.as_fd()) {
             tracing::warn!(%reason, "a client was turned away");
             match reason.shortage() {
-                Some(error) => turn_away_for_want(socket.as_fd(), "check the client", &error),
+                Some(error) => turn_away_for_shortage(socket.as_fd(), "check the client", &error),
                 None => turn_away(socket.as_fd(), &reason.to_string()),
             }
             return None;
@@ -126,7 +126,7 @@ impl Acceptor {
 impl Acceptor {
     /// Restores the socket and the client program if the socket was removed. Returns whether clients can find the
     /// session, or may be able to later.
-    fn is_found(&mut self) -> bool {
+    fn restore_socket(&mut self) -> bool {
         let listener = match self.place.0.open() {
             Ok(None) => return true,
             Ok(Some(listener)) => listener,
@@ -144,7 +144,7 @@ impl Acceptor {
     }
 
     /// Accepts one client only to tell it that descriptors have run out; otherwise it would wait forever.
-    fn tell_one(&self, error: &io::Error) {
+    fn refuse_one(&self, error: &io::Error) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         drop(spare.take());
         // The soft limit may now be below the number of open descriptors.
@@ -155,7 +155,7 @@ impl Acceptor {
             taken => taken,
         };
         if let Ok(socket) = taken {
-            turn_away_for_want(socket.as_fd(), "accept a connection", error);
+            turn_away_for_shortage(socket.as_fd(), "accept a connection", error);
         }
         *spare = self.listener.get_ref().try_clone().ok();
     }

@@ -25,7 +25,7 @@ use crate::sys::packet::Packet;
 const LONGEST: u32 = 8 << 20;
 
 /// A client's request: its first packet.
-pub(crate) enum First {
+pub(crate) enum Request {
     Call(Box<Call>),
     Stats,
     Stop,
@@ -43,9 +43,9 @@ pub(crate) struct Call {
     pub(crate) stdio: [OwnedFd; 3],
 }
 
-impl First {
+impl Request {
     /// Decodes a packet; `None` if it is malformed.
-    pub(crate) fn read(packet: Packet) -> Option<Self> {
+    pub(crate) fn decode(packet: Packet) -> Option<Self> {
         let mut cursor = Cursor::new(&packet.bytes);
         match Ask::take(&mut cursor)? {
             Ask::Inline { length } => {
@@ -74,7 +74,7 @@ fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
 }
 
 impl Call {
-    fn read(bytes: &[u8], stdio: [OwnedFd; 3]) -> Option<First> {
+    fn read(bytes: &[u8], stdio: [OwnedFd; 3]) -> Option<Request> {
         let client_wire::Call { manner, arguments, environment } = Field::take(&mut Cursor::new(bytes))?;
         let owned = |string: &CStr| OsStr::from_bytes(string.to_bytes()).to_owned();
         let call = Self {
@@ -89,16 +89,20 @@ impl Call {
         // A malformed list ends early.
         let is_whole =
             call.arguments.len() == arguments.count() && call.environment.len() == environment.count();
-        (is_whole && !call.arguments.is_empty()).then(|| First::Call(Box::new(call)))
+        (is_whole && !call.arguments.is_empty()).then(|| Request::Call(Box::new(call)))
     }
 
     /// Makes the command, without its standard descriptors.
-    pub(crate) fn command(&mut self, session: &Session, brings: ClientEnvironment) -> Result<Command, Error> {
+    pub(crate) fn command(
+        &mut self,
+        session: &Session,
+        environment: ClientEnvironment,
+    ) -> Result<Command, Error> {
         let mut arguments = std::mem::take(&mut self.arguments).into_iter();
         let mut command = session.command(arguments.next().unwrap_or_default());
         command.args(arguments);
-        if brings != ClientEnvironment::Nothing {
-            command.replace_environment(self.variables(session, brings));
+        if environment != ClientEnvironment::Nothing {
+            command.replace_environment(self.variables(session, environment));
         }
         if let Some(directory) = &self.directory {
             if !directory.is_absolute() {
@@ -121,16 +125,16 @@ impl Call {
 
     /// The command's variables. With `Variables`, those of the session, overridden by the client's as far as the
     /// policy allows; otherwise the client's alone.
-    fn variables(&mut self, session: &Session, brings: ClientEnvironment) -> Vec<(OsString, OsString)> {
+    fn variables(&mut self, session: &Session, environment: ClientEnvironment) -> Vec<(OsString, OsString)> {
         let compiled = session.compiled();
-        let mut variables: BTreeMap<_, _> = match brings {
+        let mut variables: BTreeMap<_, _> = match environment {
             ClientEnvironment::Variables => compiled.environment.0.iter().cloned().collect(),
             ClientEnvironment::Environment | ClientEnvironment::Nothing => BTreeMap::new(),
         };
         // If a name appears twice, the first one counts, as in getenv(3).
         for variable in self.environment.drain(..).rev() {
             if let Some((name, value)) = split(variable)
-                && (brings == ClientEnvironment::Environment || compiled.client_variables.allows(&name))
+                && (environment == ClientEnvironment::Environment || compiled.client_variables.allows(&name))
             {
                 variables.insert(name, value);
             }

@@ -31,7 +31,7 @@ use crate::sys::packet;
 use crate::sys::packet::{address, packet_socket};
 
 /// How long a session may take to accept a connection or to answer, in seconds.
-const PATIENCE: i64 = 5;
+const TIMEOUT: i64 = 5;
 
 /// A connection to a listening session, for one request: a command, a question or the end of the session.
 ///
@@ -85,7 +85,7 @@ impl Client {
     /// The name is invalid; no session of this user has it; the socket was removed and not restored; other users can
     /// write to the directory; or another user listens on the socket.
     pub fn connect(name: &str) -> Result<Self, Error> {
-        Self::connect_in(Directory::usual(), name)
+        Self::connect_in(Directory::default_path(), name)
     }
 
     /// Like [`connect`](Self::connect), in another directory.
@@ -122,7 +122,7 @@ impl Client {
     /// # Errors
     /// The socket directory cannot be read, or other users can write to it.
     pub fn sessions() -> Result<Vec<String>, Error> {
-        let Some(directory) = Directory::open(&Directory::usual())? else { return Ok(Vec::new()) };
+        let Some(directory) = Directory::open(&Directory::default_path())? else { return Ok(Vec::new()) };
         let names = names(&directory).map_err(ListenError::io("list", directory.path()))?;
         Ok(names.iter().map(Name::to_string).collect())
     }
@@ -144,7 +144,7 @@ impl Client {
     /// # Errors
     /// The session ends or does not answer.
     pub fn stats(self) -> Result<Stats, Error> {
-        self.be_patient()?;
+        self.limit_waits()?;
         self.ask(&Ask::Stats {}, &[])?;
         let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
         match Answer::take(&mut Cursor::new(&packet.bytes)) {
@@ -165,7 +165,7 @@ impl Client {
     /// The connection breaks, or the session has not read the request after five seconds because its program is
     /// stopped or busy.
     pub fn stop(self) -> Result<(), Error> {
-        self.be_patient()?;
+        self.limit_waits()?;
         self.ask(&Ask::Stop {}, &[])?;
         loop {
             match packet::receive(&self.socket, LONGEST_ANSWER) {
@@ -182,10 +182,10 @@ impl Client {
         }
     }
 
-    /// Limits the wait for each answer to [`PATIENCE`] from now on.
-    fn be_patient(&self) -> Result<(), Error> {
-        let patience = TimeVal::new(PATIENCE, 0);
-        setsockopt(&self.socket, ReceiveTimeout, &patience).map_err(|errno| self.failed(errno))
+    /// Limits the wait for each answer to [`TIMEOUT`] from now on.
+    fn limit_waits(&self) -> Result<(), Error> {
+        let timeout = TimeVal::new(TIMEOUT, 0);
+        setsockopt(&self.socket, ReceiveTimeout, &timeout).map_err(|errno| self.failed(errno))
     }
 
     /// Starts a command with these standard descriptors; [`next`](Self::next) returns its events. Dropping the client
@@ -211,7 +211,7 @@ impl Client {
             let [input, output, error] = stdio;
             self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
         };
-        heard(sent)
+        ignore_disconnect(sent)
     }
 
     /// Whether the session has not yet read everything that was sent, because its program is stopped or busy. A
@@ -226,7 +226,7 @@ impl Client {
     /// # Errors
     /// Errors of send(2).
     pub fn signal(&self, number: i32) -> Result<(), Error> {
-        heard(self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]))
+        ignore_disconnect(self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]))
     }
 
     /// Waits for the next event.
@@ -282,7 +282,7 @@ impl AsFd for Client {
 // Answers of a session that refuses a request.
 
 /// Ignores a send to a closed connection: the session's last answer is still to be read, and tells why it closed.
-pub(crate) fn heard(sent: Result<(), Error>) -> Result<(), Error> {
+pub(crate) fn ignore_disconnect(sent: Result<(), Error>) -> Result<(), Error> {
     match sent {
         Err(Error::Listen(ListenError::Io { source, .. })) if is_end(&source) => Ok(()),
         sent => sent,
@@ -305,10 +305,10 @@ fn is_end(error: &io::Error) -> bool {
 // Finding and connecting to sockets.
 
 /// How long to wait for a session to restore its removed socket. The session checks each second.
-const PUT_BACK: Duration = Duration::from_secs(3);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The pause between two attempts to connect.
-const AGAIN: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Connects to a session. If its socket was removed, waits until the session has restored it.
 ///
@@ -323,10 +323,10 @@ fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd,
         };
         match error.raw_os_error() {
             Some(libc::ENOENT) if is_held(directory, name) => {
-                if begun.elapsed() >= PUT_BACK {
+                if begun.elapsed() >= RESTORE_TIMEOUT {
                     return Err(ListenError::Unreachable { name: name.to_string() });
                 }
-                sleep(AGAIN);
+                sleep(RETRY_PAUSE);
             }
             Some(libc::ENOENT | libc::ECONNREFUSED) => {
                 return Err(ListenError::NotRunning { name: name.to_string() });
@@ -339,14 +339,14 @@ fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd,
 fn connect_once(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
     let socket = packet_socket(SockFlag::empty())?;
     // SO_SNDTIMEO also limits how long connect(2) waits for room in the backlog.
-    setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
+    setsockopt(&socket, SendTimeout, &TimeVal::new(TIMEOUT, 0))?;
     connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?)?;
     Ok(socket)
 }
 
 /// The names of sessions, from their sockets and locks. A removed socket leaves the lock.
 pub(crate) fn names(directory: &Directory) -> io::Result<BTreeSet<Name>> {
-    let name = |file: &OsStr| Name::of_socket(file.to_str()?).or_else(|| Name::of_lock(file.to_str()?));
+    let name = |file: &OsStr| Name::from_socket(file.to_str()?).or_else(|| Name::from_lock(file.to_str()?));
     let files = fs::read_dir(directory.own_path(""))?;
     files.map(|entry| Ok(name(&entry?.file_name()))).filter_map(io::Result::transpose).collect()
 }

@@ -34,7 +34,7 @@ impl Connection {
             Err(error) => {
                 let (socket, error) = error.into_parts();
                 tracing::warn!(%error, "could not watch a client's connection");
-                turn_away_for_want(socket.as_fd(), "wait for the client", &error);
+                turn_away_for_shortage(socket.as_fd(), "wait for the client", &error);
                 None
             }
         }
@@ -72,7 +72,7 @@ impl Connection {
             Ok(outcome) => (outcome.exit_code(), outcome.remarks()),
             Err(error) => (error.exit_code(), error.lines()),
         };
-        let message = fitting(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
+        let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
         let report = wants_report.then(|| report(result)).and_then(|report| {
             report.inspect_err(|error| tracing::warn!(%error, "could not write a report")).ok()
         });
@@ -82,7 +82,7 @@ impl Connection {
     }
 
     /// Waits until the client leaves, and discards what it sends.
-    pub(crate) async fn gone(&self) {
+    pub(crate) async fn wait_until_gone(&self) {
         while self.next().await.is_some() {}
     }
 
@@ -92,8 +92,8 @@ impl Connection {
     }
 
     /// Tells the client that this process lacks a resource.
-    pub(crate) fn want(&self, what: &str, error: &io::Error) {
-        want(self.socket.get_ref().as_fd(), what, error);
+    pub(crate) fn refuse_for_shortage(&self, what: &str, error: &io::Error) {
+        refuse_for_shortage(self.socket.get_ref().as_fd(), what, error);
     }
 }
 
@@ -105,13 +105,13 @@ pub(crate) fn turn_away(socket: BorrowedFd<'_>, reason: &str) {
 }
 
 /// Like [`turn_away`], for a lack of resources in this process.
-pub(crate) fn turn_away_for_want(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
+pub(crate) fn turn_away_for_shortage(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
     let _ = packet::receive(socket, LONGEST_ASK);
-    want(socket, what, error);
+    refuse_for_shortage(socket, what, error);
 }
 
 /// The message must say that the limit is that of the session's process, because the client has limits too.
-fn want(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
+fn refuse_for_shortage(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
     let reason = format!("{what}, in the session's process: {}", failure::words(error));
     refuse(socket, &reason, of_call(error));
 }
@@ -133,7 +133,7 @@ fn send(socket: BorrowedFd<'_>, answer: &Answer<'_>, descriptor: Option<Borrowed
 }
 
 /// Truncates the lines to what an answer can hold.
-fn fitting(mut lines: String) -> String {
+fn truncated(mut lines: String) -> String {
     let most = LONGEST_ANSWER - HEAD;
     if lines.len() > most {
         // Cut at a character boundary: a terminal may interpret a stray byte as a control code.

@@ -29,7 +29,7 @@ pub(crate) struct Directory {
 
 impl Directory {
     /// The default directory: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
-    pub(crate) fn usual() -> PathBuf {
+    pub(crate) fn default_path() -> PathBuf {
         runtime_directory(env::var_os("XDG_RUNTIME_DIR").as_deref(), geteuid().as_raw())
     }
 
@@ -190,12 +190,12 @@ impl Name {
     }
 
     /// The session name of a socket file.
-    pub(crate) fn of_socket(file: &str) -> Option<Self> {
+    pub(crate) fn from_socket(file: &str) -> Option<Self> {
         Self::new(file.strip_suffix(".sock")?).ok()
     }
 
     /// The session name of a lock file.
-    pub(crate) fn of_lock(file: &str) -> Option<Self> {
+    pub(crate) fn from_lock(file: &str) -> Option<Self> {
         Self::new(file.strip_suffix(".lock")?).ok()
     }
 
@@ -245,9 +245,9 @@ mod tests {
 
     #[test]
     fn the_name_of_a_socket_gives_its_session() {
-        assert_eq!(Name::of_socket("a.b.sock").expect("a socket").to_string(), "a.b");
+        assert_eq!(Name::from_socket("a.b.sock").expect("a socket").to_string(), "a.b");
         for file in ["a", "a.lock", ".sock", "kennel-exec", "..sock"] {
-            assert_eq!(Name::of_socket(file), None, "{file}");
+            assert_eq!(Name::from_socket(file), None, "{file}");
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::report::error::Error;
-use crate::serve::accept::{Acceptor, AllowedPeer, Leaving};
+use crate::serve::accept::{Acceptor, AllowedPeer, NameGuard};
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::SocketPlace;
 use crate::session::Session;
@@ -72,7 +72,7 @@ impl Session {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub fn listen(&self, name: &str) -> Result<Listening, Error> {
-        self.listen_in(Directory::usual(), name)
+        self.listen_in(Directory::default_path(), name)
     }
 
     /// Like [`listen`](Self::listen), in another directory. It is created if it does not exist, but its parents are
@@ -91,7 +91,7 @@ impl Session {
         &self,
         directory: &Path,
         name: &str,
-        brings: ClientEnvironment,
+        environment: ClientEnvironment,
     ) -> Result<Listening, Error> {
         let name = Name::new(name)?;
         let directory = Directory::make(directory)?;
@@ -99,19 +99,19 @@ impl Session {
         let place = Arc::new(SocketPlace::take(directory, name)?);
         let listener = place.open()?.ok_or(Error::SessionEnded)?;
         let client = install::install(place.directory())?;
-        let welcome = AllowedPeer::ours().map_err(Error::io("look up this process's user namespace"))?;
+        let allowed = AllowedPeer::ours().map_err(Error::io("look up this process's user namespace"))?;
         let (stopper, stopped) = watch::channel(false);
         let spare = listener.get_ref().try_clone().map_err(Error::io("open a spare descriptor"))?;
-        let door = Acceptor {
+        let acceptor = Acceptor {
             listener,
             spare: Mutex::new(Some(spare)),
-            place: Leaving(Arc::clone(&place)),
+            place: NameGuard(Arc::clone(&place)),
             session: self.clone(),
-            brings,
-            welcome,
+            environment,
+            allowed,
             stopped: stopper,
         };
-        let task = tokio::spawn(door.keep()).abort_handle();
+        let task = tokio::spawn(acceptor.run()).abort_handle();
         Ok(Listening { place, client, task, stopped })
     }
 }

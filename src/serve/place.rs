@@ -166,7 +166,7 @@ pub(crate) fn sweep(directory: &Path) -> Result<(), ListenError> {
     // List through the descriptor: it is the directory that was checked.
     for entry in fs::read_dir(opened.own_path("")).map_err(unread())? {
         let file = entry.map_err(unread())?.file_name();
-        let Some(name) = file.to_str().and_then(Name::of_lock) else { continue };
+        let Some(name) = file.to_str().and_then(Name::from_lock) else { continue };
         // Taking the lock gives the right to remove the files; dropping the place then gives the name back.
         let taken = Directory::make(directory).and_then(|directory| SocketPlace::take(directory, name));
         let cleaned = taken.and_then(|place| place.clean());

@@ -19,16 +19,16 @@ use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::shortage::is_shortage;
 use crate::serve::ClientEnvironment;
-use crate::serve::call::{Call, First};
+use crate::serve::call::{Call, Request};
 use crate::serve::connection::Connection;
 use crate::session::Session;
 use crate::sys::packet::Packet;
 
 /// How long a client may take to send its request.
-const FIRST: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a client may take to disconnect after the last answer.
-pub(crate) const LAST: Duration = Duration::from_secs(2);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// Whether a signal's purpose is to end the process.
 fn is_ending(number: i32) -> bool {
@@ -47,35 +47,35 @@ pub(crate) enum NextStep {
 pub(crate) async fn serve(
     connection: Connection,
     session: Session,
-    brings: ClientEnvironment,
+    environment: ClientEnvironment,
     permit: OwnedSemaphorePermit,
 ) -> NextStep {
-    let packet = match timeout(FIRST, connection.first()).await {
+    let packet = match timeout(REQUEST_TIMEOUT, connection.first()).await {
         Ok(Ok(packet)) if !packet.bytes.is_empty() => packet,
         Ok(Err(error)) if error.raw_os_error().is_some_and(is_shortage) => {
             drop(permit);
-            connection.want("receive what the client sends", &error);
-            let _ = timeout(LAST, connection.gone()).await;
+            connection.refuse_for_shortage("receive what the client sends", &error);
+            let _ = timeout(LINGER, connection.wait_until_gone()).await;
             return NextStep::Nothing;
         }
         _ => return NextStep::Nothing,
     };
     drop(permit);
-    let wish = match First::read(packet) {
-        Some(First::Call(call)) => run(&connection, &session, brings, *call).await,
-        Some(First::Stats) => {
+    let next_step = match Request::decode(packet) {
+        Some(Request::Call(call)) => run(&connection, &session, environment, *call).await,
+        Some(Request::Stats) => {
             stats(&connection, &session);
             NextStep::Nothing
         }
-        Some(First::Stop) => return NextStep::Stop(Some(connection)),
+        Some(Request::Stop) => return NextStep::Stop(Some(connection)),
         None => {
             connection.refuse("the request is malformed, or from another version of Kennel");
             NextStep::Nothing
         }
     };
     // Read signals that cross the answer: closing a socket with unread data makes the kernel discard the answer.
-    let _ = timeout(LAST, connection.gone()).await;
-    wish
+    let _ = timeout(LINGER, connection.wait_until_gone()).await;
+    next_step
 }
 
 fn stats(connection: &Connection, session: &Session) {
@@ -93,12 +93,12 @@ fn stats(connection: &Connection, session: &Session) {
 async fn run(
     connection: &Connection,
     session: &Session,
-    brings: ClientEnvironment,
+    environment: ClientEnvironment,
     mut call: Call,
 ) -> NextStep {
     let wants_report = call.wants_report;
-    let result = match call.command(session, brings) {
-        Ok(command) => to_its_end(connection, session, call, command).await,
+    let result = match call.command(session, environment) {
+        Ok(command) => run_to_end(connection, session, call, command).await,
         Err(error) => Some(Err(error)),
     };
     // `None`: the client has left, and the command was killed.
@@ -112,7 +112,7 @@ async fn run(
 }
 
 /// Runs the command; `None` if the client leaves meanwhile.
-async fn to_its_end(
+async fn run_to_end(
     connection: &Connection,
     session: &Session,
     call: Call,
@@ -134,7 +134,7 @@ async fn to_its_end(
     if let Ok(outcome) = &mut result {
         let was_passed = |number| is_ending(number) && passed.contains(&number);
         let is_ended = outcome.status.signal().is_some_and(was_passed);
-        copying.finish(outcome, unwanted(connection, is_ended)).await;
+        copying.finish(outcome, output_unwanted(connection, is_ended)).await;
     }
     Some(result)
 }
@@ -169,7 +169,7 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
 
 /// Waits until the client needs no more output: it leaves, or it sends a signal that ends commands. Returns at once
 /// if such a signal has ended the command.
-async fn unwanted(connection: &Connection, is_ended: bool) {
+async fn output_unwanted(connection: &Connection, is_ended: bool) {
     if is_ended {
         return;
     }
