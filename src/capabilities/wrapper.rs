@@ -239,7 +239,7 @@ impl Wrapper {
         let directory = match &self.directory {
             Some(directory) => directory.clone(),
             None => {
-                let above = Directory::usual();
+                let above = Directory::default_path();
                 Directory::make(&above)?;
                 above.join(DIRECTORY)
             }

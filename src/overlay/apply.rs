@@ -1,5 +1,7 @@
-//! Applying changes to the workspace, one after the other, parents first, deletions last. What is refused keeps no other
-//! from being applied, but what lies in it, and deletions: what is deleted may be what was moved there.
+//! Applies changes to the workspace one by one: parents first, deletions last.
+//!
+//! A refused change stops only the changes below it, and all deletions: a deleted file may be the source of a move
+//! whose target was refused.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -15,8 +17,8 @@ use crate::overlay::ledger::{Ledger, LedgerState};
 use crate::overlay::place;
 use crate::overlay::record::{FinalMode, Opened, OtherNames, ParentDirectory};
 use crate::overlay::scan::ChangedEntry;
-use crate::overlay::tree::{Looked, OverlayTree, is_closed};
-use crate::protect::commit_rule::ChangedKind;
+use crate::overlay::tree::{OverlayTree, ReadableTree, is_closed};
+use crate::protect::never::NewKind;
 use crate::protect::recheck;
 use crate::report::change::{Change, ChangeKind, Committed, Refusal};
 use crate::sys::dirfd;
@@ -25,31 +27,31 @@ use crate::sys::inode::{FileKind, Identity, kind};
 
 pub(crate) struct Commit<'c> {
     ledger: &'c Ledger,
-    pub(crate) changed: &'c Looked<'c>,
+    pub(crate) changed: &'c ReadableTree<'c>,
     pub(crate) workspace: OverlayTree<'c>,
-    /// Whether `.git` was not there.
+    /// Whether the workspace had no `.git` when the commit began.
     is_new: bool,
-    /// What is deleted when all else is done, by path.
+    /// Deletions, applied after everything else; sorted by path.
     deletions: &'c [ChangedEntry],
-    /// Modes that directories get once everything in them is done.
+    /// Open directories, and the modes they get once everything in them is done.
     pub(crate) modes: Vec<Opened>,
-    /// Modes that directories get last of all, the deepest first.
-    last_modes: Vec<FinalMode>,
-    /// Directories that this commit made, by what they are.
+    /// Modes that directories get at the very end, deepest first.
+    final_modes: Vec<FinalMode>,
+    /// Directories that this commit made.
     pub(crate) made: HashMap<PathBuf, Identity>,
 }
 
-/// Applies what was found, in the order of its paths.
+/// Applies the changes in `found`, in path order.
 pub(crate) fn commit(
     ledger: &Ledger,
     state: &mut LedgerState,
-    changed: &Looked<'_>,
+    changed: &ReadableTree<'_>,
     found: Vec<ChangedEntry>,
 ) -> Committed {
     let workspace = ledger.workspace();
     let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
-    // What a command moved is a deletion and an addition: nothing goes before all that can come has come.
-    let (puts, deletions): (Vec<_>, Vec<_>) =
+    // A move appears as a deletion and an addition: delete only after all additions are done.
+    let (additions, deletions): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|found| found.upper.is_some() || found.unreadable.is_some());
     let mut commit = Commit {
         ledger,
@@ -58,21 +60,20 @@ pub(crate) fn commit(
         is_new,
         deletions: &deletions,
         modes: Vec::new(),
-        last_modes: Vec::new(),
+        final_modes: Vec::new(),
         made: HashMap::new(),
     };
     let mut done = Committed::default();
-    let failed = commit.puts(puts, state, &mut done);
+    let failed = commit.apply_additions(additions, state, &mut done);
     for found in &deletions {
-        let applied = commit.deletion(found, failed, state);
+        let applied = commit.delete(found, failed, state);
         done.add(found, applied);
     }
     commit.finish(state);
-    let obeyed = |change: &&Change| {
-        ledger.never().iter().any(|never| never.is_new_configuration(&change.path, is_new))
-    };
-    let told = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(obeyed);
-    done.denials = told
+    let is_watched =
+        |change: &&Change| ledger.never().iter().any(|never| never.lets_pass(&change.path, is_new));
+    let watched = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(is_watched);
+    done.denials = watched
         .map(|change| recheck::denial(&ledger.path().join(&change.path), &crate::protect::place::Done::Kept))
         .collect();
     done.applied.sort_by(|one, other| one.path.cmp(&other.path));
@@ -91,33 +92,33 @@ impl Committed {
 }
 
 impl Commit<'_> {
-    /// Applies all but deletions; answers why there shall be none of these, if so: that something has failed, or that
-    /// something is left that may be what was moved from there.
-    fn puts(
+    /// Applies everything except deletions. Returns why deletions must not run, if so: a change failed, or a refused
+    /// change may be the target of a move.
+    fn apply_additions(
         &mut self,
-        puts: Vec<ChangedEntry>,
+        additions: Vec<ChangedEntry>,
         state: &mut LedgerState,
         done: &mut Committed,
     ) -> Option<Refusal> {
         let (mut failed, mut withheld) = (None, None);
-        // The last directory that was not made, and why.
-        let mut without: Option<(PathBuf, Refusal)> = None;
-        for found in puts {
-            let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
-            let (is_above, applied) = match above {
+        // The last directory that could not be made, and why.
+        let mut not_made: Option<(PathBuf, Refusal)> = None;
+        for found in additions {
+            let above = not_made.as_ref().filter(|(above, _)| found.path.starts_with(above));
+            let (is_below_refused, applied) = match above {
                 Some((_, refusal)) => (true, Err(*refusal)),
-                None => (false, self.one(&found, state)),
+                None => (false, self.apply(&found, state)),
             };
             if let Err(refusal) = applied {
-                let is_there = found.lower.as_ref().is_some_and(|lower| kind(lower) == FileKind::Directory);
+                let exists = found.lower.as_ref().is_some_and(|lower| kind(lower) == FileKind::Directory);
                 if matches!(refusal, Refusal::Failed(_)) {
                     failed = failed.or(Some(refusal));
-                } else if refusal != Refusal::Unsupported && !(is_there && found.file == FileKind::Directory)
-                {
+                } else if refusal != Refusal::Unsupported && !(exists && found.file == FileKind::Directory) {
                     withheld = Some(Refusal::Withheld);
                 }
-                if !is_above && !is_there && found.file == FileKind::Directory && found.upper.is_some() {
-                    without = Some((found.path.clone(), refusal));
+                if !is_below_refused && !exists && found.file == FileKind::Directory && found.upper.is_some()
+                {
+                    not_made = Some((found.path.clone(), refusal));
                 }
             }
             done.add(&found, applied);
@@ -125,8 +126,8 @@ impl Commit<'_> {
         failed.or(withheld)
     }
 
-    /// What would be refused anyway says why; what would not, that something else has failed.
-    fn deletion(
+    /// Reports the deletion's own refusal if it has one, else the earlier failure.
+    fn delete(
         &mut self,
         found: &ChangedEntry,
         failed: Option<Refusal>,
@@ -134,11 +135,11 @@ impl Commit<'_> {
     ) -> Result<(), Refusal> {
         match failed {
             Some(refusal) => self.check(found, state).and(Err(refusal)),
-            None => self.one(found, state),
+            None => self.apply(found, state),
         }
     }
 
-    /// Whether it may be applied.
+    /// Checks that the change may be applied.
     fn check(&self, found: &ChangedEntry, state: &LedgerState) -> Result<(), Refusal> {
         let path = &*found.path;
         if let Some(errno) = found.unreadable {
@@ -153,26 +154,26 @@ impl Commit<'_> {
         Ok(())
     }
 
-    fn one(&mut self, found: &ChangedEntry, state: &mut LedgerState) -> Result<(), Refusal> {
+    fn apply(&mut self, found: &ChangedEntry, state: &mut LedgerState) -> Result<(), Refusal> {
         let path = &*found.path;
-        self.leave(path, state);
+        self.close_finished(path, state);
         match self.check(found, state) {
             Err(Refusal::Failed(libc::EACCES)) if found.unreadable.is_none() => {
-                self.open_way(path)?;
+                self.open_ancestors(path)?;
                 self.check(found, state)?;
             }
             checked => checked?,
         }
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(found)?;
-        let above = ParentDirectory::of(path, &parent, state)?;
-        let applied = self.change(found, (parent, name), above.held.as_fd(), state);
-        // What was refused has changed it too: it was moved there and back.
+        let above = ParentDirectory::new(path, &parent, state)?;
+        let applied = self.put_or_remove(found, (parent, name), above.held.as_fd(), state);
+        // A refused change also touches the parent: the entry was moved away and back.
         above.record(state)?;
         applied
     }
 
-    fn change(
+    fn put_or_remove(
         &mut self,
         found: &ChangedEntry,
         (parent, name): (OwnedFd, &OsStr),
@@ -181,7 +182,7 @@ impl Commit<'_> {
     ) -> Result<(), Refusal> {
         let path = &*found.path;
         let lower = found.lower.as_ref();
-        let others = OtherNames::of(found, &parent, name)?;
+        let others = OtherNames::open(found, &parent, name)?;
         let Some(upper) = &found.upper else {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
@@ -193,7 +194,7 @@ impl Commit<'_> {
         match found.file {
             FileKind::File => {
                 let copy = self.file(path, upper, lower, parent)?;
-                // To copy it may have taken long.
+                // Copying may take long: check again.
                 self.check(found, state)?;
                 copy.put(name, path, lower, state)?;
             }
@@ -211,30 +212,32 @@ impl Commit<'_> {
         others.record(state)
     }
 
-    /// Opens directories up on the way to `path` that are closed to the caller, and his.
-    fn open_way(&mut self, path: &Path) -> Result<(), Refusal> {
-        let mut way: Vec<&Path> = path.ancestors().skip(1).collect();
-        way.reverse();
-        for path in way {
+    /// Opens up the directories above `path` that the caller owns but cannot search.
+    fn open_ancestors(&mut self, path: &Path) -> Result<(), Refusal> {
+        let mut ancestors: Vec<&Path> = path.ancestors().skip(1).collect();
+        ancestors.reverse();
+        for path in ancestors {
             let Some(held) = self.workspace.directory(path)? else { return Ok(()) };
             self.open_up(path, &held, AccessFlags::X_OK)?;
         }
         Ok(())
     }
 
-    /// Opens a directory up, unless it is open for what is `wanted`.
+    /// Adds owner permissions to a directory, unless the caller already has `wanted` access.
     fn open_up(&mut self, path: &Path, directory: &OwnedFd, wanted: AccessFlags) -> Result<(), Refusal> {
         if is_closed(directory, wanted) {
-            // Held first: who could not close it again may not open it.
+            // Duplicate the descriptor first: without it, the mode could not be restored.
             let held = directory.try_clone()?;
             let last = mode_of(&open_up(&held)?);
-            self.modes.push(Opened::of(path, held, last)?);
+            self.modes.push(Opened::new(path, held, last)?);
         }
         Ok(())
     }
 
-    /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
-    /// is it here. It is the one that was looked at, or that we made: another one may be anybody's.
+    /// Opens the parent directory of `found`. If the parent is not writable, the command opened it up to write there,
+    /// so this does too.
+    /// The parent must be the directory that the scan saw or that this commit made; anybody could have put another
+    /// one there.
     fn parent(&mut self, found: &ChangedEntry) -> Result<OwnedFd, Refusal> {
         let parent = self.workspace.parent(&found.path)?;
         let path = found.path.parent().unwrap_or(Path::new(""));
@@ -245,7 +248,7 @@ impl Commit<'_> {
         Ok(parent)
     }
 
-    /// Whether nobody has changed the workspace there since it was looked at.
+    /// Whether the workspace entry is still as the scan saw it.
     fn is_as_it_was(&self, found: &ChangedEntry, state: &LedgerState) -> io::Result<bool> {
         let now = self.workspace.stat(&found.path)?;
         Ok(match (&now, &found.lower) {
@@ -259,30 +262,31 @@ impl Commit<'_> {
         })
     }
 
-    /// Gives the directories their modes that are done with before `next`, so that no more are held than lie in each
-    /// other. In one that is closed by that something may be deleted later: it is opened up again then. Where nobody could
-    /// even look for what is deleted, it stays open until that is gone.
-    fn leave(&mut self, next: &Path, state: &mut LedgerState) {
+    /// Sets the final modes of directories that the commit has left before it goes on to `next`, so it holds only the
+    /// ancestors of `next` open.
+    /// A directory with deletions still to come is opened up again later. If its final mode denies search (`x`), it
+    /// stays open until the deletions are done, because they could not be looked up.
+    fn close_finished(&mut self, next: &Path, state: &mut LedgerState) {
         while let Some(opened) = self.modes.pop_if(|opened| !next.starts_with(&opened.path)) {
-            match FinalMode::of(&opened) {
-                Ok(parting) if parting.closes() && self.deletes_in(&opened.path) => {
-                    self.last_modes.push(parting)
+            match FinalMode::from_opened(&opened) {
+                Ok(final_mode) if final_mode.closes() && self.deletes_in(&opened.path) => {
+                    self.final_modes.push(final_mode)
                 }
                 _ => opened.close(state),
             }
         }
     }
 
-    /// Whether something is to be deleted in a directory.
+    /// Whether a deletion lies below `directory`.
     fn deletes_in(&self, directory: &Path) -> bool {
         let before = self.deletions.partition_point(|found| *found.path < *directory);
         self.deletions.get(before).is_some_and(|found| found.path.starts_with(directory))
     }
 
     fn finish(&mut self, state: &mut LedgerState) {
-        // By their paths, which lead through what is held.
-        for parting in self.last_modes.drain(..) {
-            parting.close(self.workspace, state);
+        // These are found by path, through directories that are still open.
+        for final_mode in self.final_modes.drain(..) {
+            final_mode.close(self.workspace, state);
         }
         for opened in self.modes.drain(..).rev() {
             opened.close(state);

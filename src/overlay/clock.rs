@@ -1,4 +1,4 @@
-//! The clock that files are stamped by: it ticks, and some file systems keep less of it than it has.
+//! The clock that the kernel stamps files with: it advances in ticks, and some file systems store coarser times.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -9,31 +9,32 @@ use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
 use nix::time::{ClockId, clock_gettime};
 
-/// A time as files have it: seconds and nanoseconds.
+/// A file time: seconds and nanoseconds.
 pub(crate) type Stamp = (i64, i64);
 
-/// How long the clock of files is waited for. It ticks a hundred times a second, or more often.
+/// How long to wait for the file clock. It ticks at least a hundred times a second.
 const TICK: Duration = Duration::from_millis(1);
-const MOST_TICKS: u32 = 50;
+const MAX_TICKS: u32 = 50;
 
-/// File systems that keep nanoseconds.
+/// File systems that store nanoseconds.
 const FINE: [FsType; 3] = [TMPFS_MAGIC, BTRFS_SUPER_MAGIC, XFS_SUPER_MAGIC];
 
-/// How many directories above tell what times a file system keeps.
-const MOST_ABOVE: usize = 16;
+/// How many parent directories `is_coarse` looks at.
+const MAX_PARENTS: usize = 16;
 
-/// What times of files are rounded to at most, in seconds.
-const COARSEST: i64 = 2;
+/// The coarsest rounding of file times, in seconds.
+const MAX_ROUNDING: i64 = 2;
 
-/// Whether the file system of a directory keeps no more than seconds, as far as can be seen: its change time tells, which
-/// nobody sets as he likes. By chance that is a whole second too; then the kind of file system tells, and those of the
-/// directories above.
+/// Whether the file system of a directory appears to store whole seconds only.
+///
+/// It looks at the change time, which no program can set. That can be a whole second by chance, so it also looks at
+/// the type of the file system and at the parent directories.
 pub(crate) fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
     if FINE.contains(&fstatfs(directory)?.filesystem_type()) {
         return Ok(false);
     }
     let mut directory = directory.try_clone()?;
-    for _ in 0..MOST_ABOVE {
+    for _ in 0..MAX_PARENTS {
         let stat = fstat(&directory)?;
         if stat.st_ctime_nsec != 0 {
             return Ok(false);
@@ -49,7 +50,7 @@ pub(crate) fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
     Ok(true)
 }
 
-/// What the clock of files says, once that is later than `begun`.
+/// The file clock's time, once it is later than `begun`.
 fn later_than(begun: Stamp) -> Option<Stamp> {
     let now = read(ClockId::CLOCK_REALTIME_COARSE);
     (now > begun).then_some(now)
@@ -59,11 +60,10 @@ fn read(clock: ClockId) -> Stamp {
     clock_gettime(clock).map(|time| (time.tv_sec(), time.tv_nsec())).unwrap_or_default()
 }
 
-/// A time of the clock that files are stamped by, which ticks, such that whatever was changed before this call has an
-/// earlier one.
+/// Waits for a tick and returns the new time: everything changed before this call has an earlier time.
 pub(crate) async fn now_of_files() -> Stamp {
     let begun = read(ClockId::CLOCK_REALTIME);
-    for _ in 0..MOST_TICKS {
+    for _ in 0..MAX_TICKS {
         if let Some(now) = later_than(begun) {
             return now;
         }
@@ -72,10 +72,10 @@ pub(crate) async fn now_of_files() -> Stamp {
     begun
 }
 
-/// Waits until that clock has gone on: what is changed after this call has a later time than what was changed before.
+/// Waits for a tick: what changes after this call has a later time than what changed before it.
 pub(crate) fn wait_for_tick() {
     let begun = read(ClockId::CLOCK_REALTIME);
-    for _ in 0..MOST_TICKS {
+    for _ in 0..MAX_TICKS {
         if later_than(begun).is_some() {
             return;
         }
@@ -83,11 +83,13 @@ pub(crate) fn wait_for_tick() {
     }
 }
 
-/// Whether something that was changed at that time may have been changed `since`. File systems that keep no more than
-/// seconds (ext4 with small inodes), or every other one (FAT), round down: rather a conflict too many. On others a whole
-/// second is one; where the clock goes in ticks of 4 ms and nothing finer, every 250th change is at one.
+/// Whether something with this change time may have changed at or after `since`.
+///
+/// File systems that store whole seconds (ext4 with small inodes) or every second one (FAT) round down, so this
+/// prefers a false conflict. On other file systems a whole second is taken as exact: with 4 ms ticks, every 250th
+/// change has one.
 pub(crate) fn is_since(since: Stamp, (seconds, nanos): Stamp, is_coarse: bool) -> bool {
-    if is_coarse && nanos == 0 { seconds >= since.0 - COARSEST } else { (seconds, nanos) >= since }
+    if is_coarse && nanos == 0 { seconds >= since.0 - MAX_ROUNDING } else { (seconds, nanos) >= since }
 }
 
 pub(crate) fn changed(stat: &FileStat) -> Stamp {
@@ -103,14 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_that_were_rounded_are_rather_a_conflict() {
+    fn a_rounded_time_counts_as_a_conflict() {
         let since = (100, 500);
         for (changed, expected) in [
             ((100, 499), false),
             ((100, 500), true),
             ((101, 1), true),
             ((99, 999_999_999), false),
-            // 100.9 in whole seconds, and in every other one.
+            // 100.9 rounded down to one second, and to two.
             ((100, 0), true),
             ((98, 0), true),
             ((97, 0), false),

@@ -1,4 +1,4 @@
-//! Whether two files are the same: contents, modes, attributes.
+//! Compares two files: contents, modes, attributes.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,13 +14,13 @@ use xattr::FileExt as _;
 
 use crate::sys::inode::{FileKind, kind};
 
-/// Bits of a mode that are carried over; the others would make a file more than a file. The sticky bit of a directory
-/// keeps users from deleting each other's files.
+/// Mode bits that a commit carries over: never set-user-ID or set-group-ID. The sticky bit of a directory stays, as
+/// it keeps users from deleting each other's files.
 pub(crate) fn ordinary(of: &FileStat) -> u32 {
     if kind(of) == FileKind::Directory { 0o1777 } else { 0o777 }
 }
 
-/// Overlayfs keeps its own marks under this name.
+/// The prefix of overlayfs's own attributes.
 const MARKS: &[u8] = b"user.overlay.";
 
 const CHUNK: usize = 128 << 10;
@@ -29,13 +29,13 @@ pub(crate) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
     one.st_mode & ordinary(one) == other.st_mode & ordinary(other)
 }
 
-/// Attributes of one file that take up more bytes are not looked at.
-const MOST_BYTES: usize = 1 << 20;
+/// The most bytes of attributes read from one file.
+const MAX_BYTES: usize = 1 << 20;
 
-/// The user attributes of a file or directory, less the marks of overlayfs, sorted.
+/// The user attributes of a file or directory, without those of overlayfs, sorted.
 ///
 /// # Errors
-/// `E2BIG` where they are too many.
+/// `E2BIG` if they exceed [`MAX_BYTES`].
 pub(crate) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
     let file = File::from(of.try_clone()?);
     let names = match file.list_xattr() {
@@ -48,7 +48,7 @@ pub(crate) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
     for name in names.filter(is_users) {
         if let Some(value) = file.get_xattr(&name)? {
             bytes += name.len() + value.len();
-            if bytes > MOST_BYTES {
+            if bytes > MAX_BYTES {
                 return Err(Errno::E2BIG.into());
             }
             attributes.push((name, value));
@@ -58,7 +58,7 @@ pub(crate) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
     Ok(attributes)
 }
 
-/// Whether two regular files of one size have the same contents. Holes are not read.
+/// Whether two regular files of the same size have the same contents. Skips holes that both have.
 pub(crate) fn same_contents(one: &OwnedFd, other: &OwnedFd, size: u64) -> io::Result<bool> {
     let files = [File::from(one.try_clone()?), File::from(other.try_clone()?)];
     let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
@@ -76,18 +76,18 @@ pub(crate) fn same_contents(one: &OwnedFd, other: &OwnedFd, size: u64) -> io::Re
     Ok(true)
 }
 
-/// Where either has data at or after `at`.
+/// The first offset at or after `at` where either file has data.
 fn next_data(files: &[File; 2], at: u64) -> io::Result<Option<u64>> {
     let [one, other] = [data(&files[0], at)?, data(&files[1], at)?];
     Ok([one, other].into_iter().flatten().min())
 }
 
-/// lseek(2), SEEK_DATA: where there is data at or after `at`.
+/// The first offset at or after `at` with data (`SEEK_DATA`, lseek(2)).
 pub(crate) fn data(file: impl AsFd, at: u64) -> io::Result<Option<u64>> {
     seek(file, at, Whence::SeekData)
 }
 
-/// lseek(2), SEEK_HOLE: where the data around `at` ends.
+/// The end of the data around `at` (`SEEK_HOLE`, lseek(2)).
 pub(crate) fn hole(file: impl AsFd, at: u64) -> io::Result<Option<u64>> {
     seek(file, at, Whence::SeekHole)
 }
@@ -104,7 +104,7 @@ fn read_or_zeroes(file: &File, buffer: &mut [u8], at: u64) -> io::Result<()> {
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read_at(&mut buffer[filled..], at + filled as u64)? {
-            // It was cut meanwhile.
+            // The file was truncated meanwhile.
             0 => break,
             count => filled += count,
         }
@@ -113,15 +113,16 @@ fn read_or_zeroes(file: &File, buffer: &mut [u8], at: u64) -> io::Result<()> {
     Ok(())
 }
 
-// What overlayfs marks what it keeps with: overlayfs.rst of the kernel, as an ordinary user's mount has it (`userxattr`).
+// The marks of overlayfs, in the form of an unprivileged mount (`userxattr`): see overlayfs.rst in the kernel
+// documentation.
 
-/// A directory that takes the place of one below it, instead of adding to it.
+/// Marks a directory that hides the lower one instead of merging with it.
 pub(crate) const OPAQUE: &str = "user.overlay.opaque";
 
-/// Copied up from the workspace. Where it came from is not said to an ordinary user's overlay.
+/// Marks an entry copied up from the workspace. An unprivileged overlay does not record its origin.
 pub(crate) const ORIGIN: &str = "user.overlay.origin";
 
-/// The value of a mark, if it is there.
+/// The value of a mark, if present.
 pub(crate) fn mark(of: &OwnedFd, name: &str) -> io::Result<Option<Vec<u8>>> {
     let file = std::fs::File::from(of.try_clone()?);
     match file.get_xattr(name) {
@@ -130,7 +131,7 @@ pub(crate) fn mark(of: &OwnedFd, name: &str) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Whether it stands for something that was deleted.
+/// Whether this is a whiteout: overlayfs's marker of a deleted entry.
 pub(crate) fn is_whiteout(stat: &FileStat) -> bool {
     stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == 0
 }
@@ -141,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// A file with those bytes at those places, and that size.
+    /// A file of that size with single bytes written at the given offsets.
     fn file(size: u64, writes: &[(u64, u8)]) -> OwnedFd {
         let file = tempfile::tempfile().expect("a file");
         file.set_len(size).expect("set");

@@ -1,4 +1,5 @@
-//! What a session knows of its changes: where they are kept, what they are changes of, and what of them was committed.
+//! What a session knows of its changes: where it keeps them, which workspace they belong to, and which ones it
+//! committed.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -29,52 +30,53 @@ use crate::sys::entries::names;
 use crate::sys::inode::{FileKind, Identity, kind};
 use crate::sys::locked;
 
-/// What an overlay was mounted with.
+/// The upper directory and the workspace of a mounted overlay.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     upper: OwnedFd,
     workspace: OwnedFd,
-    /// What it is called.
+    /// The path of the workspace.
     path: PathBuf,
     never: Vec<CommitRule>,
     state: Mutex<LedgerState>,
-    /// The directory that changes are kept in, if they are not in memory.
+    /// The host directory that holds the changes; `None` if they are in memory.
     claim: Option<Claim>,
 }
 
-/// What commits know of each other.
+/// State that lasts from one commit to the next.
 #[derive(Debug)]
 pub(crate) struct LedgerState {
-    /// What was changed at that time or later was not changed when the session began.
+    /// Anything changed at or after this time changed after the session began.
     since: Stamp,
-    /// Whether the file system of the workspace keeps no more than seconds.
+    /// Whether the file system of the workspace stores whole seconds only.
     is_coarse: bool,
     applied: HashMap<PathBuf, Applied>,
-    /// Files as they were that had lost one of their names to us, which is a change of the others too.
+    /// Files as they were right after a commit removed one of their hard links. The removal changes the change time
+    /// seen through the other links too.
     unlinked: HashMap<Identity, (Stamp, Contents)>,
 }
 
-/// Size, mode and modification time of what is no directory: who changes it in the tick that we did something to it in gives
-/// it no other change time.
+/// Size, mode and modification time of anything but a directory. They reveal a change by another program within the
+/// same clock tick as ours, which leaves the change time equal.
 type Contents = Option<(i64, u32, Stamp)>;
 
-/// Something that we put into the workspace.
+/// An entry that a commit put into the workspace.
 #[derive(Clone, Copy, Debug)]
 struct Applied {
     identity: Identity,
     changed: Stamp,
     contents: Contents,
-    /// Whether it is a directory that was not there.
+    /// Whether the commit created it as a new directory.
     made: bool,
-    /// What of the changes it was made from, and when that was changed.
+    /// Inode number and change time of the entry in the upper directory that it came from.
     from: Option<(u64, Stamp)>,
 }
 
 impl Ledger {
-    /// For a session whose overlay is mounted and that has run nothing yet.
+    /// Opens the ledger of a session. Its overlay is mounted and no command has run yet.
     ///
     /// # Errors
-    /// A workspace that was replaced meanwhile, or a place for changes that does not keep extended attributes.
+    /// The workspace was replaced meanwhile, or the upper directory does not support extended attributes.
     pub(crate) async fn open(
         merged: &Merged,
         upper: OwnedFd,
@@ -105,22 +107,22 @@ impl Ledger {
         locked(&self.state)
     }
 
-    /// Where commands' changes are.
+    /// The upper directory: the changes that commands made.
     pub(crate) fn upper(&self) -> OverlayTree<'_> {
         OverlayTree { root: self.upper.as_fd() }
     }
 
-    /// What they are changes of.
+    /// The workspace.
     pub(crate) fn workspace(&self) -> OverlayTree<'_> {
         OverlayTree { root: self.workspace.as_fd() }
     }
 
-    /// Has changes stay in their directory, if they have one; answers where.
+    /// Keeps the changes in their host directory, if there is one, and returns its path.
     pub(crate) fn keep(&self) -> Option<PathBuf> {
         self.claim.as_ref().map(Claim::keep)
     }
 
-    /// Where the workspace lies, by the name that it had at the start.
+    /// The path that the workspace had when the session began.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -131,24 +133,25 @@ impl Ledger {
 }
 
 impl LedgerState {
-    /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
+    /// Whether another program changed or created this entry since the session began. Changes by a commit do not
+    /// count.
     pub(crate) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
         is_since(self.since, changed(stat), self.is_coarse) && !self.is_ours(path, stat)
     }
 
-    /// Whether a directory may be another one than it was: it was changed other than by what is put into it and taken
-    /// out, which gives it both times alike.
+    /// Whether a directory may have been moved or replaced. Adding and removing entries sets both of its times alike;
+    /// anything else sets only the change time.
     pub(crate) fn was_moved(&self, path: &Path, stat: &FileStat) -> bool {
         self.is_newer(path, stat) && changed(stat) != modified(stat)
     }
 
-    /// Whether it is a directory that a commit made.
+    /// Whether a commit made a directory at `path`.
     pub(crate) fn made(&self, path: &Path) -> bool {
         self.applied.get(path).is_some_and(|applied| applied.made)
     }
 
-    /// Whether it came there by a commit.
-    pub(crate) fn has(&self, path: &Path) -> bool {
+    /// Whether a commit put an entry at `path`.
+    pub(crate) fn is_committed(&self, path: &Path) -> bool {
         self.applied.contains_key(path)
     }
 
@@ -161,12 +164,12 @@ impl LedgerState {
         self.applied.get(path).is_some_and(is_it) || self.is_unlinked(stat)
     }
 
-    /// Whether the last change of a file was that we took one of its names.
+    /// Whether the last change of a file was that a commit removed one of its hard links.
     pub(crate) fn is_unlinked(&self, stat: &FileStat) -> bool {
         self.unlinked.get(&Identity::of(stat)) == Some(&(changed(stat), contents(stat)))
     }
 
-    /// Takes down that we took a name from what was `before`.
+    /// Records that a commit removed a hard link of the file that was `before`.
     pub(crate) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
         let what = |stat: &FileStat| (Identity::of(stat), contents(stat));
         if what(before) == what(now) {
@@ -174,13 +177,14 @@ impl LedgerState {
         }
     }
 
-    /// Whether it was committed, and no command has changed it since.
+    /// Whether this change was committed and no command has changed it since.
     pub(crate) fn is_applied(&self, path: &Path, upper: &FileStat) -> bool {
         let from = Some((upper.st_ino, changed(upper)));
         self.applied.get(path).is_some_and(|applied| applied.from == from)
     }
 
-    /// Takes down what a commit left at `path`, made from `upper`; without that one, of what it made before.
+    /// Records what a commit left at `path`, and the entry `upper` it came from. Without `upper`, the source recorded
+    /// earlier stays.
     pub(crate) fn record(
         &mut self,
         path: &Path,
@@ -203,30 +207,30 @@ fn contents(stat: &FileStat) -> Contents {
     (kind(stat) != FileKind::Directory).then(|| (stat.st_size, stat.st_mode, modified(stat)))
 }
 
-// The directory of the host that changes are kept in: taken by one session at a time, empty before and after.
+// The host directory that holds the changes: one session uses it at a time, and it is empty before and after.
 
-/// An attribute of ours, set and removed again to see whether there are any.
+/// An attribute that is set and removed to test whether the file system supports user attributes.
 const PROBE: &str = "user.kennel.probe";
 
-/// How often, and how long apart, it is tried to empty the directory.
-const MOST_TRIES: u32 = 100;
-const MOMENT: Duration = Duration::from_millis(2);
+/// How often, and how far apart, dropping a claim tries to empty the directory.
+const MAX_TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(2);
 
-/// A directory that is in use. Dropping it empties it.
+/// A host directory locked for this session. Dropping the claim empties it.
 #[derive(Debug)]
 pub(crate) struct Claim {
     directory: Flock<File>,
     path: PathBuf,
-    /// Whether what is in it shall stay.
+    /// Whether the contents stay when this is dropped.
     keeps: AtomicBool,
 }
 
 impl Claim {
-    /// Takes the directory at `path` and makes in it what an overlay of that workspace needs.
+    /// Locks the directory at `path` and makes the directories that overlayfs needs in it.
     ///
     /// # Errors
-    /// One that is in use, or not empty, or that others can reach; a file system without extended attributes; a workspace
-    /// that is gone.
+    /// The directory is in use, not empty, or accessible to others; its file system has no extended attributes; or
+    /// the workspace does not exist.
     pub(crate) fn take(path: &Path, workspace: &Path) -> Result<Self, OverlayError> {
         let mode = fs::metadata(workspace).map(|metadata| metadata.mode() & 0o1777);
         let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
@@ -269,24 +273,24 @@ impl Drop for Claim {
         }
         for name in [UPPER, WORK] {
             if let Err(error) = self.remove(name.as_ref()) {
-                tracing::warn!(%error, "what an overlay left in its directory could not be removed");
+                tracing::warn!(%error, "could not empty the overlay directory");
             }
         }
     }
 }
 
 impl Claim {
-    /// Leaves what is in it; answers where that is.
+    /// Keeps the contents and returns the path of the upper directory.
     pub(crate) fn keep(&self) -> PathBuf {
         self.keeps.store(true, Relaxed);
         self.path.join(UPPER)
     }
 
-    /// Whoever wrote there was killed, which may take a moment.
+    /// Removes one entry. It retries, because a killed command may take a moment to stop writing.
     fn remove(&self, name: &OsStr) -> io::Result<()> {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             match recheck::remove_tree(self.directory.as_fd(), name) {
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(MOMENT),
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(PAUSE),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 removed => return removed,
             }
@@ -296,11 +300,11 @@ impl Claim {
 }
 
 /// # Errors
-/// `EOPNOTSUPP` where a directory keeps no user attributes.
+/// `EOPNOTSUPP` if the directory does not support user attributes.
 pub(crate) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
     let directory = File::from(directory.try_clone()?);
     match directory.set_xattr(PROBE, b"y") {
-        // A workspace that its owner does not write in has such a directory of changes.
+        // The upper directory has the workspace's mode, which may deny writing to the owner.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         set => set.and_then(|()| directory.remove_xattr(PROBE)),
     }
@@ -312,9 +316,9 @@ mod tests {
 
     use super::*;
 
-    /// The clock of files may not have gone on between the two.
+    /// The file clock may not have ticked between the two changes.
     #[test]
-    fn who_changes_a_file_in_the_tick_that_it_lost_a_name_in_is_seen() {
+    fn a_change_in_the_same_tick_as_an_unlink_is_seen() {
         let file = tempfile::tempfile().expect("a file");
         let stat = fstat(&file).expect("its state");
         let (applied, unlinked) = (HashMap::new(), HashMap::new());
@@ -325,7 +329,7 @@ mod tests {
             change(&mut now);
             state.is_newer(Path::new("other"), &now)
         };
-        assert!(!seen(|_| ()), "it was us");
+        assert!(!seen(|_| ()), "only the commit changed it");
         assert!(seen(|now| now.st_ctime_nsec += 1));
         assert!(seen(|now| now.st_size += 1));
         assert!(seen(|now| now.st_mode ^= 0o100));
@@ -338,7 +342,7 @@ mod claim_tests {
     use super::*;
 
     #[test]
-    fn a_workspace_that_is_gone_is_named_and_nothing_taken() {
+    fn a_missing_workspace_is_named_and_the_directory_stays_empty() {
         let upper = tempfile::tempdir().expect("a directory");
         let workspace = upper.path().join("gone");
         let error = Claim::take(upper.path(), &workspace).expect_err("there is no workspace");

@@ -1,4 +1,4 @@
-//! Contents, attributes, modes and times of one file.
+//! Creates what a command created: copies contents, attributes, modes and times of one file, link or directory.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,7 +28,7 @@ use crate::sys::dirfd::{change_mode, own_path};
 use crate::sys::inode::{FileKind, Identity, kind};
 use crate::sys::without_sigxfsz;
 
-/// Gives a directory those user attributes and no others.
+/// Gives a directory exactly these user attributes.
 pub(crate) fn set_attributes(wanted: &[(OsString, Vec<u8>)], of: &OwnedFd) -> io::Result<()> {
     let file = File::from(of.try_clone()?);
     for (name, _) in compare::attributes(of)? {
@@ -39,7 +39,7 @@ pub(crate) fn set_attributes(wanted: &[(OsString, Vec<u8>)], of: &OwnedFd) -> io
     wanted.iter().try_for_each(|(name, value)| file.set_xattr(name, value))
 }
 
-/// `None` where there is no such attribute, or where there are none at all.
+/// `None` if the attribute does not exist or the file system has no attributes.
 pub(crate) fn without_attribute<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
@@ -57,14 +57,14 @@ pub(crate) fn times(of: &FileStat) -> [TimeSpec; 2] {
 }
 
 impl TemporaryEntry {
-    /// The times of a link.
+    /// Sets the times of a link.
     pub(crate) fn set_times(&self, accessed: &TimeSpec, modified: &TimeSpec) -> nix::Result<()> {
         let (parent, name) = self.place();
         utimensat(parent, name, accessed, modified, UtimensatFlags::NoFollowSymlink)
     }
 }
 
-/// Copies what is data; holes stay holes.
+/// Copies a file and keeps its holes.
 pub(crate) fn copy(from: &File, to: &File) -> io::Result<()> {
     let size = from.metadata()?.len();
     let mut at = 0;
@@ -76,20 +76,20 @@ pub(crate) fn copy(from: &File, to: &File) -> io::Result<()> {
     without_sigxfsz(|| to.set_len(size))
 }
 
-/// Within the kernel, where it can.
+/// Copies one range of data. `io::copy` copies within the kernel where it can.
 fn copy_range(mut from: &File, mut to: &File, start: u64, end: u64) -> io::Result<()> {
     from.seek(Start(start))?;
     to.seek(Start(start))?;
     io::copy(&mut from.take(end - start), &mut to).map(drop)
 }
 
-// Making what a command has made: a file or link under a name of ours, which then takes its place; a directory.
+// A file or link is made under a temporary name, which then replaces the target; a directory is made empty.
 
-/// The access list of a file, as the kernel keeps it.
+/// The attribute that holds a file's POSIX access control list.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
 impl Commit<'_> {
-    /// A copy of what a command wrote, under a name of ours.
+    /// Copies a file that a command wrote to a temporary name in `parent`.
     pub(crate) fn file(
         &self,
         path: &Path,
@@ -97,16 +97,16 @@ impl Commit<'_> {
         lower: Option<&FileStat>,
         parent: OwnedFd,
     ) -> Result<TemporaryEntry, Refusal> {
-        let ours = File::from(self.changed.read(path)?);
+        let upper_file = File::from(self.changed.read(path)?);
         let (temporary, file) = TemporaryEntry::file(parent)?;
-        copy(&ours, &file)?;
-        for (name, value) in compare::attributes(&ours.into())? {
+        copy(&upper_file, &file)?;
+        for (name, value) in compare::attributes(&upper_file.into())? {
             file.set_xattr(name, &value)?;
         }
         if let Some(lower) = lower.filter(|lower| kind(lower) == FileKind::File) {
             match self.access_list(path, lower)? {
                 Some(list) => file.set_xattr(ACCESS_LIST, &list)?,
-                // That of its directory, which the one that is there has not got.
+                // The new file inherited a default list from its directory; the existing file has none.
                 None => drop(without_attribute(file.remove_xattr(ACCESS_LIST))?),
             }
         }
@@ -116,7 +116,7 @@ impl Commit<'_> {
         Ok(temporary)
     }
 
-    /// The access list of a file of the workspace, which it keeps.
+    /// The access control list of a workspace file. The replacement keeps it.
     fn access_list(&self, path: &Path, lower: &FileStat) -> Result<Option<Vec<u8>>, Refusal> {
         let held = self.workspace.open(path, OFlag::O_PATH)?;
         if Identity::of_held(&held)? != Identity::of(lower) {
@@ -140,7 +140,7 @@ impl Commit<'_> {
         Ok(temporary)
     }
 
-    /// Makes a directory. It stays open to us until all that lies in it is done.
+    /// Makes a directory. The caller keeps full access to it until everything below it is done.
     pub(crate) fn new_directory(
         &mut self,
         found: &ChangedEntry,
@@ -151,18 +151,18 @@ impl Commit<'_> {
         let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let (temporary, held) = TemporaryEntry::directory(parent)?;
-        let ours = self.changed.list(path)?;
-        set_attributes(&compare::attributes(&ours)?, &held)?;
+        let upper_directory = self.changed.list(path)?;
+        set_attributes(&compare::attributes(&upper_directory)?, &held)?;
         temporary.put(name, path, found.lower.as_ref(), state)?;
-        // What is taken out of it from now on must not shine through from the workspace. Without the mark, it would
-        // until it is looked up again.
-        let _ = File::from(ours).set_xattr(OPAQUE, b"y");
+        // The overlay now has a lower directory here. Mark the upper one opaque, so that an entry removed from it
+        // does not show the lower one.
+        let _ = File::from(upper_directory).set_xattr(OPAQUE, b"y");
         self.made.insert(path.to_owned(), Identity::of_held(&held)?);
-        self.modes.push(Opened::of(path, held, mode(upper))?);
+        self.modes.push(Opened::new(path, held, mode(upper))?);
         Ok(())
     }
 
-    /// Attributes and mode of a directory that is there.
+    /// Sets attributes and mode of an existing directory.
     pub(crate) fn directory(
         &mut self,
         path: &Path,
@@ -183,18 +183,18 @@ impl Commit<'_> {
             change_mode(&held, kept)?;
             return Err(refusal);
         }
-        // Not yet: what lies in it comes first.
-        self.modes.push(Opened::of(path, held, last)?);
+        // The final mode comes after everything below is done.
+        self.modes.push(Opened::new(path, held, last)?);
         Ok(())
     }
 
-    /// All of them, or none.
+    /// Sets all attributes, or none.
     fn attributes(&self, path: &Path, held: &OwnedFd) -> Result<(), Refusal> {
-        let theirs = tree::open_for_listing(held)?;
+        let directory = tree::open_for_listing(held)?;
         let wanted = compare::attributes(&self.changed.list(path)?)?;
-        let before = compare::attributes(&theirs)?;
-        if let Err(error) = set_attributes(&wanted, &theirs) {
-            let _ = set_attributes(&before, &theirs);
+        let before = compare::attributes(&directory)?;
+        if let Err(error) = set_attributes(&wanted, &directory) {
+            let _ = set_attributes(&before, &directory);
             return Err(error.into());
         }
         Ok(())

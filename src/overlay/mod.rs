@@ -1,4 +1,4 @@
-//! Changes that an overlay keeps apart from the workspace: found, listed and committed.
+//! Finds, lists and commits the changes that an overlay keeps apart from the workspace.
 
 pub(crate) mod apply;
 pub(crate) mod clock;

@@ -1,5 +1,7 @@
-//! Putting something in its place in the workspace, or taking it away, at one stroke: whatever was there is looked at
-//! once more when nobody finds it by its name any longer, and put back where it is not what it should be.
+//! Puts an entry into the workspace, or removes one, with one rename.
+//!
+//! The rename moves the old entry to a temporary name. There it is checked once more, and moved back if it is not the
+//! expected one.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -23,28 +25,28 @@ use crate::sys::dirfd;
 use crate::sys::entries::{names, rename_without_replacing, under_temporary_name};
 use crate::sys::inode::{FileKind, Identity, kind};
 
-/// Deeper trees are not removed.
-const DEEPEST: u32 = 200;
+/// The deepest tree that is removed.
+const MAX_DEPTH: u32 = 200;
 
 const DIRECTORY: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Something under a name of ours, removed when it is dropped. Whoever may write in the directory knows the name, and can
-/// have something else get it.
+/// An entry under a temporary name; dropping this removes it. Anybody who may write in the directory can see the name
+/// and put another entry there.
 pub(crate) struct TemporaryEntry {
     parent: OwnedFd,
     name: OsString,
-    /// What is removed; `None` where nothing is.
-    own: Option<Own>,
+    /// What to remove on drop; `None` for nothing.
+    own: Option<Removable>,
 }
 
 impl TemporaryEntry {
-    /// An empty file that only its owner can read.
+    /// Makes an empty file with mode 0600.
     pub(crate) fn file(parent: OwnedFd) -> io::Result<(Self, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let (mut temporary, file) = Self::make(parent, |parent, name| openat(parent, name, flags, mode))?;
-        temporary.own = Some(Own::of(&fstat(&file)?, Removal::Entry));
+        temporary.own = Some(Removable::new(&fstat(&file)?, Removal::Entry));
         Ok((temporary, File::from(file)))
     }
 
@@ -54,24 +56,24 @@ impl TemporaryEntry {
         if kind(&made) != FileKind::Link {
             return Err(Errno::ESTALE.into());
         }
-        temporary.own = Some(Own::of(&made, Removal::Entry));
+        temporary.own = Some(Removable::new(&made, Removal::Entry));
         Ok(temporary)
     }
 
-    /// An empty directory, which is open for listing.
+    /// Makes an empty directory and opens it for listing.
     pub(crate) fn directory(parent: OwnedFd) -> io::Result<(Self, OwnedFd)> {
         let (mut temporary, ()) = Self::make(parent, |parent, name| mkdirat(parent, name, Mode::S_IRWXU))?;
         let held = openat(&temporary.parent, temporary.name.as_os_str(), DIRECTORY, Mode::empty())?;
-        // One that has anything in it is another that got the name.
+        // A directory with contents is not the one made here: somebody replaced it.
         if !names(&held)?.is_empty() {
             return Err(Errno::ESTALE.into());
         }
-        temporary.own = Some(Own::of(&fstat(&held)?, Removal::Empty));
+        temporary.own = Some(Removable::new(&fstat(&held)?, Removal::Empty));
         Ok((temporary, held))
     }
 
-    /// What has `name` in `parent`, moved out of the way. It is not removed before it was judged.
-    fn of(parent: OwnedFd, name: &OsStr) -> io::Result<Self> {
+    /// Moves `name` in `parent` out of the way. Dropping this does not remove it: [`Self::judge`] decides that first.
+    fn move_away(parent: OwnedFd, name: &OsStr) -> io::Result<Self> {
         Ok(Self::make(parent, |parent, own| rename_without_replacing(parent, name, own))?.0)
     }
 
@@ -80,7 +82,7 @@ impl TemporaryEntry {
         Ok((Self { parent, name, own: None }, made))
     }
 
-    /// Puts it at `name`, where `lower` is, or nothing.
+    /// Moves the entry to `name`, which holds `lower` or does not exist.
     pub(crate) fn put(
         mut self,
         name: &OsStr,
@@ -99,7 +101,7 @@ impl TemporaryEntry {
         };
         match self.exchange(name) {
             Err(Errno::EINVAL) if kind(lower) != FileKind::Directory => {
-                // A file system that exchanges nothing. Both were looked at right before.
+                // This file system has no `RENAME_EXCHANGE`. Both entries were checked just before.
                 if !self.is_own(&self.name)? {
                     return Err(Refusal::Conflict);
                 }
@@ -123,12 +125,12 @@ impl TemporaryEntry {
         Ok(())
     }
 
-    /// Where it lies, and its name there.
+    /// The parent directory and the temporary name.
     pub(crate) fn place(&self) -> (&OwnedFd, &OsStr) {
         (&self.parent, &self.name)
     }
 
-    /// Whether what has `name` is what was made here.
+    /// Whether `name` is the entry made here.
     fn is_own(&self, name: &OsStr) -> io::Result<bool> {
         let stat = dirfd::stat(&self.parent, name)?;
         Ok(stat.is_some_and(|stat| self.own.as_ref().is_some_and(|own| own.is(&stat))))
@@ -139,10 +141,10 @@ impl TemporaryEntry {
         renameat2(parent, own, parent, name, RenameFlags::RENAME_EXCHANGE)
     }
 
-    /// What lies here, to be removed, if it is what lay at `path` when it was looked at.
-    fn judge(&self, path: &Path, lower: &FileStat, state: &LedgerState) -> Result<Own, Refusal> {
+    /// Checks that the entry moved here is the one that the scan saw at `path`, and returns what to remove.
+    fn judge(&self, path: &Path, lower: &FileStat, state: &LedgerState) -> Result<Removable, Refusal> {
         let now = dirfd::stat(&self.parent, &self.name)?.ok_or(Refusal::Conflict)?;
-        // Its change time is that of the rename.
+        // The rename has set the change time, so compare the modification time.
         let is_it = |now: &FileStat| {
             (Identity::of(now), now.st_mode) == (Identity::of(lower), lower.st_mode)
                 && modified(now) == modified(lower)
@@ -152,26 +154,26 @@ impl TemporaryEntry {
         }
         if kind(lower) != FileKind::Directory {
             let same = now.st_size == lower.st_size;
-            return if same { Ok(Own::of(&now, Removal::Entry)) } else { Err(Refusal::Conflict) };
+            return if same { Ok(Removable::new(&now, Removal::Entry)) } else { Err(Refusal::Conflict) };
         }
         let directory = openat(&self.parent, self.name.as_os_str(), DIRECTORY, Mode::empty())?;
-        // Another may have got the name.
+        // Somebody may have replaced it.
         if !is_it(&fstat(&directory)?) {
             return Err(Refusal::Conflict);
         }
         judge_tree(&directory, path, state, 0)?;
-        Ok(Own::of(lower, Removal::Tree(directory)))
+        Ok(Removable::new(lower, Removal::Tree(directory)))
     }
 
-    /// Removes what lies here and was judged. Somebody may put more into it meanwhile: so every name in it is looked at
+    /// Removes the checked entry. Another program may add to a directory meanwhile, so every name in it is checked
     /// again.
-    fn remove(&self, judged: &Own, path: &Path, state: &mut LedgerState) -> Result<(), Refusal> {
-        let taking = RefCell::new(Taking::new(state));
-        let check = |parent: BorrowedFd<'_>, name: &OsStr, way: &Path| {
-            taking.borrow_mut().next((parent, name), &path.join(way))
+    fn remove(&self, judged: &Removable, path: &Path, state: &mut LedgerState) -> Result<(), Refusal> {
+        let unlinking = RefCell::new(Unlinking::new(state));
+        let check = |parent: BorrowedFd<'_>, name: &OsStr, relative: &Path| {
+            unlinking.borrow_mut().before_unlink((parent, name), &path.join(relative))
         };
         let removed = judged.remove(&self.parent, &self.name, &check);
-        taking.into_inner().took();
+        unlinking.into_inner().record_last();
         removed.map_err(|error| match error.raw_os_error() {
             Some(libc::ESTALE) => Refusal::Conflict,
             _ => error.into(),
@@ -185,12 +187,12 @@ impl Drop for TemporaryEntry {
             && let Err(error) = own.remove(&self.parent, &self.name, &|_, _, _| Ok(()))
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(%error, name = %self.name.display(), "a temporary file could not be removed");
+            tracing::warn!(%error, name = %self.name.display(), "could not remove a temporary file");
         }
     }
 }
 
-/// Removes what lies at `path`, `name` in `parent`, if it is `lower` still and nothing in it was changed.
+/// Removes `path` (`name` in `parent`) if it is still `lower` and nothing in it has changed.
 pub(crate) fn remove(
     parent: OwnedFd,
     name: &OsStr,
@@ -198,7 +200,7 @@ pub(crate) fn remove(
     lower: &FileStat,
     state: &mut LedgerState,
 ) -> Result<(), Refusal> {
-    let away = TemporaryEntry::of(parent, name).map_err(|error| match error.raw_os_error() {
+    let away = TemporaryEntry::move_away(parent, name).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => Refusal::Conflict,
         _ => error.into(),
     })?;
@@ -209,19 +211,19 @@ pub(crate) fn remove(
     removed
 }
 
-/// Whether nothing below a directory was changed, or mounted.
+/// Checks that nothing below a directory was changed and nothing is mounted there.
 fn judge_tree(directory: &OwnedFd, path: &Path, state: &LedgerState, depth: u32) -> Result<(), Refusal> {
-    if depth == DEEPEST {
+    if depth == MAX_DEPTH {
         return Err(Errno::ENAMETOOLONG.into());
     }
     for name in names(directory)? {
         let held = match (OverlayTree { root: directory.as_fd() }).open(Path::new(&name), OFlag::O_PATH) {
             Err(Errno::ENOENT) => continue,
-            // Its times may be as old as any.
+            // `EXDEV`: a mount. Its times say nothing.
             held => held.map_err(conflict_if(Errno::EXDEV))?,
         };
         let (stat, path) = (fstat(&held)?, path.join(&name));
-        // Also a directory: what was moved into it from elsewhere need not be newer.
+        // Directories count too: an entry moved in from elsewhere can have an old time.
         if state.is_newer(&path, &stat) {
             return Err(Refusal::Conflict);
         }
@@ -238,24 +240,24 @@ fn conflict_if(which: Errno) -> impl Fn(Errno) -> Refusal {
     move |errno| if errno == which { Refusal::Conflict } else { errno.into() }
 }
 
-// Something in the workspace that may be removed, known by what it is: its name may be another's by now.
+// An entry in the workspace that may be removed, known by its identity: its name may belong to another entry by now.
 
-/// What it is, and how it goes.
-pub(crate) struct Own {
+/// The identity of an entry, and how to remove it.
+pub(crate) struct Removable {
     identity: Identity,
     how: Removal,
 }
 
 pub(crate) enum Removal {
     Entry,
-    /// A directory, if it is empty.
+    /// An empty directory.
     Empty,
-    /// A directory with all that is in it.
+    /// A directory with everything in it.
     Tree(OwnedFd),
 }
 
-impl Own {
-    pub(crate) fn of(stat: &FileStat, how: Removal) -> Self {
+impl Removable {
+    pub(crate) fn new(stat: &FileStat, how: Removal) -> Self {
         Self { identity: Identity::of(stat), how }
     }
 
@@ -263,11 +265,11 @@ impl Own {
         self.identity == Identity::of(stat)
     }
 
-    /// What is in a directory goes by the directory itself. By name goes nothing that has anything in it. What another
-    /// gave the name to stays.
+    /// Empties a directory through its descriptor, and removes it by name only once it is empty. An entry that has
+    /// taken the name stays.
     ///
     /// # Errors
-    /// It is there still, under that name, or what is left of it is.
+    /// The entry, or part of it, is still there under that name.
     pub(crate) fn remove(&self, parent: &OwnedFd, name: &OsStr, check: remove::Check<'_>) -> io::Result<()> {
         if let Removal::Tree(directory) = &self.how {
             recheck::empty(directory, check)?;
@@ -275,7 +277,7 @@ impl Own {
         match dirfd::stat(parent, name)? {
             Some(stat) if self.is(&stat) => {}
             Some(_) => {
-                tracing::warn!(name = %name.display(), "another has got the name of a temporary file");
+                tracing::warn!(name = %name.display(), "another file has taken the name of a temporary file; it stays");
                 return Ok(());
             }
             None => return Ok(()),
@@ -288,26 +290,31 @@ impl Own {
     }
 }
 
-// Names that are taken from files one after the other, as a tree is removed. To take one is a change of the file, which
-// its other names show too: it must not be taken for somebody else's.
+// Removing a tree removes hard links one by one. That changes the file, which shows through its other links; it must
+// not count as a change by another program.
 
-pub(crate) struct Taking<'s> {
+pub(crate) struct Unlinking<'s> {
     state: &'s mut LedgerState,
-    /// What loses its name now, if it has others. One at a time: a tree may have more of them than we may hold.
+    /// The file being unlinked, if it has other links. Only one is held: a tree may have more than the descriptor
+    /// limit.
     last: Option<(OwnedFd, FileStat)>,
 }
 
-impl<'s> Taking<'s> {
+impl<'s> Unlinking<'s> {
     pub(crate) fn new(state: &'s mut LedgerState) -> Self {
         Self { state, last: None }
     }
 
-    /// Looks at what loses its name next, right before it does; it was at `path`.
+    /// Checks the entry that is unlinked next, right before that. It was at `path`.
     ///
     /// # Errors
-    /// `ESTALE` where somebody else has changed it, or put it there.
-    pub(crate) fn next(&mut self, (parent, name): (BorrowedFd<'_>, &OsStr), path: &Path) -> io::Result<()> {
-        self.took();
+    /// `ESTALE` if another program has changed it or put it there.
+    pub(crate) fn before_unlink(
+        &mut self,
+        (parent, name): (BorrowedFd<'_>, &OsStr),
+        path: &Path,
+    ) -> io::Result<()> {
+        self.record_last();
         let Some(stat) = dirfd::stat(parent, name)? else { return Ok(()) };
         if self.state.is_newer(path, &stat) {
             return Err(Errno::ESTALE.into());
@@ -319,8 +326,8 @@ impl<'s> Taking<'s> {
         Ok(())
     }
 
-    /// Takes down that the last one has lost its name.
-    pub(crate) fn took(&mut self) {
+    /// Records that the last file was unlinked.
+    pub(crate) fn record_last(&mut self) {
         if let Some((held, before)) = self.last.take()
             && let Ok(now) = fstat(&held)
         {

@@ -1,4 +1,5 @@
-//! What a commit changes beside what it applies, so that none of it is taken for somebody else's change the next time.
+//! Records the side effects of a commit (times, modes, link counts), so that the next commit does not take them for
+//! changes by another program.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,23 +16,23 @@ use crate::report::change::Refusal;
 use crate::sys::dirfd::{change_mode, mode_of};
 use crate::sys::inode::{FileKind, Identity, kind};
 
-/// A directory that is open to us, and the mode it gets when everything in it is done.
+/// A directory that was opened up, and the mode it gets when everything in it is done.
 pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     held: OwnedFd,
     last: Mode,
-    /// The mode by which it is open.
+    /// Its mode while it is open.
     open: Mode,
 }
 
 impl Opened {
-    /// It has been opened up already.
-    pub(crate) fn of(path: &Path, held: OwnedFd, last: Mode) -> nix::Result<Self> {
+    /// `held` is open already.
+    pub(crate) fn new(path: &Path, held: OwnedFd, last: Mode) -> nix::Result<Self> {
         let open = mode_of(&fstat(&held)?);
         Ok(Self { path: path.to_owned(), held, last, open })
     }
 
-    /// Where somebody else has given it another mode meanwhile, it keeps that.
+    /// Sets the final mode, unless another program has changed the mode meanwhile.
     pub(crate) fn close(self, state: &mut LedgerState) {
         if fstat(&self.held).is_ok_and(|stat| mode_of(&stat) != self.open) {
             return;
@@ -43,7 +44,7 @@ impl Opened {
     }
 }
 
-/// A directory that gets its mode last of all. Not held: there may be any number.
+/// A directory that gets its mode at the very end. It holds no descriptor, as there may be any number of these.
 pub(crate) struct FinalMode {
     path: PathBuf,
     identity: Identity,
@@ -52,35 +53,35 @@ pub(crate) struct FinalMode {
 }
 
 impl FinalMode {
-    pub(crate) fn of(opened: &Opened) -> nix::Result<Self> {
+    pub(crate) fn from_opened(opened: &Opened) -> nix::Result<Self> {
         let identity = Identity::of_held(&opened.held)?;
         Ok(Self { path: opened.path.clone(), identity, last: opened.last, open: opened.open })
     }
 
-    /// Whether its owner finds nothing in it any more.
+    /// Whether the final mode denies search to the owner.
     pub(crate) fn closes(&self) -> bool {
         !self.last.contains(Mode::S_IXUSR)
     }
 
-    /// Another that took its place stays as it is.
+    /// Sets the final mode, unless another directory has taken its place.
     pub(crate) fn close(self, workspace: OverlayTree<'_>, state: &mut LedgerState) {
         let Self { path, identity, last, open } = self;
-        if let Some(held) = workspace.same(&path, identity) {
+        if let Some(held) = workspace.open_if_same(&path, identity) {
             Opened { path, held, last, open }.close(state);
         }
     }
 }
 
-/// The directory that something is put into or taken out of, which changes its times.
+/// A directory whose times change because the commit adds or removes an entry.
 pub(crate) struct ParentDirectory {
     path: PathBuf,
     pub(crate) held: OwnedFd,
-    /// Whether nobody else has changed it since the session began.
+    /// Whether no other program has changed it since the session began.
     is_known: bool,
 }
 
 impl ParentDirectory {
-    pub(crate) fn of(path: &Path, parent: &OwnedFd, state: &LedgerState) -> Result<Self, Refusal> {
+    pub(crate) fn new(path: &Path, parent: &OwnedFd, state: &LedgerState) -> Result<Self, Refusal> {
         let path = path.parent().unwrap_or(Path::new("")).to_owned();
         let is_known = !state.is_newer(&path, &fstat(parent)?);
         Ok(Self { path, held: parent.try_clone()?, is_known })
@@ -94,11 +95,11 @@ impl ParentDirectory {
     }
 }
 
-/// A file whose other names may be in the workspace, and what it was.
+/// A file that may have other hard links in the workspace, and its state before the commit.
 pub(crate) struct OtherNames(Option<(OwnedFd, FileStat)>);
 
 impl OtherNames {
-    pub(crate) fn of(found: &ChangedEntry, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
+    pub(crate) fn open(found: &ChangedEntry, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
         let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
         let lower = found.lower.as_ref().filter(has);
         let parent = OverlayTree { root: parent.as_fd() };

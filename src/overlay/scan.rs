@@ -1,7 +1,9 @@
-//! What commands changed: the directory that overlayfs keeps it in, compared with the workspace. Writes nothing; a directory
-//! that is closed to the caller, and his, is open for as long as it takes.
+//! Finds what commands changed: compares the upper directory of the overlay with the workspace.
 //!
-//! What was copied up only because it was opened for writing, or because something below it changed, is no change.
+//! It writes nothing, except that it opens up directories the caller owns but cannot read, for the time of the scan.
+//!
+//! A file that overlayfs copied up but that is equal to the workspace's is no change: overlayfs copies on every open
+//! for writing, and when something below a directory changes.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,44 +16,44 @@ use nix::sys::stat::FileStat;
 
 use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode};
 use crate::overlay::ledger::LedgerState;
-use crate::overlay::tree::{Closed, Looked, OverlayTree};
+use crate::overlay::tree::{Closed, OverlayTree, ReadableTree};
 use crate::overlay::{compare, tree};
 use crate::report::change::ChangeKind;
 use crate::sys::dirfd;
 use crate::sys::entries::names;
 use crate::sys::inode::{FileKind, Identity, kind};
 
-/// More changes than take up so many bytes are not listed: paths may be long, and names are what commands make of them.
-const MOST_BYTES: usize = 128 << 20;
+/// The most bytes that the list of changes may take. Commands choose the paths, so the list could grow without limit.
+const MAX_BYTES: usize = 128 << 20;
 
-/// What lies deeper is not looked at: every way is walked from the top.
-const DEEPEST: usize = 200;
+/// The deepest path that is scanned: each path is resolved from the root.
+const MAX_DEPTH: usize = 200;
 
-/// Something that is not as in the workspace.
+/// An entry that differs from the workspace.
 #[derive(Clone, Debug)]
 pub(crate) struct ChangedEntry {
     pub(crate) path: PathBuf,
     pub(crate) kind: ChangeKind,
-    /// What it is now; of what was deleted, what it was.
+    /// Its file type; for a deletion, the type it had.
     pub(crate) file: FileKind,
-    /// As commands left it; `None` where they deleted it.
+    /// Its state in the upper directory; `None` if deleted.
     pub(crate) upper: Option<FileStat>,
-    /// Which directory of the workspace its place is in, if there is one.
+    /// The workspace directory that contains it, if that exists.
     pub(crate) above: Option<Identity>,
-    /// What lies at its place in the workspace.
+    /// Its state in the workspace; `None` if it does not exist there.
     pub(crate) lower: Option<FileStat>,
-    /// Whether somebody changed the workspace there since.
+    /// Whether another program changed the workspace entry since the session began.
     pub(crate) conflict: bool,
-    /// What kept it from being looked at.
+    /// Why it could not be read.
     pub(crate) unreadable: Option<Errno>,
 }
 
 /// A directory to walk.
 struct Level {
     path: PathBuf,
-    /// Which directory the workspace has there that this one adds to.
+    /// The workspace directory that this one merges with.
     lower: Option<Identity>,
-    /// Whether it takes the place of that one.
+    /// Whether this directory hides that one.
     is_opaque: bool,
     conflict: bool,
 }
@@ -64,25 +66,25 @@ impl Level {
 
 pub(crate) struct Scan<'s> {
     state: &'s LedgerState,
-    changed: &'s Looked<'s>,
-    below: &'s Looked<'s>,
+    changed: &'s ReadableTree<'s>,
+    below: &'s ReadableTree<'s>,
     lower: OverlayTree<'s>,
     found: Vec<ChangedEntry>,
     levels: Vec<Level>,
-    /// What both take up.
+    /// The size of `found` and `levels`.
     bytes: usize,
 }
 
-/// Everything that commands changed, by path.
+/// Everything that commands changed, sorted by path.
 ///
 /// # Errors
-/// `E2BIG` where it is too much to list, and those of reading directories.
+/// `E2BIG` if the changes exceed [`MAX_BYTES`], and errors of reading directories.
 pub(crate) fn scan(
     state: &mut LedgerState,
-    changed: &Looked<'_>,
-    below: &Looked<'_>,
+    changed: &ReadableTree<'_>,
+    below: &ReadableTree<'_>,
 ) -> io::Result<Vec<ChangedEntry>> {
-    let found = found_by(state, changed, below)?;
+    let found = changes(state, changed, below)?;
     for Closed { path, before, now } in below.close() {
         if !state.is_newer(&path, &before) {
             state.record(&path, Some(now), (None, false));
@@ -91,7 +93,11 @@ pub(crate) fn scan(
     Ok(found)
 }
 
-fn found_by(state: &LedgerState, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<ChangedEntry>> {
+fn changes(
+    state: &LedgerState,
+    changed: &ReadableTree<'_>,
+    below: &ReadableTree<'_>,
+) -> io::Result<Vec<ChangedEntry>> {
     let lower = below.tree;
     let root = Identity::of_held(lower.root)?;
     let top = Level { path: PathBuf::new(), lower: Some(root), is_opaque: false, conflict: false };
@@ -124,18 +130,18 @@ impl Scan<'_> {
             self.entry(path, upper, there, level)?;
         }
         if let Some(lower) = lower.filter(|_| level.is_opaque) {
-            self.left_out(level, &lower, &names)?;
+            self.deletions_in_opaque(level, &lower, &names)?;
         }
         Ok(())
     }
 
-    /// What a directory that takes the place of another does not have any more.
-    fn left_out(&mut self, level: &Level, lower: &OwnedFd, listed: &[OsString]) -> io::Result<()> {
+    /// Adds the deletions that an opaque directory implies: entries of the workspace that it does not contain.
+    fn deletions_in_opaque(&mut self, level: &Level, lower: &OwnedFd, listed: &[OsString]) -> io::Result<()> {
         let lower = tree::open_for_listing(lower)?;
         for name in names(&lower)? {
             let path = level.path.join(&name);
-            // Of one that was committed, only what was committed with it.
-            let counts = !self.state.made(&level.path) || self.state.has(&path);
+            // In a directory that a commit made, only committed entries count.
+            let counts = !self.state.made(&level.path) || self.state.is_committed(&path);
             if counts
                 && listed.binary_search(&name).is_err()
                 && let Some(there) = dirfd::stat(&lower, &name)?
@@ -164,7 +170,7 @@ impl Scan<'_> {
             Ok(false) => None,
             Err(error) => error.raw_os_error().map(Errno::from_raw),
         };
-        let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
+        let gone = lower.is_none() && self.lost_original(&path, &upper, level)?;
         let newer = self.is_newer(&path, lower.as_ref());
         let conflict = level.conflict || gone || newer;
         self.push(ChangedEntry { conflict, unreadable, ..found(path, Some(upper), lower, level) })
@@ -177,17 +183,19 @@ impl Scan<'_> {
         lower: Option<FileStat>,
         level: &Level,
     ) -> io::Result<()> {
-        if path.components().count() > DEEPEST {
+        if path.components().count() > MAX_DEPTH {
             return self.cannot_read(path, &Errno::ENAMETOOLONG.into());
         }
         let directory = match self.changed.list(path) {
             Ok(directory) => directory,
             Err(error) => return self.cannot_read(path, &error),
         };
-        // What lies in an opaque directory has no mark of its own: overlayfs does not look below there any more.
+        // Directories below an opaque one have no mark of their own: overlayfs does not look at the lower layer
+        // there.
         let is_opaque = level.is_opaque || mark(&directory, OPAQUE)?.is_some_and(|value| value == b"y");
         let below = lower.filter(|lower| kind(lower) == FileKind::Directory);
-        // Only what was there is copied up, and directories of the workspace cannot be renamed.
+        // An origin mark means that it was copied up from this path, as overlayfs does not rename lower directories:
+        // so the workspace directory is gone.
         let gone = below.is_none() && !is_opaque && mark(&directory, ORIGIN)?.is_some();
         let moved = below.is_some_and(|below| self.state.was_moved(path, &below));
         let conflict = level.conflict || gone || moved;
@@ -200,13 +208,13 @@ impl Scan<'_> {
             Err(error) => return self.cannot_read(path, &error),
         };
         if !same {
-            // Mode and attributes are one with the directory's: who changed any of it outside may have changed those.
+            // The change time covers mode and attributes alike: another program may have changed those.
             let conflict = conflict || self.is_newer(path, lower.as_ref());
             self.push(ChangedEntry { conflict, ..found(path.to_owned(), Some(upper), lower, level) })?;
         }
         let level =
             Level { path: path.to_owned(), lower: below.as_ref().map(Identity::of), is_opaque, conflict };
-        self.take(level.bytes())?;
+        self.account(level.bytes())?;
         self.levels.push(level);
         Ok(())
     }
@@ -216,18 +224,18 @@ impl Scan<'_> {
         self.push(ChangedEntry { conflict, ..found(path, None, Some(lower), level) })
     }
 
-    /// Whether what lies in the workspace was changed, or put there, since the session began; but not by us.
+    /// Whether another program changed the workspace entry since the session began.
     fn is_newer(&self, path: &Path, lower: Option<&FileStat>) -> bool {
         lower.is_some_and(|lower| self.state.is_newer(path, lower))
     }
 
-    /// Whether something that was copied up has no original any more. It may have been renamed by a command instead,
-    /// unless something was taken from its directory outside.
-    fn was_there(&self, path: &Path, upper: &FileStat, level: &Level) -> io::Result<bool> {
+    /// Whether a copied-up file has lost its original in the workspace. A command may have renamed it instead; it
+    /// counts only if another program changed the containing directory.
+    fn lost_original(&self, path: &Path, upper: &FileStat, level: &Level) -> io::Result<bool> {
         if kind(upper) != FileKind::File || level.lower.is_none() {
             return Ok(false);
         }
-        let Some(parent) = self.below.was(&level.path)? else { return Ok(false) };
+        let Some(parent) = self.below.stat_before(&level.path)? else { return Ok(false) };
         if !self.state.is_newer(&level.path, &parent) {
             return Ok(false);
         }
@@ -243,9 +251,9 @@ impl Scan<'_> {
                     return Ok(false);
                 }
                 let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-                let (ours, theirs) = (self.changed.read(path)?, self.lower.open(path, flags)?);
-                Ok(compare::attributes(&ours)? == compare::attributes(&theirs)?
-                    && same_contents(&ours, &theirs, upper.st_size.unsigned_abs())?)
+                let (upper_file, lower_file) = (self.changed.read(path)?, self.lower.open(path, flags)?);
+                Ok(compare::attributes(&upper_file)? == compare::attributes(&lower_file)?
+                    && same_contents(&upper_file, &lower_file, upper.st_size.unsigned_abs())?)
             }
             FileKind::Link => {
                 let name = path.file_name().unwrap_or_default();
@@ -257,10 +265,10 @@ impl Scan<'_> {
         }
     }
 
-    fn same_attributes(&self, ours: &OwnedFd, path: &Path) -> io::Result<bool> {
+    fn same_attributes(&self, upper: &OwnedFd, path: &Path) -> io::Result<bool> {
         match self.lower.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
-            Ok(theirs) => Ok(compare::attributes(ours)? == compare::attributes(&theirs)?),
-            // Nor could a command look.
+            Ok(lower) => Ok(compare::attributes(upper)? == compare::attributes(&lower)?),
+            // A command could not read them either.
             Err(Errno::EACCES) => Ok(true),
             Err(errno) => Err(errno.into()),
         }
@@ -276,14 +284,14 @@ impl Scan<'_> {
     }
 
     fn push(&mut self, found: ChangedEntry) -> io::Result<()> {
-        self.take(size_of::<ChangedEntry>() + found.path.as_os_str().len())?;
+        self.account(size_of::<ChangedEntry>() + found.path.as_os_str().len())?;
         self.found.push(found);
         Ok(())
     }
 
-    fn take(&mut self, bytes: usize) -> io::Result<()> {
+    fn account(&mut self, bytes: usize) -> io::Result<()> {
         self.bytes += bytes;
-        if self.bytes > MOST_BYTES { Err(Errno::E2BIG.into()) } else { Ok(()) }
+        if self.bytes > MAX_BYTES { Err(Errno::E2BIG.into()) } else { Ok(()) }
     }
 }
 

@@ -1,5 +1,5 @@
-//! A directory and what lies below it, by paths that the kernel keeps in it: no link is followed, no mount entered,
-//! whatever somebody makes of the tree meanwhile.
+//! A directory tree whose paths the kernel resolves below its root: it follows no link and enters no mount, even if
+//! another program changes the tree meanwhile.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,24 +19,24 @@ use crate::sys::inode::{FileKind, Identity, kind};
 
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 
-/// A tree by its root.
+/// A tree, given by its root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OverlayTree<'t> {
     pub(crate) root: BorrowedFd<'t>,
 }
 
 impl OverlayTree<'_> {
-    /// Opens what lies at a relative path; the empty one is the root.
+    /// Opens a relative path; the empty path is the root.
     pub(crate) fn open(self, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
         open(self.root, path, flags)
     }
 
-    /// The directory that `path` lies in.
+    /// Opens the parent directory of `path`.
     pub(crate) fn parent(self, path: &Path) -> nix::Result<OwnedFd> {
         self.open(path.parent().unwrap_or(Path::new("")), DIRECTORY)
     }
 
-    /// The directory at `path`; `None` where there is none.
+    /// Opens the directory at `path`; `None` if it does not exist.
     pub(crate) fn directory(self, path: &Path) -> io::Result<Option<OwnedFd>> {
         match self.open(path, DIRECTORY) {
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
@@ -44,13 +44,13 @@ impl OverlayTree<'_> {
         }
     }
 
-    /// The directory at `path`, if it is that one still.
-    pub(crate) fn same(self, path: &Path, which: Identity) -> Option<OwnedFd> {
+    /// Opens the directory at `path` if it still has that identity.
+    pub(crate) fn open_if_same(self, path: &Path, identity: Identity) -> Option<OwnedFd> {
         let held = self.open(path, DIRECTORY).ok()?;
-        (Identity::of_held(&held).ok()? == which).then_some(held)
+        (Identity::of_held(&held).ok()? == identity).then_some(held)
     }
 
-    /// What lies at `path`; `None` where nothing does.
+    /// The state of `path`; `None` if it does not exist.
     pub(crate) fn stat(self, path: &Path) -> io::Result<Option<FileStat>> {
         let Some(name) = path.file_name() else { return Ok(Some(fstat(self.root)?)) };
         match self.directory(path.parent().unwrap_or(Path::new("")))? {
@@ -70,42 +70,42 @@ fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd>
     dirfd::open(root, path, how)
 }
 
-/// Opens a directory that is held for listing.
+/// Opens a directory for listing, given a descriptor of it.
 pub(crate) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(open(directory.as_fd(), Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)
 }
 
-/// A tree that is looked at: what commands wrote, or the workspace. Directories of the caller's own are opened up for that,
-/// whatever modes commands gave them.
+/// A tree to read: the upper directory or the workspace. It opens up directories that the caller owns but cannot
+/// read, and restores their modes.
 #[derive(Debug)]
-pub(crate) struct Looked<'t> {
+pub(crate) struct ReadableTree<'t> {
     pub(crate) tree: OverlayTree<'t>,
-    /// Directories that were opened up, as they were, to get their modes back; and the modes by which they are open.
+    /// The directories that were opened up: their state before, and their mode while open.
     opened: RefCell<BTreeMap<PathBuf, (FileStat, Mode)>>,
 }
 
-/// A directory that was opened up and closed again, as it was before and is now.
+/// A directory whose mode was restored: its state before it was opened up, and now.
 pub(crate) struct Closed {
     pub(crate) path: PathBuf,
     pub(crate) before: FileStat,
     pub(crate) now: FileStat,
 }
 
-impl<'t> Looked<'t> {
-    pub(crate) fn of(tree: OverlayTree<'t>) -> Self {
+impl<'t> ReadableTree<'t> {
+    pub(crate) fn new(tree: OverlayTree<'t>) -> Self {
         Self { tree, opened: RefCell::default() }
     }
 
-    /// Opens a directory for listing, also one whose owner took the right to do so from himself.
+    /// Opens a directory for listing, even if its mode denies that to the owner.
     pub(crate) fn list(&self, path: &Path) -> io::Result<OwnedFd> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         match self.tree.open(path, flags) {
-            // To search it takes a right of its own.
+            // Search needs the `x` permission as well.
             Ok(directory) if dirfd::stat(&directory, OsStr::new(".")).is_ok() => return Ok(directory),
             Ok(_) | Err(Errno::EACCES) => {}
             Err(errno) => return Err(errno.into()),
         }
-        // Nothing is opened from a root that is closed, not even itself.
+        // If the root denies search, no path resolves from it, not even its own.
         let held = match path.as_os_str().is_empty() {
             true => self.tree.root.try_clone_to_owned()?,
             false => self.tree.open(path, DIRECTORY)?,
@@ -114,7 +114,8 @@ impl<'t> Looked<'t> {
         Ok(self.tree.open(path, flags)?)
     }
 
-    /// The directory at `path`, in which everything can be found; `None` where there is none.
+    /// Opens the directory at `path` and makes sure that the caller can list and search it; `None` if it does not
+    /// exist.
     pub(crate) fn directory(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
         let Some(held) = self.tree.directory(path)? else { return Ok(None) };
         if is_closed(&held, AccessFlags::R_OK | AccessFlags::X_OK) {
@@ -123,8 +124,8 @@ impl<'t> Looked<'t> {
         Ok(Some(held))
     }
 
-    /// What lies at `path`, or was there before it was opened up.
-    pub(crate) fn was(&self, path: &Path) -> io::Result<Option<FileStat>> {
+    /// The state of `path`; for a directory that was opened up, its state before that.
+    pub(crate) fn stat_before(&self, path: &Path) -> io::Result<Option<FileStat>> {
         match self.opened.borrow().get(path) {
             Some((before, _)) => Ok(Some(*before)),
             None => self.tree.stat(path),
@@ -138,22 +139,23 @@ impl<'t> Looked<'t> {
         Ok(())
     }
 
-    /// Gives directories that were opened up their modes back. What took the place of one meanwhile stays as it is, and
-    /// so does one that somebody else has given another mode.
+    /// Restores the modes of the directories that were opened up. It skips one that was replaced, or whose mode
+    /// another program has changed.
     pub(crate) fn close(&self) -> Vec<Closed> {
         let close = |(path, (before, open)): (PathBuf, (FileStat, Mode))| {
-            let held = self.tree.same(&path, Identity::of(&before))?;
+            let held = self.tree.open_if_same(&path, Identity::of(&before))?;
             if mode_of(&fstat(&held).ok()?) != open {
                 return None;
             }
             change_mode(&held, mode_of(&before)).ok()?;
             Some(Closed { path, before, now: fstat(&held).ok()? })
         };
-        // What lies deeper first.
+        // Deepest first.
         self.opened.take().into_iter().rev().filter_map(close).collect()
     }
 
-    /// Opens a regular file for reading. What else lies there is not opened, or not for long.
+    /// Opens a regular file for reading, even if its mode denies that to the owner. Other file types are refused
+    /// (`EOPNOTSUPP`); `O_NONBLOCK` keeps one that is put there after the check from blocking.
     pub(crate) fn read(&self, path: &Path) -> io::Result<OwnedFd> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let held = self.tree.open(path, OFlag::O_PATH)?;
@@ -172,13 +174,13 @@ impl<'t> Looked<'t> {
     }
 }
 
-impl Drop for Looked<'_> {
+impl Drop for ReadableTree<'_> {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-/// Whether the caller may not do in a directory what is `wanted`.
+/// Whether the directory denies the caller the `wanted` access.
 pub(crate) fn is_closed(directory: &OwnedFd, wanted: AccessFlags) -> bool {
     faccessat(directory, ".", wanted, AtFlags::AT_EACCESS) == Err(Errno::EACCES)
 }

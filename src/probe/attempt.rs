@@ -1,4 +1,4 @@
-//! What a program in the sandbox tries, and how it must end. Data.
+//! The attempts: what the payload tries in the sandbox, how each attempt must end, and the files and servers it uses.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::net::{Ipv4Addr, TcpListener};
@@ -16,38 +16,38 @@ use crate::policy::network::NetworkMode;
 use crate::report::enforcement::Protection;
 use crate::sys;
 
-/// One call that the payload makes.
+/// One call that the payload makes in the sandbox.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    /// Name of its finding.
+    /// The name of its finding.
     pub(crate) name: &'static str,
-    /// What it does, in words.
+    /// What it does, for people.
     pub(crate) what: &'static str,
-    /// First argument of the payload; helper/src/inside/attempts.rs knows it.
+    /// The payload's first argument; helper/src/inside/attempts.rs lists the values.
     pub(crate) call: &'static str,
     pub(crate) operand: Operand,
     pub(crate) must: Must,
-    /// The wall that it tests first of all.
+    /// The protection that it mainly tests.
     pub(crate) wall: Protection,
 }
 
-/// Second argument of the payload.
+/// The payload's second argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operand {
     Nothing,
-    /// A file that is granted read-only.
-    Shown,
-    /// A file that is granted writable.
+    /// A file granted read-only.
+    ReadOnly,
+    /// A file granted writable.
     Writable,
-    /// A file of the host that is not granted.
+    /// A host file that is not granted.
     Secret,
-    /// The same, open for reading as the payload's standard input.
+    /// The same file, open for reading as the payload's standard input.
     SecretInStdin,
-    /// A port of the host's loopback device where a server listens.
+    /// A port on the host's loopback device where a server listens.
     Port,
-    /// The name of an abstract socket of the host.
+    /// The name of an abstract socket on the host.
     Name,
-    /// The number of this very process.
+    /// The PID of this process.
     Process,
 }
 
@@ -55,26 +55,26 @@ pub(crate) enum Operand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Must {
     Succeed,
-    /// With one of these.
+    /// It fails with one of these errnos.
     Fail(&'static [i32]),
 }
 
-/// Numbers that processes in a sandbox have: init, the payload, and who else is needed to start it.
-const PROCESSES_INSIDE: u32 = 8;
+/// The highest PID that may exist in a sandbox: init, the payload, and the processes that start it.
+const MAX_PID_INSIDE: u32 = 8;
 
-/// Every attempt, those that must succeed first: where they fail, the others would prove nothing.
+/// Every attempt. Those that must succeed come first: if they fail, the others prove nothing.
 pub(crate) const ATTEMPTS: [Attempt; 12] = [
     Attempt {
         name: "read_grant",
-        what: "read a file that is granted",
+        what: "read a granted file",
         call: "read",
-        operand: Operand::Shown,
+        operand: Operand::ReadOnly,
         must: Must::Succeed,
         wall: Protection::Root,
     },
     Attempt {
         name: "write_grant",
-        what: "write to a file that is granted writable",
+        what: "write to a file granted writable",
         call: "write",
         operand: Operand::Writable,
         must: Must::Succeed,
@@ -90,7 +90,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
     },
     Attempt {
         name: "read_outside",
-        what: "read a file outside of the grants",
+        what: "read a file outside the grants",
         call: "read",
         operand: Operand::Secret,
         must: Must::Fail(&[libc::ENOENT, libc::EACCES]),
@@ -98,7 +98,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
     },
     Attempt {
         name: "write_outside",
-        what: "write to a file outside of the grants",
+        what: "write to a file outside the grants",
         call: "write",
         operand: Operand::Secret,
         must: Must::Fail(&[libc::ENOENT, libc::EROFS, libc::EACCES]),
@@ -106,16 +106,17 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
     },
     Attempt {
         name: "write_read_only",
-        what: "write to a file that is granted read-only",
+        what: "write to a file granted read-only",
         call: "write",
-        operand: Operand::Shown,
+        operand: Operand::ReadOnly,
         must: Must::Fail(&[libc::EROFS, libc::EACCES]),
         wall: Protection::Root,
     },
-    // The link to an inherited descriptor leads around namespaces and mounts: only Landlock is left.
+    // Opening an inherited descriptor again through /proc bypasses namespaces and mounts: only Landlock can refuse
+    // it.
     Attempt {
         name: "landlock_alone",
-        what: "open a file outside of the grants again, through an inherited descriptor",
+        what: "reopen a file outside the grants through an inherited descriptor",
         call: "reopen-stdin",
         operand: Operand::SecretInStdin,
         must: Must::Fail(&[libc::EACCES]),
@@ -153,7 +154,7 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::EPERM]),
         wall: Protection::Seccomp,
     },
-    // The kernel itself lets everybody do this: only seccomp refuses it.
+    // The kernel allows this to every process: only seccomp can refuse it.
     Attempt {
         name: "seccomp_alone",
         what: "join a new keyring",
@@ -165,25 +166,25 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
 ];
 
 impl Attempt {
-    /// Why it is no test under this policy, if so.
-    pub(crate) fn pointless(&self, policy: &Policy) -> Option<&'static str> {
+    /// Why this attempt proves nothing under this policy; `None` if it does.
+    pub(crate) fn skip_reason(&self, policy: &Policy) -> Option<&'static str> {
         if self.operand == Operand::Port && policy.effective_network() == NetworkMode::Host {
             return Some("the profile grants the host's network");
         }
         if self.name == "read_outside" && policy.profile.meaning().shows_host {
             return Some("the profile shows the host's files");
         }
-        if self.operand == Operand::Process && std::process::id() <= PROCESSES_INSIDE {
-            return Some("the probe's own process has a number that exists inside as well");
+        if self.operand == Operand::Process && std::process::id() <= MAX_PID_INSIDE {
+            return Some("the probe's own PID may also exist in the sandbox");
         }
         None
     }
 
-    /// The payload's arguments; none where the stage lacks what it needs.
+    /// The payload's arguments; `None` if the stage lacks what this attempt needs.
     pub(crate) fn arguments(&self, stage: &Stage) -> Option<[String; 2]> {
         let operand = match self.operand {
             Operand::Nothing | Operand::SecretInStdin => String::new(),
-            Operand::Shown => SHOWN_AT.to_owned(),
+            Operand::ReadOnly => READ_ONLY_AT.to_owned(),
             Operand::Writable => WRITABLE_AT.to_owned(),
             Operand::Secret => stage.secret().into_os_string().into_string().ok()?,
             Operand::Port => stage.port()?.to_string(),
@@ -194,30 +195,30 @@ impl Attempt {
     }
 }
 
-// What the attempts are made on: files of the probe's own in a directory that nobody else may enter, and servers
-// of its own. All of it goes when this is dropped.
+// The stage: the probe's own files, in a directory closed to other users, and its own servers. Dropping it removes
+// them.
 
-/// Where the payload lies in the sandbox.
+/// The payload's path in the sandbox.
 pub(crate) const PAYLOAD_AT: &str = "/run/kennel-probe/payload";
-/// Where the file lies that is granted read-only.
-pub(crate) const SHOWN_AT: &str = "/run/kennel-probe/shown";
-/// Where the file lies that is granted writable.
+/// The path of the file granted read-only.
+pub(crate) const READ_ONLY_AT: &str = "/run/kennel-probe/shown";
+/// The path of the file granted writable.
 pub(crate) const WRITABLE_AT: &str = "/run/kennel-probe/writable";
 
-/// The stage.
+/// The files and servers that attempts use. Dropping this removes them.
 #[derive(Debug)]
 pub(crate) struct Stage {
     directory: Directory,
-    /// Name of the abstract socket.
+    /// The name of the abstract socket.
     pub(crate) name: String,
-    /// None where the host has no loopback device.
+    /// `None` if the host has no loopback device.
     tcp: Option<TcpListener>,
     _abstract: UnixListener,
 }
 
 impl Stage {
-    /// Makes everything.
-    pub(crate) fn set() -> io::Result<Self> {
+    /// Creates the files and starts the servers.
+    pub(crate) fn create() -> io::Result<Self> {
         let directory = Directory::make()?;
         for name in ["workspace", "outside"] {
             DirBuilder::new().mode(0o700).create(directory.0.join(name))?;
@@ -239,17 +240,17 @@ impl Stage {
         self.directory.0.join("workspace")
     }
 
-    /// The grants beside the workspace.
+    /// The grants besides the workspace.
     pub(crate) fn mounts(&self) -> [Mount; 3] {
         let source = |name: &str| self.directory.0.join(name);
         [
             Mount::ReadOnly { source: source("payload"), target: Some(PAYLOAD_AT.into()) },
-            Mount::ReadOnly { source: source("shown"), target: Some(SHOWN_AT.into()) },
+            Mount::ReadOnly { source: source("shown"), target: Some(READ_ONLY_AT.into()) },
             Mount::ReadWrite { source: source("writable"), target: Some(WRITABLE_AT.into()) },
         ]
     }
 
-    /// A file that is not granted, in a directory that is not.
+    /// A file that is not granted, in a directory that is not granted.
     pub(crate) fn secret(&self) -> PathBuf {
         self.directory.0.join("outside/secret")
     }
@@ -260,12 +261,12 @@ impl Stage {
     }
 }
 
-/// A temporary directory, gone when dropped.
+/// A temporary directory, removed on drop.
 #[derive(Debug)]
 struct Directory(PathBuf);
 
 impl Directory {
-    /// Made where programs can be executed, because one of the files is a program.
+    /// Makes the directory on a file system without `noexec`, because it holds a program.
     fn make() -> io::Result<Self> {
         let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let places = [env::temp_dir(), "/tmp".into(), "/var/tmp".into()].into_iter().chain(runtime);
@@ -289,7 +290,7 @@ impl Directory {
         Ok(Self(path))
     }
 
-    /// Writes a file whose mode is `mode` whatever the umask.
+    /// Writes a file with exactly this mode, whatever the umask.
     fn put(&self, name: &str, contents: &[u8], mode: u32) -> io::Result<()> {
         let path = self.0.join(name);
         sys::without_sigxfsz(|| fs::write(&path, contents))?;
@@ -300,12 +301,12 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "the probe's directory stays");
+            tracing::warn!(path = %self.0.display(), %error, "could not remove the probe's directory");
         }
     }
 }
 
-/// A name that nobody else has.
+/// A unique name.
 fn unique_name() -> nix::Result<String> {
     Ok(format!("kennel-probe-{}-{:016x}", std::process::id(), sys::random()?))
 }

@@ -1,14 +1,15 @@
-//! What the host offers besides the walls themselves, as findings. Pure but for the remedies.
+//! Findings about the host: kernel, Landlock, seccomp, memfd, procfs, overlayfs, cgroups. Pure, except for the
+//! remedies.
 
 use crate::host::remedy::{DELEGATE, UNIFIED, container, remedy};
 use crate::host::{Host, OLDEST};
 use crate::probe::host::{CgroupFinding, Execution};
-use crate::probe::judge::{HINDRANCE, name};
+use crate::probe::judge::{CHECK_SECURITY_MODULES, name};
 use crate::probe::trials::{Answer, Trials};
 use crate::probe::{Area, Finding, Found};
 use crate::report::enforcement::Protection;
 
-/// Landlock ABIs that brought something to restrict, and what.
+/// Landlock ABI versions, and what each one made possible to restrict.
 const LANDLOCK: [(u32, &str); 5] = [
     (2, "moving"),
     (3, "truncating"),
@@ -17,7 +18,7 @@ const LANDLOCK: [(u32, &str); 5] = [
     (6, "signals and abstract sockets"),
 ];
 
-/// The findings, what everything else needs first.
+/// The findings about the host. What everything else depends on comes first.
 pub(crate) fn facts(host: &Host, trials: &Trials) -> Vec<Finding> {
     vec![
         kernel(host).needed(),
@@ -52,30 +53,33 @@ fn landlock(host: &Host) -> Finding {
     } else if later.is_empty() {
         finding(format!("ABI {abi}"))
     } else {
-        finding(format!("ABI {abi}, which does not restrict: {}", later.join(", ")))
+        finding(format!("ABI {abi} does not restrict: {}", later.join(", ")))
             .negative(Found::Degraded, "use Linux 6.12 or later for ABI 6")
     }
 }
 
 fn seccomp(host: &Host) -> Finding {
     if host.seccomp {
-        return fact("seccomp_filter", "filters can be installed");
+        return fact("seccomp_filter", "this kernel can install filters");
     }
     let remedy = remedy(Protection::Seccomp, libc::ENOSYS).unwrap_or_default();
-    fact("seccomp_filter", "seccomp filters cannot be installed here").negative(Found::Missing, remedy)
+    fact("seccomp_filter", "this kernel cannot install seccomp filters").negative(Found::Missing, remedy)
 }
 
 fn memfd(execution: Execution) -> Finding {
     let finding = |detail: &str| fact("memfd_exec", detail);
     match execution {
-        Execution::Works => finding("programs start from memory"),
-        Execution::Unknown => finding("not reached: no user namespace to try it in").untested(),
-        Execution::Refused(errno) => finding(&format!("{}: an unlinked file has to do instead", name(errno)))
-            .negative(Found::Degraded, "allow executing memfds: sysctl -w vm.memfd_noexec=0"),
+        Execution::Works => finding("a memfd can be executed"),
+        Execution::Unknown => finding("not tested: there is no user namespace to try it in").untested(),
+        Execution::Refused(errno) => {
+            finding(&format!("{}: Kennel uses an unlinked file instead", name(errno)))
+                .negative(Found::Degraded, "allow executing memfds: sysctl -w vm.memfd_noexec=0")
+        }
     }
 }
 
-/// Covered parts of /proc do no harm where a fresh procfs can be mounted all the same, as they do not to real root.
+/// Judges procfs. Mounts that cover parts of /proc matter only if the kernel then refuses a fresh procfs; it allows
+/// one to real root.
 fn procfs(trials: &Trials) -> Finding {
     let covered = match trials.covered.as_slice() {
         [] => String::new(),
@@ -84,15 +88,16 @@ fn procfs(trials: &Trials) -> Finding {
     };
     let finding = |detail: &str| fact("procfs", format!("{detail}{covered}"));
     match &trials.start {
-        Ok(_) => finding("every sandbox has a fresh one"),
+        Ok(_) => finding("each sandbox mounts a fresh procfs"),
         Err(refusal) if refusal.reason.starts_with("mount proc") => {
-            let remedy = if trials.covered.is_empty() { HINDRANCE.to_owned() } else { container() };
+            let remedy =
+                if trials.covered.is_empty() { CHECK_SECURITY_MODULES.to_owned() } else { container() };
             finding(&refusal.reason).negative(Found::Missing, remedy)
         }
         Err(_) if !trials.covered.is_empty() => {
-            finding("a fresh one may be refused").negative(Found::Degraded, container())
+            finding("the kernel may refuse a fresh procfs").negative(Found::Degraded, container())
         }
-        Err(_) => finding("not reached").untested(),
+        Err(_) => finding("not tested").untested(),
     }
 }
 
@@ -103,12 +108,12 @@ fn overlay(answer: Option<&Answer>) -> Finding {
         Some(Answer::Refused(errno)) => {
             let remedy = match *errno {
                 libc::ENODEV => "load the module: modprobe overlay",
-                _ => "use Linux 5.11 or later, with no security module that refuses it",
+                _ => "use Linux 5.11 or later, and check that no security module refuses the mount",
             };
             finding(&format!("overlayfs does not mount in a user namespace: {}", name(*errno)))
                 .negative(Found::Missing, remedy)
         }
-        _ => finding("not reached: no user namespace to try it in").untested(),
+        _ => finding("not tested: there is no user namespace to try it in").untested(),
     }
 }
 
@@ -125,7 +130,7 @@ fn cgroup(cgroup: &CgroupFinding) -> Finding {
     let controllers = cgroup.controllers.join(" ");
     if cgroup.delegated {
         return finding(format!(
-            "delegated at {directory}, controllers {controllers}; a group was made and removed"
+            "delegated at {directory}, controllers {controllers}; the probe made and removed a group"
         ));
     }
     let (reason, remedy) = match &cgroup.lack {

@@ -1,4 +1,5 @@
-//! What the host offers besides the walls themselves: each tried, not read off a version number.
+//! Tries what the host offers besides protections: memfd execution, overlayfs, cgroups and procfs. It tries each
+//! instead of trusting version numbers.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -35,29 +36,29 @@ use crate::sys::birth;
 use crate::sys::birth::{CloneError, Placement, SpawnOptions, Users};
 use crate::view::inputs::SandboxKind;
 
-/// Whether a memfd could be executed.
+/// Whether a memfd can be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Execution {
     Works,
-    /// Refused with this errno.
+    /// The kernel refused, with this errno.
     Refused(i32),
-    /// No process could be made to try it with.
+    /// No process could be started to try it.
     Unknown,
 }
 
-/// Starts the inside from a memfd, and ends it at once.
+/// Starts the helper from a memfd, and ends it at once.
 pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
     let sockets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
-    let Ok((ours, theirs)) = sockets else { return Execution::Unknown };
+    let Ok((own_end, child_end)) = sockets else { return Execution::Unknown };
     let refused = |error: std::io::Error| Execution::Refused(error.raw_os_error().unwrap_or_default());
     let image = match Image::sealed() {
         Ok(image) => image,
-        // vm.memfd_noexec=2 refuses to make one that could be executed.
+        // With vm.memfd_noexec=2 the kernel refuses to create an executable memfd.
         Err(error) => return refused(error),
     };
-    match birth::spawn_inside(image.as_fd(), theirs.as_fd(), options, Placement::Namespaces) {
-        Ok(born) => {
-            drop(Inside::child(ours, born.pidfd));
+    match birth::spawn_inside(image.as_fd(), child_end.as_fd(), options, Placement::Namespaces) {
+        Ok(child) => {
+            drop(Inside::child(own_end, child.pidfd));
             Execution::Works
         }
         Err(CloneError::Exec(error)) => refused(error),
@@ -65,13 +66,13 @@ pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
     }
 }
 
-/// Mounts an overlay in new namespaces that go away at once.
+/// Mounts an overlay in new namespaces, which end at once. `None` if that could not be tried.
 pub(crate) async fn mount_overlay() -> Option<Answer> {
-    try_overlay().await.ok().flatten().map(Answer::of)
+    try_overlay().await.ok().flatten().map(Answer::from_errno)
 }
 
 async fn try_overlay() -> Result<Option<i32>, Error> {
-    // The plan ends with a program that does not exist: to get there is to have succeeded.
+    // The plan ends with a program that does not exist: reaching that step means that the mount worked.
     let wanted = RequestFields {
         program: "/kennel-probe/none".as_ref(),
         called: None,
@@ -99,7 +100,7 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     })
 }
 
-/// A plan that mounts an overlay over directories of a tmpfs, and the index of that step.
+/// A plan that mounts an overlay of tmpfs directories, and the index of the mount step.
 fn overlay_plan() -> (Compiled, u32) {
     let mut setup = Section::default();
     let mut count = 0;
@@ -116,28 +117,29 @@ fn overlay_plan() -> (Compiled, u32) {
     for path in [c"upper", c"lower", c"merged"] {
         push(Step::MakeDir { path, mode: 0o755 });
     }
-    // Read-only: a work directory would ask for CAP_DAC_OVERRIDE, which the inside never has.
+    // Read-only: a work directory would need CAP_DAC_OVERRIDE, which a process in the sandbox never has.
     let options = c"lowerdir=upper:lower";
     push(Step::Mount { kind: c"overlay", target: c"merged", within: Within::Root, flags: 0, options });
     let compiled = Compiled { setup, directory: PathBuf::from("/"), ..Compiled::default() };
     (compiled, count - 1)
 }
 
-/// The unified cgroup hierarchy as this process may use it.
+/// What this process can do in the cgroup v2 hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupFinding {
-    /// Where groups of commands are made, or else the cgroup of this process; none where no unified hierarchy is mounted.
+    /// The cgroup where Kennel makes groups for commands, else this process's own cgroup; `None` if no cgroup v2
+    /// hierarchy is mounted.
     pub(crate) directory: Option<PathBuf>,
-    /// What it can hold commands to.
+    /// Its controllers.
     pub(crate) controllers: Vec<String>,
-    /// Whether a group could be made in it, limited, killed and removed.
+    /// Whether a group could be made there, limited, killed and removed.
     pub(crate) delegated: bool,
-    /// Why not, and what can be done.
+    /// Why not, and the remedy.
     pub(crate) lack: Option<(String, String)>,
 }
 
 impl CgroupFinding {
-    /// Looks for a place as a policy with limits has it looked for, and tries it.
+    /// Finds a cgroup in the way a policy with limits does, and tries it.
     pub(crate) async fn look() -> Self {
         let mut policy = Policy::profile(Profile::RepoWrite, "/");
         let (memory, swap) = (Some(Size::from_bytes(1 << 30)), None);
@@ -163,7 +165,7 @@ impl CgroupFinding {
     }
 }
 
-/// Makes a group with limits, kills what is in it, which is nobody, and removes it.
+/// Makes a group with limits, kills its members (it has none), and removes it.
 async fn try_groups(plan: &Arc<CgroupTree>) -> Result<(), Error> {
     let groups = Groups::make(plan, &Images::new(SpawnOptions::of(Users::Own))?)?;
     let leaf = groups.only_leaf()?;
@@ -173,12 +175,12 @@ async fn try_groups(plan: &Arc<CgroupTree>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Container engines cover parts of /proc by mounts, and then the kernel allows no fresh procfs that would show
-/// what they cover.
+/// The mounts that cover parts of /proc. Container engines make them; the kernel then refuses a fresh procfs, which
+/// would reveal what they cover.
 pub(crate) fn covered_below_proc() -> Vec<String> {
     let points = mounts().into_iter().flatten().map(|mount| mount.mount_point);
     let below = points.filter(|point| point.starts_with("/proc") && point != Path::new("/proc"));
-    // An automount of binfmt_misc lies on an empty directory made for it, and hides nothing.
+    // The automount of binfmt_misc covers a directory that is always empty, so it hides nothing.
     let hiding = below.filter(|point| !point.starts_with("/proc/sys/fs/binfmt_misc"));
     hiding.map(|point| point.display().to_string()).collect()
 }

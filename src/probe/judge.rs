@@ -1,5 +1,4 @@
-//! The verdict, and what protections and attempts come to. Pure but for the remedies, which look at the host's
-//! settings.
+//! Turns trials into findings and the verdict. Pure, except for the remedies, which read the host's settings.
 
 use crate::host::Host;
 use crate::host::remedy::remedy;
@@ -9,11 +8,11 @@ use crate::probe::trials::{Answer, StartRefusal, Trials};
 use crate::probe::{Area, Finding, Found, Probe, Verdict};
 use crate::report::enforcement::{Entry, Protection, State};
 
-/// What to do about something that should have been stopped by a wall that is up.
-const HOLE: &str = "run nothing untrusted on this host, and report it as SECURITY.md says";
+/// The remedy when an active protection did not stop an attempt.
+const REPORT_HOLE: &str = "run nothing untrusted on this host, and report it as SECURITY.md describes";
 
-/// What to do about something that should have worked.
-pub(crate) const HINDRANCE: &str =
+/// The remedy when something failed that should have worked.
+pub(crate) const CHECK_SECURITY_MODULES: &str =
     "look for a security module that refuses it (journalctl -k | grep -i denied)";
 
 /// Makes the findings and the verdict.
@@ -23,7 +22,7 @@ pub(crate) fn judge(host: &Host, trials: &Trials) -> Probe {
         Ok(enforcement) => {
             findings.extend(enforcement.protections().iter().map(|entry| protection(entry, trials)));
             let answers = ATTEMPTS.iter().zip(&trials.answers);
-            findings.extend(answers.map(|(attempt, answer)| answered(attempt, answer, trials)));
+            findings.extend(answers.map(|(attempt, answer)| attempt_finding(attempt, answer, trials)));
         }
         Err(refusal) => findings.extend(not_reached(refusal)),
     }
@@ -39,32 +38,32 @@ fn verdict(trials: &Trials, findings: &[Finding]) -> Verdict {
     }
 }
 
-/// A protection as the sandbox reported it.
+/// The finding for a protection, as the sandbox reported it.
 fn protection(entry: &Entry, trials: &Trials) -> Finding {
     let finding = Finding::works(Area::Protection, entry.name.as_str(), &entry.detail);
     match entry.state {
         _ if !entry.asked => finding.untested(),
         State::Enforced => finding.needed(),
-        State::Degraded => finding.needed().negative(Found::Degraded, mend(entry.name, trials)),
-        State::Off => finding.needed().negative(Found::Missing, mend(entry.name, trials)),
+        State::Degraded => finding.needed().negative(Found::Degraded, remedy_for(entry.name, trials)),
+        State::Off => finding.needed().negative(Found::Missing, remedy_for(entry.name, trials)),
     }
 }
 
-/// How to get a protection that the sandbox goes without.
-fn mend(protection: Protection, trials: &Trials) -> String {
+/// The remedy for a protection that the sandbox lacks.
+fn remedy_for(protection: Protection, trials: &Trials) -> String {
     let refusal = trials.refusals.iter().find(|refusal| refusal.protection == Some(protection));
     let said = refusal.and_then(|refusal| refusal.remedy.clone());
-    said.or_else(|| remedy(protection, libc::ENOSYS)).unwrap_or_else(|| HINDRANCE.to_owned())
+    said.or_else(|| remedy(protection, libc::ENOSYS)).unwrap_or_else(|| CHECK_SECURITY_MODULES.to_owned())
 }
 
-/// What came of an attempt.
-fn answered(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Finding {
+/// The finding for an attempt.
+fn attempt_finding(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Finding {
     let finding = |came: &str| {
         Finding::works(Area::Attempt, attempt.name, format!("{}: {came}", attempt.what)).needed()
     };
-    // Where the wall is known to be down, it is to blame.
-    let else_mend = |otherwise: &str| {
-        if is_down(attempt.wall, trials) { mend(attempt.wall, trials) } else { otherwise.to_owned() }
+    // If the protection is known to be missing, give its remedy.
+    let remedy_or = |otherwise: &str| {
+        if is_down(attempt.wall, trials) { remedy_for(attempt.wall, trials) } else { otherwise.to_owned() }
     };
     match (answer, attempt.must) {
         (Answer::Succeeded, Must::Succeed) => finding("done"),
@@ -72,17 +71,18 @@ fn answered(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Finding {
             finding(&format!("refused, {}", name(*errno)))
         }
         (Answer::Succeeded, Must::Fail(_)) => {
-            finding("not stopped").negative(Found::Missing, else_mend(HOLE))
+            finding("not stopped").negative(Found::Missing, remedy_or(REPORT_HOLE))
         }
-        // It was stopped, but not by what was meant to stop it.
+        // Something else than the tested protection stopped it.
         (Answer::Refused(errno), Must::Fail(_)) => {
-            let came = format!("ended otherwise than expected, {}", name(*errno));
-            finding(&came).negative(Found::Degraded, else_mend(HINDRANCE))
+            let came = format!("failed in an unexpected way, {}", name(*errno));
+            finding(&came).negative(Found::Degraded, remedy_or(CHECK_SECURITY_MODULES))
         }
-        (Answer::Refused(errno), Must::Succeed) => {
-            finding(&format!("refused, {}", name(*errno))).negative(Found::Missing, else_mend(HINDRANCE))
+        (Answer::Refused(errno), Must::Succeed) => finding(&format!("refused, {}", name(*errno)))
+            .negative(Found::Missing, remedy_or(CHECK_SECURITY_MODULES)),
+        (Answer::Failed(reason), _) => {
+            finding(reason).negative(Found::Missing, remedy_or(CHECK_SECURITY_MODULES))
         }
-        (Answer::Failed(reason), _) => finding(reason).negative(Found::Missing, else_mend(HINDRANCE)),
         (Answer::NotMade(reason), _) => Finding { needed: false, ..finding(reason).untested() },
     }
 }
@@ -92,11 +92,11 @@ fn is_down(wall: Protection, trials: &Trials) -> bool {
     entry.is_some_and(|entry| entry.state != State::Enforced)
 }
 
-/// Every protection and attempt, when no sandbox starts: one refusal, the rest not reached.
+/// The findings when no sandbox starts: the refusal, and every other protection and attempt as untested.
 fn not_reached(refusal: &StartRefusal) -> Vec<Finding> {
     let of = |name, detail: &str| Finding::works(Area::Protection, name, detail).needed();
     let refused = |name| {
-        let remedy = refusal.remedy.clone().unwrap_or_else(|| HINDRANCE.to_owned());
+        let remedy = refusal.remedy.clone().unwrap_or_else(|| CHECK_SECURITY_MODULES.to_owned());
         of(name, &refusal.reason).negative(Found::Missing, remedy)
     };
     let mut findings = Vec::new();
@@ -106,20 +106,20 @@ fn not_reached(refusal: &StartRefusal) -> Vec<Finding> {
     for protection in Protection::ALL {
         let name = protection.as_str();
         let is_refused = refusal.protection == Some(protection);
-        // Of limits only the one that is to blame was asked for, as far as is known.
+        // Only the limit that caused the refusal is known to be part of the policy.
         if protection.is_limit() && !is_refused {
             continue;
         }
-        findings.push(if is_refused { refused(name) } else { of(name, "not reached").untested() });
+        findings.push(if is_refused { refused(name) } else { of(name, "not tested").untested() });
     }
     for attempt in &ATTEMPTS {
-        let detail = format!("{}: not reached", attempt.what);
+        let detail = format!("{}: not tested", attempt.what);
         findings.push(Finding::works(Area::Attempt, attempt.name, detail).needed().untested());
     }
     findings
 }
 
-/// An errno by its name and in words.
+/// The name and the description of an errno.
 pub(crate) fn name(errno: i32) -> String {
     let errno = nix::errno::Errno::from_raw(errno);
     format!("{errno:?} ({})", errno.desc())

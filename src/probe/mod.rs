@@ -1,5 +1,6 @@
-//! What this host can enforce, found out by doing it: real sandboxes start, and a program in them tries what must
-//! not succeed. Only `trials` and `host` touch the machine; `judge` makes the findings of it and is pure.
+//! Tests what this host can enforce: starts real sandboxes, in which a program tries what must fail.
+//!
+//! `trials`, `host` and the stage of `attempt` touch the machine; `judge` and `facts` turn the answers into findings.
 
 pub(crate) mod attempt;
 pub(crate) mod facts;
@@ -39,68 +40,69 @@ use crate::report::error::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Probe {
-    /// What it comes to.
+    /// The overall result.
     pub verdict: Verdict,
-    /// What the kernel says of itself.
+    /// The features that the kernel reports.
     pub host: Host,
-    /// What was found, one by one: the host's facts, then protections, then attempts.
+    /// All findings: facts about the host, then protections, then attempts.
     pub findings: Vec<Finding>,
 }
 
-/// What a probe comes to.
+/// The overall result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Every protection that the profile asks for is in force, and every attempt ended as it must.
+    /// Every protection that the profile requests is in force, and every attempt ended as it must.
     FullyEnforced,
-    /// Sandboxes start, but something is missing or was not stopped. With
-    /// [`OnUnavailable::Refuse`](crate::policy::profile::OnUnavailable) and a required protection missing, commands do not run.
+    /// Sandboxes start, but a protection is missing or an attempt was not stopped. If that protection is required
+    /// under [`OnUnavailable::Refuse`](crate::policy::profile::OnUnavailable), commands do not run.
     Partial,
     /// No sandbox starts under this profile.
     Unavailable,
 }
 
-/// One thing that was looked at.
+/// The result of one test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What kind of thing it is.
+    /// What was tested.
     pub area: Area,
-    /// Its name, in snake case; that of a [`Protection`](crate::report::enforcement::Protection) where it is one.
+    /// Its name in snake case; for a protection, the name of the
+    /// [`Protection`](crate::report::enforcement::Protection).
     pub name: &'static str,
-    /// How it stands.
+    /// The result.
     pub state: Found,
-    /// Whether the verdict rests on it. The rest is good to know.
+    /// Whether the verdict depends on it. Other findings are for information.
     pub needed: bool,
-    /// What was seen.
+    /// What the test observed.
     pub detail: String,
-    /// What a person can do about it; there whenever the state is degraded or missing.
+    /// What a person can do about it. Present if and only if the state is degraded or missing.
     pub remedy: Option<String>,
 }
 
-/// What kind of thing was looked at.
+/// What a finding is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Area {
-    /// Something that the kernel or its settings offer.
+    /// A feature of the kernel or its settings.
     Host,
-    /// A protection, put up for real.
+    /// A protection, set up in a real sandbox.
     Protection,
-    /// Something that a program in the sandbox tried.
+    /// An attempt by a program in the sandbox.
     Attempt,
 }
 
-/// How a thing stands.
+/// The state of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Found {
-    /// As it must be.
+    /// It works as it must.
     Works,
-    /// There, but less than it could be.
+    /// It works in part.
     Degraded,
-    /// Not there, or not stopped.
+    /// It is missing, or the attempt was not stopped.
     Missing,
-    /// Not asked for by the profile, or not reached.
+    /// The profile does not request it, or the probe could not test it.
     Untested,
 }
 
@@ -154,15 +156,14 @@ impl Finding {
 }
 
 impl Probe {
-    /// Tests this host under `profile`, in a workspace of its own that is gone afterwards, also when the future is
-    /// dropped half-way. Takes a few dozen milliseconds.
+    /// Tests this host under `profile`, in a temporary workspace. It removes the workspace at the end, also when the
+    /// future is dropped early. Takes a few dozen milliseconds.
     ///
-    /// Protections that the host lacks do not end the test, except under `ci-only`, which runs with all or not at
-    /// all.
+    /// A missing protection does not end the test, except under `ci-only`, which requires all of them.
     ///
     /// # Errors
-    /// [`Error::Io`] when the probe's own files or sockets cannot be made. That nothing can be enforced is no
-    /// error but a [`Verdict`].
+    /// [`Error::Io`] if the probe's own files or sockets cannot be created. A host that can enforce nothing is no
+    /// error: see [`Verdict`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -170,9 +171,9 @@ impl Probe {
         Self::under(Policy::profile(profile, ".")).await
     }
 
-    /// As [`run`](Self::run), under all of a policy but its workspace and what belongs to that.
+    /// Like [`run`](Self::run), under a whole policy, except its workspace and the paths that depend on it.
     pub(crate) async fn under(mut policy: Policy) -> Result<Self, Error> {
-        let stage = Stage::set().map_err(Error::io("make files and sockets to test with"))?;
+        let stage = Stage::create().map_err(Error::io("create the probe's files and sockets"))?;
         policy.workspace = stage.workspace();
         policy.cwd = None;
         policy.protect.retain(|path| path.is_relative());
@@ -184,12 +185,12 @@ impl Probe {
         Ok(judge::judge(&Host::detect(), &trials))
     }
 
-    /// What is degraded or missing.
+    /// The findings that are degraded or missing.
     pub fn negatives(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| matches!(finding.state, Found::Degraded | Found::Missing))
     }
 
-    /// The finding of that name.
+    /// The finding with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.name == name)

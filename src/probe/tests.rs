@@ -1,4 +1,4 @@
-//! Hosts that we do not have, judged; and this one, tried.
+//! Tests: findings for hosts that the tests make up, and one real probe of this host.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const GOOD: Host = Host {
     core_socket: false,
 };
 
-/// What the compiler makes of `host`, each protection it goes without refused once more when required.
+/// Compiles a policy for `host`, and collects the refusal for each missing protection when it is required.
 fn compile_for(host: &Host, profile: Profile) -> (Result<Compiled, StartRefusal>, Vec<StartRefusal>) {
     let mut policy = Policy::profile(profile, std::env::temp_dir());
     policy.on_unavailable = OnUnavailable::Degrade;
@@ -37,7 +37,7 @@ fn compile_for(host: &Host, profile: Profile) -> (Result<Compiled, StartRefusal>
     (compiled, refused.map(|error| StartRefusal::from(&error)).collect())
 }
 
-/// A host on which everything ends as it must.
+/// Trials in which everything ends as it must.
 fn trials(host: &Host) -> Trials {
     let (compiled, refusals) = compile_for(host, Profile::RepoWrite);
     let answer = |must| match must {
@@ -61,14 +61,14 @@ fn trials(host: &Host) -> Trials {
     }
 }
 
-/// As `trials`, with another end of one attempt.
+/// `trials` with another answer for one attempt.
 fn with_answer(mut trials: Trials, name: &str, answer: Answer) -> Trials {
     let at = ATTEMPTS.iter().position(|attempt| attempt.name == name).expect("an attempt of that name");
     trials.answers[at] = answer;
     trials
 }
 
-/// As `trials` on a good host whose kernel refuses a step of the start.
+/// Trials on a good host whose kernel refuses one step of the start.
 fn refusing(protection: Protection, step: &str, errno: i32) -> Trials {
     let source = std::io::Error::from_raw_os_error(errno);
     let error = Error::Step { step: step.to_owned(), protection, source, remedy: remedy(protection, errno) };
@@ -92,7 +92,7 @@ fn judged(host: &Host, trials: &Trials) -> Probe {
 
 #[track_caller]
 fn expect(probe: &Probe, name: &str, state: Found, remedy: &str) {
-    let finding = probe.get(name).unwrap_or_else(|| panic!("{name} is not found"));
+    let finding = probe.get(name).unwrap_or_else(|| panic!("no finding is named {name}"));
     assert_eq!(finding.state, state, "{finding:?}");
     assert!(finding.remedy.as_deref().unwrap_or_default().contains(remedy), "{finding:?}");
 }
@@ -244,7 +244,7 @@ fn whatever_does_not_work_is_missing() {
             judged(&GOOD, &with_answer(trials(&GOOD), attempt.name, Answer::Failed("no payload".into())));
         assert_eq!(probe.verdict, Verdict::Partial);
         expect(&probe, attempt.name, Found::Missing, "security module");
-        // An answer that no wall gives proves nothing.
+        // An errno that no protection gives proves nothing.
         let probe = judged(&GOOD, &with_answer(trials(&GOOD), attempt.name, Answer::Refused(libc::EIO)));
         assert_eq!(probe.verdict, Verdict::Partial);
     }
@@ -256,8 +256,8 @@ fn what_the_profile_grants_is_no_attempt() {
     let strict = Policy::profile(Profile::CiOnly, "/w");
     for attempt in &ATTEMPTS {
         let granted = attempt.operand == Operand::Port || attempt.name == "read_outside";
-        assert_eq!(attempt.pointless(&full_dev).is_some(), granted, "{}", attempt.name);
-        assert_eq!(attempt.pointless(&strict), None);
+        assert_eq!(attempt.skip_reason(&full_dev).is_some(), granted, "{}", attempt.name);
+        assert_eq!(attempt.skip_reason(&strict), None);
     }
     let trials = with_answer(trials(&GOOD), "connect_host", Answer::NotMade("granted"));
     let probe = judged(&GOOD, &trials);

@@ -1,4 +1,4 @@
-//! Trying it: sandboxes are started for real, and the answers written down. Nothing is judged here.
+//! Runs the attempts in real sandboxes and records the answers. It judges nothing.
 
 use std::fs::File;
 use std::time::Duration;
@@ -17,40 +17,40 @@ use crate::report::outcome::{Ended, Outcome};
 use crate::session::sandbox::Sandbox;
 use crate::view::inputs;
 
-/// How long an attempt may take. It takes a millisecond, and in an emulated machine some dozens.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of an attempt. One takes about a millisecond, and some dozens in an emulated machine.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What was tried, and what came of it.
+/// The answers of all trials.
 #[derive(Clone, Debug)]
 pub(crate) struct Trials {
     pub(crate) memfd: Execution,
-    /// Mounting overlayfs in a user namespace: none where that could not be tried.
+    /// Mounting overlayfs in a user namespace; `None` if that could not be tried.
     pub(crate) overlay: Option<Answer>,
     pub(crate) cgroup: CgroupFinding,
-    /// Mounts that cover something below /proc.
+    /// Mounts that cover parts of /proc.
     pub(crate) covered: Vec<String>,
-    /// What is in force in a sandbox, or why there is none.
+    /// The protections of the sandbox, or why it did not start.
     pub(crate) start: Result<Enforcement, StartRefusal>,
-    /// Why the sandbox goes without a protection: what it says when that one is required.
+    /// Why the sandbox lacks protections: the error for each one when it is required.
     pub(crate) refusals: Vec<StartRefusal>,
-    /// One for each of [`ATTEMPTS`], as far as they were reached.
+    /// The answers to [`ATTEMPTS`], in order; empty if no sandbox starts.
     pub(crate) answers: Vec<Answer>,
 }
 
-/// What came of an attempt.
+/// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Succeeded,
-    /// Refused by the kernel, with this errno.
+    /// The kernel refused it with this errno.
     Refused(i32),
-    /// The payload did not get to it.
+    /// The payload did not reach the call.
     Failed(String),
-    /// It was not made: it is pointless here.
+    /// The attempt was skipped, because it proves nothing here.
     NotMade(&'static str),
 }
 
 impl Answer {
-    pub(crate) fn of(errno: i32) -> Self {
+    pub(crate) fn from_errno(errno: i32) -> Self {
         if errno == 0 { Self::Succeeded } else { Self::Refused(errno) }
     }
 }
@@ -58,7 +58,7 @@ impl Answer {
 /// Why a sandbox did not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StartRefusal {
-    /// The protection whose step failed, if it was one.
+    /// The protection whose step failed, if any.
     pub(crate) protection: Option<Protection>,
     /// The chain of causes.
     pub(crate) reason: String,
@@ -76,7 +76,7 @@ impl From<&Error> for StartRefusal {
 }
 
 impl Trials {
-    /// Tries everything, one after the other.
+    /// Runs all trials, one after the other.
     pub(crate) async fn run(policy: &Policy, stage: &Stage) -> Self {
         let [first, rest @ ..] = &ATTEMPTS;
         let mut answers = Vec::new();
@@ -86,9 +86,9 @@ impl Trials {
             Ok((answer, enforcement)) => {
                 answers.push(answer);
                 for next in rest {
-                    answers.push(follow(policy, stage, next).await);
+                    answers.push(later_attempt(policy, stage, next).await);
                 }
-                refusals = insist(policy, stage, &enforcement).await;
+                refusals = refusals_when_required(policy, stage, &enforcement).await;
                 Ok(enforcement)
             }
         };
@@ -108,7 +108,7 @@ impl Trials {
     }
 }
 
-/// Makes an attempt in a sandbox of its own.
+/// Makes one attempt in a new sandbox.
 async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(Answer, Enforcement), Error> {
     let sandbox = Sandbox::new(policy)?;
     let mut command = sandbox.command(PAYLOAD_AT);
@@ -117,7 +117,7 @@ async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(A
         _ => Stdio::null(),
     };
     let arguments = attempt.arguments(stage).unwrap_or_default();
-    command.args(arguments).env_clear().timeout(PATIENCE);
+    command.args(arguments).env_clear().timeout(TIMEOUT);
     let outcome = command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).status().await?;
     Ok((answer(&outcome), outcome.enforcement))
 }
@@ -125,14 +125,14 @@ async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(A
 /// The payload's exit status is the errno.
 fn answer(outcome: &Outcome) -> Answer {
     match (outcome.ended, outcome.status.code()) {
-        (Ended::Exited, Some(errno)) => Answer::of(errno),
+        (Ended::Exited, Some(errno)) => Answer::from_errno(errno),
         _ => Answer::Failed(format!("the payload ended with {}", outcome.status)),
     }
 }
 
-/// An attempt after the first, if there is a point in making it.
-async fn follow(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
-    if let Some(reason) = next.pointless(policy) {
+/// Makes a later attempt, unless it proves nothing here.
+async fn later_attempt(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
+    if let Some(reason) = next.skip_reason(policy) {
         return Answer::NotMade(reason);
     }
     if next.arguments(stage).is_none() {
@@ -144,9 +144,13 @@ async fn follow(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
     }
 }
 
-/// Asks once more for each protection that the sandbox went without, as a policy that requires it would: the
-/// refusal says why, and what can be done.
-async fn insist(policy: &Policy, stage: &Stage, enforcement: &Enforcement) -> Vec<StartRefusal> {
+/// For each missing protection, starts a sandbox under a policy that requires it. The error gives the cause and the
+/// remedy.
+async fn refusals_when_required(
+    policy: &Policy,
+    stage: &Stage,
+    enforcement: &Enforcement,
+) -> Vec<StartRefusal> {
     let off = enforcement.protections().iter().filter(|entry| entry.asked && entry.state == State::Off);
     let mut refusals = Vec::new();
     for entry in off {

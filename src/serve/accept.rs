@@ -1,4 +1,4 @@
-//! The loop that lets clients in, and ends everything when one of them asks for it.
+//! The accept loop: it checks and accepts clients, and ends the session when a client asks for that.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
@@ -20,98 +20,101 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::serve::ClientEnvironment;
-use crate::serve::connection::{Connection, turn_away, turn_away_for_want};
+use crate::serve::connection::{Connection, turn_away, turn_away_for_shortage};
 use crate::serve::install::install;
 use crate::serve::place::SocketPlace;
-use crate::serve::serving::{LAST, NextStep, serve};
+use crate::serve::serving::{LINGER, NextStep, serve};
 use crate::session::Session;
 use crate::sys;
 use crate::sys::inode::Identity;
 use crate::sys::packet;
 
-/// Clients that may be connected and not have said yet what they want.
-const EARLY: usize = 128;
+/// The most connected clients that have not sent their request yet.
+const MAX_PENDING: usize = 128;
 
-/// How long to wait when no connection can be taken, for want of descriptors or memory.
-const EXHAUSTED: Duration = Duration::from_millis(20);
+/// How long to wait after accept(2) fails for lack of descriptors or memory.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often to look whether the socket is still there.
-const LOOKS: Duration = Duration::from_secs(1);
+/// How often to check that the socket file still exists.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The place, given back when nobody keeps the door any more: also where the runtime has ended with the loop in it.
-pub(crate) struct Leaving(pub(crate) Arc<SocketPlace>);
+/// Gives the session's name back on drop, also when the runtime ends and drops the accept loop.
+pub(crate) struct NameGuard(pub(crate) Arc<SocketPlace>);
 
-impl Drop for Leaving {
+impl Drop for NameGuard {
     fn drop(&mut self) {
         self.0.leave();
     }
 }
 
-/// What the loop needs.
+/// The accept loop and its state.
 pub(crate) struct Acceptor {
     pub(crate) listener: AsyncFd<OwnedFd>,
-    /// Given up for a moment where there is no descriptor left for another client.
+    /// A spare descriptor. The loop closes it when it runs out of descriptors, so that it can accept a client and
+    /// tell it why.
     pub(crate) spare: Mutex<Option<OwnedFd>>,
-    pub(crate) place: Leaving,
+    pub(crate) place: NameGuard,
     pub(crate) session: Session,
-    pub(crate) brings: ClientEnvironment,
-    pub(crate) welcome: AllowedPeer,
+    pub(crate) environment: ClientEnvironment,
+    pub(crate) allowed: AllowedPeer,
     pub(crate) stopped: watch::Sender<bool>,
 }
 
 impl Acceptor {
-    /// Lets clients in until one of them wants the session to end, or it has ended. Dropping the future kills what runs.
-    pub(crate) async fn keep(mut self) {
-        let early = Arc::new(Semaphore::new(EARLY));
+    /// Accepts clients until one of them ends the session or the session ends. Dropping the future kills the commands
+    /// that run.
+    pub(crate) async fn run(mut self) {
+        let pending = Arc::new(Semaphore::new(MAX_PENDING));
         let mut clients = JoinSet::new();
-        let mut looks = interval(LOOKS);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(CHECK_INTERVAL);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let last = {
             let session = self.session.clone();
             let mut closed = pin!(session.live().closed());
             loop {
                 tokio::select! {
-                    Some(wish) = clients.join_next() => if let Ok(NextStep::Stop(asker)) = wish { break asker },
+                    Some(next_step) = clients.join_next() => if let Ok(NextStep::Stop(asker)) = next_step { break asker },
                     () = &mut closed => break None,
-                    client = self.next(&early) => if let Some((connection, permit)) = client {
-                        clients.spawn(serve(connection, self.session.clone(), self.brings, permit));
+                    client = self.next(&pending) => if let Some((connection, permit)) = client {
+                        clients.spawn(serve(connection, self.session.clone(), self.environment, permit));
                     },
-                    // Nobody can come any more. Whose session it is else can go on with it.
-                    _ = looks.tick() => if !self.is_found() && clients.is_empty() { return }
+                    // New clients cannot connect any more and none is left. The owner can still use the session.
+                    _ = checks.tick() => if !self.restore_socket() && clients.is_empty() { return }
                 }
             }
         };
         let Self { listener, place, session, stopped, .. } = self;
         drop(listener);
         if last.is_none() {
-            // Nothing runs any more. Those who wait for a command are told so.
-            let told = async { while clients.join_next().await.is_some() {} };
-            let _ = timeout(LAST, told).await;
+            // The session ended and nothing runs any more. Give clients that wait for a command time to get their
+            // answer.
+            let answered = async { while clients.join_next().await.is_some() {} };
+            let _ = timeout(LINGER, answered).await;
         }
         clients.shutdown().await;
         session.shutdown().await;
         drop(place);
-        // The one who asked sees it by the end of the connection.
+        // The client that asked for the end sees its connection close.
         drop(last);
         let _ = stopped.send(true);
     }
 
-    /// The next client that is welcome; `None` where one was turned away.
-    async fn next(&self, early: &Arc<Semaphore>) -> Option<(Connection, OwnedSemaphorePermit)> {
-        let permit = Arc::clone(early).acquire_owned().await.ok()?;
+    /// Accepts the next client and checks it; `None` if it was turned away.
+    async fn next(&self, pending: &Arc<Semaphore>) -> Option<(Connection, OwnedSemaphorePermit)> {
+        let permit = Arc::clone(pending).acquire_owned().await.ok()?;
         let socket = match self.listener.async_io(Interest::READABLE, accept).await {
             Ok(socket) => socket,
             Err(error) => {
-                tracing::warn!(%error, "no connection could be taken");
-                self.tell_one(&error);
-                tokio::time::sleep(EXHAUSTED).await;
+                tracing::warn!(%error, "could not accept a connection");
+                self.refuse_one(&error);
+                tokio::time::sleep(SHORTAGE_PAUSE).await;
                 return None;
             }
         };
-        if let Err(reason) = self.welcome.check(socket.as_fd()) {
+        if let Err(reason) = self.allowed.check(socket.as_fd()) {
             tracing::warn!(%reason, "a client was turned away");
             match reason.shortage() {
-                Some(error) => turn_away_for_want(socket.as_fd(), "look at the client", &error),
+                Some(error) => turn_away_for_shortage(socket.as_fd(), "check the client", &error),
                 None => turn_away(socket.as_fd(), &reason.to_string()),
             }
             return None;
@@ -121,30 +124,30 @@ impl Acceptor {
 }
 
 impl Acceptor {
-    /// Puts the socket back where somebody has removed it, and the client with it; whether the session can be found, or
-    /// may be again.
-    fn is_found(&mut self) -> bool {
+    /// Restores the socket and the client program if the socket was removed. Returns whether clients can find the
+    /// session, or may be able to later.
+    fn restore_socket(&mut self) -> bool {
         let listener = match self.place.0.open() {
             Ok(None) => return true,
             Ok(Some(listener)) => listener,
             Err(error) => {
-                tracing::debug!(error = failure::chain(&error), "the socket is gone");
+                tracing::debug!(error = failure::chain(&error), "could not restore the socket");
                 return !error.is_final();
             }
         };
         *self.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = listener.get_ref().try_clone().ok();
         self.listener = listener;
         if let Err(error) = install(self.place.0.directory()) {
-            tracing::debug!(error = failure::chain(&error), "the client was not put back");
+            tracing::debug!(error = failure::chain(&error), "could not restore the client program");
         }
         true
     }
 
-    /// Lets one client in to hear that there is no descriptor for it: it would wait for good otherwise.
-    fn tell_one(&self, error: &io::Error) {
+    /// Accepts one client only to tell it that descriptors have run out; otherwise it would wait forever.
+    fn refuse_one(&self, error: &io::Error) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         drop(spare.take());
-        // The soft limit may have been lowered below what is open.
+        // The soft limit may now be below the number of open descriptors.
         let taken = match accept(self.listener.get_ref()) {
             Err(again) if again.raw_os_error() == Some(libc::EMFILE) => {
                 packet::with_hard_fd_limit(|| accept_once(self.listener.get_ref())).map_err(io::Error::from)
@@ -152,7 +155,7 @@ impl Acceptor {
             taken => taken,
         };
         if let Ok(socket) = taken {
-            turn_away_for_want(socket.as_fd(), "take a connection", error);
+            turn_away_for_shortage(socket.as_fd(), "accept a connection", error);
         }
         *spare = self.listener.get_ref().try_clone().ok();
     }
@@ -161,7 +164,7 @@ impl Acceptor {
 fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     loop {
         match accept_once(listener) {
-            // Gone before it was taken.
+            // The client left before accept(2).
             Err(Errno::ECONNABORTED | Errno::EINTR) => {}
             socket => return Ok(socket?),
         }
@@ -172,33 +175,35 @@ fn accept_once(listener: &OwnedFd) -> nix::Result<OwnedFd> {
     accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK).map(sys::received)
 }
 
-// Who is at the other end of a connection: a process of our own user, in our own user namespace. What runs in a sandbox
-// is in another one, however it came by the path of the socket. Root's sandboxes may have none of their own, so root's
-// processes must be of our pid namespace as well, which no sandbox goes without. Sessions look at their clients, and
-// clients at who listens: he is about to get descriptors and environment.
+// Checks the peer of a connection: it must run as the same user, in the same user namespace. A command in a sandbox
+// is in another user namespace, however it got the path of the socket.
+//
+// Root's sandboxes may have no user namespace of their own, so for root the pid namespace must be the same too: every
+// sandbox has its own. Sessions check their clients, and clients check the session before they send descriptors and
+// environment.
 
-/// A user namespace, and root's pid namespace.
+/// The user namespace and, for root only, the pid namespace.
 type Namespaces = [Option<Identity>; 2];
 
-/// Whom a session serves.
+/// The peers that a session serves.
 #[derive(Debug)]
 pub(crate) struct AllowedPeer {
     user: u32,
     namespaces: Namespaces,
 }
 
-/// Why a connection is not served.
+/// Why a peer was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerRefused {
     User,
     Namespace,
     Unknown,
-    /// There is not enough of something to find out.
+    /// This process lacks a resource to check the peer.
     Shortage(Errno),
 }
 
 impl PeerRefused {
-    /// Where it is no fault of the one who asks.
+    /// The error, if the refusal is not the peer's fault.
     pub(crate) fn shortage(self) -> Option<io::Error> {
         match self {
             Self::Shortage(errno) => Some(errno.into()),
@@ -220,31 +225,31 @@ impl fmt::Display for PeerRefused {
             Self::User => "it serves its own user only",
             Self::Namespace => "it serves no process in a sandbox or another user namespace",
             Self::Unknown => "the asking process cannot be identified",
-            Self::Shortage(_) => "there is no room to look who asks",
+            Self::Shortage(_) => "it lacks resources to check the client",
         })
     }
 }
 
 impl AllowedPeer {
-    /// Processes like this one.
+    /// Allows processes of this user and these namespaces.
     pub(crate) fn ours() -> io::Result<Self> {
         let user = geteuid().as_raw();
         Ok(Self { user, namespaces: namespaces("self", user)? })
     }
 
-    /// Whether whoever connected is welcome.
+    /// Checks the peer of a connection.
     pub(crate) fn check(&self, connection: BorrowedFd<'_>) -> Result<(), PeerRefused> {
         let credentials = getsockopt(&connection, PeerCredentials).map_err(|_| PeerRefused::Unknown)?;
         if credentials.uid() != self.user {
             return Err(PeerRefused::User);
         }
-        // A process of a foreign pid namespace has no number here.
+        // The PID is 0 for a process that this pid namespace cannot see.
         let pid = u32::try_from(credentials.pid()).ok().filter(|&pid| pid > 0).ok_or(PeerRefused::Unknown)?;
         let process =
             process(&connection, pid).map_err(|errno| PeerRefused::Unknown.unless_shortage(errno))?;
         let there = namespaces(&pid.to_string(), self.user)
             .map_err(|error| PeerRefused::Namespace.unless_shortage(error))?;
-        // Only while it lives is the number its own, and what was read with it about it.
+        // If the process has ended, its PID may have been reused, and /proc told about another process.
         if !is_alive(&process) {
             return Err(PeerRefused::Unknown);
         }
@@ -252,10 +257,10 @@ impl AllowedPeer {
     }
 }
 
-/// A hold on the process that connected. Before Linux 6.5 by its number.
+/// A pidfd of the process that connected. Linux before 6.5 has no SO_PEERPIDFD: there it opens the PID.
 fn process(connection: &BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd> {
     match getsockopt(connection, PeerPidfd) {
-        // Not EINVAL, which says that the process has ended: its number may be another's by now.
+        // Not on EINVAL: the process has ended, and its PID may be reused.
         Err(Errno::ENOPROTOOPT) => crate::sys::open_process(pid),
         process => process,
     }

@@ -1,5 +1,5 @@
-//! What a client asks for, read and owned. Whoever sent it is our user's, but may be wrong or hostile: nothing of it is
-//! believed, and nothing of it can make us wait.
+//! Decodes a client's request. The client runs as the same user but may be wrong or hostile: nothing is trusted, and
+//! nothing can block the session.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, OsString};
@@ -21,17 +21,17 @@ use crate::session::Session;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
 
-/// Longest call in a memfd, in bytes: more than execve(2) takes.
+/// The longest call in a memfd, in bytes: more than execve(2) takes.
 const LONGEST: u32 = 8 << 20;
 
-/// The first packet of a client.
-pub(crate) enum First {
+/// A client's request: its first packet.
+pub(crate) enum Request {
     Call(Box<Call>),
     Stats,
     Stop,
 }
 
-/// A command that a client wants to be run. Not to be printed: values of variables may be secrets.
+/// The command that a client wants to run. It has no `Debug`: variables may hold secrets.
 pub(crate) struct Call {
     arguments: Vec<OsString>,
     /// `NAME=value`.
@@ -43,9 +43,9 @@ pub(crate) struct Call {
     pub(crate) stdio: [OwnedFd; 3],
 }
 
-impl First {
-    /// `None` where the packet makes no sense.
-    pub(crate) fn read(packet: Packet) -> Option<Self> {
+impl Request {
+    /// Decodes a packet; `None` if it is malformed.
+    pub(crate) fn decode(packet: Packet) -> Option<Self> {
         let mut cursor = Cursor::new(&packet.bytes);
         match Ask::take(&mut cursor)? {
             Ask::Inline { length } => {
@@ -63,7 +63,7 @@ impl First {
     }
 }
 
-/// The bytes of a memfd. Of any other file a read could make us wait.
+/// Reads a memfd. Any other file is refused, because reading it could block.
 fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
     fcntl(&memfd, FcntlArg::F_GET_SEALS).ok()?;
     let file = File::from(memfd);
@@ -74,7 +74,7 @@ fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
 }
 
 impl Call {
-    fn read(bytes: &[u8], stdio: [OwnedFd; 3]) -> Option<First> {
+    fn read(bytes: &[u8], stdio: [OwnedFd; 3]) -> Option<Request> {
         let client_wire::Call { manner, arguments, environment } = Field::take(&mut Cursor::new(bytes))?;
         let owned = |string: &CStr| OsStr::from_bytes(string.to_bytes()).to_owned();
         let call = Self {
@@ -86,19 +86,23 @@ impl Call {
             wants_report: manner.report != 0,
             stdio,
         };
-        // A list whose bytes are malformed ends early.
+        // A malformed list ends early.
         let is_whole =
             call.arguments.len() == arguments.count() && call.environment.len() == environment.count();
-        (is_whole && !call.arguments.is_empty()).then(|| First::Call(Box::new(call)))
+        (is_whole && !call.arguments.is_empty()).then(|| Request::Call(Box::new(call)))
     }
 
-    /// The command, but for its standard descriptors.
-    pub(crate) fn command(&mut self, session: &Session, brings: ClientEnvironment) -> Result<Command, Error> {
+    /// Makes the command, without its standard descriptors.
+    pub(crate) fn command(
+        &mut self,
+        session: &Session,
+        environment: ClientEnvironment,
+    ) -> Result<Command, Error> {
         let mut arguments = std::mem::take(&mut self.arguments).into_iter();
         let mut command = session.command(arguments.next().unwrap_or_default());
         command.args(arguments);
-        if brings != ClientEnvironment::Nothing {
-            command.replace_environment(self.variables(session, brings));
+        if environment != ClientEnvironment::Nothing {
+            command.replace_environment(self.variables(session, environment));
         }
         if let Some(directory) = &self.directory {
             if !directory.is_absolute() {
@@ -119,17 +123,18 @@ impl Call {
         Ok(command)
     }
 
-    /// The variables of the command: the client's over the session's own, as far as the policy lets them, or the client's.
-    fn variables(&mut self, session: &Session, brings: ClientEnvironment) -> Vec<(OsString, OsString)> {
+    /// The command's variables. With `Variables`, those of the session, overridden by the client's as far as the
+    /// policy allows; otherwise the client's alone.
+    fn variables(&mut self, session: &Session, environment: ClientEnvironment) -> Vec<(OsString, OsString)> {
         let compiled = session.compiled();
-        let mut variables: BTreeMap<_, _> = match brings {
+        let mut variables: BTreeMap<_, _> = match environment {
             ClientEnvironment::Variables => compiled.environment.0.iter().cloned().collect(),
             ClientEnvironment::Environment | ClientEnvironment::Nothing => BTreeMap::new(),
         };
-        // As getenv(3) does: of two with the same name the first counts.
+        // If a name appears twice, the first one counts, as in getenv(3).
         for variable in self.environment.drain(..).rev() {
             if let Some((name, value)) = split(variable)
-                && (brings == ClientEnvironment::Environment || compiled.client_variables.allows(&name))
+                && (environment == ClientEnvironment::Environment || compiled.client_variables.allows(&name))
             {
                 variables.insert(name, value);
             }

@@ -1,5 +1,6 @@
-//! The client of a session that listens, for programs that are not the small `kennel-exec`. Blocking, and without a
-//! runtime: `kennel exec` is started once for every command.
+//! The client of a listening session, for programs other than the small `kennel-exec`.
+//!
+//! It is blocking and needs no runtime: `kennel exec` starts one process for each command.
 
 pub(crate) mod call;
 
@@ -29,10 +30,10 @@ use crate::session::stats::Stats;
 use crate::sys::packet;
 use crate::sys::packet::{address, packet_socket};
 
-/// How long a session may take to let us in, or to answer how it is, in seconds.
-const PATIENCE: i64 = 5;
+/// How long a session may take to accept a connection or to answer, in seconds.
+const TIMEOUT: i64 = 5;
 
-/// A connection to a session that listens, for one matter: a command, or a question.
+/// A connection to a listening session, for one request: a command, a question or the end of the session.
 ///
 /// ```no_run
 /// use std::{io, os::fd::AsFd};
@@ -61,32 +62,33 @@ pub struct Client {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// The command's terminal, its master side, not blocking.
+    /// The master side of the command's terminal, in non-blocking mode.
     Terminal(OwnedFd),
     /// The command has ended, or could not be started.
     Ended {
-        /// The exit status that stands for it: the command's own, 128 + n after signal n, 124 after a timeout, 125 to
-        /// 127 if nothing ran.
+        /// The exit status: the command's own, 128 + n after signal n, 124 after a timeout, 125 to 127 if nothing
+        /// ran.
         code: u8,
-        /// Lines for stderr.
+        /// Lines to print on stderr.
         message: Vec<u8>,
-        /// The report, if it was asked for: JSON.
+        /// The report as JSON, if requested.
         report: Option<Vec<u8>>,
     },
 }
 
 impl Client {
-    /// Connects to the session of that name, where [`Session::listen`](crate::session::Session::listen) puts it.
+    /// Connects to the session with this name, in the directory that
+    /// [`Session::listen`](crate::session::Session::listen) uses. If its socket was removed, it waits a few seconds
+    /// for the session to restore it.
     ///
     /// # Errors
-    /// An invalid name, or one that no session of this user has; one whose socket was removed and is not put back, which
-    /// is waited for; a directory that other users can write to; a socket that
-    /// another user listens on.
+    /// The name is invalid; no session of this user has it; the socket was removed and not restored; other users can
+    /// write to the directory; or another user listens on the socket.
     pub fn connect(name: &str) -> Result<Self, Error> {
-        Self::connect_in(Directory::usual(), name)
+        Self::connect_in(Directory::default_path(), name)
     }
 
-    /// As [`connect`](Self::connect), in another directory.
+    /// Like [`connect`](Self::connect), in another directory.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -104,45 +106,45 @@ impl Client {
         let ours = AllowedPeer::ours().map_err(ListenError::io("look at", "/proc/self/ns/user"))?;
         let checked = ours.check(socket.as_fd());
         if let Some(source) = checked.err().and_then(PeerRefused::shortage) {
-            return Err(ListenError::io("look who listens on", &path)(source).into());
+            return Err(ListenError::io("identify the listener on", &path)(source).into());
         }
         if checked.is_err() {
             let message = format!(
-                "session {name}: this process or the one that listens on its socket is in a sandbox, or that one is gone"
+                "session {name}: this process or the session's process is in a sandbox, or the session has ended"
             );
             return Err(ListenError::Refused { message }.into());
         }
         Ok(Self { socket, name: name.to_string(), path, process: peer.pid() })
     }
 
-    /// The names of this user's sessions, in order. Some of them may have ended without cleaning up.
+    /// The names of this user's sessions, sorted. Some may have ended without removing their files.
     ///
     /// # Errors
-    /// A directory for sockets that other users can write to, or that cannot be read.
+    /// The socket directory cannot be read, or other users can write to it.
     pub fn sessions() -> Result<Vec<String>, Error> {
-        let Some(directory) = Directory::open(&Directory::usual())? else { return Ok(Vec::new()) };
+        let Some(directory) = Directory::open(&Directory::default_path())? else { return Ok(Vec::new()) };
         let names = names(&directory).map_err(ListenError::io("list", directory.path()))?;
         Ok(names.iter().map(Name::to_string).collect())
     }
 
-    /// The process that the session belongs to, by its number.
+    /// The PID of the session's process.
     #[must_use]
     pub fn process(&self) -> i32 {
         self.process
     }
 
-    /// The socket.
+    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How the session is doing.
+    /// Asks the session for its statistics.
     ///
     /// # Errors
-    /// A session that goes away or does not answer.
+    /// The session ends or does not answer.
     pub fn stats(self) -> Result<Stats, Error> {
-        self.be_patient()?;
+        self.limit_waits()?;
         self.ask(&Ask::Stats {}, &[])?;
         let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
         match Answer::take(&mut Cursor::new(&packet.bytes)) {
@@ -157,12 +159,13 @@ impl Client {
         }
     }
 
-    /// Ends the session, whatever runs in it, and waits until it is gone.
+    /// Ends the session and every command in it, and waits until it is gone.
     ///
     /// # Errors
-    /// A connection that breaks; a session that has not read this after five seconds: its program is stopped, or busy.
+    /// The connection breaks, or the session has not read the request after five seconds because its program is
+    /// stopped or busy.
     pub fn stop(self) -> Result<(), Error> {
-        self.be_patient()?;
+        self.limit_waits()?;
         self.ask(&Ask::Stop {}, &[])?;
         loop {
             match packet::receive(&self.socket, LONGEST_ANSWER) {
@@ -179,18 +182,18 @@ impl Client {
         }
     }
 
-    /// Waits no longer than [`PATIENCE`] for each answer from now on.
-    fn be_patient(&self) -> Result<(), Error> {
-        let patience = TimeVal::new(PATIENCE, 0);
-        setsockopt(&self.socket, ReceiveTimeout, &patience).map_err(|errno| self.failed(errno))
+    /// Limits the wait for each answer to [`TIMEOUT`] from now on.
+    fn limit_waits(&self) -> Result<(), Error> {
+        let timeout = TimeVal::new(TIMEOUT, 0);
+        setsockopt(&self.socket, ReceiveTimeout, &timeout).map_err(|errno| self.failed(errno))
     }
 
-    /// Starts a command with these standard descriptors; [`next`](Self::next) returns what happens. Dropping the client
-    /// kills it. Call this once.
+    /// Starts a command with these standard descriptors; [`next`](Self::next) returns its events. Dropping the client
+    /// kills the command. Call this once.
     ///
     /// # Errors
-    /// A string that cannot be passed to a command; a session that goes away. `EBADF` for a standard stream that is closed,
-    /// or something else that is closed on execve(2) with its number.
+    /// A string cannot be passed to a command, or the session ends. `EBADF` if a standard descriptor is closed, or if
+    /// another close-on-exec descriptor has its number.
     pub fn start(&self, call: &Call, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
         for (stream, fd) in STREAMS.into_iter().zip(stdio) {
             check_standard(fd).map_err(Error::io(stream))?;
@@ -208,28 +211,28 @@ impl Client {
             let [input, output, error] = stdio;
             self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
         };
-        heard(sent)
+        ignore_disconnect(sent)
     }
 
-    /// Whether the session has not read everything that was sent: its program is stopped or busy. A command that was asked
-    /// for has not started then.
+    /// Whether the session has not yet read everything that was sent, because its program is stopped or busy. A
+    /// requested command has not started then.
     #[must_use]
     pub fn is_unheard(&self) -> bool {
         crate::sys::peer_has_unread(self.as_fd())
     }
 
-    /// Passes a signal on to the command. A session that has gone away is not an error here, but in [`next`](Self::next).
+    /// Sends a signal to the command. If the session has ended, [`next`](Self::next) reports it, not this.
     ///
     /// # Errors
-    /// Those of send(2).
+    /// Errors of send(2).
     pub fn signal(&self, number: i32) -> Result<(), Error> {
-        heard(self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]))
+        ignore_disconnect(self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]))
     }
 
-    /// Waits for the session's next report.
+    /// Waits for the next event.
     ///
     /// # Errors
-    /// A session that goes away before it has reported the command's end.
+    /// The session ends before it has reported the command's end.
     pub fn next(&self) -> Result<Event, Error> {
         let packet = loop {
             match packet::receive(&self.socket, LONGEST_ANSWER) {
@@ -276,17 +279,17 @@ impl AsFd for Client {
     }
 }
 
-// What a session that does not do what it is asked has said instead.
+// Answers of a session that refuses a request.
 
-/// Where nobody is left to receive it, what it said last is still to be read, and says why.
-pub(crate) fn heard(sent: Result<(), Error>) -> Result<(), Error> {
+/// Ignores a send to a closed connection: the session's last answer is still to be read, and tells why it closed.
+pub(crate) fn ignore_disconnect(sent: Result<(), Error>) -> Result<(), Error> {
     match sent {
         Err(Error::Listen(ListenError::Io { source, .. })) if is_end(&source) => Ok(()),
         sent => sent,
     }
 }
 
-/// The error for what a session says instead of an answer: the first line of it.
+/// The error for a refusal: the first line of the session's message.
 pub(crate) fn refused(message: &[u8]) -> Error {
     let text = String::from_utf8_lossy(message);
     let line = text.lines().next().unwrap_or_default();
@@ -294,23 +297,23 @@ pub(crate) fn refused(message: &[u8]) -> Error {
     ListenError::Refused { message }.into()
 }
 
-/// Whether the other side is gone.
+/// Whether the peer has closed the connection.
 fn is_end(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-// The way to a session's socket, and which there are.
+// Finding and connecting to sockets.
 
-/// How long a session may take to put its socket back that somebody has removed. It looks each second.
-const PUT_BACK: Duration = Duration::from_secs(3);
+/// How long to wait for a session to restore its removed socket. The session checks each second.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// When to look again whether it has.
-const AGAIN: Duration = Duration::from_millis(20);
+/// The pause between two attempts to connect.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Connects to a session. If somebody has removed its socket, waits until the session has put it back.
+/// Connects to a session. If its socket was removed, waits until the session has restored it.
 ///
-/// One look at the lock decides between "not running" and "unreachable": a session that starts at this moment takes its
-/// lock between two looks.
+/// A single check of the lock decides between "not running" and "unreachable": a session that is just starting could
+/// take its lock between two checks.
 fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd, ListenError> {
     let begun = Instant::now();
     loop {
@@ -320,10 +323,10 @@ fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd,
         };
         match error.raw_os_error() {
             Some(libc::ENOENT) if is_held(directory, name) => {
-                if begun.elapsed() >= PUT_BACK {
+                if begun.elapsed() >= RESTORE_TIMEOUT {
                     return Err(ListenError::Unreachable { name: name.to_string() });
                 }
-                sleep(AGAIN);
+                sleep(RETRY_PAUSE);
             }
             Some(libc::ENOENT | libc::ECONNREFUSED) => {
                 return Err(ListenError::NotRunning { name: name.to_string() });
@@ -335,15 +338,15 @@ fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd,
 
 fn connect_once(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
     let socket = packet_socket(SockFlag::empty())?;
-    // This limits how long connect(2) waits for a full queue, too.
-    setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
+    // SO_SNDTIMEO also limits how long connect(2) waits for room in the backlog.
+    setsockopt(&socket, SendTimeout, &TimeVal::new(TIMEOUT, 0))?;
     connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?)?;
     Ok(socket)
 }
 
-/// The names that sessions have, or had: by its lock alone where somebody has removed a session's socket.
+/// The names of sessions, from their sockets and locks. A removed socket leaves the lock.
 pub(crate) fn names(directory: &Directory) -> io::Result<BTreeSet<Name>> {
-    let name = |file: &OsStr| Name::of_socket(file.to_str()?).or_else(|| Name::of_lock(file.to_str()?));
+    let name = |file: &OsStr| Name::from_socket(file.to_str()?).or_else(|| Name::from_lock(file.to_str()?));
     let files = fs::read_dir(directory.own_path(""))?;
     files.map(|entry| Ok(name(&entry?.file_name()))).filter_map(io::Result::transpose).collect()
 }

@@ -1,4 +1,4 @@
-//! One connection to a client, under the runtime's watch.
+//! A connection to a client: it receives packets and sends answers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::sys;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
 
-/// Room for everything of an answer but its message, in bytes.
+/// Room for an answer without its message, in bytes.
 const HEAD: usize = 64;
 
 #[derive(Debug)]
@@ -27,31 +27,31 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// `None` for who was told why he cannot be served.
+    /// Registers the socket with the runtime. If that fails, it tells the client why and returns `None`.
     pub(crate) fn new(socket: OwnedFd) -> Option<Self> {
         match sys::watched_or_back(socket, Interest::READABLE) {
             Ok(socket) => Some(Self { socket }),
             Err(error) => {
                 let (socket, error) = error.into_parts();
-                tracing::warn!(%error, "a client could not be watched");
-                turn_away_for_want(socket.as_fd(), "wait for the client", &error);
+                tracing::warn!(%error, "could not watch a client's connection");
+                turn_away_for_shortage(socket.as_fd(), "wait for the client", &error);
                 None
             }
         }
     }
 
-    /// The next packet; `None` when the client is gone, or sends what cannot be received.
+    /// The next packet; `None` if the client has left or the packet cannot be received.
     pub(crate) async fn next(&self) -> Option<Packet> {
         self.first().await.ok().filter(|packet| !packet.bytes.is_empty())
     }
 
-    /// The same, which is empty when the client is gone.
+    /// The next packet; it is empty if the client has left.
     ///
     /// # Errors
-    /// What cannot be received; `EMFILE` where this process has no room for what comes with it.
+    /// The packet cannot be received; `EMFILE` if this process has no free descriptors for those in the packet.
     pub(crate) async fn first(&self) -> io::Result<Packet> {
         let receive = |socket: &OwnedFd| packet::receive(socket, LONGEST_ASK);
-        // Most often it is there already.
+        // Usually it has arrived already.
         match receive(self.socket.get_ref()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.socket.async_io(Interest::READABLE, receive).await
@@ -60,58 +60,58 @@ impl Connection {
         }
     }
 
-    /// Answers. A client that does not take what it asked for is as good as gone.
+    /// Sends an answer. A client that does not receive it is treated as gone.
     pub(crate) fn answer(&self, answer: &Answer<'_>, descriptor: Option<BorrowedFd<'_>>) {
         send(self.socket.get_ref().as_fd(), answer, descriptor);
     }
 
-    /// Tells how the command went.
+    /// Sends the result of the command.
     pub(crate) fn ended(&self, result: &Result<Outcome, Error>, wants_report: bool) {
-        // What is degraded was said when the session was prepared.
+        // The session named degraded protections when it was prepared.
         let (code, lines) = match result {
             Ok(outcome) => (outcome.exit_code(), outcome.remarks()),
             Err(error) => (error.exit_code(), error.lines()),
         };
-        let message = fitting(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
+        let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
         let report = wants_report.then(|| report(result)).and_then(|report| {
-            report.inspect_err(|error| tracing::warn!(%error, "no report could be written")).ok()
+            report.inspect_err(|error| tracing::warn!(%error, "could not write a report")).ok()
         });
         let length = report.as_ref().map_or(0, |(_, length)| *length);
         let answer = Answer::Ended { code: code.into(), report: length, message: message.as_bytes() };
         self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
     }
 
-    /// Waits until the client goes away. What it says meanwhile is thrown away.
-    pub(crate) async fn gone(&self) {
+    /// Waits until the client leaves, and discards what it sends.
+    pub(crate) async fn wait_until_gone(&self) {
         while self.next().await.is_some() {}
     }
 
-    /// Tells why nothing is done.
+    /// Tells the client why the session refuses its request.
     pub(crate) fn refuse(&self, reason: &str) {
         refuse(self.socket.get_ref().as_fd(), reason, None);
     }
 
-    /// Tells that nothing is done because this process has not enough of something.
-    pub(crate) fn want(&self, what: &str, error: &io::Error) {
-        want(self.socket.get_ref().as_fd(), what, error);
+    /// Tells the client that this process lacks a resource.
+    pub(crate) fn refuse_for_shortage(&self, what: &str, error: &io::Error) {
+        refuse_for_shortage(self.socket.get_ref().as_fd(), what, error);
     }
 }
 
-/// Tells who must not be served why; his socket is to be closed after that.
+/// Tells a client that must not be served why. The caller closes the socket afterwards.
 pub(crate) fn turn_away(socket: BorrowedFd<'_>, reason: &str) {
-    // What it said and nobody read would make its end forget the answer.
+    // Read the request first: closing a socket with unread data makes the kernel discard the answer.
     let _ = packet::receive(socket, LONGEST_ASK);
     refuse(socket, reason, None);
 }
 
-/// The same to whom there is not enough of something to be served with.
-pub(crate) fn turn_away_for_want(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
+/// Like [`turn_away`], for a lack of resources in this process.
+pub(crate) fn turn_away_for_shortage(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
     let _ = packet::receive(socket, LONGEST_ASK);
-    want(socket, what, error);
+    refuse_for_shortage(socket, what, error);
 }
 
-/// Whose limit it is must be said: whoever reads it has limits of his own.
-fn want(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
+/// The message must say that the limit is that of the session's process, because the client has limits too.
+fn refuse_for_shortage(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
     let reason = format!("{what}, in the session's process: {}", failure::words(error));
     refuse(socket, &reason, of_call(error));
 }
@@ -128,15 +128,15 @@ fn send(socket: BorrowedFd<'_>, answer: &Answer<'_>, descriptor: Option<Borrowed
     let mut bytes = Vec::new();
     answer.put(&mut bytes);
     if let Err(error) = packet::send(socket, &bytes, descriptor.as_slice()) {
-        tracing::debug!(%error, "a client did not take its answer");
+        tracing::debug!(%error, "a client did not receive its answer");
     }
 }
 
-/// As much of the lines as an answer takes.
-fn fitting(mut lines: String) -> String {
+/// Truncates the lines to what an answer can hold.
+fn truncated(mut lines: String) -> String {
     let most = LONGEST_ANSWER - HEAD;
     if lines.len() > most {
-        // A part of a character is a byte that terminals may obey.
+        // Cut at a character boundary: a terminal may interpret a stray byte as a control code.
         let end = (0..most).rev().find(|&at| lines.is_char_boundary(at));
         lines.truncate(end.unwrap_or(0));
         lines.push('\n');

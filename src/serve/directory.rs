@@ -1,5 +1,5 @@
-//! The runtime directory: where sockets lie, and nobody else can write. What is checked is what is open, so that nothing
-//! can be exchanged between the check and the use.
+//! The runtime directory, which holds the sockets and which no other user can enter. Checks apply to the opened
+//! descriptor, so nothing can be exchanged between check and use.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,12 +15,12 @@ use crate::host::caller::runtime_directory;
 use crate::report::listen_error::ListenError;
 use crate::sys::dirfd;
 
-/// Longest path of a socket, in bytes: `sun_path` without its NUL.
+/// The longest path of a socket, in bytes: `sun_path` without its NUL.
 const LONGEST_PATH: usize = 107;
 
 const AS_PATH: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_CLOEXEC);
 
-/// A runtime directory that was checked.
+/// An opened and checked runtime directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
     opened: OwnedFd,
@@ -28,12 +28,12 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Where sessions are found when nobody says otherwise: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
-    pub(crate) fn usual() -> PathBuf {
+    /// The default directory: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
+    pub(crate) fn default_path() -> PathBuf {
         runtime_directory(env::var_os("XDG_RUNTIME_DIR").as_deref(), geteuid().as_raw())
     }
 
-    /// Opens the directory, and makes it where it is not there.
+    /// Opens the directory, and makes it if it does not exist.
     pub(crate) fn make(path: &Path) -> Result<Self, ListenError> {
         match Self::open_in(path, true)? {
             Some(directory) => Ok(directory),
@@ -41,7 +41,7 @@ impl Directory {
         }
     }
 
-    /// Opens the directory; `None` where it is not there.
+    /// Opens the directory; `None` if it does not exist.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, ListenError> {
         Self::open_in(path, false)
     }
@@ -49,7 +49,7 @@ impl Directory {
     fn open_in(path: &Path, make: bool) -> Result<Option<Self>, ListenError> {
         let absolute = std::path::absolute(path).map_err(ListenError::io("find runtime directory", path))?;
         let (Some(parent), Some(leaf)) = (absolute.parent(), absolute.file_name()) else {
-            return Err(refused(path, "has no directory above it", "name another directory"));
+            return Err(refused(path, "has no parent directory", "name another directory"));
         };
         let above = match open(parent, AS_PATH, Mode::empty()) {
             Err(Errno::ENOENT) if !make => return Ok(None),
@@ -62,7 +62,7 @@ impl Directory {
         Ok(Some(directory))
     }
 
-    /// Nobody else may write here, or read who is here.
+    /// Checks that no other user can write or list the directory.
     fn check(&self) -> Result<(), ListenError> {
         let stat = stat(&self.opened, &self.path)?;
         if stat.st_uid != geteuid().as_raw() {
@@ -71,7 +71,7 @@ impl Directory {
         }
         if stat.st_mode & 0o077 != 0 {
             let reason = format!("is open to others (mode {:o})", stat.st_mode & 0o7777);
-            let remedy = "look at what is in it, then remove it or make it yours alone with chmod 700";
+            let remedy = "check its contents, then remove it or close it to others with chmod 700";
             return Err(refused(&self.path, reason, remedy));
         }
         Ok(())
@@ -81,11 +81,11 @@ impl Directory {
         &self.path
     }
 
-    /// The path of a session's socket, for others to use.
+    /// The path of a session's socket, valid for other processes.
     pub(crate) fn socket(&self, name: &Name) -> Result<PathBuf, ListenError> {
         let path = self.path.join(name.socket());
         if path.as_os_str().len() > LONGEST_PATH {
-            let reason = format!("{} would be longer than the path of a socket can be", path.display());
+            let reason = format!("{} is longer than a socket's path can be", path.display());
             return Err(refused(
                 &self.path,
                 reason,
@@ -95,7 +95,7 @@ impl Directory {
         Ok(path)
     }
 
-    /// A path of something in this very directory, whatever happens to its name meanwhile. Of this process only.
+    /// A path of a file in the opened directory, valid in this process even if the directory is renamed.
     pub(crate) fn own_path(&self, file: impl AsRef<Path>) -> PathBuf {
         dirfd::own_path(&self.opened).join(file)
     }
@@ -107,10 +107,10 @@ impl AsFd for Directory {
     }
 }
 
-/// What to do about a directory that is somebody else's.
+/// The remedy for a directory that belongs to another user.
 const ELSEWHERE: &str = "let XDG_RUNTIME_DIR name a directory of your own, such as /run/user/UID";
 
-/// Who can write above it can put another directory in its place.
+/// Checks the parent directory: a user who can write there can replace the runtime directory.
 fn check_above(above: &OwnedFd, path: &Path) -> Result<(), ListenError> {
     let stat = stat(above, path)?;
     if stat.st_uid != 0 && stat.st_uid != geteuid().as_raw() {
@@ -125,7 +125,7 @@ fn check_above(above: &OwnedFd, path: &Path) -> Result<(), ListenError> {
     Ok(())
 }
 
-/// Opens the directory itself, never what a link of its name leads to.
+/// Opens the directory itself and follows no symbolic link.
 fn open_leaf(above: &OwnedFd, leaf: &OsStr, path: &Path, make: bool) -> Result<Option<OwnedFd>, ListenError> {
     let made = match make.then(|| mkdirat(above, leaf, Mode::S_IRWXU)) {
         Some(Err(errno)) if errno != Errno::EEXIST => {
@@ -136,7 +136,7 @@ fn open_leaf(above: &OwnedFd, leaf: &OsStr, path: &Path, make: bool) -> Result<O
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     match openat(above, leaf, flags, Mode::empty()) {
         Ok(opened) => {
-            // The umask may have taken rights away from us.
+            // The umask may have removed permissions.
             if made {
                 let changed = fchmod(&opened, Mode::S_IRWXU);
                 changed.map_err(|errno| ListenError::io("open runtime directory", path)(errno.into()))?;
@@ -161,18 +161,18 @@ fn refused(path: &Path, reason: impl Into<String>, remedy: &'static str) -> List
     ListenError::Directory { path: path.to_owned(), reason: reason.into(), remedy }
 }
 
-// Names of sessions: they become names of files, so nothing else may be spelled with them.
+// Session names. They become file names, so their characters are restricted.
 
-/// Longest name, in bytes.
+/// The longest name, in bytes.
 const LONGEST: usize = 64;
 
-/// A name that was checked.
+/// A checked session name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name(String);
 
 impl Name {
     /// # Errors
-    /// Everything that is not `[A-Za-z0-9][A-Za-z0-9_.-]{0,63}`.
+    /// The name does not match `[A-Za-z0-9][A-Za-z0-9_.-]{0,63}`.
     pub(crate) fn new(name: &str) -> Result<Self, ListenError> {
         let refused = |reason| {
             let shown = name.chars().take(80).collect();
@@ -183,28 +183,28 @@ impl Name {
             bytes if bytes.len() > LONGEST => refused("is longer than 64 characters"),
             [first, ..] if !first.is_ascii_alphanumeric() => refused("does not begin with a letter or digit"),
             bytes if !bytes.iter().all(|&byte| is_allowed(byte)) => {
-                refused("has a character that no name has")
+                refused("has a character other than letters, digits, _, . and -")
             }
             _ => Ok(Self(name.to_owned())),
         }
     }
 
-    /// The session whose socket a file is by its name.
-    pub(crate) fn of_socket(file: &str) -> Option<Self> {
+    /// The session name of a socket file.
+    pub(crate) fn from_socket(file: &str) -> Option<Self> {
         Self::new(file.strip_suffix(".sock")?).ok()
     }
 
-    /// The session whose lock a file is by its name.
-    pub(crate) fn of_lock(file: &str) -> Option<Self> {
+    /// The session name of a lock file.
+    pub(crate) fn from_lock(file: &str) -> Option<Self> {
         Self::new(file.strip_suffix(".lock")?).ok()
     }
 
-    /// The file of its socket.
+    /// The file name of its socket.
     pub(crate) fn socket(&self) -> String {
         format!("{}.sock", self.0)
     }
 
-    /// The file of its lock.
+    /// The file name of its lock.
     pub(crate) fn lock(&self) -> String {
         format!("{}.lock", self.0)
     }
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_names_are_names() {
+    fn plain_names_are_accepted() {
         let longest = "x".repeat(64);
         for name in ["a", "a1", "0", "A-b_c.d", "a..b", "a.sock", longest.as_str()] {
             assert_eq!(Name::new(name).expect(name).to_string(), name);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_could_lead_elsewhere_is_refused() {
+    fn a_name_that_could_leave_the_directory_is_refused() {
         let long = "x".repeat(65);
         for name in
             ["", ".", "..", "../x", "a/b", "/a", ".a", "-a", "_a", "a b", "a\0", "a\n", "ä", "a\\", &long]
@@ -244,10 +244,10 @@ mod tests {
     }
 
     #[test]
-    fn sockets_are_known_by_their_names() {
-        assert_eq!(Name::of_socket("a.b.sock").expect("a socket").to_string(), "a.b");
+    fn the_name_of_a_socket_gives_its_session() {
+        assert_eq!(Name::from_socket("a.b.sock").expect("a socket").to_string(), "a.b");
         for file in ["a", "a.lock", ".sock", "kennel-exec", "..sock"] {
-            assert_eq!(Name::of_socket(file), None, "{file}");
+            assert_eq!(Name::from_socket(file), None, "{file}");
         }
     }
 }

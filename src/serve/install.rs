@@ -1,5 +1,5 @@
-//! Puts `kennel-exec` into the runtime directory. A file of that name is used only when it is ours in every respect; else
-//! it is replaced whole.
+//! Installs `kennel-exec` in the runtime directory. An existing file is used only if contents, owner, mode and link
+//! count are right; otherwise it is replaced.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,13 +23,13 @@ use crate::sys::inode::{FileKind, kind};
 
 const NAME: &str = "kennel-exec";
 
-/// Seconds after which a half-written client is nobody's.
+/// Seconds after which a temporary file counts as abandoned.
 const STALE: i64 = 24 * 60 * 60;
 
-/// How often to look whether a child that is being started elsewhere still holds the new file open for writing.
-const LOOKS: u32 = 200;
+/// How often to check, 1 ms apart, whether a forked child still holds the new file open for writing.
+const CHECKS: u32 = 200;
 
-/// The path of the client, which is there after this.
+/// Installs the client and returns its path.
 pub(crate) fn install(directory: &Directory) -> Result<PathBuf, ListenError> {
     let path = directory.path().join(NAME);
     if !is_installed(directory) {
@@ -39,7 +39,8 @@ pub(crate) fn install(directory: &Directory) -> Result<PathBuf, ListenError> {
     Ok(path)
 }
 
-/// Removes what was left by whoever was killed while it wrote the client. Only of days ago: somebody may be writing now.
+/// Removes temporary files of processes that were killed while they wrote the client. Recent files may still be in
+/// use.
 fn sweep(directory: &Directory) {
     let is_old = |name: &OsStr| {
         let age = dirfd::stat(directory, name).ok().flatten().map(|stat| stat.st_mtime);
@@ -54,7 +55,7 @@ fn sweep(directory: &Directory) {
     }
 }
 
-/// Whether the very client is there, and nobody else can change it.
+/// Whether this version of the client is installed and no other user can change it.
 fn is_installed(directory: &Directory) -> bool {
     let look = || -> io::Result<bool> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
@@ -73,7 +74,7 @@ fn is_installed(directory: &Directory) -> bool {
     look().unwrap_or(false)
 }
 
-/// Writes it under another name, and renames it when it can be executed.
+/// Writes the client under a temporary name, and renames it once it can be executed.
 fn put(directory: &Directory) -> io::Result<()> {
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let create = |name: &OsStr| openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR);
@@ -91,14 +92,14 @@ fn write(directory: &Directory, temporary: &OsStr, mut file: File) -> io::Result
     fchmod(&file, Mode::S_IRWXU)?;
     drop(file);
     let readable = openat(directory, temporary, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-    settle(&readable);
+    wait_for_no_writer(&readable);
     Ok(())
 }
 
-/// A child that another thread is starting has copies of our descriptors until it executes its program; as long as one of
-/// them is open for writing, the file cannot be executed (ETXTBSY).
-fn settle(file: &OwnedFd) {
-    for _ in 0..LOOKS {
+/// Waits until no process has the file open for writing: until then execve(2) fails with ETXTBSY. A child that
+/// another thread just forked has copies of our descriptors until it calls execve(2).
+fn wait_for_no_writer(file: &OwnedFd) {
+    for _ in 0..CHECKS {
         if sys::has_no_writer(file.as_fd()) {
             return;
         }

@@ -1,5 +1,5 @@
-//! A session that listens: other processes of the same user run commands in it, through a socket in a directory that
-//! nobody else can enter. Who connects, and what it says, is checked before anything is done for it.
+//! A listening session: other processes of the same user run commands in it through a socket, in a directory that no
+//! other user can enter. The session checks each peer and each request before it acts.
 
 pub(crate) mod accept;
 pub(crate) mod call;
@@ -17,27 +17,28 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::report::error::Error;
-use crate::serve::accept::{Acceptor, AllowedPeer, Leaving};
+use crate::serve::accept::{Acceptor, AllowedPeer, NameGuard};
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::SocketPlace;
 use crate::session::Session;
 use crate::view::symlink_check::check_socket_directory;
 
-/// What clients may bring along to their commands, besides descriptors.
+/// What a client may pass to its command, besides descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientEnvironment {
-    /// Variables, as far as the policy allows.
+    /// Variables that the policy allows, in addition to the session's.
     Variables,
-    /// All variables, and commands get no others: the program that starts the clients decides about them.
+    /// The whole environment; commands get no other variables. The program that starts the clients decides about it.
     Environment,
-    /// Nothing: commands have the environment of the session.
+    /// No variables: commands get the session's environment.
     Nothing,
 }
 
-/// A session that listens under a name. Dropping this closes and removes the socket, and kills the commands that run for
-/// clients; the session itself lives on in its other handles.
+/// A session that listens under a name. Dropping this closes and removes the socket and kills the commands of
+/// clients. The session stays usable through its other handles.
 ///
-/// Clients are the small program [`client`](Self::client), `kennel exec`, and [`Client`](crate::serve::client::Client).
+/// Clients are the small program [`client`](Self::client), `kennel exec`, and
+/// [`Client`](crate::serve::client::Client).
 ///
 /// ```no_run
 /// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
@@ -56,25 +57,26 @@ pub struct Listening {
 }
 
 impl Session {
-    /// Lets other processes of this user run commands in this session, under a name: one to 64 of the characters
-    /// `A-Z a-z 0-9 _ . -`, the first of them a letter or digit.
+    /// Lets other processes of this user run commands in this session, under a name: 1 to 64 of the characters `A-Z
+    /// a-z 0-9 _ . -`, starting with a letter or digit.
     ///
-    /// The socket lies in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` if that variable is not an absolute path.
-    /// Only processes of the same user and user namespace are served, so none in a sandbox. A socket that somebody
-    /// removes is put back within a second. Where that cannot be, since the directory is gone too, this ends when the
-    /// last command of a client has.
+    /// The socket is in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` if that variable is not an absolute path.
+    /// The session serves only processes of the same user and user namespace, so none in a sandbox. If the socket is
+    /// removed, the session restores it within a second. If it cannot, because the directory is gone too, listening
+    /// ends once no client is connected.
     ///
     /// # Errors
-    /// An invalid name, or one that a running session has; a directory that other users or commands of this session can
-    /// write to.
+    /// The name is invalid, or a running session has it; or other users or commands of this session can write to the
+    /// directory.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub fn listen(&self, name: &str) -> Result<Listening, Error> {
-        self.listen_in(Directory::usual(), name)
+        self.listen_in(Directory::default_path(), name)
     }
 
-    /// As [`listen`](Self::listen), in another directory. It is created if it does not exist, but not its parents.
+    /// Like [`listen`](Self::listen), in another directory. It is created if it does not exist, but its parents are
+    /// not.
     ///
     /// # Errors
     /// As [`listen`](Self::listen).
@@ -89,7 +91,7 @@ impl Session {
         &self,
         directory: &Path,
         name: &str,
-        brings: ClientEnvironment,
+        environment: ClientEnvironment,
     ) -> Result<Listening, Error> {
         let name = Name::new(name)?;
         let directory = Directory::make(directory)?;
@@ -97,25 +99,25 @@ impl Session {
         let place = Arc::new(SocketPlace::take(directory, name)?);
         let listener = place.open()?.ok_or(Error::SessionEnded)?;
         let client = install::install(place.directory())?;
-        let welcome = AllowedPeer::ours().map_err(Error::io("look at our user namespace"))?;
+        let allowed = AllowedPeer::ours().map_err(Error::io("look up this process's user namespace"))?;
         let (stopper, stopped) = watch::channel(false);
-        let spare = listener.get_ref().try_clone().map_err(Error::io("keep a descriptor in reserve"))?;
-        let door = Acceptor {
+        let spare = listener.get_ref().try_clone().map_err(Error::io("open a spare descriptor"))?;
+        let acceptor = Acceptor {
             listener,
             spare: Mutex::new(Some(spare)),
-            place: Leaving(Arc::clone(&place)),
+            place: NameGuard(Arc::clone(&place)),
             session: self.clone(),
-            brings,
-            welcome,
+            environment,
+            allowed,
             stopped: stopper,
         };
-        let task = tokio::spawn(door.keep()).abort_handle();
+        let task = tokio::spawn(acceptor.run()).abort_handle();
         Ok(Listening { place, client, task, stopped })
     }
 }
 
 impl Listening {
-    /// Whether clients are still served: not after it was stopped, or its runtime has ended.
+    /// Whether clients are still served. This ends when the session is stopped or the runtime ends.
     pub(crate) fn is_open(&self) -> bool {
         !self.task.is_finished()
     }
@@ -126,19 +128,19 @@ impl Listening {
         self.place.path()
     }
 
-    /// The client: `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]` runs a command in the session, with its own standard
-    /// descriptors, directory and environment, passes signals on, and ends with the command's status. 14 KB, started in
-    /// about 0.1 ms. `DIR`, a path in the sandbox, replaces its own directory.
+    /// The client program: `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]` runs a command in the session with its own
+    /// standard descriptors, directory and environment. It passes signals on and exits with the command's status.
+    /// `DIR`, a path in the sandbox, replaces its working directory. It has 14 KB and starts in about 0.1 ms.
     ///
-    /// It lies beside the socket, and cannot be executed if that file system is mounted `noexec`.
+    /// The file is next to the socket. It cannot be executed if that file system is mounted `noexec`.
     #[must_use]
     pub fn client(&self) -> &Path {
         &self.client
     }
 
-    /// Waits until a client has ended the session, as `kennel session stop` does, or it has ended otherwise.
+    /// Waits until a client ends the session, as `kennel session stop` does, or until it ends otherwise.
     pub async fn stopped(&self) {
-        // The task that sends it ends after that, or is aborted by nobody but the drop of this.
+        // The accept loop sends this at its end; only dropping this handle aborts it.
         let _ = self.stopped.clone().wait_for(|stopped| *stopped).await;
     }
 }

@@ -1,4 +1,5 @@
-//! A session's place in the runtime directory: its lock and its socket. Whoever holds the lock is the session.
+//! A session's files in the runtime directory: its lock and its socket. The process that holds the lock owns the
+//! name.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -21,46 +22,46 @@ use crate::sys::inode::Identity;
 use crate::sys::packet::{address, packet_socket};
 use crate::sys::{dirfd, locked};
 
-/// Connections that may wait to be accepted.
+/// The most connections that wait to be accepted (the backlog of listen(2)).
 const BACKLOG: i32 = 512;
 
-/// The place of a session, from the moment that it is taken.
+/// A session's name with its lock and socket. Dropping this gives the name back.
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     directory: Directory,
     name: Name,
     path: PathBuf,
-    /// `None` once it was given back.
+    /// `None` after [`leave`](Self::leave).
     held: Mutex<Option<Held>>,
 }
 
-/// What of a place is its session's.
+/// The files that this session owns.
 #[derive(Debug)]
 struct Held {
     lock: Lock,
-    /// The file of the socket, once there is one.
+    /// The identity of the socket file, once it exists.
     socket: Option<Identity>,
 }
 
 impl SocketPlace {
-    /// Takes a name.
+    /// Locks a name.
     pub(crate) fn take(directory: Directory, name: Name) -> Result<Self, ListenError> {
         let path = directory.socket(&name)?;
         let lock = Lock::take(&directory, &name)?;
         Ok(Self { directory, name, path, held: Mutex::new(Some(Held { lock, socket: None })) })
     }
 
-    /// Binds the socket: at first, and again where somebody has removed it. `None` where it is there, or the place was
-    /// given back. What a session left behind that is gone is removed.
+    /// Binds the socket, for the first time or after it was removed. Returns `None` if it exists, or after `leave`.
+    /// It removes the stale socket of a session that has ended.
     ///
     /// # Errors
-    /// `Running` where the name has become another session's; `NotFound` where the directory is gone.
+    /// `Running` if another session has the name now; `NotFound` if the directory was removed.
     pub(crate) fn open(&self) -> Result<Option<AsyncFd<OwnedFd>>, ListenError> {
         let mut held = locked(&self.held);
         let Some(held) = held.as_mut().filter(|held| !self.has(&self.name.socket(), held.socket)) else {
             return Ok(None);
         };
-        // Without its file it keeps nobody else from the name.
+        // A lock on a deleted file does not stop others from taking the name.
         if held.lock.has_name(&self.directory, &self.name) == Ok(false) {
             held.lock = Lock::take(&self.directory, &self.name)?;
         }
@@ -82,11 +83,11 @@ impl SocketPlace {
         &self.directory
     }
 
-    /// Removes the socket of a session that is gone. One that answers although its lock is free is left alone.
+    /// Removes the stale socket of a session that has ended. A socket that answers stays, even if its lock is free.
     fn clean(&self) -> Result<(), ListenError> {
         let socket = packet_socket(SockFlag::SOCK_NONBLOCK).map_err(|error| self.not_listening(error))?;
-        match self.knock(&socket).err().map(|error| error.raw_os_error()) {
-            // Somebody is there, with room for us or without.
+        match self.try_connect(&socket).err().map(|error| error.raw_os_error()) {
+            // A process listens; on EAGAIN its backlog is full.
             None | Some(Some(libc::EAGAIN)) => Err(ListenError::Running { name: self.name.to_string() }),
             Some(Some(libc::ENOENT)) => Ok(()),
             Some(_) => {
@@ -96,20 +97,21 @@ impl SocketPlace {
         }
     }
 
-    /// Connects, to see whether anybody is there.
-    fn knock(&self, socket: &OwnedFd) -> io::Result<()> {
+    /// Connects to see whether a process listens.
+    fn try_connect(&self, socket: &OwnedFd) -> io::Result<()> {
         Ok(connect(socket.as_raw_fd(), &address(&self.directory.own_path(self.name.socket()))?)?)
     }
 
     fn bind(&self) -> io::Result<OwnedFd> {
         let socket = packet_socket(SockFlag::SOCK_NONBLOCK)?;
-        // The file gets the mode of the socket, less the umask, which is not ours to change.
+        // The file gets the socket's mode minus the umask; the umask belongs to the whole process, so do not change
+        // it.
         fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         bind(socket.as_raw_fd(), &address(&self.directory.own_path(self.name.socket()))?)?;
         Ok(socket)
     }
 
-    /// Lets clients connect to what was bound; with the file that it has, unless that was removed at once.
+    /// Starts listening. Returns the listener and the identity of its file, unless the file was removed at once.
     fn listen(&self, socket: OwnedFd) -> io::Result<(AsyncFd<OwnedFd>, Option<Identity>)> {
         listen(&socket, Backlog::new(BACKLOG)?)?;
         let there = dirfd::stat(&self.directory, OsStr::new(&self.name.socket()))?;
@@ -120,7 +122,7 @@ impl SocketPlace {
         ListenError::io("listen on", &self.path)(error)
     }
 
-    /// Whether a file is this very one.
+    /// Whether `file` has this identity.
     fn has(&self, file: &str, one: Option<Identity>) -> bool {
         let there = dirfd::stat(&self.directory, OsStr::new(file)).ok().flatten();
         one.is_some() && there.map(|there| Identity::of(&there)) == one
@@ -130,12 +132,12 @@ impl SocketPlace {
     pub(crate) fn leave(&self) {
         let mut held = locked(&self.held);
         let Some(Held { lock, socket }) = held.take() else { return };
-        // What is another session's by now stays.
+        // A file that belongs to another session by now stays.
         for (file, ours) in [(self.name.socket(), socket), (self.name.lock(), lock.identity())] {
             if self.has(&file, ours)
                 && let Err(error) = self.unlink(&file)
             {
-                tracing::debug!(%file, %error, "not removed");
+                tracing::debug!(%file, %error, "could not remove a session's file");
             }
         }
     }
@@ -154,31 +156,31 @@ impl Drop for SocketPlace {
     }
 }
 
-/// Removes what sessions left behind in `directory` whose programs were killed.
+/// Removes what killed sessions left in `directory`.
 ///
 /// # Errors
-/// A directory that is not ours, or cannot be read. A place that cannot be cleaned is left for another time.
+/// The directory belongs to another user or cannot be read. A name that cannot be cleaned is skipped.
 pub(crate) fn sweep(directory: &Path) -> Result<(), ListenError> {
     let unread = || ListenError::io("read runtime directory", directory);
     let Some(opened) = Directory::open(directory)? else { return Ok(()) };
-    // By its descriptor: what is listed is what was checked.
+    // List through the descriptor: it is the directory that was checked.
     for entry in fs::read_dir(opened.own_path("")).map_err(unread())? {
         let file = entry.map_err(unread())?.file_name();
-        let Some(name) = file.to_str().and_then(Name::of_lock) else { continue };
-        // Whoever gets the lock removes what is there, and gives the name back when dropped.
+        let Some(name) = file.to_str().and_then(Name::from_lock) else { continue };
+        // Taking the lock gives the right to remove the files; dropping the place then gives the name back.
         let taken = Directory::make(directory).and_then(|directory| SocketPlace::take(directory, name));
         let cleaned = taken.and_then(|place| place.clean());
         if let Err(error) = cleaned {
-            tracing::debug!(?file, %error, "not swept");
+            tracing::debug!(?file, %error, "could not clean up after a session");
         }
     }
     Ok(())
 }
 
-// The lock of a session's name. Whoever holds it is the session; the kernel lets go of it however that ends. Others can
-// see that it is held without taking it, which could keep a session from starting.
+// The lock of a session's name. The process that holds it owns the name; the kernel releases it however the process
+// ends. Others can test it without taking it, which could stop a session from starting.
 
-/// A name's lock, held until this is dropped.
+/// The lock of a name, held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock(OwnedFd);
 
@@ -195,27 +197,27 @@ impl Lock {
                 }
                 locked => locked.map_err(failed)?,
             };
-            // The session before may have removed the file between our opening and our locking it: then this lock is
-            // one that nobody else will look at.
+            // The previous session may have removed the file after we opened it and before we locked it. Then nobody
+            // else sees this lock: try again.
             if lock.has_name(directory, name).map_err(failed)? {
                 return Ok(lock);
             }
         }
     }
 
-    /// Whether others who look at the name see this lock.
+    /// Whether the name still refers to this lock's file.
     pub(crate) fn has_name(&self, directory: &Directory, name: &Name) -> nix::Result<bool> {
         let there = dirfd::stat(directory, OsStr::new(&name.lock()))?;
         Ok(there.is_some() && there.map(|there| Identity::of(&there)) == self.identity())
     }
 
-    /// The file that is locked.
+    /// The identity of the locked file.
     pub(crate) fn identity(&self) -> Option<Identity> {
         Identity::of_held(self.0.as_fd()).ok()
     }
 }
 
-/// Whether somebody holds the lock of a name.
+/// Whether a process holds the lock of a name.
 pub(crate) fn is_held(directory: &Directory, name: &Name) -> bool {
     let Ok(file) = open(directory, name, OFlag::O_RDONLY) else { return false };
     let mut lock = exclusive();
@@ -228,8 +230,8 @@ fn open(directory: &Directory, name: &Name, flags: OFlag) -> nix::Result<OwnedFd
     openat(directory, name.lock().as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
-/// All of a file, for one alone. It is the open file that holds it, not the process: fcntl(2), open file description locks.
-#[expect(clippy::cast_possible_truncation, reason = "both are numbers of one digit")]
+/// An exclusive lock of the whole file. It belongs to the open file description, not to the process: fcntl(2).
+#[expect(clippy::cast_possible_truncation, reason = "both are one-digit constants")]
 fn exclusive() -> libc::flock {
     libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

@@ -1,4 +1,4 @@
-//! One client, from its first word to the end of its command. When the client goes away, so does the command.
+//! Serves one client from its request to the end of its command. When the client leaves, its command is killed.
 
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,64 +19,63 @@ use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::shortage::is_shortage;
 use crate::serve::ClientEnvironment;
-use crate::serve::call::{Call, First};
+use crate::serve::call::{Call, Request};
 use crate::serve::connection::Connection;
 use crate::session::Session;
 use crate::sys::packet::Packet;
 
-/// How long a client may take for its first word.
-const FIRST: Duration = Duration::from_secs(5);
+/// How long a client may take to send its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client may take to go away once it was told the end.
-pub(crate) const LAST: Duration = Duration::from_secs(2);
+/// How long a client may take to disconnect after the last answer.
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// Whether a signal means to end whom it reaches.
+/// Whether a signal's purpose is to end the process.
 fn is_ending(number: i32) -> bool {
     matches!(number, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
 }
 
-/// What a client leaves to be done.
+/// What the accept loop does after a client was served.
 #[derive(Debug)]
 pub(crate) enum NextStep {
     Nothing,
-    /// The session shall end; the connection is closed when it has.
+    /// End the session; close the connection afterwards.
     Stop(Option<Connection>),
 }
 
-/// Serves one client. The permit is held until it has said what it wants.
+/// Serves one client. The permit is held until its request has arrived.
 pub(crate) async fn serve(
     connection: Connection,
     session: Session,
-    brings: ClientEnvironment,
+    environment: ClientEnvironment,
     permit: OwnedSemaphorePermit,
 ) -> NextStep {
-    let packet = match timeout(FIRST, connection.first()).await {
+    let packet = match timeout(REQUEST_TIMEOUT, connection.first()).await {
         Ok(Ok(packet)) if !packet.bytes.is_empty() => packet,
         Ok(Err(error)) if error.raw_os_error().is_some_and(is_shortage) => {
             drop(permit);
-            connection.want("receive what the client sends", &error);
-            let _ = timeout(LAST, connection.gone()).await;
+            connection.refuse_for_shortage("receive what the client sends", &error);
+            let _ = timeout(LINGER, connection.wait_until_gone()).await;
             return NextStep::Nothing;
         }
         _ => return NextStep::Nothing,
     };
     drop(permit);
-    let wish = match First::read(packet) {
-        Some(First::Call(call)) => run(&connection, &session, brings, *call).await,
-        Some(First::Stats) => {
+    let next_step = match Request::decode(packet) {
+        Some(Request::Call(call)) => run(&connection, &session, environment, *call).await,
+        Some(Request::Stats) => {
             stats(&connection, &session);
             NextStep::Nothing
         }
-        Some(First::Stop) => return NextStep::Stop(Some(connection)),
+        Some(Request::Stop) => return NextStep::Stop(Some(connection)),
         None => {
             connection.refuse("the request is malformed, or from another version of Kennel");
             NextStep::Nothing
         }
     };
-    // A signal that crosses the answer must be read: closing a socket with something unread in it makes the other end
-    // forget what it was told.
-    let _ = timeout(LAST, connection.gone()).await;
-    wish
+    // Read signals that cross the answer: closing a socket with unread data makes the kernel discard the answer.
+    let _ = timeout(LINGER, connection.wait_until_gone()).await;
+    next_step
 }
 
 fn stats(connection: &Connection, session: &Session) {
@@ -94,26 +93,26 @@ fn stats(connection: &Connection, session: &Session) {
 async fn run(
     connection: &Connection,
     session: &Session,
-    brings: ClientEnvironment,
+    environment: ClientEnvironment,
     mut call: Call,
 ) -> NextStep {
     let wants_report = call.wants_report;
-    let result = match call.command(session, brings) {
-        Ok(command) => to_its_end(connection, session, call, command).await,
+    let result = match call.command(session, environment) {
+        Ok(command) => run_to_end(connection, session, call, command).await,
         Err(error) => Some(Err(error)),
     };
-    // Else the client is gone, and the command with it.
+    // `None`: the client has left, and the command was killed.
     let Some(result) = result else { return NextStep::Nothing };
     connection.ended(&result, wants_report);
     match result {
-        // The zygote was killed: nothing will ever run here again.
+        // The zygote was killed: the session cannot run anything any more.
         Err(Error::SessionEnded) => NextStep::Stop(None),
         _ => NextStep::Nothing,
     }
 }
 
-/// Runs the command; `None` when the client goes away meanwhile.
-async fn to_its_end(
+/// Runs the command; `None` if the client leaves meanwhile.
+async fn run_to_end(
     connection: &Connection,
     session: &Session,
     call: Call,
@@ -135,12 +134,12 @@ async fn to_its_end(
     if let Ok(outcome) = &mut result {
         let was_passed = |number| is_ending(number) && passed.contains(&number);
         let is_ended = outcome.status.signal().is_some_and(was_passed);
-        copying.finish(outcome, unwanted(connection, is_ended)).await;
+        copying.finish(outcome, output_unwanted(connection, is_ended)).await;
     }
     Some(result)
 }
 
-/// Gives the command its standard descriptors: the client's own, or pipes where what it writes is counted, cut or read.
+/// Sets the command's standard descriptors: the client's own, or pipes if Kennel counts, limits or reads its output.
 fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outlets, Error> {
     if call.terminal.is_some() {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -148,10 +147,10 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
     }
     let [stdin, stdout, stderr] = call.stdio;
     let is_cut = session.compiled().limits.output.is_some();
-    // A report is no reason to take a terminal from a command that would notice.
+    // Output to a terminal is not counted, even for a report: the command would notice a pipe.
     let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
-    // What it says on stderr is read for its errors.
-    let is_read = session.compiled().explainer.is_some();
+    // Kennel looks for error messages in stderr.
+    let is_read = session.compiled().terms.is_some();
     command.stdin(stdin);
     let stdout = if is_counted(&stdout) {
         Some(stdout)
@@ -168,9 +167,9 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
     Outlets::new(command, stdout, stderr)
 }
 
-/// Waits until the client wants no more of the command's output: it goes away, or passes on a signal that would have
-/// ended the command, or has ended it.
-async fn unwanted(connection: &Connection, is_ended: bool) {
+/// Waits until the client needs no more output: it leaves, or it sends a signal that ends commands. Returns at once
+/// if such a signal has ended the command.
+async fn output_unwanted(connection: &Connection, is_ended: bool) {
     if is_ended {
         return;
     }
@@ -182,8 +181,8 @@ async fn unwanted(connection: &Connection, is_ended: bool) {
     }
 }
 
-/// Starts the command; `None` when the client goes away meanwhile. Signals that come early are delivered once it runs, and
-/// answered too.
+/// Starts the command; `None` if the client leaves meanwhile. Signals that arrive early are sent once it runs.
+/// Returns them too.
 async fn start(connection: &Connection, command: &mut Command) -> Option<Result<(Child, Vec<i32>), Error>> {
     let mut early = Vec::new();
     let mut spawn = std::pin::pin!(command.spawn());
@@ -196,7 +195,7 @@ async fn start(connection: &Connection, command: &mut Command) -> Option<Result<
                 note(&mut early, number);
             }
         }
-        // Packets that are there already are received without waiting: the runtime must see the start among them.
+        // Receiving packets that are there already never waits: let the runtime poll the start in between.
         yield_now().await;
     };
     if let Ok(child) = &child {
@@ -205,15 +204,15 @@ async fn start(connection: &Connection, command: &mut Command) -> Option<Result<
     Some(child.map(|child| (child, early)))
 }
 
-/// As with signals that are pending: a second one of the same number says nothing more.
+/// Notes a signal once, like a pending signal.
 fn note(numbers: &mut Vec<i32>, number: i32) {
     if !numbers.contains(&number) {
         numbers.push(number);
     }
 }
 
-/// Waits for the end, passing signals on meanwhile; `None` when the client goes away. Each that was `passed` on is noted: a
-/// later one does not undo it, such as the SIGCONT that timeout(1) sends after SIGTERM.
+/// Waits for the command's end and passes signals on; `None` if the client leaves. It adds each signal to `passed`
+/// for good: a later SIGCONT, such as timeout(1) sends after SIGTERM, does not undo it.
 async fn follow(
     connection: &Connection,
     child: &mut Child,
@@ -232,7 +231,7 @@ async fn follow(
     }
 }
 
-/// The signal that a packet is about; `None` where it is about anything else.
+/// The signal that a packet carries; `None` for any other packet.
 fn signal(packet: &Packet) -> Option<i32> {
     match Ask::take(&mut Cursor::new(&packet.bytes))? {
         Ask::Signal { number } => i32::try_from(number).ok().filter(|number| (1..=64).contains(number)),
@@ -240,9 +239,9 @@ fn signal(packet: &Packet) -> Option<i32> {
     }
 }
 
-/// A command that has ended gets no more signals; that is no error.
+/// Sends a signal to the command. It is no error if the command has ended.
 fn pass_on(child: &Child, number: i32) {
     if let Err(error) = child.signal(number) {
-        tracing::debug!(%error, number, "a signal was not passed on");
+        tracing::debug!(%error, number, "could not send a signal to the command");
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::overlay::ledger::Ledger;
-use crate::overlay::tree::Looked;
+use crate::overlay::tree::ReadableTree;
 use crate::overlay::{apply, clock, scan};
 use crate::report::change::{Change, Committed};
 use crate::report::error::Error;
@@ -61,8 +61,8 @@ impl Session {
         let ledger = self.live().ledger()?;
         let listed = blocking(move || {
             dirfd::of_a_command(|| {
-                let (mut state, changed) = (ledger.state(), Looked::of(ledger.upper()));
-                let found = scan::scan(&mut state, &changed, &Looked::of(ledger.workspace()))?;
+                let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
+                let found = scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))?;
                 Ok(found.into_iter().map(scan::ChangedEntry::into_change).collect())
             })
         });
@@ -90,8 +90,8 @@ impl Session {
             // Held until the last file is in place, even if the caller no longer waits.
             let _settling = settling;
             dirfd::of_a_command(|| {
-                let (mut state, changed) = (ledger.state(), Looked::of(ledger.upper()));
-                let found = scan::scan(&mut state, &changed, &Looked::of(ledger.workspace()))?;
+                let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
+                let found = scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))?;
                 let committed = apply::commit(&ledger, &mut state, &changed, found);
                 // Kennel may have moved a refused file aside and back, which changes the times of its directory.
                 if !(committed.applied.is_empty() && committed.refused.is_empty()) {

@@ -105,7 +105,7 @@ impl ContextPlace {
 
     /// What every sandbox covers that is granted what is around it, if it is there when that one starts: it is after this.
     pub(crate) fn usual() -> Option<PathBuf> {
-        let usual = Directory::usual();
+        let usual = Directory::default_path();
         let made = Directory::make(&usual);
         made.inspect_err(|error| tracing::debug!(%error, "no runtime directory")).ok().map(|_| usual)
     }

@@ -1,4 +1,4 @@
-//! A command for a session of another process, as its client asks for it.
+//! A command that a client asks a session to run.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use kennel_helper::wire::{Field, ListBuf};
 use crate::plan::request::{c_string, variable};
 use crate::report::error::Error;
 
-/// A command to be run in a session that listens; see [`Client`](crate::serve::client::Client). Nothing of it is checked before
+/// A command to run in a listening session; see [`Client`](crate::serve::client::Client). Its values are checked by
 /// [`Client::start`](crate::serve::client::Client::start).
 #[derive(Clone)]
 pub struct Call {
@@ -24,7 +24,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// A `program` without a slash is looked for in the command's PATH, inside.
+    /// Makes a call. A `program` without a slash is looked up in the command's PATH, in the sandbox.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
         Self {
             arguments: vec![program.as_ref().to_owned()],
@@ -42,40 +42,40 @@ impl Call {
         self
     }
 
-    /// Sets a variable, over what the session's commands have anyway. Under profile `ci-only` those that the policy does
-    /// not pass are left out.
+    /// Sets a variable, in addition to those of the session or in place of one. Under profile `ci-only`, variables
+    /// that the policy does not pass are dropped.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
         self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// Where the command starts, an absolute path in the sandbox. Default: where the session's commands do.
+    /// Sets the working directory, an absolute path in the sandbox. Default: the session's.
     pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Self {
         self.directory = directory.as_ref().to_owned();
         self
     }
 
-    /// The command's wall time. The policy's own is an upper bound.
+    /// Sets the command's time limit. The policy's own limit is an upper bound.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Runs the command on a pseudoterminal of its own, of the given size in characters, in place of the standard
-    /// descriptors; its master side comes as [`Event::Terminal`](crate::serve::client::Event).
+    /// Runs the command on a new pseudoterminal of this size in characters, instead of the standard descriptors. Its
+    /// master side arrives as [`Event::Terminal`](crate::serve::client::Event).
     pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
         self.terminal = Some((rows, columns));
         self
     }
 
-    /// Whether a [`Report`](crate::report::Report) is wanted, as JSON.
+    /// Requests a [`Report`](crate::report::Report), as JSON.
     pub fn report(&mut self, report: bool) -> &mut Self {
         self.report = report;
         self
     }
 
     /// # Errors
-    /// A NUL byte anywhere, a variable without a name.
+    /// A string contains a NUL byte, or a variable has no name.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
         let arguments: Result<ListBuf, Error> =
             self.arguments.iter().map(|argument| c_string("argument", argument)).collect();
@@ -83,7 +83,7 @@ impl Call {
             self.environment.iter().map(|(name, value)| variable(name, value)).collect();
         let cwd = c_string("working directory", self.directory.as_os_str())?;
         let (rows, columns) = self.terminal.unwrap_or_default();
-        // Zero stands for none.
+        // Zero means no timeout.
         let timeout =
             self.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1));
         let mut bytes = Vec::new();
@@ -103,7 +103,7 @@ impl Call {
     }
 }
 
-/// Names only: values of variables may be secrets.
+/// Shows the names of variables only: values may be secrets.
 impl std::fmt::Debug for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Call")

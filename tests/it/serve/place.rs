@@ -110,7 +110,7 @@ async fn path_that_no_socket_can_have_is_refused() {
     fs::create_dir(&deep).unwrap();
     mode(&deep, 0o700);
     let error = session.listen_in(deep.join("r"), "a").unwrap_err();
-    assert!(error.chain().contains("longer than the path of a socket can be"), "{}", error.chain());
+    assert!(error.chain().contains("is longer than a socket's path can be"), "{}", error.chain());
 }
 
 #[tokio::test]

@@ -69,8 +69,8 @@ fn a_session_without_descriptors_reports_it() {
         assert!(room < 40, "{told:?}");
     }
     for words in [
-        "take a connection, in the session's process",
-        "look at the client, in the session's process",
+        "accept a connection, in the session's process",
+        "check the client, in the session's process",
         "receive what the client sends, in the session's process",
     ] {
         assert!(told.iter().any(|said| said.contains(words)), "{words}: {told:?}");
