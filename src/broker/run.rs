@@ -200,6 +200,7 @@ impl SpawnPolicy {
 const LARGEST: u64 = 512 << 20;
 
 /// The execute bits of owner, group and others.
+const EXECUTABLE: u32 = 0o111;
 
 /// The directory of the program's copy inside the sandbox. Nothing of the host is mounted there, so no host process can
 /// remove it.
