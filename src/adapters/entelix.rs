@@ -1,5 +1,5 @@
-//! The sandbox of an agent's tools, as `entelix-core` defines it: commands, code and files of one session. Every call ends
-//! with its context: cancelled or past its deadline, it leaves no process.
+//! The `Sandbox` trait of `entelix-core`: runs the commands, code and file accesses of an agent's tools in one session.
+//! If the context of a call is cancelled or passes its deadline, the call ends and leaves no process.
 
 pub(crate) mod code;
 
@@ -23,27 +23,30 @@ use crate::report::outcome::Output;
 use crate::session::Session;
 use crate::sys::inode::FileKind;
 
-/// Of each output stream that much is kept where the policy does not say, in bytes.
+/// Bytes kept of each output stream, if the policy sets no limit.
 const OUTPUT: u64 = 16 << 20;
 
 /// Runs an agent's tools in a [`Session`]: commands, code in four languages, files.
 ///
-/// Everything a tool may do is what the session's policy grants. Working directories and files are named by their paths in
-/// the sandbox, relative ones from where its commands start; see [`Session::read`] and its neighbours for what files can
-/// be. Each command has a `/tmp` and a `HOME` of its own, unless the policy shares them
+/// A tool may do what the session's policy grants. Working directories and files are paths in the sandbox; relative
+/// ones start at the session's working directory. See [`Session::read`] and its neighbours for which files are
+/// possible. Each command has its own `/tmp` and `HOME`, unless the policy shares them
 /// ([`Policy::tmp`](crate::policy::Policy::tmp)).
 ///
-/// - A command that fails is not an error: its exit code says so, 128 + n after signal n. A command or directory that
-///   does not exist is `Error::InvalidRequest`.
-/// - A timeout, of the call or of the policy, is exit code 124, and `command timed out after {ms}ms` at the end of stderr.
-/// - A context that is cancelled or past its deadline is `Error::Cancelled` or `Error::DeadlineExceeded`; everything that
-///   the call started is killed, also when the call is dropped.
-/// - Of each output stream 16 MiB are kept, or what the policy says; a line at its end says how much was discarded.
-/// - Code is passed to its interpreter through a pipe, at any length, not in a file or argument. Its stdin is empty. Bash
-///   is `bash`, Python `python3`, JavaScript `node`; TypeScript is `node` from version 22 on, whose types are stripped and
-///   not checked, else `tsx`, `ts-node`, `deno` or `bun`.
+/// - A command that fails is not an error: see its exit code, which is 128 + n after signal n. A missing command or
+///   directory is `Error::InvalidRequest`.
+/// - After a timeout, of the call or of the policy, the exit code is 124, and stderr ends with
+///   `command timed out after {ms}ms`.
+/// - If the context is cancelled or past its deadline, the call returns `Error::Cancelled` or
+///   `Error::DeadlineExceeded`, and Kennel kills everything that the call started. It does the same when the call is
+///   dropped.
+/// - Kennel keeps 16 MiB of each output stream, or as much as the policy says. A line at the end says how much it
+///   discarded.
+/// - Code goes to its interpreter through a pipe, at any length, not in a file or argument. The code's stdin is empty.
+///   Bash runs with `bash`, Python with `python3`, JavaScript with `node`. TypeScript runs with `node` from version
+///   22.6 on, which strips types and does not check them; otherwise with `tsx`, `ts-node`, `deno` or `bun`.
 ///
-/// A clone is the same sandbox.
+/// A clone uses the same session.
 ///
 /// ```
 /// use entelix_core::{
@@ -68,18 +71,19 @@ const OUTPUT: u64 = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct KennelSandbox {
     session: Session,
-    /// What runs TypeScript, once that was found out.
+    /// The interpreter for TypeScript, once found.
     typescript: Arc<OnceCell<Interpreter>>,
 }
 
 impl KennelSandbox {
-    /// Of a session, which may be used beside it and is ended by whoever has it, or with its last handle.
+    /// Runs commands in `session`. The caller may use the session too. It ends when the caller ends it, or with its
+    /// last handle.
     #[must_use]
     pub fn new(session: Session) -> Self {
         Self { session, typescript: Arc::default() }
     }
 
-    /// A command of the session, held to an output that fits in memory.
+    /// A command of the session, with an output limit so that its output fits in memory.
     fn command(&self, program: &str, timeout: Option<Duration>) -> Command {
         let mut command = self.session.command(program);
         if self.session.compiled().limits.output.is_none() {
@@ -112,7 +116,7 @@ impl KennelSandbox {
         let mut entries = Vec::new();
         for entry in self.session.list(path).await? {
             let (kind, size) = match entry.kind {
-                // One that leads nowhere is no directory, and has no size.
+                // A dangling link is not a directory, and has no size.
                 FileKind::Link => {
                     let led_to = self.session.stat(Path::new(path).join(&entry.name)).await.ok();
                     led_to.map_or((FileKind::Link, None), |info| (info.kind, Some(info.size)))
@@ -164,7 +168,7 @@ impl Sandbox for KennelSandbox {
     }
 }
 
-/// Does `work` as long as its context lets it. One that is over already lets nothing begin.
+/// Runs `work` until it ends or its context does. Starts nothing if the context has already ended.
 async fn within<T>(
     ctx: &ExecutionContext,
     work: impl Future<Output = entelix_core::Result<T>>,
@@ -183,7 +187,7 @@ async fn within<T>(
     }
 }
 
-/// What became of a command, in the words of the trait.
+/// Converts the output of a command to the trait's type.
 fn told(output: Output) -> CommandOutput {
     let mut stderr = output.stderr;
     if let Some(failure) = output.outcome.failure().filter(|failure| failure.class == Class::Timeout) {
@@ -200,10 +204,10 @@ fn told(output: Output) -> CommandOutput {
     }
 }
 
-// Errors, as the trait's crate tells them apart: what the caller can do otherwise is shown to the model, the rest is for
-// whoever runs it.
+// Errors. The trait's crate shows `InvalidRequest` to the model, which can try something else. `Config` is for the
+// operator.
 
-/// What a call comes to that Kennel has refused.
+/// Converts an error of Kennel to the trait's error.
 pub(crate) fn failed(error: Error) -> entelix_core::Error {
     let words = error.chain();
     match error {

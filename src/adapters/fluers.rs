@@ -1,5 +1,5 @@
-//! The process sandbox of the agent harness `fluers-runtime`: it prepares once for a workspace, asks what to start for
-//! each command, and starts that itself, with pipes of its own.
+//! The `ProcessSandbox` trait of the agent harness `fluers-runtime`. The harness prepares a workspace once, asks for
+//! the command line to start for each command, and starts it itself, with its own pipes.
 
 pub(crate) mod context;
 pub(crate) mod place;
@@ -24,10 +24,10 @@ use crate::sys::inode::Identity;
 
 /// Confines the commands of a `fluers-runtime` harness.
 ///
-/// For each context, that is a workspace with a profile and an egress list, there is one [`Session`]; contexts that are
-/// prepared live side by side. [`wrap`](ProcessSandbox::wrap) names the small client of that session, which passes the
-/// descriptors that the harness gives it on to a worker, and ends with the command's status. Killing the client kills the
-/// command: so the harness keeps its timeouts, with status 124.
+/// A context is a workspace with a profile and an egress list. There is one [`Session`] for each context; several
+/// contexts can be prepared at the same time. [`wrap`](ProcessSandbox::wrap) returns the command line of the small
+/// client of that session. The client passes the descriptors that it got from the harness to a worker, and ends with
+/// the command's status. Killing the client kills the command, so the timeouts of the harness work, with status 124.
 ///
 /// | profile | workspace | elsewhere | network |
 /// | --- | --- | --- | --- |
@@ -37,11 +37,11 @@ use crate::sys::inode::Identity;
 /// | `FullDev` | writable | the host's tree read-only | the host's |
 /// | `CiOnly` | writable | system read-only, nothing of homes, fixed environment | as `RepoWrite` |
 ///
-/// Commands have the environment of the session, as the policy makes it. Nothing of the client's environment, which may
-/// hold more than a command should see, is passed on.
+/// Commands have the environment that the policy makes for the session. Kennel passes nothing of the client's
+/// environment, which may hold more than a command should see.
 ///
-/// A session belongs to the runtime that prepared it, as [`Session::listen`] has it; clients are served there. Dropping
-/// this ends every session and removes its files, as [`shutdown`](ProcessSandbox::shutdown) does.
+/// The tokio runtime that prepared a session serves its clients, as with [`Session::listen`]. Dropping this ends every
+/// session and removes its files, as [`shutdown`](ProcessSandbox::shutdown) does.
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
@@ -74,13 +74,13 @@ pub struct KennelSandbox {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is prepared, by workspace; of those that are alike the last one counts.
+    /// Prepared contexts by workspace. If several are alike, the last one counts.
     contexts: HashMap<PathBuf, Vec<Arc<Context>>>,
-    /// Where sockets lie, from the first context on.
+    /// The directory for sockets, made with the first context.
     place: Option<Arc<ContextPlace>>,
-    /// Profiles that were last found to be enforced in part: who prepares one all the same has agreed to it.
+    /// Profiles whose last probe said `Partial`. A caller who then prepares one accepts that.
     partial: Vec<SandboxProfile>,
-    /// How often it was shut down.
+    /// How many times it was shut down.
     shutdowns: u64,
 }
 
@@ -91,15 +91,15 @@ impl Default for KennelSandbox {
 }
 
 impl KennelSandbox {
-    /// With the plain profiles.
+    /// Starts from the plain profiles.
     #[must_use]
     pub fn new() -> Self {
         Self::with_policy(Policy::default())
     }
 
-    /// With a policy to start from: its grants, limits, variables and requirements hold for every context. Its profile,
-    /// workspace and directory are the harness's to say, and so is what happens where a protection is missing. Egress lists
-    /// add to what it allows. An overlay is refused, because its changes could not be committed.
+    /// Starts from a policy: its grants, limits, variables and requirements hold for every context. The harness sets
+    /// the profile, the workspace, the working directory, and what happens if a protection is missing. Its egress lists
+    /// add to what the policy allows. An overlay is an error, because the harness cannot commit its changes.
     ///
     /// ```
     /// use std::time::Duration;
@@ -122,7 +122,7 @@ impl KennelSandbox {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A harness knows of no changes that wait to be committed: they would be lost.
+    /// Refuses an overlay: the harness cannot commit its changes, so they would be lost.
     fn without_overlay(&self) -> Result<(), FluersError> {
         if self.base.overlay.is_none() {
             return Ok(());
@@ -133,7 +133,7 @@ impl KennelSandbox {
         })
     }
 
-    /// Prepares a context, unless there is one that serves.
+    /// Prepares a context, unless a prepared one will do.
     async fn open(&self, asked: &ExecSandboxContext) -> Result<(), FluersError> {
         self.without_overlay()?;
         let shutdowns = self.state().shutdowns;
@@ -150,7 +150,7 @@ impl KennelSandbox {
         if state.shutdowns != shutdowns {
             return Err(FluersError::ShutDown);
         }
-        // Another task may have been faster.
+        // Another task may have prepared the same context meanwhile.
         if state.serving(asked, wanted).is_none() {
             let place = state.place()?;
             let context = Arc::new(Context::listen(session, asked, wanted, place)?);
@@ -174,7 +174,7 @@ impl KennelSandbox {
             tracing::warn!(?profile, name = finding.name, state = %finding.state, detail = finding.detail,
                 remedy = finding.remedy, "not enforced in full");
         }
-        // Nothing about the host: a harness that degrades must not take it for one without sandboxes.
+        // This must be an error, not `Unavailable`: a harness that degrades would then run commands without a sandbox.
         if let Some(refused) = probe.get("start") {
             return Err(FluersError::Policy {
                 reason: refused.detail.clone(),
@@ -185,7 +185,8 @@ impl KennelSandbox {
         state.partial.retain(|other| *other != profile);
         match probe.verdict {
             Verdict::FullyEnforced => Ok(Enforcement::FullyEnforced),
-            // With all or not at all: a harness that degrades would run it with nothing.
+            // `CiOnly` must be enforced in full. It must be an error, because a harness that degrades would run it
+            // unconfined.
             _ if profile == SandboxProfile::CiOnly => Err(FluersError::not_in_full(&probe)),
             Verdict::Partial => {
                 state.partial.push(profile);
@@ -197,7 +198,7 @@ impl KennelSandbox {
 }
 
 impl State {
-    /// The context that commands of such a one go to.
+    /// The context for commands with these settings.
     fn find(&self, asked: &ExecSandboxContext) -> Result<Arc<Context>, FluersError> {
         let alike = self.contexts.get(&asked.workspace_path).into_iter().flatten();
         alike.rev().find(|context| context.is_for(asked)).cloned().ok_or_else(|| FluersError::NotPrepared {
@@ -207,7 +208,7 @@ impl State {
         })
     }
 
-    /// A context that has all that a new one would have.
+    /// A context that gives everything that a new one would give.
     fn serving(&self, asked: &ExecSandboxContext, wanted: OnUnavailable) -> Option<Arc<Context>> {
         self.find(asked).ok().filter(|context| context.serves(wanted))
     }
@@ -224,32 +225,33 @@ impl State {
 #[async_trait]
 impl ProcessSandbox for KennelSandbox {
     /// Prepares the session of a context. Calling it again has no effect, unless the session has ended or the workspace
-    /// is another directory by now.
+    /// has become another directory.
     ///
-    /// If [`probe`](Self::probe) last said `Partial` for the profile, the session runs without what is missing; otherwise a
-    /// missing protection is an error. With `CiOnly` it always is.
+    /// If [`probe`](Self::probe) last said `Partial` for the profile, the session runs without the missing protections.
+    /// Otherwise a missing protection is an error. With `CiOnly` it is always an error.
     async fn prepare(&self, ctx: &ExecSandboxContext) -> RuntimeResult<()> {
         Ok(self.open(ctx).await?)
     }
 
-    /// Names what to start for `argv`. No file is touched.
+    /// Returns the command line to start for `argv`. Touches no file.
     ///
-    /// A relative `cwd` starts at the workspace. One that is certainly not visible is an error here. If it does not exist,
-    /// the client ends with 125 and says so.
+    /// A relative `cwd` starts at the workspace. A `cwd` that the sandbox certainly does not show is an error here. If
+    /// it does not exist, the client prints an error and ends with 125.
     fn wrap(&self, argv: &[String], ctx: &ExecSandboxContext) -> RuntimeResult<WrappedCommand> {
         Ok(self.wrapped(argv, ctx)?)
     }
 
-    /// Tests this host, each time again, as [`Probe::run`] does, with the grants, limits and requirements of the policy.
-    /// Missing protections are also `tracing` events.
+    /// Tests this host, anew each time, as [`Probe::run`] does, with the grants, limits and requirements of the policy.
+    /// Also reports missing protections as `tracing` events.
     ///
-    /// A policy that cannot be is an error, whatever the host has. So is everything but `FullyEnforced` for `CiOnly`: a
-    /// harness that degrades would run it unconfined.
+    /// An invalid policy is an error, whatever the host supports. For `CiOnly` any result but `FullyEnforced` is an
+    /// error too: a harness that degrades would run it unconfined.
     async fn probe(&self, profile: &SandboxProfile) -> RuntimeResult<Enforcement> {
         Ok(self.probed(*profile).await?)
     }
 
-    /// Ends every session, kills what runs, and removes the sockets. What is prepared afterwards starts fresh.
+    /// Ends every session, kills what runs in it, and removes the sockets. Contexts that are prepared later start
+    /// fresh.
     async fn shutdown(&self) -> RuntimeResult<()> {
         let contexts = {
             let mut state = self.state_mut();
@@ -266,7 +268,7 @@ impl ProcessSandbox for KennelSandbox {
     }
 }
 
-/// Whether two paths are the same directory, and what it is: a workspace that was removed and made anew is another.
+/// Identifies a directory. A workspace that was removed and created again is a different one.
 fn identity(path: &Path) -> Option<Identity> {
     Identity::at(path).ok()
 }

@@ -1,5 +1,5 @@
-//! Kennel behind the traits of other crates: each adapter implements a trait that somebody else defines and publishes,
-//! with nothing but what Kennel offers anyway. Here, and nowhere else, types of others are in public signatures.
+//! Adapters: each implements a trait that another crate publishes, with Kennel's own public features. Only adapters
+//! have types of other crates in public signatures.
 
 #[cfg(feature = "entelix")]
 pub mod entelix;

@@ -1,5 +1,5 @@
-//! The check of an envelope, in order: the manifest, then the action's narrower list, then credentials. Looks at paths, starts
-//! nothing, asks no resolver.
+//! Checks an envelope: first against the manifest, then against the action's programs, then its credentials. Reads
+//! paths on the host; starts nothing and asks no resolver.
 
 #[cfg(test)]
 mod tests;
@@ -22,10 +22,10 @@ impl SpawnPolicy {
         let (program, resolved) = program(manifest, &envelope.program, home)?;
         let operation = operation(manifest, program, envelope)?;
         let grants = Grants::of(manifest, home)?;
-        // Where one may not look, nobody can say.
+        // If Kennel may not look there, assume that commands can write there.
         let is_theirs = || is_written("program", &resolved.named, &grants.writes).unwrap_or(true);
         if program.hash.is_none() && is_theirs() {
-            let reason = "lies in fs_write, where commands could put another in its place; give its hash";
+            let reason = "is in fs_write, where commands could replace it; give its hash";
             return Err(SpawnError::denied(ManifestBoundary, ("program", &program.path), reason, NOTHING));
         }
         environment(manifest, envelope)?;
@@ -59,10 +59,10 @@ impl SpawnPolicy {
     }
 }
 
-/// Nothing is there instead.
+/// An empty list of alternatives.
 const NOTHING: [&str; 0] = [];
 
-/// The program of the manifest that is meant: by its name, or by where a path leads.
+/// Finds the program of the manifest by its name, or by the file that its path leads to.
 fn program<'m>(
     manifest: &'m Manifest,
     asked: &str,
@@ -81,7 +81,9 @@ fn program<'m>(
         let mut called = programs.iter().filter(|program| program.is_called(asked));
         return match (called.next(), called.next()) {
             (Some(program), None) => Ok((program, resolve(program)?)),
-            (Some(_), Some(_)) => Err(denied("the manifest has several of that name; name its path")),
+            (Some(_), Some(_)) => {
+                Err(denied("the manifest has several programs of that name; give the path"))
+            }
             (None, _) => Err(denied("is not in the manifest")),
         };
     }
@@ -89,18 +91,18 @@ fn program<'m>(
     Ok((found, resolve(found)?))
 }
 
-/// The program of the manifest that a path leads to. Of several that are one file, as those of busybox are, it is only the one
-/// of that name: each does something else.
+/// Finds the program of the manifest that a path leads to. If several programs are the same file, as with busybox, the
+/// path must match one of them as written, because each does something else.
 fn meant<'m>(manifest: &'m Manifest, path: &str, home: &Path) -> Option<&'m Program> {
     let path = Resolved::of(path, home).ok()?;
-    // One that cannot be resolved is none that was asked for.
+    // A program that cannot be resolved does not match.
     let leads = |program: &&Program| Resolved::of(&program.path, home).is_ok_and(|own| own.path == path.path);
     let named = |program: &&Program| expanded(&program.path, home).is_ok_and(|named| named == path.named);
     let mut there = manifest.spawn.programs.iter().filter(leads);
     there.clone().find(named).or_else(|| there.next().filter(|_| there.next().is_none()))
 }
 
-/// The operation that the arguments are one of. A manifest without operations leaves arguments free.
+/// The operation that the arguments match. If the manifest has no operations, every argument list is allowed.
 fn operation(
     manifest: &Manifest,
     program: &Program,
@@ -131,7 +133,7 @@ fn operation(
     }
 }
 
-/// Whether each variable may be set by whoever asks.
+/// Checks that the caller may set each variable.
 fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnError> {
     let spawn = &manifest.spawn;
     for (name, value) in &envelope.env {
@@ -154,7 +156,7 @@ fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
     Ok(())
 }
 
-/// Where it starts: in what the manifest shows.
+/// The working directory. It must be inside what the manifest grants.
 fn cwd(
     manifest: &Manifest,
     envelope: &Envelope,
@@ -167,7 +169,7 @@ fn cwd(
         (None, None) => return Ok(None),
     };
     let shown = || grants.reads.iter().chain(&grants.writes).map(|path| path.display().to_string());
-    // Whoever asks learns nothing of what else there is.
+    // The caller must not learn which other directories exist.
     let denied = || {
         let reason = "is a directory in neither fs_read nor fs_write";
         SpawnError::denied(ManifestBoundary, ("working directory", asked), reason, shown())
@@ -182,7 +184,7 @@ fn cwd(
     Ok(Some(resolved.path))
 }
 
-/// Whether the action's own list has the program too.
+/// Checks that the action's own list has the program too.
 fn action(
     narrower: &[String],
     (manifest, program): (&Manifest, &Program),
@@ -200,7 +202,7 @@ fn action(
     Err(SpawnError::denied(Action, what, "is not among the action's programs", narrower))
 }
 
-/// Whether each credential may be asked for, and once.
+/// Checks that each credential is in the manifest, and listed only once.
 fn credentials(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnError> {
     let spawn = &manifest.spawn;
     let known = || spawn.credential_env_keys.iter().chain(&spawn.env_passthrough).map(|key| key.0.as_str());
@@ -210,15 +212,15 @@ fn credentials(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnErro
             return denied("is not in credential_env_keys");
         }
         if envelope.credential_env_keys.iter().take(at).any(|other| other == key) {
-            return denied("is there twice");
+            return denied("is listed twice");
         }
     }
     Ok(())
 }
 
-// The paths that a manifest shows.
+// The paths that a manifest grants.
 
-/// What the manifest shows, without links.
+/// The granted paths, with links resolved.
 pub(crate) struct Grants {
     pub(crate) reads: Vec<PathBuf>,
     pub(crate) writes: Vec<PathBuf>,
@@ -231,7 +233,7 @@ impl Grants {
             Resolved::of(path, home).map_err(path_error)
         };
         let all = |what: &'static str, paths: &[String]| {
-            // Each is compared with all others.
+            // Drop duplicates: `kept` compares each path with all others.
             let mut seen = HashSet::new();
             let paths = paths.iter().filter(|path| seen.insert(*path));
             paths.map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
@@ -244,8 +246,8 @@ impl Grants {
         })
     }
 
-    /// Of `paths`, those that no other writable one has in it. One that commands could lead elsewhere, because it is reached
-    /// through a writable one, must not lead out of it.
+    /// Returns the paths that no other writable path covers. Refuses a path that is reached through a writable one and
+    /// leads out of it, because commands could make it lead elsewhere.
     fn kept(what: &'static str, paths: &[Resolved], writes: &[Resolved]) -> Result<Vec<PathBuf>, SpawnError> {
         let mut kept: Vec<PathBuf> = Vec::new();
         for path in paths {
@@ -253,7 +255,7 @@ impl Grants {
             let covered =
                 writes.iter().any(|root| path.path != root.path && path.path.starts_with(&root.path));
             if !covered && path.is_led_by(roots) {
-                let reason = "is reached through fs_write, where commands could lead it elsewhere";
+                let reason = "is reached through fs_write, so commands could make it lead elsewhere";
                 let requested = (what, path.named.display());
                 return Err(SpawnError::denied(ManifestBoundary, requested, reason, NOTHING));
             }

@@ -1,4 +1,4 @@
-//! What a check comes to.
+//! The result of a check, the limits of a spawn, and the credential resolver.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,31 +14,32 @@ use crate::policy::units::Size;
 use crate::report::spawn_error::{CredentialError, Hash};
 use crate::sys::secret::Secret;
 
-/// A spawn that was found good: what [`SpawnPolicy::check`](crate::broker::SpawnPolicy::check) answers. Values of variables and arguments are not shown.
+/// A spawn that passed the check of [`SpawnPolicy::check`](crate::broker::SpawnPolicy::check). Its `Debug` output shows
+/// no values of variables or arguments.
 pub struct CheckedSpawn {
-    /// The program's path without links.
+    /// The program's path, with links resolved.
     pub(crate) program: PathBuf,
-    /// Its path as the manifest has it, `~/` expanded: what it is told it is called.
+    /// The program's path as the manifest has it, with `~/` expanded. The program gets it as `argv[0]`.
     pub(crate) called: PathBuf,
     pub(crate) hash: Option<Hash>,
     pub(crate) arguments: Vec<String>,
     pub(crate) operation: Option<String>,
     pub(crate) environment: BTreeMap<String, String>,
-    /// Variables that come from the caller's environment, where they are set there.
+    /// Variables to take from the caller's environment, if they are set there.
     pub(crate) passed: Vec<String>,
     pub(crate) credentials: Vec<String>,
     pub(crate) stdin: Option<String>,
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) reads: Vec<PathBuf>,
     pub(crate) writes: Vec<PathBuf>,
-    /// The file of the manifest, which stays as it is.
+    /// The manifest file. Programs cannot write to it.
     pub(crate) manifest: Option<PathBuf>,
     pub(crate) hosts: Vec<String>,
     pub(crate) limits: Effective,
 }
 
 impl CheckedSpawn {
-    /// The program and nothing else: no argument, nothing granted or passed.
+    /// A spawn of the program alone: no arguments, nothing granted or passed.
     pub(crate) fn of(program: Resolved, limits: Effective) -> Self {
         Self {
             program: program.path,
@@ -59,19 +60,19 @@ impl CheckedSpawn {
         }
     }
 
-    /// The program that will be executed, without links.
+    /// The program to execute, with links resolved.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The operation of the manifest that the arguments are one of, if it has operations.
+    /// The operation that the arguments match, if the manifest has operations.
     #[must_use]
     pub fn operation(&self) -> Option<&str> {
         self.operation.as_deref()
     }
 
-    /// Where it will start; `None`: in `/`.
+    /// The working directory; `None` means `/`.
     #[must_use]
     pub fn cwd(&self) -> Option<&Path> {
         self.cwd.as_deref()
@@ -91,11 +92,11 @@ impl fmt::Debug for CheckedSpawn {
     }
 }
 
-// Limits of a spawn: what the caller says, else what the manifest says, else the default, and never above the ceiling.
-// Pure.
+// Limits of a spawn.
 
-/// Limits of a spawn, by the manifest (`[capabilities.spawn.limits]`) or by the caller, which wins. `None`: the other
-/// side's value, or the default. Values above the maximum become the maximum.
+/// Limits of a spawn, set by the manifest (`[capabilities.spawn.limits]`) or by the caller. The caller's value
+/// overrides the manifest's. `None` means the other side's value, or the default. Values above the maximum become the
+/// maximum.
 ///
 /// ```
 /// use kennel::{Manifest, SpawnLimits, SpawnPolicy};
@@ -108,7 +109,8 @@ impl fmt::Debug for CheckedSpawn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpawnLimits {
-    /// Memory, in bytes: 64 MiB by default, 1 GiB at most. Enforced like [`Limits::memory`](crate::policy::limits::Limits::memory).
+    /// Memory, in bytes: 64 MiB by default, 1 GiB at most. Enforced like
+    /// [`Limits::memory`](crate::policy::limits::Limits::memory).
     pub max_memory_bytes: Option<u64>,
     /// Wall time, in seconds: 30 by default, 300 at most.
     pub max_wall_seconds: Option<u64>,
@@ -118,13 +120,13 @@ pub struct SpawnLimits {
     pub max_stderr_bytes: Option<u64>,
 }
 
-/// Default and ceiling of each.
+/// Default and maximum of each limit.
 const MEMORY: (u64, u64) = (64 << 20, 1 << 30);
 const WALL_SECONDS: (u64, u64) = (30, 300);
 const STDOUT: (u64, u64) = (1 << 20, 64 << 20);
 const STDERR: (u64, u64) = (256 << 10, 64 << 20);
 
-/// Limits that hold.
+/// The limits that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effective {
     pub(crate) memory: Size,
@@ -148,20 +150,19 @@ impl Effective {
         }
     }
 
-    /// The most that anybody can have, of everything but time.
+    /// The maximum of memory and of output, with the given wall time.
     pub(crate) fn ceiling(wall: Duration) -> Self {
         Self { memory: Size::from_bytes(MEMORY.1), wall, output: [STDOUT.0, STDERR.0] }
     }
 }
 
-// Credentials: who has them, and how they travel. A value goes from its resolver into the environment of one child, and
-// nowhere else.
+// Credentials. A value goes from its resolver into the environment of one child, and nowhere else.
 
-/// What [`CredentialResolver::resolve`] answers with.
+/// The future that [`CredentialResolver::resolve`] returns.
 pub type Resolving<'r> = Pin<Box<dyn Future<Output = Result<Option<Secret>, CredentialError>> + Send + 'r>>;
 
-/// Has credentials, or knows where to get them: a key ring, a vault, a file. It is asked for each spawn again, once for
-/// each key, after everything else about the spawn was accepted.
+/// Provides credentials from a key ring, a vault or a file. Kennel asks it anew for each spawn, once for each key,
+/// after it has accepted everything else about the spawn.
 ///
 /// ```
 /// use kennel::{CredentialResolver, Resolving, Secret};
@@ -180,7 +181,8 @@ pub type Resolving<'r> = Pin<Box<dyn Future<Output = Result<Option<Secret>, Cred
 /// }
 /// ```
 pub trait CredentialResolver: Send + Sync {
-    /// The value for `key`, the name of the variable that the child finds it in; `None` if there is none.
+    /// Returns the value for `key`, the name of the child's environment variable; `None` if there is no such
+    /// credential.
     fn resolve<'r>(&'r self, key: &'r str) -> Resolving<'r>;
 }
 
@@ -223,7 +225,11 @@ mod tests {
         assert_eq!(numbers(Effective::of(&none, &none)), [64 << 20, 30, 1 << 20, 256 << 10]);
         assert_eq!(numbers(Effective::of(&none, &all(7))), [7; 4]);
         assert_eq!(numbers(Effective::of(&all(3), &all(7))), [3; 4]);
-        assert_eq!(numbers(Effective::of(&all(9), &all(7))), [9; 4], "the caller wins, also upwards");
+        assert_eq!(
+            numbers(Effective::of(&all(9), &all(7))),
+            [9; 4],
+            "the caller's value overrides a lower one"
+        );
         let ceilings = [1 << 30, 300, 64 << 20, 64 << 20];
         assert_eq!(numbers(Effective::of(&all(u64::MAX), &none)), ceilings);
         assert_eq!(numbers(Effective::of(&none, &all(u64::MAX))), ceilings);

@@ -1,4 +1,4 @@
-//! The envelope: what somebody asks to have spawned. Plain data, from JSON; nothing in it is believed.
+//! The envelope: a request to run a program, as plain data from JSON. Kennel trusts nothing in it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use crate::policy::text;
 use crate::report::policy_error::PolicyError;
 use crate::report::spawn_error::SpawnError;
 
-/// A spawn that is asked for.
+/// A request to run a program.
 ///
 /// ```
 /// use kennel::Envelope;
@@ -22,21 +22,21 @@ use crate::report::spawn_error::SpawnError;
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Envelope {
-    /// The program: a path, or the name of one of the manifest's.
+    /// The program: a path, or the name of a program in the manifest.
     pub program: String,
-    /// Its arguments, without its name.
+    /// Its arguments, without `argv[0]`.
     #[serde(default)]
     pub argv: Vec<String>,
-    /// Variables of its environment, of those that the manifest lists in `env_passthrough`.
+    /// Environment variables to set. The manifest must list each in `env_passthrough`.
     #[serde(default, deserialize_with = "text::unique_map")]
     pub env: BTreeMap<String, String>,
-    /// Where it starts: absolute or below `~/`, in a directory of the manifest's. `None`: as the manifest says.
+    /// The working directory: absolute or below `~/`, inside a directory of the manifest. `None`: the manifest's `cwd`.
     #[serde(default)]
     pub cwd: Option<String>,
-    /// Its standard input. `None`: none.
+    /// The text for standard input. `None`: no input.
     #[serde(default)]
     pub stdin: Option<String>,
-    /// The credentials that it needs, by the variables that they come in.
+    /// The credentials that the program needs, by the names of their environment variables.
     #[serde(default)]
     pub credential_env_keys: Vec<String>,
 }
@@ -52,10 +52,11 @@ impl Envelope {
     }
 }
 
-/// Serde repeats a value of the wrong kind, and it may be one that nobody should read: its kind is enough.
+/// Removes the value from serde's message. Serde quotes a value of the wrong type, which may be secret; its type is
+/// enough.
 fn without_value(error: PolicyError) -> PolicyError {
     let PolicyError::Syntax { file, line, column, message } = error else { return error };
-    // What is expected is ours, unless the value was so long that it was cut off: then it may be anything.
+    // A fixed suffix is safe to keep. If the message was cut off in the middle of a long value, drop its end too.
     let wanted = ["a table", "a list", "a string"].map(|wanted| format!(", expected {wanted}"));
     let wanted = wanted.into_iter().find(|wanted| message.ends_with(wanted)).unwrap_or_default();
     let cut = message.strip_prefix("invalid ").and_then(|rest| rest.split_once(": ")).map(|(what, value)| {
@@ -65,7 +66,7 @@ fn without_value(error: PolicyError) -> PolicyError {
     PolicyError::Syntax { file, line, column, message: cut.unwrap_or(message) }
 }
 
-/// Names and numbers only: arguments, values and input may hold what nobody should read in a log.
+/// Shows names and sizes only: arguments, values and input may be secret.
 impl fmt::Debug for Envelope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Envelope")

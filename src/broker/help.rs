@@ -1,4 +1,4 @@
-//! What the broker offers besides spawning: asking a program for its help, and whether this host can enforce anything.
+//! Reads a program's `--help`, and tests whether this host can confine a spawn.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,13 +16,14 @@ use crate::report::failure::{Boundary, Class, Failure, failure_of};
 use crate::report::outcome::Output;
 use crate::report::spawn_error::SpawnError;
 
-/// How long a program may take to say how it is used.
+/// How long a program may take to print its help.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs `program subcommands… --help` in a sandbox that shows the system and `cwd`, both read-only, and nothing else: no
-/// network, no credentials, no home. After 5 seconds it is ended; of stdout 1 MiB is kept, of stderr 256 KiB.
+/// Runs `program subcommands… --help` in a sandbox that shows the system and `cwd`, both read-only, and nothing else:
+/// no network, no credentials, no home. Kennel kills it after 5 seconds, and keeps 1 MiB of stdout and 256 KiB of
+/// stderr.
 ///
-/// A `program` without a slash is looked for in the caller's PATH. Relative paths are taken from the caller's directory.
+/// Kennel searches the caller's PATH for a `program` without a slash. Relative paths start at the caller's directory.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::SpawnError> {
@@ -33,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// # Errors
-/// The program does not exist; a subcommand begins with `-`; this host cannot enforce what is needed. It is not an error
-/// if the program fails.
+/// The program does not exist; a subcommand begins with `-`; this host cannot enforce the sandbox. A program that fails
+/// is not an error.
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O and time enabled.
@@ -46,7 +47,12 @@ pub async fn run_help(
     if let Some(option) = subcommands.iter().find(|word| word.starts_with('-') || word.contains('\0')) {
         let nothing: [&str; 0] = [];
         let what = ("subcommand", option);
-        return Err(SpawnError::denied(Boundary::Action, what, "is not one: it would be an option", nothing));
+        return Err(SpawnError::denied(
+            Boundary::Action,
+            what,
+            "begins with `-` or contains a NUL byte",
+            nothing,
+        ));
     }
     let caller = Caller::current();
     let program = find(Path::new(program.as_ref()), &caller)?;
@@ -93,16 +99,16 @@ fn find(program: &Path, caller: &Caller) -> Result<Resolved, SpawnError> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Unavailable {
-    /// What is lacking, in one line.
+    /// What is missing, in one line.
     pub reason: String,
-    /// What can be done.
+    /// How to fix it.
     pub remedy: Option<String>,
 }
 
 failure_of!(Unavailable);
 
 impl Unavailable {
-    /// The failure that machines read.
+    /// The machine-readable failure.
     #[must_use]
     pub fn failure(&self) -> Failure {
         let details = failure::platform(self.reason.clone(), self.remedy.as_deref());
@@ -110,8 +116,8 @@ impl Unavailable {
     }
 }
 
-/// Whether this host can confine a spawn. That is tried: a sandbox with everything that a spawn requires is started, and
-/// what must not be possible is attempted from inside. Takes a few dozen milliseconds.
+/// Tests whether this host can confine a spawn. It starts a sandbox with every protection that a spawn requires, and
+/// attempts forbidden actions from inside. This takes a few dozen milliseconds.
 ///
 /// ```no_run
 /// # async fn example() {
@@ -122,7 +128,7 @@ impl Unavailable {
 /// ```
 ///
 /// # Errors
-/// The first thing that is lacking, and what can be done.
+/// The first thing that is missing, and how to fix it.
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O and time enabled.

@@ -1,5 +1,5 @@
-//! The manifest: which programs may be spawned, with what, and what they reach. Plain data, read strictly: an unknown key
-//! is an error, because a misspelled restriction must not read as none.
+//! The manifest: the programs that a caller may run, with their arguments, files, hosts and credentials. Plain data,
+//! read strictly: an unknown key is an error, because Kennel must not ignore a misspelled restriction.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ use crate::report::policy_error::PolicyError;
 use crate::report::spawn_error::Hash;
 use crate::sys::packet::inherited_descriptor;
 
-/// What a caller may have spawned. Read from TOML; `docs/broker.md` has one in full.
+/// What a caller may run. Read from TOML; `docs/broker.md` shows a complete manifest.
 ///
 /// ```
 /// use kennel::Manifest;
@@ -40,10 +40,10 @@ use crate::sys::packet::inherited_descriptor;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// What the proxy lets pass; empty: no network.
+    /// The hosts that the proxy allows. Empty: no network.
     pub(crate) hosts: Vec<String>,
     pub(crate) spawn: Spawn,
-    /// Where it was read from: absolute. `None`: from text, or by a descriptor.
+    /// The absolute path of the manifest file. `None`: read from text, or through a descriptor.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -97,23 +97,23 @@ struct Network {
 /// Exactly one host and one port.
 struct HostAndPort(String);
 
-/// What is said of an empty manifest.
-const EMPTY: &str = "the manifest is empty; say at least which programs there are";
+/// The message for an empty manifest.
+const EMPTY: &str = "the manifest is empty; list at least one program";
 
 impl Manifest {
-    /// Reads a manifest. No path in it is looked at yet.
+    /// Parses a manifest. Does not check whether its paths exist.
     ///
     /// # Errors
-    /// [`PolicyError::Syntax`] with line and column, [`PolicyError::Value`] for what contradicts itself.
+    /// [`PolicyError::Syntax`] with line and column; [`PolicyError::Value`] for an invalid or contradictory value.
     pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
         Self::parse("manifest", text)
     }
 
-    /// Reads a manifest file of at most 1 MiB. Programs cannot write to it, also where it lies in `fs_write`. Nothing is known
-    /// of a file that comes by a descriptor.
+    /// Reads a manifest file of at most 1 MiB. Programs cannot write to this file, even if it is inside `fs_write`.
+    /// Kennel cannot protect a file that it reads through an inherited descriptor.
     ///
     /// # Errors
-    /// Those of [`from_toml`](Self::from_toml), and [`PolicyError::Read`] when it cannot be read.
+    /// Those of [`from_toml`](Self::from_toml), and [`PolicyError::Read`] if the file cannot be read.
     ///
     /// ```no_run
     /// let manifest = kennel::Manifest::load("gh.toml".as_ref())?;
@@ -125,7 +125,7 @@ impl Manifest {
         Ok(Self { file: is_file.then(|| text::absolute(path, path)).transpose()?, ..manifest })
     }
 
-    /// The names of its operations, in order.
+    /// The names of its operations, sorted.
     pub fn operations(&self) -> impl Iterator<Item = &str> {
         self.spawn.operations.keys().map(String::as_str)
     }
@@ -171,7 +171,7 @@ impl Manifest {
 }
 
 impl Program {
-    /// Whether somebody who says `name` may mean it: by its path as it is written, or by its last component.
+    /// Whether `name` means this program: by its path as written, or by the last component of the path.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         if name.contains('/') { self.path == name } else { self.path.rsplit('/').next() == Some(name) }
     }

@@ -1,5 +1,7 @@
-//! The spawn broker: a manifest says which programs may be spawned, with which arguments, variables, credentials, files and
-//! hosts; what is asked for is checked against it, and run in a sandbox that has just that.
+//! The spawn broker: checks a request to run a program against a manifest, then runs the program in a sandbox.
+//!
+//! The manifest lists the allowed programs, arguments, variables, credentials, files and hosts. The sandbox grants just
+//! these.
 //!
 //! ```text
 //! Manifest ─┐
@@ -7,7 +9,7 @@
 //! Envelope ─┘                                                (resolver)
 //! ```
 //!
-//! Nothing here puts up a wall: the engine of all other commands runs what was found good.
+//! The broker builds no sandbox itself: it hands a checked request to the engine that runs all other commands.
 
 pub(crate) mod check;
 pub(crate) mod checked;
@@ -31,7 +33,7 @@ use crate::report::failure::Boundary;
 use crate::report::outcome::Output;
 use crate::report::spawn_error::SpawnError;
 
-/// A manifest in use: checks requests to spawn programs, and spawns them.
+/// Checks requests to run programs against a manifest, and runs them.
 ///
 /// ```no_run
 /// # async fn example(resolver: &dyn kennel::CredentialResolver) -> Result<(), kennel::SpawnError> {
@@ -47,7 +49,7 @@ use crate::report::spawn_error::SpawnError;
 #[derive(Clone, Debug)]
 pub struct SpawnPolicy {
     manifest: Manifest,
-    /// The programs of the action, if it has fewer than the manifest.
+    /// The programs of the action, if the caller narrowed the manifest.
     narrower: Option<Vec<String>>,
     limits: SpawnLimits,
     home: PathBuf,
@@ -55,15 +57,15 @@ pub struct SpawnPolicy {
 }
 
 impl SpawnPolicy {
-    /// A policy with everything that the manifest allows.
+    /// A policy that allows everything in the manifest.
     #[must_use]
     pub fn new(manifest: Manifest) -> Self {
         let home = Caller::current_home();
         Self { manifest, narrower: None, limits: SpawnLimits::default(), home, books: None }
     }
 
-    /// Narrows the manifest to the programs of one action: names or paths. None of them means no program. Of programs that
-    /// are one file, as those of busybox are, it has those that it names.
+    /// Narrows the manifest to the programs of one action, given by name or path. An empty list allows no program. If
+    /// several programs are the same file, as with busybox, only the named ones stay allowed.
     ///
     /// ```
     /// use kennel::{Boundary, Envelope, Manifest, SpawnPolicy};
@@ -81,15 +83,16 @@ impl SpawnPolicy {
         self
     }
 
-    /// Sets limits, which win over the manifest's.
+    /// Sets limits. They override the limits of the manifest.
     #[must_use]
     pub fn limits(mut self, limits: SpawnLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// Writes every decision into an audit log, and the programs that run: names of variables, numbers and lengths of
-    /// arguments or the pattern of their operation, never a value. [`Audit::arguments`] changes nothing about that.
+    /// Records every decision and every program that runs in an audit log. A record holds the names of variables, the
+    /// number and lengths of arguments or the pattern of their operation. It never holds a value, even if
+    /// [`Audit::arguments`] is set.
     ///
     /// ```no_run
     /// use kennel::{Audit, Manifest, SpawnPolicy};
@@ -100,11 +103,11 @@ impl SpawnPolicy {
     /// ```
     ///
     /// # Errors
-    /// The log cannot be opened, or lies where programs of the manifest could exchange it: see
+    /// The log cannot be opened, or programs of the manifest could replace it: see
     /// [`check_outside`](Self::check_outside).
     pub fn audit(mut self, audit: impl Into<Audit>) -> Result<Self, SpawnError> {
         let audit = audit.into();
-        // Before anything is made there, and the first line written.
+        // Check the path before anything is created there.
         self.check_outside("audit log", &audit.path)?;
         self.books = Some(run::BrokerAudit::open(audit)?);
         Ok(self)
@@ -116,7 +119,7 @@ impl SpawnPolicy {
         &self.manifest
     }
 
-    /// The envelope of an operation: its program, the arguments that `values` make of its pattern, and all credentials of
+    /// Builds the envelope of an operation: its program, its arguments with `values` filled in, and all credentials of
     /// the manifest.
     ///
     /// ```
@@ -131,7 +134,7 @@ impl SpawnPolicy {
     /// ```
     ///
     /// # Errors
-    /// There is no such operation; a value is missing, unknown, given twice, or would become an option.
+    /// The operation does not exist; a value is missing, unknown, given twice, or would become an option.
     pub fn operation(&self, name: &str, values: &[(&str, &str)]) -> Result<Envelope, SpawnError> {
         self.rendered(name, values).or_else(|error| {
             let known = self.manifest.spawn.operations.get(name).map(|operation| operation.program.clone());
@@ -170,11 +173,11 @@ impl SpawnPolicy {
         })
     }
 
-    /// Checks an envelope: first against the manifest, then against the action's programs, then its credentials. Looks at
-    /// paths; starts nothing, and resolves no credential.
+    /// Checks an envelope against the manifest, then against the programs of the action, then checks its credentials.
+    /// Reads paths on the host. Starts nothing and resolves no credential.
     ///
     /// # Errors
-    /// Something is not allowed; the error says what, and by which side.
+    /// The envelope asks for something that is not allowed. The error names it, and says who forbids it.
     pub fn check(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
         let checked = self.checked(envelope);
         let decision = if checked.is_ok() { "allowed" } else { "denied" };
@@ -182,13 +185,13 @@ impl SpawnPolicy {
         checked.map_err(|error| error.recorded(id))
     }
 
-    /// Checks an envelope and runs its program to the end, in a sandbox that has what the manifest grants and no more. A
-    /// program with a hash is executed from a copy of what was hashed. Values of credentials come from `resolver`, which is
-    /// asked last, and go into the environment of the program and nowhere else.
+    /// Checks an envelope and runs its program to the end, in a sandbox with exactly what the manifest grants. If the
+    /// manifest has a hash for the program, Kennel executes the copy that it hashed. It asks `resolver` for the values
+    /// of credentials last, and passes them to the program's environment only.
     ///
     /// # Errors
-    /// Those of [`check`](Self::check); the program cannot be loaded or is another; a credential is missing; the
-    /// sandbox could not be prepared. It is not an error if the program fails or takes too long: see
+    /// Those of [`check`](Self::check); the program cannot be loaded or does not match its hash; a credential is
+    /// missing; the sandbox could not be prepared. A program that fails or times out is not an error: see
     /// [`Outcome`](crate::report::outcome::Outcome).
     ///
     /// # Panics

@@ -1,4 +1,4 @@
-//! Operations: what a manifest lets be asked for by name. Pure.
+//! Operations: a program and the pattern of its arguments, under a name in the manifest. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::broker::pattern::{Pattern, RenderError, Values};
 /// A program and the pattern of its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// As the manifest has it: a name or a path.
+    /// The name or path, as the manifest has it.
     pub(crate) program: String,
     pattern: Pattern,
     may_dash: Vec<String>,
@@ -34,15 +34,15 @@ impl Operation {
         Ok(Self { program: program.to_owned(), pattern, may_dash })
     }
 
-    /// The arguments that `values` make.
+    /// Fills `values` into the pattern.
     ///
     /// # Errors
-    /// A value that is missing, too much, or would become an option.
+    /// A value is missing, unknown, or would become an option.
     pub(crate) fn render(&self, values: &BTreeMap<String, String>) -> Result<Vec<String>, RenderError> {
         self.pattern.render(values, |name| self.may_dash(name))
     }
 
-    /// Values that make these arguments, if there are any.
+    /// Returns values that produce these arguments, if there are any.
     pub(crate) fn matches(&self, arguments: &[String]) -> Option<Values> {
         self.pattern.matches(arguments, |name| self.may_dash(name))
     }
@@ -52,14 +52,14 @@ impl Operation {
     }
 }
 
-/// As the manifest has it.
+/// The text as the manifest has it.
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.program, self.pattern)
     }
 }
 
-/// A pattern, or a table with one: `{ argv = "…", allow_dash = ["name"] }`.
+/// Reads a pattern, or a table with one: `{ argv = "…", allow_dash = ["name"] }`.
 impl<'de> Deserialize<'de> for Operation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(TextOrTable)

@@ -1,5 +1,5 @@
-//! Paths of manifests and envelopes, made comparable: `~/` expanded, `.` and `..` taken out, links resolved. Reads the host's
-//! directories, changes nothing.
+//! Normalizes paths of manifests and envelopes: expands `~/`, removes `.` and `..`, resolves links. Reads directories
+//! of the host, changes nothing.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -12,36 +12,37 @@ use crate::sys::inode::Identity;
 use crate::view::path_walk::deciding_places;
 use crate::view::resolved_path::is_within;
 
-/// A path as it was written, and where it leads.
+/// A path as written, and the path that it leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resolved {
-    /// Absolute, without `.` and `..`, its links as they are.
+    /// Absolute, without `.` and `..`, with links unresolved.
     pub(crate) named: PathBuf,
-    /// Without any link.
+    /// With all links resolved.
     pub(crate) path: PathBuf,
 }
 
 impl Resolved {
     /// # Errors
-    /// A path that is neither absolute nor below `~/`; those of realpath(3).
+    /// The path is neither absolute nor below `~/`; those of realpath(3).
     pub(crate) fn of(text: &str, home: &Path) -> io::Result<Self> {
         let named = expanded(text, home)?;
         Ok(Self { path: fs::canonicalize(&named)?, named })
     }
 
-    /// Whether whoever may write to one of `roots`, which are without links, decides where this leads: it lies in there, or a
-    /// link on the way does. The root itself is in nobody's hands.
+    /// Whether a writer of one of `roots` (canonical paths) decides where this path leads. That is so if the path is
+    /// inside a root, or a link on the way is. The path of a root itself does not count: a writer of its contents
+    /// cannot replace the root.
     pub(crate) fn is_led_by<'p>(&self, roots: impl Iterator<Item = &'p Path>) -> bool {
-        // Where one may not look, nobody can say.
+        // If Kennel may not look there, assume the worst.
         is_led("granted path", &self.named, roots).unwrap_or(true)
     }
 }
 
-/// Whether they decide what is in a file: as [`is_led`], or it is one of `roots` itself. A directory that is one is in nobody's
-/// hands, but such a file is written to.
+/// Whether a writer of one of `roots` decides the contents of the file at `path`: [`is_led`] holds, or the file itself
+/// is a root. A root that is a directory cannot be replaced, but a root that is a file can be written.
 ///
 /// # Errors
-/// Where it is not allowed to look.
+/// Kennel may not look at a directory on the way.
 pub(crate) fn is_written(what: &'static str, path: &Path, roots: &[PathBuf]) -> Result<bool, Error> {
     let file = |path: &Path| {
         let metadata = fs::metadata(path).ok().filter(|metadata| !metadata.is_dir());
@@ -52,10 +53,10 @@ pub(crate) fn is_written(what: &'static str, path: &Path, roots: &[PathBuf]) -> 
     Ok(is_root || is_led(what, path, roots.iter().map(PathBuf::as_path))?)
 }
 
-/// The same as [`Resolved::is_led_by`] of any absolute path, which messages call `what`.
+/// Like [`Resolved::is_led_by`], for any absolute path. Messages call the path `what`.
 ///
 /// # Errors
-/// Where it is not allowed to look.
+/// Kennel may not look at a directory on the way.
 pub(crate) fn is_led<'p>(
     what: &'static str,
     path: &Path,
@@ -63,15 +64,15 @@ pub(crate) fn is_led<'p>(
 ) -> Result<bool, Error> {
     let places = deciding_places(what, path)?;
     let Some((end, way)) = places.split_last() else { return Ok(false) };
-    // The root itself is in nobody's hands; but on the way it stands for a directory in it that `..` is taken from.
+    // At the end of the path a root itself does not count. On the way it does, because `..` may be resolved inside it.
     let decides = |root: &Path| way.iter().any(|place| is_within(place, root));
     Ok(roots.any(|root| end.parent().is_some_and(|above| is_within(above, root)) || decides(root)))
 }
 
-/// Absolute, without `.` and `..`.
+/// Expands `~/` and makes the path absolute, without `.` and `..`.
 ///
 /// # Errors
-/// Neither absolute nor below `~/`.
+/// The path is neither absolute nor below `~/`.
 pub(crate) fn expanded(text: &str, home: &Path) -> io::Result<PathBuf> {
     let path = match (text, text.strip_prefix("~/")) {
         ("~", _) => home.to_owned(),
@@ -85,14 +86,14 @@ pub(crate) fn expanded(text: &str, home: &Path) -> io::Result<PathBuf> {
     Ok(without_dots(&path))
 }
 
-// What the host reads and writes for a spawn lies where no program of the manifest can lead it elsewhere: what an earlier one
-// left there would decide then.
+// Files that Kennel or the caller opens for a spawn must be where no program of the manifest can replace them.
+// Otherwise an earlier program could decide what a later spawn reads or writes.
 
 impl SpawnPolicy {
-    /// Refuses a file that programs of the manifest could exchange for another, or for a link to any file of the host: it lies
-    /// in `fs_write`, is there by its own name, or is reached through it. Ask this before you open a file for a spawn with
-    /// rights that the program does not have, such as one with a credential. Messages call it `what`. That the file is there
-    /// is not asked.
+    /// Refuses a file that programs of the manifest could replace with another file or with a link. Such a file is
+    /// inside `fs_write`, is listed there itself, or is reached through it. Call this before you open a file for a
+    /// spawn with rights that the program does not have, such as a credential file. Messages call the file `what`. The
+    /// file need not exist.
     ///
     /// ```
     /// use kennel::{Manifest, SpawnPolicy};
@@ -106,19 +107,20 @@ impl SpawnPolicy {
     /// ```
     ///
     /// # Errors
-    /// It does, or it is not allowed to look.
+    /// Programs could replace the file, or Kennel may not look at a directory on the way.
     pub fn check_outside(&self, what: &'static str, path: &Path) -> Result<(), SpawnError> {
         let absolute = std::path::absolute(path).map_err(Error::io("find the current directory"))?;
         if !is_written(what, &absolute, &self.writable())? {
             return Ok(());
         }
-        let reason = "programs could put another there: it lies in fs_write, or is reached through it";
-        let remedy = Some("keep it outside of what the manifest has in fs_write".to_owned());
+        let reason = "programs could replace it, because it is in fs_write or is reached through it";
+        let remedy = Some("keep it outside of the manifest's fs_write".to_owned());
         let (path, source) = (path.to_owned(), io::Error::other(reason));
         Err(Error::Grant { what, path, source, remedy }.into())
     }
 
-    /// What programs may write, without links. Where there is nothing, there may be something again.
+    /// The paths that programs may write, with links resolved. Keeps a missing path as written, because it may appear
+    /// later.
     fn writable(&self) -> Vec<PathBuf> {
         let written = &self.manifest.spawn.fs_write;
         let named = written.iter().filter_map(|path| expanded(path, &self.home).ok());

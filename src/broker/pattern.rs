@@ -1,5 +1,6 @@
-//! Patterns of argument lists, such as `gh issue create --title {title} [--body {body}]`. Pure: text in, arguments out, and
-//! back. There is no shell and no globbing: what is no placeholder stands for itself.
+//! Patterns of argument lists, such as `gh issue create --title {title} [--body {body}]`. Pure: fills a pattern with
+//! values, and finds the values of a given argument list. There is no shell and no globbing: all text outside of
+//! placeholders is literal.
 //!
 //! ```text
 //! pattern  = item*                 separated by whitespace
@@ -15,41 +16,41 @@ use std::fmt;
 
 use thiserror::Error;
 
-/// A longer pattern is a mistake; matching goes as deep as there are items.
+/// Most items in a pattern. Matching recurses once for each item.
 const MOST_ITEMS: usize = 256;
 
-/// Values by the names of their placeholders.
+/// Values by the names of placeholders.
 pub(crate) type Values = BTreeMap<String, String>;
 
-/// Why a text is no pattern.
+/// Why a text is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum PatternError {
     #[error("the pattern has more than {MOST_ITEMS} tokens and groups")]
     Long,
-    #[error("`{0}`: a brace that is no part of a placeholder such as {{title}}")]
+    #[error("`{0}`: a brace that is not part of a placeholder such as {{title}}")]
     Brace(String),
     #[error("`{0}`: a bracket opens a group before its first token and closes it after its last")]
     Bracket(String),
     #[error("`{0}`: the group is not closed")]
     Open(String),
-    #[error("`{0}`: a group has at least one placeholder, by which it is known whether it is wanted")]
+    #[error("`{0}`: a group needs at least one placeholder, whose value decides whether the group is used")]
     NoPlaceholder(String),
-    #[error("`{{{0}}}` is there twice")]
+    #[error("`{{{0}}}` is used twice")]
     Twice(String),
-    #[error("`{0}`: between two placeholders there must be something to tell them apart")]
+    #[error("`{0}`: two placeholders need literal text between them")]
     Adjacent(String),
 }
 
-/// Why values do not make arguments.
+/// Why values cannot be filled into a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum RenderError {
     #[error("`{0}` is missing")]
     Missing(String),
-    #[error("there is no `{0}`")]
+    #[error("there is no placeholder `{0}`")]
     Unknown(String),
-    #[error("`{0}` is missing, which belongs to what was given")]
+    #[error("`{0}` is missing, but another value of its group is given")]
     Half(String),
-    #[error("`{0}` begins with `-`, which would make it an option; the operation can say allow_dash")]
+    #[error("`{0}` begins with `-`, which would make it an option; to permit this, name it in allow_dash")]
     Dash(String),
     #[error("`{0}` contains a NUL byte")]
     Nul(String),
@@ -61,7 +62,7 @@ struct Item {
     is_optional: bool,
 }
 
-/// An argument list with holes.
+/// An argument list with placeholders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     items: Vec<Item>,
@@ -76,7 +77,7 @@ impl fmt::Display for Pattern {
 
 impl Pattern {
     /// # Errors
-    /// The word that is wrong, and why.
+    /// The invalid word, and the reason.
     pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
         let mut items: Vec<Item> = Vec::new();
         let mut open: Option<Vec<Token>> = None;
@@ -124,10 +125,11 @@ impl Pattern {
         self.items.iter().flat_map(Item::names)
     }
 
-    /// The arguments that `values` make. `may_dash` says which may begin with `-` where the argument begins with them.
+    /// Fills in `values`. An argument that begins with a placeholder may begin with `-` only if `may_dash` permits it
+    /// for that placeholder.
     ///
     /// # Errors
-    /// A value that is missing, too much, or would become an option.
+    /// A value is missing, unknown, or would become an option.
     pub(crate) fn render(
         &self,
         values: &Values,
@@ -163,7 +165,7 @@ impl Pattern {
         Ok(arguments)
     }
 
-    /// Values that would make these arguments, if there are any. `may_dash` as for [`render`](Self::render).
+    /// Returns values that produce these arguments, if there are any. `may_dash` as for [`render`](Self::render).
     pub(crate) fn matches(&self, arguments: &[String], may_dash: impl Fn(&str) -> bool) -> Option<Values> {
         let mut search =
             Search { pattern: self, arguments, may_dash, hopeless: BTreeSet::new(), taken: Vec::new() };
@@ -177,9 +179,9 @@ impl Pattern {
     }
 }
 
-/// Looks for a way to put the arguments into the pattern. A group that fits may still be the wrong one to take, so it
-/// comes back and tries without; what led nowhere once is not tried again, so that this takes no more steps than there
-/// are items times arguments.
+/// Searches for values with backtracking: a group that fits may still be the wrong one to use, so the search also tries
+/// without it. It remembers positions that failed and does not try them again. So it takes at most items × arguments
+/// steps.
 struct Search<'s, D> {
     pattern: &'s Pattern,
     arguments: &'s [String],
@@ -189,7 +191,7 @@ struct Search<'s, D> {
 }
 
 impl<'s, D: Fn(&str) -> bool> Search<'s, D> {
-    /// Whether the items from `item` on match the arguments from `at` on. As deep as there are items.
+    /// Whether the items from `item` on match the arguments from `at` on. Recurses once for each item.
     fn from(&mut self, item: usize, at: usize) -> bool {
         let pattern = self.pattern;
         let Some(next) = pattern.items.get(item) else { return at == self.arguments.len() };
@@ -229,7 +231,7 @@ impl Item {
     }
 }
 
-// One argument with holes: read, filled, and taken apart again.
+// One argument with placeholders.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -237,7 +239,7 @@ pub(crate) enum Part {
     Placeholder(String),
 }
 
-/// What becomes one argument. Never two placeholders side by side.
+/// One argument of the pattern. Two placeholders are never adjacent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Token(pub(crate) Vec<Part>);
 
@@ -279,7 +281,7 @@ impl Token {
         })
     }
 
-    /// The placeholder that it begins with: its value decides whether the argument is an option.
+    /// The placeholder at the beginning, if any: its value decides whether the argument is an option.
     pub(crate) fn leading(&self) -> Option<&str> {
         match self.0.first() {
             Some(Part::Placeholder(name)) => Some(name),
@@ -305,8 +307,8 @@ impl Token {
         });
     }
 
-    /// Divides `argument` among the parts. The last literal is looked for at the very end and the others as early as they
-    /// come: since a placeholder may stand for anything, that finds a division wherever there is one.
+    /// Divides `argument` among the parts. Matches the last literal at the very end, and the others as early as
+    /// possible. Because a placeholder matches any text, this finds a division whenever one exists.
     fn split(&self, argument: &str, mut found: impl FnMut(&str, &str)) -> bool {
         let (mut rest, mut waiting) = (argument, None);
         for (at, part) in self.0.iter().enumerate() {
@@ -337,7 +339,7 @@ impl Token {
     }
 }
 
-/// Letters, digits and `_`, no digit first.
+/// Letters, digits and `_`; the first character is not a digit.
 fn is_name(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
     name.bytes().next().is_some_and(is_letter)

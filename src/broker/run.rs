@@ -1,5 +1,4 @@
-//! From a checked spawn to its end: a policy is made of it, and the engine of every other command runs it. No wall is put up
-//! here.
+//! Runs a checked spawn: builds a policy from it and runs it with the same engine as every other command.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -38,8 +37,8 @@ use crate::sys::secret::Secret;
 use crate::view::inputs::OwnProgram;
 use crate::view::{inputs, system};
 
-/// Loads the program, prepares the sandbox, has the credentials resolved, and runs it. In this order: nobody is asked for a
-/// secret that nothing could be done with.
+/// Loads the program, prepares the sandbox, resolves the credentials, and runs the program. Credentials come last, so
+/// that the resolver is never asked for a secret that would not be used.
 pub(crate) async fn run(
     spawn: &CheckedSpawn,
     audit: Option<&Audit>,
@@ -54,18 +53,18 @@ pub(crate) async fn run(
     Ok(output?)
 }
 
-/// The sandbox's own copy of a program that has a hash.
+/// A copy of the program for the sandbox, if the manifest has a hash for it.
 async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError> {
     let Some(hash) = spawn.hash else { return Ok(None) };
     let (path, named) = (spawn.program.clone(), spawn.called.display().to_string());
     let at = own_place(&spawn.called);
-    // Reading and hashing a large program takes its time, which others have a use for.
+    // Reading and hashing a large program takes time, so do not block the runtime.
     let loaded = tokio::task::spawn_blocking(move || load(&path, &named, hash)).await;
     let contents = loaded.map_err(|error| Error::io("load the program")(error.into()))??;
     Ok(Some(OwnProgram { at, contents }))
 }
 
-/// A command that only lacks its credentials.
+/// The command, complete except for its credentials.
 fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
     let sandbox = sandbox(spawn, audit, own.as_ref())?;
     let mut command = sandbox.command(own.as_ref().map_or(&*spawn.program, |own| &own.at));
@@ -85,7 +84,7 @@ fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>
     Ok(Sandbox::once(Prepared::new(compiled, images)?))
 }
 
-/// What the spawn may see, use and reach. It has no workspace.
+/// The policy of the spawn. It has no workspace.
 fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
     let mut policy = Policy::profile(Profile::RepoWrite, ".")
         .toolchains(Toolchains::None)
@@ -125,7 +124,7 @@ async fn resolve(
     Ok(secrets)
 }
 
-/// Starts a sandbox as every spawn has one, and no program in it.
+/// Starts a sandbox like that of a spawn, without a program in it.
 ///
 /// # Errors
 /// Those of [`Sandbox::try_start`].
@@ -135,10 +134,9 @@ pub(crate) async fn try_start() -> Result<(), Error> {
     sandbox(&nothing, None, None)?.try_start().await
 }
 
-// What the broker leaves in the audit log: each decision, with the shape of arguments and the names of variables, and no value
-// of either.
+// Audit records: each decision, with the shape of arguments and the names of variables, but no values.
 
-/// An audit log that is open, and what is said of it to sandboxes.
+/// An open audit log, and the settings that sandboxes get for it.
 #[derive(Clone, Debug)]
 pub(crate) struct BrokerAudit {
     pub(crate) audit: Audit,
@@ -149,7 +147,7 @@ impl BrokerAudit {
     /// # Errors
     /// The log cannot be opened.
     pub(crate) fn open(audit: Audit) -> Result<Self, Error> {
-        // Arguments are values here, whatever else the log has.
+        // Arguments may hold secret values here, so never log them.
         let path =
             std::path::absolute(&audit.path).map_err(Error::io("find the directory of the audit log"))?;
         let audit = Audit { path, arguments: false, ..audit };
@@ -159,10 +157,10 @@ impl BrokerAudit {
 }
 
 impl SpawnPolicy {
-    /// Writes a decision down; answers its id.
+    /// Records a decision and returns the id of the record.
     ///
     /// # Errors
-    /// It cannot be written, and the log says that it must be.
+    /// The record cannot be written, and the log is `fail_closed`.
     pub(crate) fn record(
         &self,
         envelope: &Envelope,
@@ -195,27 +193,28 @@ impl SpawnPolicy {
     }
 }
 
-// The program: found among the manifest's, read once, its hash compared. What was hashed is what is executed: the bytes
-// that were read go into the sandbox, and the file on the host does not matter any more.
+// Loading the program: Kennel reads it once, compares its hash, and puts the bytes it read into the sandbox. Later
+// changes to the file on the host have no effect.
 
-/// Largest program that can have a hash, in bytes: it is held in memory.
+/// Largest program that can have a hash, in bytes: Kennel holds it in memory.
 const LARGEST: u64 = 512 << 20;
 
-/// Anybody's right to execute.
+/// The execute bits of owner, group and others.
 const EXECUTABLE: u32 = 0o111;
 
-/// Where the sandbox's own copy of a program lies. Nothing of the host's is there, so nobody outside can take it away.
+/// The directory of the program's copy inside the sandbox. Nothing of the host is mounted there, so no host process can
+/// remove it.
 const OWN: &str = "/run/kennel/program";
 
-/// Where the copy of the program at `path` lies inside.
+/// The path inside the sandbox for the copy of the program at `path`.
 pub(crate) fn own_place(path: &Path) -> PathBuf {
     Path::new(OWN).join(path.file_name().unwrap_or_default())
 }
 
-/// Reads the program at `path`, which has no link in it, and compares its hash.
+/// Reads the program at `path`, which must contain no link, and compares its hash.
 ///
 /// # Errors
-/// It is not there, no file that can be read and executed, too large, or another than was approved.
+/// The file is missing, is not a readable and executable regular file, is too large, or has another hash.
 pub(crate) fn load(path: &Path, named: &str, expected: Hash) -> Result<Vec<u8>, SpawnError> {
     let bytes = read(path).map_err(|source| SpawnError::Load { program: named.to_owned(), source })?;
     let found = Hash(Sha256::digest(&bytes).into());
@@ -239,13 +238,14 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Without following a link, and without waiting for the writer of a FIFO. Not by `below::open`: `EAGAIN` is of a lease here,
-/// and not worth waiting for.
+/// Opens `path` without following a link and without waiting for the writer of a FIFO. Does not use `below::open`,
+/// which retries on `EAGAIN`: here `EAGAIN` means that another process holds a lease, and that is not worth waiting
+/// for.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     match openat2(nix::fcntl::AT_FDCWD, path, how) {
-        // Containers that do not know the call; the hash is of what is read in any case.
+        // Some containers block openat2(2). The fallback is safe, because the hash covers the bytes that are read.
         Err(nix::errno::Errno::ENOSYS | nix::errno::Errno::EPERM) => {
             Ok(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?.into())
         }

@@ -1,4 +1,4 @@
-//! Which variables a command gets, of those that the caller has. Pure.
+//! Selects the variables of the caller that a command gets. Pure.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -7,14 +7,14 @@ use crate::capabilities::EnvPolicy;
 use crate::plan::request::{SYSTEM_PATH, TEMPORARY};
 use crate::report::error::Error;
 
-/// What the scrubbed environment keeps; `LC_*` besides.
+/// Variables that the scrubbed environment keeps, besides `LC_*`.
 const KEPT: &[&str] = &["HOME", "LANG", "PATH", "SHELL", "TERM", "USER"];
 
-/// The environment of a command. `confined`: a layer of the operating system is engaged, with a temporary directory of
-/// its own.
+/// The environment of a command. `confined` means that a layer of the operating system confines it and gives it its own
+/// temporary directory.
 ///
 /// # Errors
-/// A name that no variable can have.
+/// A name is not valid for a variable.
 pub(crate) fn variables(
     policy: &EnvPolicy,
     caller: &BTreeMap<OsString, OsString>,

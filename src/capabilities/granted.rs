@@ -1,5 +1,4 @@
-//! Which files and directories a declaration means: literals, home, links and `..` resolved on the host. Reads, never
-//! writes.
+//! Resolves the paths of a declaration on the host: `cwd`, `~/`, links and `..`. Reads, never writes.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
@@ -12,28 +11,29 @@ use crate::sys::inode::Identity;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::symlink_check::NamedPath;
 
-/// What is granted, by canonical paths: the whole of what a session is made from.
+/// Everything that a declaration grants, as canonical paths. A session is built from this alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Granted {
-    /// Whether the host's network.
+    /// Whether the command uses the host's network.
     pub(crate) network: bool,
     /// The working directory.
     pub(crate) cwd: GrantedPath,
-    /// Read and write, besides the working directory. Sorted.
+    /// Paths to read and write, besides the working directory. Sorted.
     pub(crate) write: Vec<GrantedPath>,
-    /// Read, besides all that can be written. Sorted; `None` for the system default.
+    /// Paths to read that are not writable already. Sorted; `None` for the system default.
     pub(crate) read: Option<Vec<GrantedPath>>,
 }
 
 impl Granted {
-    /// Everything that is declared.
+    /// The working directory and all declared paths.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> + Clone {
         let declared = self.write.iter().chain(self.read.iter().flatten());
         std::iter::once(&self.cwd).chain(declared).map(|place| &*place.path)
     }
 }
 
-/// Something on the host: a directory that was removed and made again is another one.
+/// A file or directory of the host, by path and identity: a directory that was removed and created again is a different
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct GrantedPath {
     pub(crate) path: PathBuf,
@@ -57,10 +57,10 @@ impl GrantedPath {
     }
 }
 
-/// The working directory of a command, wherever its links lead.
+/// The working directory of a command, with links resolved.
 ///
 /// # Errors
-/// Where it is no directory, or nothing, or out of reach.
+/// The path is missing, is not a directory, or cannot be reached.
 pub(crate) fn working_directory(given: &Path) -> Result<GrantedPath, Error> {
     let place = GrantedPath::at(given).and_then(|place| match place.path.is_dir() {
         true => Ok(place),
@@ -69,10 +69,10 @@ pub(crate) fn working_directory(given: &Path) -> Result<GrantedPath, Error> {
     place.map_err(refused("working directory", given, "name an existing directory"))
 }
 
-/// What `caps` mean for a command in `cwd`.
+/// Resolves `caps` for a command in `cwd`.
 ///
 /// # Errors
-/// A path that is not there, of no form that is known, or led to by a link where the command may write.
+/// A path is missing, has an unknown form, or is reached through a link in a directory that the command may write.
 pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path) -> Result<Granted, Error> {
     let look = |what: &'static str, given| {
         let path = meant(given, &cwd.path, Some(home))
@@ -86,7 +86,7 @@ pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path)
     };
     let write = all("write path", &caps.write_paths)?;
     let read = all("read path", &caps.read_paths)?;
-    // An earlier command with the same declaration could lay links there.
+    // An earlier command with the same declaration could have put links there.
     let writable =
         write.iter().map(|named| &*named.resolved.source.path).chain([&*cwd.path]).collect::<Vec<_>>();
     write.iter().chain(&read).try_for_each(|named| named.refuse_links_in(&writable))?;
@@ -95,10 +95,10 @@ pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path)
     Ok(settled(caps.net, cwd, write, read))
 }
 
-/// The path that a declaration means. Pure.
+/// Converts a declared path to an absolute path. Pure.
 ///
 /// # Errors
-/// Why it means none.
+/// The reason why the path is invalid.
 pub(crate) fn meant(given: &Path, cwd: &Path, home: Option<&Path>) -> Result<PathBuf, &'static str> {
     if given.as_os_str().is_empty() {
         return Err("is empty");
@@ -113,14 +113,14 @@ pub(crate) fn meant(given: &Path, cwd: &Path, home: Option<&Path>) -> Result<Pat
             Ok(home.join(parts.as_path()))
         }
         Some(Component::Normal(first)) if first.as_encoded_bytes().starts_with(b"~") => {
-            Err("names another user's home; write it out, or ./ before the name of a file")
+            Err("names another user's home; write the whole path, or put ./ before the name of a file")
         }
         _ => Ok(cwd.join(given)),
     }
 }
 
-/// One way to say the same: who may write may read, so what is declared readable below something writable says nothing
-/// new, and must not take the writing away. Pure.
+/// Normalizes a declaration: sorts, removes duplicates, and removes readable paths inside writable ones. A writable
+/// path is readable already, and a read-only grant inside it would take the write access away. Pure.
 pub(crate) fn settled(
     network: bool,
     cwd: GrantedPath,
@@ -230,7 +230,7 @@ mod tests {
         let (cwd, kept) = (dir.path().join("w"), dir.path().join("kept"));
         fs::create_dir(&cwd).expect("made");
         let before = working_directory(&cwd).expect("there");
-        // Kept, so that its inode is not given out again.
+        // Keep the old directory, so that the kernel does not reuse its inode.
         fs::rename(&cwd, &kept).expect("moved");
         fs::create_dir(&cwd).expect("made again");
         let after = working_directory(&cwd).expect("there");
@@ -257,7 +257,7 @@ mod tests {
                 let writable = covers(&granted.write, path) || path.starts_with("/a/a");
                 prop_assert!(covers(&read, path) || writable);
             }
-            // No read-only grant lies in a writable one, and nothing is granted that nobody declared.
+            // No read-only grant is inside a writable one, and every grant was declared.
             for place in &read {
                 prop_assert!(!granted.write.iter().any(|writable| place.path.starts_with(&writable.path)));
                 prop_assert!(reads.iter().any(|path| Path::new(path) == place.path));
@@ -265,7 +265,7 @@ mod tests {
             for place in &granted.write {
                 prop_assert!(writes.iter().any(|path| Path::new(path) == place.path));
             }
-            // Settling it again has no effect.
+            // Normalizing twice has no effect.
             let again = settled(false, granted.cwd.clone(), granted.write.clone(), granted.read.clone());
             prop_assert_eq!(again, granted);
         }

@@ -1,5 +1,5 @@
-//! Sessions that wait for more commands, each with the socket that clients run them through. A plain list: whoever holds
-//! it decides when it is looked at.
+//! Sessions that are kept for more commands, each with the socket of its clients. A plain list, without a lock of its
+//! own.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,26 +10,27 @@ use crate::capabilities::granted::Granted;
 use crate::serve::Listening;
 use crate::session::{Session, WeakSession};
 
-/// Sessions that are kept although nothing runs in them.
+/// Most idle sessions to keep.
 pub(crate) const MOST_IDLE: usize = 16;
 
-/// What two commands must have in common to run in the same session.
+/// Two commands with an equal key may run in the same session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     pub(crate) granted: Granted,
-    /// The session is served by this runtime, and ends with it.
+    /// The runtime that serves the session. The session ends with it.
     pub(crate) runtime: runtime::Id,
-    /// Variables of the caller that decide what is visible.
+    /// Variables of the caller that decide what the sandbox shows.
     pub(crate) deciding: Vec<(&'static str, OsString)>,
-    /// What it has to cover: a session covers what was there when it was prepared.
+    /// Secret files to hide. A session hides only those that existed when it was prepared.
     pub(crate) secrets: Vec<PathBuf>,
 }
 
-/// A session, and the way to it. It ends when this is dropped, or its runtime ends.
+/// A session and its socket. The session ends when this is dropped or when its runtime ends.
 #[derive(Debug)]
 pub(crate) struct Served {
     key: Key,
-    /// Held by whoever serves the clients: so nothing is left of a session whose runtime has ended.
+    /// Weak, because the tasks that serve the clients hold the session. So a session is gone once its runtime has
+    /// ended.
     session: WeakSession,
     listening: Listening,
 }
@@ -39,7 +40,7 @@ impl Served {
         Self { key, session: session.downgrade(), listening }
     }
 
-    /// The session; none where it has ended.
+    /// The session; `None` if it has ended.
     fn session(&self) -> Option<Session> {
         self.session.upgrade().filter(|session| !session.has_ended() && self.listening.is_open())
     }
@@ -62,7 +63,7 @@ impl Served {
     }
 }
 
-/// The way to a session.
+/// A session, and the paths that a command needs to reach it.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionPath {
     pub(crate) session: Session,
@@ -70,7 +71,7 @@ pub(crate) struct SessionPath {
     pub(crate) socket: PathBuf,
 }
 
-/// Sessions, the one that was used last at the end.
+/// Kept sessions, the most recently used last.
 #[derive(Debug)]
 pub(crate) struct KeptSessions(Vec<Served>);
 
@@ -79,7 +80,7 @@ impl KeptSessions {
         Self(Vec::new())
     }
 
-    /// The session for `key`, if there is one. Those that have ended are let go.
+    /// The session for `key`, if there is one. Removes sessions that have ended.
     pub(crate) fn find(&mut self, key: &Key) -> Option<SessionPath> {
         self.0.retain(|served| served.session().is_some());
         let at = self.0.iter().position(|served| served.key == *key)?;
@@ -93,8 +94,8 @@ impl KeptSessions {
         way
     }
 
-    /// Keeps a session, unless there is one for the same already. Of more than [`MOST_IDLE`] those go that were not used
-    /// for the longest time and in which nothing runs; answers them.
+    /// Keeps a session, unless there already is one with the same key. If there are more than [`MOST_IDLE`], removes
+    /// the idle sessions that were used least recently. Returns the removed sessions.
     pub(crate) fn keep(&mut self, served: Served) -> Vec<Served> {
         if self.find(&served.key).is_some() {
             return vec![served];
@@ -109,13 +110,13 @@ impl KeptSessions {
         gone
     }
 
-    /// How many there are.
+    /// The number of sessions that have not ended.
     pub(crate) fn len(&mut self) -> usize {
         self.0.retain(|served| served.session().is_some());
         self.0.len()
     }
 
-    /// Lets go of all.
+    /// Removes and returns all sessions.
     pub(crate) fn take(&mut self) -> Vec<Served> {
         std::mem::take(&mut self.0)
     }

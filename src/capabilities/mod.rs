@@ -1,7 +1,8 @@
-//! Capabilities: what one command may do, declared in four fields, and the layer that holds it to them.
+//! Capabilities: what one command may do, declared in four fields.
 //!
-//! Plain data here. `granted` finds out which paths a declaration means, `policy` makes a [`Policy`](crate::policy::Policy) of it
-//! (pure), and only the compiler makes mechanism of that. [`Wrapper`](crate::capabilities::wrapper::Wrapper) hands out the command.
+//! This file has plain data only. `granted` finds the paths that a declaration means, and `policy` builds a
+//! [`Policy`](crate::policy::Policy) from them (pure). [`Wrapper`](crate::capabilities::wrapper::Wrapper) returns the
+//! confined command.
 
 pub(crate) mod environment;
 pub(crate) mod granted;
@@ -20,12 +21,12 @@ use crate::report::words::words;
 
 /// What one command may do. The default is permissive: the host's network and files, and a scrubbed environment.
 ///
-/// A declaration that takes something away (no network, or paths that are listed) engages a layer of the operating
-/// system. Then the command sees the system, its working directory, which it may read and write, and what is listed.
-/// Without one it runs with lightweight rails only: its directory is pinned and its environment made.
+/// If the declaration takes something away (no network, or a list of paths), a layer of the operating system confines
+/// the command. The command then sees the system, its working directory, which it may read and write, and the listed
+/// paths. Otherwise nothing confines it: Kennel only sets its directory and its environment.
 ///
-/// Paths are absolute, begin with `~/` (the caller's `HOME`), or are taken from the working directory; `cwd` is the
-/// working directory itself. Each must exist.
+/// A path is absolute, begins with `~/` (the caller's `HOME`), or is relative to the working directory. `cwd` means the
+/// working directory itself. Each path must exist.
 ///
 /// ```
 /// use kennel::{Capabilities, EnvPolicy};
@@ -39,14 +40,14 @@ use crate::report::words::words;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capabilities {
-    /// Whether it has the host's network. Otherwise it has none, not even the host's loopback. Default: true.
+    /// Whether it uses the host's network. If false, it has no network, not even the host's loopback. Default: true.
     pub net: bool,
     /// Paths that it may read and write, in addition to its working directory.
     pub write_paths: Vec<PathBuf>,
-    /// Paths that it may read, in addition to the system and what it may write. Empty: the system and the toolchains that
-    /// are found outside of it. With a list, only toolchains that it names.
+    /// Paths that it may read, in addition to the system and the paths that it may write. If empty, it may also read
+    /// the toolchains that Kennel finds outside of the system. Otherwise it may read only the toolchains in the list.
     pub read_paths: Vec<PathBuf>,
-    /// Which variables it gets.
+    /// The variables that it gets.
     pub env: EnvPolicy,
 }
 
@@ -57,7 +58,7 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// Whether a layer of the operating system has to hold the command to them.
+    /// Whether a layer of the operating system must enforce them.
     #[must_use]
     pub fn engages_layer(&self) -> bool {
         !self.net || !self.write_paths.is_empty() || !self.read_paths.is_empty()
@@ -73,15 +74,15 @@ pub enum EnvPolicy {
     /// `HOME`, `USER`, `PATH`, `LANG`, `LC_*`, `TERM`, `SHELL`.
     #[default]
     Scrubbed,
-    /// All of them, secrets included. Where a layer of the operating system is engaged, those that name a temporary
-    /// directory of the host's (`TMPDIR` and its like) are left out.
+    /// All of them, secrets included. If a layer of the operating system confines the command, Kennel leaves out the
+    /// variables that name a temporary directory of the host, such as `TMPDIR`.
     Inherit,
-    /// Those of these names that are set, and no other.
+    /// The variables with these names, if they are set, and no others.
     Vars(Vec<String>),
 }
 
 words! {
-    /// What holds a command to its [`Capabilities`]; from the weakest to the strongest.
+    /// What enforces the [`Capabilities`] of a command, from the weakest to the strongest.
     ///
     /// ```
     /// use kennel::Layer;
@@ -90,17 +91,19 @@ words! {
     /// # Ok::<(), serde_json::Error>(())
     /// ```
     pub enum Layer as "layer" {
-        /// Nothing: this host cannot enforce them. [`wrap_command`](crate::capabilities::wrapper::wrap_command) then refuses.
+        /// Nothing: this host cannot enforce them, and [`wrap_command`](crate::capabilities::wrapper::wrap_command)
+        /// refuses.
         None = "none",
-        /// No confinement: a pinned directory and a constructed environment, and with [`run_command`](crate::capabilities::wrapper::run_command) a timeout and an
-        /// output cap. All that permissive capabilities need.
+        /// No confinement: Kennel sets the directory and the environment, and
+        /// [`run_command`](crate::capabilities::wrapper::run_command) adds a timeout and an output limit. This is
+        /// enough for permissive capabilities.
         Lightweight = "lightweight",
-        /// `sandbox-exec` of macOS.
+        /// `sandbox-exec` on macOS.
         MacosSandboxExec = "macos_sandbox_exec",
-        /// Landlock alone. This version of Kennel never returns it: it builds on namespaces, and Landlock without them
-        /// neither separates processes nor keeps the network away. The name is kept for records of others.
+        /// Landlock alone. This version of Kennel never returns it: Landlock without namespaces neither separates
+        /// processes nor blocks the network. The name exists for records that other programs write.
         LinuxLandlock = "linux_landlock",
-        /// Everything that Kennel has on Linux: namespaces, a root that shows only what is granted, Landlock, seccomp.
+        /// All protections of Kennel on Linux: namespaces, a root that shows only what is granted, Landlock, seccomp.
         LinuxNamespaces = "linux_namespaces",
     }
 }

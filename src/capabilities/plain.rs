@@ -1,5 +1,5 @@
-//! A command with the rails alone: pinned directory, environment made, and a program that is found beforehand, so that
-//! the standard library need not fork the embedding program to look for it.
+//! A command without confinement, with its own directory and environment. Kennel finds the program itself; otherwise
+//! the standard library would fork the embedding program to search PATH.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -14,12 +14,12 @@ use crate::host::caller::Caller;
 use crate::plan::request::{c_string, candidates};
 use crate::report::error::Error;
 
-/// The command, to be spawned by whoever asked for it.
+/// Builds the command. The caller spawns it.
 pub(crate) fn command(wanted: &PlainCommand) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
-    let places = candidates(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
-    // Where none can be executed, the first that is there says why at spawning, else one that is known not to be there: a
-    // directory of PATH that cannot be entered says nothing about the program.
+    let places = places(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
+    // If no candidate is executable, take the first that exists: spawning it reports the right error. Otherwise take
+    // one that certainly does not exist. A directory of PATH that cannot be entered says nothing about the program.
     let place = places
         .iter()
         .find(|place| place.is_file() && access(*place, AccessFlags::X_OK).is_ok())
@@ -36,22 +36,22 @@ pub(crate) fn command(wanted: &PlainCommand) -> Command {
     command
 }
 
-// A command that is to be wrapped, checked: what can be known before there is a process is said before.
+// Checks before there is a process.
 
-/// A command, and what its capabilities mean.
+/// A checked command, and what its capabilities grant.
 pub(crate) struct PlainCommand {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) environment: BTreeMap<OsString, OsString>,
     pub(crate) cwd: GrantedPath,
-    /// `None` where the rails are enough.
+    /// `None` if no layer of the operating system is needed.
     pub(crate) granted: Option<Granted>,
     pub(crate) caller: Caller,
 }
 
 impl PlainCommand {
     /// # Errors
-    /// A program without a name, a NUL anywhere, a directory or path that is not there.
+    /// The program is empty, an argument has a NUL byte, or a directory or path is missing.
     pub(crate) fn new(
         program: &OsStr,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use crate::capabilities::{Capabilities, EnvPolicy};
 
-    /// What is executed for `program` with that PATH, in that directory.
+    /// The path that is executed for `program` with this PATH, in this directory.
     fn found(program: &str, path: Option<&str>, cwd: &Path) -> OsString {
         let caps = Capabilities { env: EnvPolicy::Vars(Vec::new()), ..Capabilities::default() };
         let mut wanted = PlainCommand::new(OsStr::new(program), [""; 0], cwd, &caps).expect("wanted");

@@ -1,4 +1,4 @@
-//! From what is granted to a policy. Pure: what a policy becomes is the compiler's business.
+//! Builds a policy from the granted paths, and tests whether this host can enforce it.
 
 use std::thread;
 
@@ -10,7 +10,7 @@ use crate::policy::require::{Requirement, Requirements};
 use crate::probe::{Area, Finding, Found, Probe, Verdict};
 use crate::report::enforcement::Protection;
 
-/// The policy that grants what is granted and nothing else.
+/// The policy that grants exactly what `granted` says. Pure.
 pub(crate) fn policy(granted: &Granted) -> Policy {
     let mode = if granted.network { NetworkMode::Host } else { NetworkMode::None };
     let toolchains = match granted.read {
@@ -23,10 +23,10 @@ pub(crate) fn policy(granted: &Granted) -> Policy {
     granted.read.iter().flatten().fold(policy, |policy, place| policy.read_only(&place.path))
 }
 
-// Whether this host holds commands to capabilities: tried out, as `kennel probe` does, not read off a version.
+// Tests whether this host enforces capabilities: by attempts, as `kennel probe` does, not by version numbers.
 
-/// Tries it: sandboxes start, and a program in them tries what must not succeed. Takes a few dozen milliseconds, in a
-/// thread and a runtime of its own that are gone afterwards, so that it can be asked from anywhere.
+/// Starts sandboxes and attempts forbidden actions inside. Takes a few dozen milliseconds. Uses its own thread and
+/// runtime, which end with the call, so that any caller can use it.
 pub(crate) fn is_confined() -> bool {
     let tried = thread::Builder::new().name("kennel-layer".to_owned()).spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
@@ -36,7 +36,7 @@ pub(crate) fn is_confined() -> bool {
     matches!(probe, Ok(Ok(Ok(probe))) if suffices(&probe))
 }
 
-/// Whether everything that a policy requires which says nothing about it is in force, and each attempt ended as it must.
+/// Whether every protection that a default policy requires is in force, and each attempt ended as it must.
 fn suffices(probe: &Probe) -> bool {
     let required = Requirements::default();
     let is_required = |finding: &&Finding| match finding.area {

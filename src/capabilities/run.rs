@@ -1,4 +1,5 @@
-//! A command with the rails alone, run to its end: a timeout and an output cap that a bare `tokio` command cannot carry.
+//! Runs an unconfined command to its end, with a timeout and an output limit, which a `tokio` command alone does not
+//! have.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,7 +24,8 @@ use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
 use crate::sys;
 
-/// What [`run_command`](crate::capabilities::wrapper::run_command) holds a command to besides its capabilities, in every layer.
+/// Limits of a command of [`run_command`](crate::capabilities::wrapper::run_command), besides its capabilities. They
+/// hold in every layer.
 ///
 /// ```
 /// use kennel::RunLimits;
@@ -34,10 +36,10 @@ use crate::sys;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunLimits {
-    /// Wall time, after which it is killed and its exit status is 124. Default: 10 minutes. `None`: as long as it takes.
+    /// Wall time, after which Kennel kills it; its exit status is then 124. Default: 10 minutes. `None`: no limit.
     pub timeout: Option<Duration>,
-    /// Bytes that are kept of each of its streams; the rest is read, dropped and counted in a line at the end.
-    /// Default: 1 MiB. `None`: all of them.
+    /// Bytes to keep of each output stream. Kennel reads and drops the rest, and counts it in a line at the end.
+    /// Default: 1 MiB. `None`: no limit.
     pub output: Option<u64>,
 }
 
@@ -48,7 +50,7 @@ impl Default for RunLimits {
 }
 
 impl RunLimits {
-    /// As the limits of a command in a session.
+    /// Converts them to the limits of a command in a session.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             timeout: self.timeout.map(Into::into),
@@ -58,7 +60,7 @@ impl RunLimits {
     }
 }
 
-/// Runs it to its end, with no input. What it leaves in its process group ends with it. Dropping the future kills the
+/// Runs a command to its end, without input. Kills what it leaves in its process group. Dropping the future kills the
 /// group.
 pub(crate) async fn run(mut command: Command, program: &OsStr, limits: &RunLimits) -> Result<Output, Error> {
     let begun = Instant::now();
@@ -96,7 +98,7 @@ fn outcome(
     ending(&facts).outcome(&facts)
 }
 
-/// Reads until the command has ended; answers whether its time was up before.
+/// Reads output until the command ends or its time is up. Returns whether its time was up.
 async fn gather(
     [stdout, stderr]: &mut [Collected; 2],
     exit: &AsyncFd<OwnedFd>,
@@ -119,13 +121,13 @@ async fn gather(
     }
 }
 
-/// A command in a process group of its own. The group is killed when this is dropped before its end was taken: until
-/// then its number is nobody else's.
+/// A command in its own process group. Dropping this before the leader was waited for kills the group. Until then the
+/// kernel does not reuse the leader's pid.
 struct Group {
-    /// Nobody's when its status is being taken.
+    /// `None` while the leader is being waited for.
     child: Option<Child>,
     leader: Pid,
-    /// Tells of the leader's exit without taking its status.
+    /// A pidfd: readable when the leader has exited, which does not take its status.
     exit: AsyncFd<OwnedFd>,
 }
 
@@ -163,7 +165,7 @@ impl Group {
         Ok([stream(stdout)?, stream(stderr)?])
     }
 
-    /// Ends what is left of the group and takes the leader's status; `kill` where the leader is still there.
+    /// Kills the rest of the group and waits for the leader. `kill` means that the leader still runs.
     async fn end(mut self, kill: bool) -> Result<(ExitStatus, Usage), Error> {
         if kill {
             self.kill();
@@ -177,7 +179,7 @@ impl Group {
     }
 
     fn kill(&self) {
-        // That nobody is there any more is no error.
+        // Ignore the error if the group has no process left.
         let _ = killpg(self.leader, Signal::SIGKILL);
     }
 }
@@ -186,7 +188,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         self.kill();
-        // Else tokio would install a handler of SIGCHLD, to take its status some time.
+        // Wait for the child here. Otherwise tokio would install a SIGCHLD handler to do so later.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move { child.wait().await });
         }

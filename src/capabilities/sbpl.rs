@@ -1,8 +1,11 @@
-//! The Seatbelt text for capabilities. Pure: resolves no path, asks no system; the lists are data.
+//! Builds the Seatbelt text for capabilities on macOS, and the command that runs under it. Pure: resolves no path.
 //!
-//! Seatbelt looks at the path that a file really has. `/tmp`, `/var` and `/etc` are links into `/private` on every macOS, so
-//! paths through them are written that way; other links are for the caller to resolve beforehand. Nothing here was ever
-//! run on macOS: the operations and services are those that profiles in use agree on.
+//! Seatbelt compares the real path of a file. On every macOS `/tmp`, `/var` and `/etc` are links into `/private`, so
+//! this file writes paths through them that way. The caller resolves all other links.
+//!
+//! Nobody has run this on macOS yet: Kennel is built for Linux only, and this file waits for a port. The tests of the
+//! text run everywhere. The operations and services are those that profiles in use agree on. Apple has deprecated
+//! Seatbelt and `sandbox-exec` and does not document them, but they have worked the same for years.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +22,7 @@ use crate::capabilities::granted::meant;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, failure_of};
 
-/// Rules that hold for every program: to run others, to know its own kind, to ask for a number of the kernel's.
+/// Rules for every program: fork, inspect and signal processes of the same sandbox, and read sysctl values.
 const BASE: &str = "\
 (version 1)
 (deny default)
@@ -29,7 +32,7 @@ const BASE: &str = "\
 (allow sysctl-read)
 ";
 
-/// Services of the system without which the C library does not know users, groups and time zones, or where to log.
+/// System services that the C library needs for users, groups, time zones and logging.
 const SERVICES: &[&str] = &[
     "com.apple.logd",
     "com.apple.system.logger",
@@ -38,11 +41,11 @@ const SERVICES: &[&str] = &[
     "com.apple.system.opendirectoryd.membership",
 ];
 
-/// Services that names and certificates are asked of.
+/// System services that resolve names and check certificates.
 const NETWORK_SERVICES: &[&str] =
     &["com.apple.SystemConfiguration.configd", "com.apple.dnssd.service", "com.apple.trustd.agent"];
 
-/// What programs cannot start without.
+/// Directories that programs need to start.
 const SYSTEM: &[&str] = &[
     "/bin",
     "/private/etc",
@@ -54,54 +57,53 @@ const SYSTEM: &[&str] = &[
     "/usr",
 ];
 
-/// What else belongs to the system default: where developer tools lie.
+/// The rest of the system default: directories of developer tools.
 const TOOLS: &[&str] =
     &["/Applications/Xcode.app", "/Library/Apple", "/Library/Developer", "/Library/Frameworks", "/opt"];
 
 /// Devices that every program may use.
 const DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"];
 
-/// Directories that are links into `/private`.
+/// Directories in `/` that are links into `/private`.
 const IN_PRIVATE: &[&str] = &["etc", "tmp", "var"];
 
-/// Operations of whoever may read: programs there may be run.
+/// Operations on a readable path. They include running programs there.
 const READ: &str = "file-read* file-map-executable process-exec";
 
-/// Operations of whoever may write too.
+/// Operations on a writable path.
 const WRITE: &str = "file-read* file-write* file-map-executable process-exec";
 
-/// Why there is no Seatbelt text for capabilities.
+/// Why the Seatbelt text for capabilities cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {}: {reason}", failure::shown(path))]
 #[non_exhaustive]
 pub struct SbplError {
-    /// What the path is: `working directory`, `write path`, `read path`, `home`.
+    /// The kind of path: `working directory`, `write path`, `read path`, `home`.
     pub what: &'static str,
-    /// The path as it was declared.
+    /// The declared path.
     pub path: PathBuf,
-    /// Why it cannot be written into a profile.
+    /// Why a profile cannot contain it.
     pub reason: &'static str,
 }
 
 failure_of!(SbplError);
 
 impl SbplError {
-    /// The failure class that machines read.
+    /// The machine-readable failure.
     #[must_use]
     pub fn failure(&self) -> Failure {
         Failure::new(Class::CapabilityDenied, Boundary::Action, failure::chain(self), Details::None)
     }
 }
 
-/// The Seatbelt text for `caps` and a command in `cwd`, for `sandbox-exec -p`. It begins with `(version 1) (deny default)`
-/// and grants what is declared: the same as a layer of Linux, as far as Seatbelt can say it. There is no private `/tmp`
-/// under it.
+/// Builds the Seatbelt text for `caps` and a command in `cwd`, for `sandbox-exec -p`. The text begins with `(version 1)
+/// (deny default)` and grants what is declared. It grants the same as a layer on Linux, as far as Seatbelt can express
+/// it. It gives the command no private `/tmp`.
 ///
-/// `cwd` and the declared paths should be canonical, because Seatbelt compares the path that a file really has; `/tmp`,
-/// `/var` and `/etc` are taken for what they are, links into `/private`. `~/` is `HOME`. The environment is none of its
-/// business.
+/// `cwd` and the declared paths should be canonical, because Seatbelt compares the real path of a file. The text treats
+/// `/tmp`, `/var` and `/etc` as links into `/private`. `~/` means `HOME`. The text does not restrict the environment.
 ///
-/// This version of Kennel is built for Linux only, where the text can be made but not used.
+/// This version of Kennel is built for Linux only, where the text can be built but not used.
 ///
 /// ```
 /// use kennel::{Capabilities, sbpl};
@@ -114,13 +116,12 @@ impl SbplError {
 /// ```
 ///
 /// # Errors
-/// A path that is not UTF-8, has a NUL or `..` in it, is `/`, or of no form that is known; a directory that is not
-/// absolute.
+/// A path is not UTF-8, contains NUL or `..`, is `/`, or has an unknown form; `cwd` is not absolute.
 pub fn sbpl(caps: &Capabilities, cwd: &Path) -> Result<String, SbplError> {
     text(caps, cwd, env::var_os("HOME").as_deref())
 }
 
-/// The same for somebody with that HOME.
+/// Like [`sbpl`], with the given `HOME`.
 fn text(caps: &Capabilities, cwd: &Path, home: Option<&OsStr>) -> Result<String, SbplError> {
     let cwd_text = checked("working directory", cwd, cwd)?;
     let all = |what: &'static str, paths: &[PathBuf]| {
@@ -152,7 +153,7 @@ fn text(caps: &Capabilities, cwd: &Path, home: Option<&OsStr>) -> Result<String,
     Ok(text)
 }
 
-/// A path as Seatbelt sees it.
+/// The path as Seatbelt sees it.
 fn checked(what: &'static str, given: &Path, path: &Path) -> Result<String, SbplError> {
     let refused = |reason| Err(SbplError { what, path: given.to_owned(), reason });
     let Some(text) = path.to_str() else { return refused("is not UTF-8") };
@@ -166,16 +167,16 @@ fn checked(what: &'static str, given: &Path, path: &Path) -> Result<String, Sbpl
     for part in path.components() {
         match part {
             Component::Normal(name) => names.extend(name.to_str()),
-            Component::ParentDir => return refused("has .. in it: resolve it first"),
+            Component::ParentDir => return refused("contains ..; resolve it first"),
             _ => {}
         }
     }
-    let Some(first) = names.first() else { return refused("is everything there is") };
+    let Some(first) = names.first() else { return refused("is the root directory, which holds everything") };
     let prefix = if IN_PRIVATE.contains(first) { "/private/" } else { "/" };
     Ok(format!("{prefix}{}", names.join("/")))
 }
 
-/// Each path where it comes first.
+/// Removes duplicates and keeps the order.
 fn once_each(paths: impl IntoIterator<Item = String>) -> Vec<String> {
     paths.into_iter().fold(Vec::new(), |mut kept, path| {
         if !kept.contains(&path) {
@@ -185,7 +186,7 @@ fn once_each(paths: impl IntoIterator<Item = String>) -> Vec<String> {
     })
 }
 
-/// The links into `/private`, and every directory on the way to a path: to be looked at, not listed.
+/// The links into `/private`, and every directory above a path. A program may read their metadata but not list them.
 fn links_and_ways<'p>(paths: impl Iterator<Item = &'p String>) -> Vec<String> {
     let links = IN_PRIVATE.iter().map(|name| format!("/{name}"));
     let ways = paths.flat_map(|path| Path::new(path).ancestors().skip(1));
@@ -196,7 +197,7 @@ fn links_and_ways<'p>(paths: impl Iterator<Item = &'p String>) -> Vec<String> {
     all
 }
 
-/// One rule; none where there is nothing to allow, because a rule without a filter allows everything.
+/// Appends one rule. Appends nothing for an empty list, because a rule without a filter allows everything.
 fn rule(text: &mut String, operations: &str, filter: &str, values: &[impl AsRef<str>]) {
     if values.is_empty() {
         return;
@@ -204,14 +205,14 @@ fn rule(text: &mut String, operations: &str, filter: &str, values: &[impl AsRef<
     text.push_str("(allow ");
     text.push_str(operations);
     for value in values {
-        // Writing to a string does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(text, "\n    ({filter} \"{}\")", escaped(value.as_ref()));
     }
     text.push_str(")\n");
 }
 
-/// What stands for `value` between quotes. Only those two characters mean anything there; line ends are written out so
-/// that a rule stays as many lines as it has values.
+/// Escapes `value` for a quoted string. Only `"` and `\` are special there. It also escapes line ends, so that each
+/// value stays on one line.
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for character in value.chars() {
@@ -227,24 +228,16 @@ fn escaped(value: &str) -> String {
     text
 }
 
-// `sandbox-exec -p TEXT PROGRAM ARG…`. Never run here.
-
-/// Its place on every macOS: not looked for in a PATH that somebody may have set.
+/// A fixed path, the same on every macOS. The caller may have changed PATH, so Kennel does not search it.
 const SANDBOX_EXEC: &str = "/usr/bin/sandbox-exec";
 
-/// A command that runs `program`, an absolute path, under `profile`.
+/// The command `sandbox-exec -p PROFILE PROGRAM ARG…`. `program` is an absolute path.
 #[cfg_attr(not(test), expect(dead_code, reason = "waits for a port to macOS"))]
 pub(crate) fn command(profile: &str, program: &Path, args: &[OsString], cwd: &Path) -> Command {
     let mut command = Command::new(SANDBOX_EXEC);
     command.arg("-p").arg(profile).arg(program).args(args).current_dir(cwd);
     command
 }
-
-// Capabilities on macOS: text for Seatbelt, and the command that runs under it.
-//
-// The text is made and tested everywhere. Nothing of it has been run: Kennel is built for Linux only (its helper refuses
-// every other system at build), and this room waits for a port. Seatbelt itself, and `sandbox-exec`, are deprecated by
-// Apple and undocumented, but have worked the same for years.
 
 #[cfg(test)]
 mod exec_tests {

@@ -1,4 +1,4 @@
-//! The way from capabilities to a command. Decides which session a command runs in; makes no policy.
+//! Wraps commands by their capabilities, and decides which session each command runs in.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,29 +26,30 @@ use crate::session::Session;
 use crate::sys::locked;
 use crate::view::{secrets, toolchains};
 
-/// The directory below the one of named sessions: these are nobody's to name.
+/// The subdirectory for sockets. It is separate from the sockets of named sessions, because users do not name these.
 const DIRECTORY: &str = "wrapped";
 
-/// How often to try another name, where a foreign process has taken one.
+/// How many times to try another name, if another process has taken one.
 const ATTEMPTS: u32 = 16;
 
-/// Numbers of sessions are never given out again in this process: a command of a session that is gone must not reach
-/// another one, which may grant more.
+/// The number of the next session. This process never reuses a number: a command of an ended session must not reach
+/// another session, which may grant more.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Wraps commands, and keeps the sessions that they run in.
 ///
-/// The command is a plain `tokio` one, to be given standard descriptors and spawned as any other. If a layer of the
-/// operating system is used, its program is a small client that passes descriptors, environment, directory and signals
-/// on to a session and ends with the command's status; killing it kills the command. The command is confined however it
-/// is spawned.
+/// The command is a plain `tokio` command: set its standard descriptors and spawn it as any other. If a layer of the
+/// operating system is needed, the program of the command is a small client. The client passes descriptors,
+/// environment, directory and signals to a session and ends with the command's status. Killing the client kills the
+/// command. The command is confined however it is spawned.
 ///
-/// A session is prepared for the first command with the same capabilities, directory and runtime, and used for the
-/// others, which share a loopback if they have no network. It is served by the runtime in which it was made, and ends
-/// with it. At most 16 idle sessions are kept: beyond that, the least recently used ones are ended. A
-/// command whose session has gone before it was spawned ends with status 125 and says so; it never runs unconfined. All
-/// sessions end with the wrapper, and with the process, even if that is killed; the sockets that a killed process leaves in
-/// its runtime directory are removed by the next one that looks there.
+/// The wrapper prepares a session for the first command, and uses it for all commands with the same capabilities,
+/// directory and runtime. If they have no network, these commands share a loopback. The runtime that prepared a session
+/// serves it, and the session ends with that runtime. The wrapper keeps at most 16 idle sessions and ends the least
+/// recently used ones beyond that. If a session ends before its command is spawned, the command prints an error and
+/// exits with status 125; it never runs unconfined. All sessions end with the wrapper, and with the process, even if
+/// the process is killed. A killed process leaves sockets in its runtime directory; the next process that uses the
+/// directory removes them.
 ///
 /// ```
 /// use kennel::{Capabilities, Layer, Wrapper};
@@ -68,10 +69,11 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// ```
 #[derive(Debug)]
 pub struct Wrapper {
-    /// Where its sockets lie; `None` for the usual place.
+    /// The directory for sockets; `None` for the usual one.
     directory: Option<PathBuf>,
     kept: Mutex<KeptSessions>,
-    /// Whether a sandbox was tried here and held. It does not go back: that it is still so, each session proves anew.
+    /// Whether a sandbox was tested here and confined its command. It never becomes false again, because each session
+    /// tests anew.
     proven: AtomicBool,
     swept: AtomicBool,
 }
@@ -83,7 +85,7 @@ impl Default for Wrapper {
 }
 
 impl Wrapper {
-    /// A wrapper whose sockets lie in `$XDG_RUNTIME_DIR/kennel/wrapped`, or `/tmp/kennel-UID/wrapped`.
+    /// A wrapper with its sockets in `$XDG_RUNTIME_DIR/kennel/wrapped`, or `/tmp/kennel-UID/wrapped`.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -94,18 +96,18 @@ impl Wrapper {
         }
     }
 
-    /// A wrapper whose sockets lie in a directory that only you can enter. It is created if it does not exist, but not its
-    /// parents. Capabilities that would let commands write there are an error.
+    /// A wrapper with its sockets in `directory`, which only you may be able to enter. Kennel creates it if it does not
+    /// exist, but not its parents. Capabilities that let commands write there are an error.
     #[must_use]
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self { directory: Some(directory.into()), ..Self::new() }
     }
 
-    /// The strongest layer that this host has for `caps`: [`Layer::Lightweight`] if they need no other, otherwise one that
-    /// was tried out. [`Layer::None`] if nothing here can enforce them.
+    /// The strongest layer of this host for `caps`. [`Layer::Lightweight`] if they need no more. Otherwise a layer that
+    /// Kennel has tested here, or [`Layer::None`] if this host cannot enforce them.
     ///
-    /// The first time it tries attacks that a sandbox must stop, which blocks for a few dozen milliseconds. A yes is
-    /// remembered, because [`wrap`](Self::wrap) proves it each time; a no is not.
+    /// The first call attempts attacks that a sandbox must stop, which blocks for a few dozen milliseconds. Kennel
+    /// remembers a success, because [`wrap`](Self::wrap) tests it each time. It does not remember a failure.
     #[must_use]
     pub fn resolve_layer(&self, caps: &Capabilities) -> Layer {
         if !caps.engages_layer() {
@@ -117,14 +119,16 @@ impl Wrapper {
         if self.proven.load(Relaxed) { Layer::LinuxNamespaces } else { Layer::None }
     }
 
-    /// A command that runs `program` in the directory `cwd`, held to `caps`, and the layer that holds it.
+    /// Returns a command that runs `program` in the directory `cwd`, confined to `caps`, and the layer that enforces
+    /// this.
     ///
-    /// A `program` without a slash is looked for in the PATH that the command gets. Its environment is the command's own:
-    /// it can be changed before spawning, and what runs gets just that. Descriptors are what `tokio` makes of them.
+    /// Kennel searches the PATH of the command for a `program` without a slash. You can change the environment of the
+    /// returned command before you spawn it, and the program gets exactly that environment. `tokio` sets up its
+    /// descriptors.
     ///
     /// # Errors
-    /// A directory or path that does not exist; a program or argument that cannot be passed to a process; a protection that
-    /// this host lacks, with its remedy. Nothing runs unconfined then.
+    /// A directory or path does not exist; a program or argument cannot be passed to a process; this host lacks a
+    /// protection (the error has the remedy). Nothing runs unconfined then.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled, if a layer of the operating system is used.
@@ -146,17 +150,18 @@ impl Wrapper {
         Ok((command, Layer::LinuxNamespaces))
     }
 
-    /// Runs `program` to its end, held to `caps` and `limits`, without input, and collects its output. Dropping the future
-    /// kills it.
+    /// Runs `program` to its end, confined to `caps` and `limits`, without input, and collects its output. Dropping the
+    /// future kills it.
     ///
-    /// With the rails alone there is no enforcement to report, and what is killed at the end is what the command has left
-    /// in its own process group; a layer of the operating system kills all.
+    /// If no layer of the operating system is needed, there is no enforcement to report, and Kennel kills only the rest
+    /// of the command's process group at the end. A layer of the operating system kills every process.
     ///
     /// # Errors
-    /// Those of [`wrap`](Self::wrap), limits that a policy could not have ([`PolicyError`](crate::report::policy_error::PolicyError)), and
-    /// everything that keeps the program from running. With the rails alone, [`Error::Io`] if the embedding program ignores
-    /// SIGCHLD or has `SA_NOCLDWAIT` set: the kernel then forgets how a child ended, also that of a program that has run, and
-    /// tokio may put a handler of its own in the place of what ignores it.
+    /// Those of [`wrap`](Self::wrap); limits that are invalid in a policy
+    /// ([`PolicyError`](crate::report::policy_error::PolicyError)); anything that keeps the program from running.
+    /// Without a layer of the operating system, [`Error::Io`] if the embedding program ignores SIGCHLD or sets
+    /// `SA_NOCLDWAIT`. The kernel then discards the status of a child, even after the program has run, and tokio may
+    /// replace the ignored signal with its own handler.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -181,14 +186,14 @@ impl Wrapper {
         Ok((command.output().await?, Layer::LinuxNamespaces))
     }
 
-    /// How many sessions it keeps.
+    /// The number of sessions that it keeps.
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.kept().len()
     }
 
-    /// Ends all sessions with what runs in them, and waits until nothing of them is left. The next command gets a new
-    /// one.
+    /// Ends all sessions and everything that runs in them, and waits until nothing of them is left. The next command
+    /// gets a new session.
     pub async fn shutdown(&self) {
         let all = self.kept().take();
         for served in all {
@@ -196,7 +201,7 @@ impl Wrapper {
         }
     }
 
-    /// The session for what is granted: one that is kept, or a new one.
+    /// The session for these grants: a kept one, or a new one.
     async fn way(&self, granted: &Granted, wanted: &PlainCommand) -> Result<SessionPath, Error> {
         let value = |name| wanted.caller.variable(name).map(|value| (name, value.to_owned()));
         let key = Key {
@@ -208,18 +213,18 @@ impl Wrapper {
         if let Some(way) = self.kept().find(&key) {
             return Ok(way);
         }
-        // There before the session is: so it is covered in what is granted around it.
+        // Create it before the session, so that the session hides it, even inside a granted directory.
         let directory = self.place()?;
         let session = Session::prepare(&policy(granted)).await?;
         let served = Self::serve(&directory, key.clone(), &session)?;
         self.proven.store(true, Relaxed);
         let gone = self.kept().keep(served);
-        // Not under the lock: they may have something to say to it.
+        // Drop them without holding the lock: dropping a session may take it.
         drop(gone);
         self.kept().find(&key).ok_or(Error::SessionEnded)
     }
 
-    /// Has a session serve clients, under a name that no other had.
+    /// Makes a session serve clients, under a name that was never used before.
     fn serve(directory: &Path, key: Key, session: &Session) -> Result<Served, Error> {
         let mut attempts = 0..ATTEMPTS;
         loop {
@@ -234,7 +239,7 @@ impl Wrapper {
         }
     }
 
-    /// The directory for sockets, swept once.
+    /// The directory for sockets. The first call removes what killed processes have left there.
     fn place(&self) -> Result<PathBuf, Error> {
         let directory = match &self.directory {
             Some(directory) => directory.clone(),
@@ -247,7 +252,7 @@ impl Wrapper {
         if !self.swept.swap(true, Relaxed)
             && let Err(error) = sweep(&directory)
         {
-            tracing::debug!(%error, "not swept");
+            tracing::debug!(%error, "cannot remove sockets of killed processes");
         }
         Ok(directory)
     }
@@ -258,7 +263,7 @@ impl Wrapper {
 }
 
 impl Served {
-    /// A runtime directory may lie where nothing can be executed.
+    /// Checks that the client can be executed: a runtime directory may be on a file system that is mounted noexec.
     fn is_executable(&self) -> Result<(), Error> {
         let client = self.client();
         access(client, AccessFlags::X_OK).map_err(|errno| Error::Grant {
@@ -266,19 +271,19 @@ impl Served {
             path: client.to_owned(),
             source: errno.into(),
             remedy: Some(
-                "let XDG_RUNTIME_DIR name a directory of a file system that is not mounted noexec".to_owned(),
+                "set XDG_RUNTIME_DIR to a directory on a file system that is not mounted noexec".to_owned(),
             ),
         })
     }
 }
 
-// The one wrapper of the process, for those who do not want to hold one.
+// The shared wrapper of the process.
 
-/// What [`wrap_command`] and its like use: so that commands with the same capabilities share a session wherever in the
-/// program they are made.
+/// The wrapper of [`wrap_command`] and the other free functions. All commands of the process with the same capabilities
+/// share its sessions.
 static SHARED: Wrapper = Wrapper::new();
 
-/// The strongest layer that this host gives for `caps`; see [`Wrapper::resolve_layer`].
+/// The strongest layer of this host for `caps`; see [`Wrapper::resolve_layer`].
 ///
 /// ```
 /// use kennel::{Capabilities, Layer};
@@ -294,8 +299,8 @@ pub fn resolve_layer(caps: &Capabilities) -> Layer {
     SHARED.resolve_layer(caps)
 }
 
-/// A command that is held to `caps`, and the layer that holds it; see [`Wrapper::wrap`]. The sessions are those of one
-/// wrapper of the process; to decide when they end, use a [`Wrapper`] of your own.
+/// Returns a command confined to `caps`, and the layer that enforces this; see [`Wrapper::wrap`]. All callers in the
+/// process share one wrapper and its sessions. To decide when sessions end, use your own [`Wrapper`].
 ///
 /// ```
 /// use kennel::{Capabilities, Layer};
@@ -323,7 +328,7 @@ pub async fn wrap_command(
     SHARED.wrap(program, args, cwd, caps).await
 }
 
-/// Runs a command to its end, held to `caps` and `limits`; see [`Wrapper::run`] and [`wrap_command`].
+/// Runs a command to its end, confined to `caps` and `limits`; see [`Wrapper::run`] and [`wrap_command`].
 ///
 /// ```
 /// use kennel::{Capabilities, RunLimits};

@@ -1,5 +1,5 @@
-//! Code and what runs it. The source goes in through a pipe; each interpreter reads all of it before the first line of it
-//! runs, so that nothing of it is left to be read as input.
+//! Runs code with an interpreter. The source goes in through a pipe. Each interpreter reads all of it before it runs
+//! the first line, so the code cannot read its own source as input.
 
 use entelix_core::sandbox::{CodeSpec, CommandOutput, SandboxLanguage};
 
@@ -7,10 +7,10 @@ use crate::adapters::entelix;
 use crate::adapters::entelix::{KennelSandbox, told};
 use crate::report::error::Error;
 
-/// A command that runs what it is given on stdin.
+/// A command that runs the code on its stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interpreter {
-    /// The program that must be there.
+    /// The program that the sandbox must have.
     name: &'static str,
     command: &'static [&'static str],
 }
@@ -19,22 +19,22 @@ const fn interpreter(name: &'static str, command: &'static [&'static str]) -> In
     Interpreter { name, command }
 }
 
-/// `source` reads a pipe to its end first, which `bash -s` does not.
+/// `.` reads the pipe to its end before it runs anything; `bash -s` does not.
 const BASH: Interpreter = interpreter("bash", &["bash", "-c", ". /dev/stdin", "bash"]);
 const PYTHON: Interpreter = interpreter("python3", &["python3", "-"]);
 const NODE: Interpreter = interpreter("node", &["node", "-"]);
-/// From 22.6 to 23.5 types are stripped only on demand.
+/// From 22.6 to 23.5, node strips types only with this flag.
 const NODE_STRIPPING: Interpreter =
     interpreter("node", &["node", "--no-warnings", "--experimental-strip-types", "-"]);
 
-/// What runs TypeScript where node is too old, the best first.
+/// Interpreters for TypeScript if node is too old, best first.
 const OTHERS: [Interpreter; 4] = [
-    // Of what comes on stdin it strips no types. /dev/shm is memory, and of this command alone.
+    // tsx strips no types from code on stdin. /dev/shm is in memory and private to this command.
     interpreter(
         "tsx",
         &["/bin/sh", "-c", "/bin/cat > /dev/shm/code.ts && exec tsx /dev/shm/code.ts < /dev/null"],
     ),
-    // It knows no `-`; its own choice of modules fits no TypeScript of today.
+    // ts-node does not accept `-`, and its default module settings do not fit current TypeScript.
     interpreter(
         "ts-node",
         &["ts-node", "--transpileOnly", "--skipProject", "--compilerOptions", TS_NODE_OPTIONS],
@@ -55,7 +55,7 @@ impl KennelSandbox {
             SandboxLanguage::TypeScript => *self.typescript.get_or_try_init(|| self.for_typescript()).await?,
             other => {
                 return Err(entelix_core::Error::invalid_request(format!(
-                    "{other:?}: no such language here"
+                    "{other:?}: this language is not supported"
                 )));
             }
         };
@@ -72,7 +72,7 @@ impl KennelSandbox {
         }
     }
 
-    /// The first of those that run TypeScript which is there.
+    /// The first interpreter for TypeScript that the sandbox has.
     async fn for_typescript(&self) -> entelix_core::Result<Interpreter> {
         let version = self.answer(NODE.name).await?;
         if let Some(node) = version.as_deref().and_then(stripping) {
@@ -85,12 +85,13 @@ impl KennelSandbox {
         }
         let node = version.map_or("which is not in the sandbox".to_owned(), |is| format!("which is {is}"));
         let reason = format!(
-            "TypeScript needs node 22.6 or later, {node}, or one of tsx, ts-node, deno, bun, which are not"
+            "TypeScript needs node 22.6 or later, {node}, or one of tsx, ts-node, deno, bun; \
+             none of these is in the sandbox"
         );
         Err(entelix_core::Error::invalid_request(reason))
     }
 
-    /// What a program says of its version; `None` where it is not there.
+    /// The output of `program --version`; `None` if the sandbox does not have the program.
     async fn answer(&self, program: &str) -> entelix_core::Result<Option<String>> {
         match self.command(program, None).arg("--version").output().await {
             Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())),
@@ -101,10 +102,10 @@ impl KennelSandbox {
 }
 
 fn unheard_of(language: SandboxLanguage) -> entelix_core::Error {
-    entelix_core::Error::invalid_request(format!("{language:?}: no such language here"))
+    entelix_core::Error::invalid_request(format!("{language:?}: this language is not supported"))
 }
 
-/// How a node of that version is told to strip types, if it can.
+/// The node command that strips types in this version of node, if it can.
 fn stripping(version: &str) -> Option<Interpreter> {
     let mut numbers =
         version.trim_start_matches('v').split('.').map_while(|number| number.parse::<u32>().ok());

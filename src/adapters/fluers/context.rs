@@ -1,4 +1,4 @@
-//! One context: a session that listens, and what the harness is told to start for a command of it.
+//! One context: a session that serves clients, and the command line that the harness starts for a command in it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,12 +18,12 @@ use crate::sys::inode::Identity;
 pub(crate) struct Context {
     profile: SandboxProfile,
     egress: Vec<String>,
-    /// As the harness names it.
+    /// The path that the harness uses.
     workspace: PathBuf,
-    /// Device and inode of it.
+    /// The device and inode of the workspace.
     directory: Option<Identity>,
     wanted: OnUnavailable,
-    /// The client and the socket.
+    /// The paths of the client and of the socket.
     words: [String; 2],
     variables: BTreeMap<String, String>,
     session: Session,
@@ -32,7 +32,7 @@ pub(crate) struct Context {
     _place: Arc<ContextPlace>,
 }
 
-/// Without the variables: they may be secrets.
+/// Leaves out the variables: they may be secret.
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Context")
@@ -44,7 +44,7 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// Has the session listen in `place`.
+    /// Makes the session serve clients through a socket in `place`.
     pub(crate) fn listen(
         session: Session,
         asked: &ExecSandboxContext,
@@ -56,7 +56,7 @@ impl Context {
             .map(str::to_owned);
         text("workspace", &session.compiled().directory)?;
         let variables = session.compiled().environment.0.iter();
-        // The session has those too that are not text.
+        // The harness takes only UTF-8. The session itself keeps the other variables too.
         let variables = variables
             .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.to_str()?.to_owned())))
             .collect();
@@ -74,23 +74,23 @@ impl Context {
         })
     }
 
-    /// Whether it was prepared for contexts like that one, of the same workspace.
+    /// Whether it has the same profile and egress list. The workspace is already the same.
     pub(crate) fn is_for(&self, asked: &ExecSandboxContext) -> bool {
         self.profile == asked.profile && self.egress == asked.egress
     }
 
-    /// Whether it has all that one has which is prepared now.
+    /// Whether it gives everything that a context prepared now would give.
     pub(crate) fn serves(&self, wanted: OnUnavailable) -> bool {
         let is_as_strict = self.wanted == OnUnavailable::Refuse || wanted == OnUnavailable::Degrade;
         is_as_strict && !self.session.has_ended() && self.directory == identity(&self.workspace)
     }
 
-    /// What to start for a command.
+    /// The command line and environment to start for a command.
     pub(crate) fn wrap(&self, argv: &[String], cwd: Option<&Path>) -> Result<WrappedCommand, FluersError> {
         let directory = &self.session.compiled().directory;
         let cwd = match cwd {
             None => directory.clone(),
-            // The harness's name of the workspace may be another than the one it has inside.
+            // The sandbox may show the workspace under another path than the one the harness uses.
             Some(cwd) => directory.join(cwd.strip_prefix(&self.workspace).unwrap_or(cwd)),
         };
         let refused = |reason| Err(FluersError::Cwd { path: cwd.clone(), reason });
@@ -106,12 +106,12 @@ impl Context {
         Ok(WrappedCommand { argv, env: self.variables.clone() })
     }
 
-    /// Kills everything of it.
+    /// Kills everything that runs in it.
     pub(crate) fn end(&self) {
         self.session.live().end();
     }
 
-    /// Ends it, and waits until it is gone.
+    /// Ends it, and waits until nothing of it is left.
     pub(crate) async fn gone(&self) {
         self.session.shutdown().await;
     }
@@ -119,7 +119,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // Tasks that serve clients have handles of the session, and may be slow to go.
+        // Tasks that serve clients hold handles of the session and may end late, so end the session here.
         self.end();
     }
 }

@@ -1,5 +1,4 @@
-//! Why a context cannot be prepared or a command not be wrapped, and how the harness is told: as words, for it has no
-//! other form.
+//! The errors of the adapter, and the directory for its sockets. The harness takes errors as text only.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -29,7 +28,7 @@ pub(crate) enum FluersError {
     Policy { reason: String, remedy: Option<String> },
     #[error("no directory for sockets: {}", crate::report::failure::words(.0))]
     ContextPlace(#[from] std::io::Error),
-    #[error("the command is empty")]
+    #[error("the command line is empty")]
     NoCommand,
     #[error(
         "workspace {} with profile {profile:?} and this egress list: {}",
@@ -37,16 +36,16 @@ pub(crate) enum FluersError {
         if *was_shut_down { "the sandbox was shut down" } else { "not prepared" }
     )]
     NotPrepared { workspace: PathBuf, profile: SandboxProfile, was_shut_down: bool },
-    #[error("the sandbox was shut down meanwhile")]
+    #[error("the sandbox was shut down while it was being prepared")]
     ShutDown,
     #[error("cwd {}: {reason}", path.display())]
     Cwd { path: PathBuf, reason: &'static str },
-    #[error("{what} {}: is not UTF-8, and the harness takes nothing else", path.display())]
+    #[error("{what} {}: is not UTF-8, which the harness requires", path.display())]
     NotText { what: &'static str, path: PathBuf },
 }
 
 impl FluersError {
-    /// For a profile that runs with all or not at all.
+    /// For a profile that must be enforced in full.
     pub(crate) fn not_in_full(probe: &Probe) -> Self {
         let mut missing = probe.negatives().filter(|finding| finding.needed).peekable();
         let remedy = missing.peek().and_then(|finding| finding.remedy.clone());
@@ -70,27 +69,30 @@ fn told(reason: String, remedy: Option<&str>) -> String {
     }
 }
 
-// A directory of our own for sockets and their client, gone when this is dropped. It is locked as long as it is used:
-// one whose lock is free belongs to a process that was killed, and is removed by the next one.
+// A private directory for sockets and their client. Dropping `ContextPlace` removes it. The process holds a lock on it;
+// if the lock is free, the owner was killed, and the next process removes the directory.
 
 const PREFIX: &str = "kennel-fluers-";
 
-/// What is younger may just not be locked yet.
+/// A younger directory may not be locked yet, so do not remove it.
 const YOUNG: Duration = Duration::from_secs(60);
 
-/// Longest path of it, in bytes: that of a socket in it must not be longer than 107.
+/// Longest path of the directory, in bytes. The path of a socket in it must not exceed 107 bytes (`sun_path` in
+/// unix(7)).
 const LONGEST: usize = 80;
 
 #[derive(Debug)]
 pub(crate) struct ContextPlace {
     path: PathBuf,
     sockets: AtomicU64,
-    /// Nothing where there are no locks: then nobody else takes it for one that was left.
+    /// `None` on a file system without locks. Other processes cannot lock the directory there either, so they do not
+    /// remove it.
     _lock: Option<Flock<OwnedFd>>,
 }
 
 impl ContextPlace {
-    /// Makes it where only this user can enter it and programs can be executed, for the client lies in it.
+    /// Creates it where only this user can enter it and programs can be executed, because the client is a program in
+    /// it.
     pub(crate) fn make() -> Result<Self, FluersError> {
         let places = Self::usual().into_iter().chain(["/tmp".into(), env::temp_dir(), "/var/tmp".into()]);
         let mut refused = None;
@@ -103,7 +105,8 @@ impl ContextPlace {
         Err(refused.unwrap_or_else(|| io::Error::from(io::ErrorKind::NotFound).into()))
     }
 
-    /// What every sandbox covers that is granted what is around it, if it is there when that one starts: it is after this.
+    /// The usual runtime directory, created if necessary. A sandbox hides it, even inside a granted directory, if it
+    /// exists when the sandbox starts. So call this before a sandbox starts.
     pub(crate) fn usual() -> Option<PathBuf> {
         let usual = Directory::default_path();
         let made = Directory::make(&usual);
@@ -120,12 +123,12 @@ impl ContextPlace {
         }
         let template = place.join(format!("{PREFIX}XXXXXX"));
         if template.as_os_str().len() > LONGEST {
-            let reason = format!("{}: the path is too long for a socket's", place.display());
+            let reason = format!("{}: the path is too long for a socket", place.display());
             return Err(io::Error::new(io::ErrorKind::InvalidFilename, reason).into());
         }
         let path = mkdtemp(&template).map_err(failed)?;
         let made = Self { _lock: lock(&path), path, sockets: AtomicU64::new(0) };
-        // Whether anybody else could put another one in its place.
+        // Checks that no other user can replace the directory.
         Directory::open(&made.path).map_err(crate::report::error::Error::from)?;
         sweep(place);
         Ok(made)
@@ -135,7 +138,7 @@ impl ContextPlace {
         &self.path
     }
 
-    /// A name that no socket in it has.
+    /// A new name for a socket in it.
     pub(crate) fn next(&self) -> String {
         self.sockets.fetch_add(1, Relaxed).to_string()
     }
@@ -144,19 +147,19 @@ impl ContextPlace {
 impl Drop for ContextPlace {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the directory of sockets stays");
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the directory of sockets");
         }
     }
 }
 
-/// The lock of a directory, if nobody has it.
+/// Locks a directory, unless another process holds the lock.
 fn lock(path: &Path) -> Option<Flock<OwnedFd>> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let opened = open(path, flags, Mode::empty()).ok()?;
     Flock::lock(opened, FlockArg::LockExclusiveNonblock).ok()
 }
 
-/// Removes what processes of this user have left that were killed.
+/// Removes directories that killed processes of this user have left.
 fn sweep(place: &Path) {
     let entries = fs::read_dir(place).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
@@ -166,7 +169,7 @@ fn sweep(place: &Path) {
         });
         if let Some(_lock) = is_left.then(|| lock(&entry.path())).flatten() {
             let removed = fs::remove_dir_all(entry.path());
-            tracing::debug!(path = %entry.path().display(), ?removed, "left by a process that was killed");
+            tracing::debug!(path = %entry.path().display(), ?removed, "removed the directory of a killed process");
         }
     }
 }

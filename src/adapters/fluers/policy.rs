@@ -1,4 +1,4 @@
-//! From what the harness says to a policy. Pure.
+//! Builds a policy from the settings of the harness. Pure.
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile};
 
@@ -6,7 +6,7 @@ use crate::policy::Policy;
 use crate::policy::network::{Network, NetworkMode};
 use crate::policy::profile::{OnUnavailable, Profile};
 
-/// The egress list's word for everything, and that of a policy.
+/// "Everything" in an egress list, and the same as a rule of a policy.
 const EVERYTHING: [&str; 2] = ["*", "*:*"];
 
 fn profile(profile: SandboxProfile) -> Profile {
@@ -31,15 +31,15 @@ pub(crate) fn of_context(base: &Policy, asked: &ExecSandboxContext, wanted: OnUn
     let is_open = policy.effective_network() == NetworkMode::Host;
     let [word, rule] = EVERYTHING;
     let egress = asked.egress.iter().map(|entry| if entry == word { rule } else { entry });
-    // The host's network is everything already, and takes no such rule.
+    // The host's network already allows everything, and a policy with it must not have such a rule.
     policy.network.allow.extend(egress.filter(|entry| !(is_open && *entry == rule)).map(str::to_owned));
     policy
 }
 
-/// The policy to test a host with, before there is a workspace and an egress list.
+/// The policy to test a host with, before the workspace and egress list are known.
 pub(crate) fn to_probe(base: &Policy, asked: SandboxProfile) -> Policy {
     let mut policy = Policy { profile: profile(asked), ..base.clone() };
-    // What the proxy is told makes sense only together with the egress list.
+    // Settings of the proxy are valid only together with the egress list.
     if policy.effective_network() != NetworkMode::Proxy {
         policy.network = Network { mode: base.network.mode, ..Network::default() };
     }
@@ -92,7 +92,7 @@ mod tests {
                     listed.validate().expect("valid");
                     assert_eq!(listed.effective_network(), mode, "{profile:?}");
                 }
-                Option::None => drop(listed.validate().expect_err("a list that nobody enforces")),
+                Option::None => drop(listed.validate().expect_err("the profile cannot enforce a list")),
             }
         }
     }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(policy(SandboxProfile::RepoWrite).network.allow, ["*:*"]);
         assert_eq!(policy(SandboxProfile::FullDev).network.allow, [""; 0]);
         policy(SandboxProfile::FullDev).validate().expect("the host's network");
-        policy(SandboxProfile::NoNetwork).validate().expect_err("everything is not nothing");
+        policy(SandboxProfile::NoNetwork).validate().expect_err("the profile has no network");
     }
 
     #[test]
@@ -122,7 +122,8 @@ mod tests {
     }
 
     proptest! {
-        /// What can be used with an egress list can be tested without one: else a good policy would look like a bad host.
+        /// A policy that is valid with an egress list must be valid for the probe too. Otherwise a valid policy would
+        /// look like an unsuitable host.
         #[test]
         fn a_policy_that_can_be_used_can_be_probed(base in arbitrary::policies(), at in 0usize..5) {
             let profile = PROFILES[at];

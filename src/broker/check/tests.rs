@@ -6,7 +6,7 @@ use super::*;
 use crate::broker::checked::SpawnLimits;
 use crate::report::failure::{Boundary, Class, Details};
 
-/// A home with what manifests here name: `bin/tool`, `work/in`, `work/out`, `secret`, and links.
+/// A home directory with the files that these manifests name: `bin/tool`, `work/in`, `work/out`, `secret`, and links.
 struct Home {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -55,7 +55,7 @@ fn envelope(program: impl AsRef<Path>, argv: &[&str]) -> Envelope {
     }
 }
 
-/// Who refused, and in which words.
+/// The boundary that refused, and its message.
 fn refused(policy: &SpawnPolicy, envelope: &Envelope) -> (Boundary, String) {
     let error = policy.check(envelope).expect_err("refused");
     let failure = error.failure();
@@ -92,7 +92,7 @@ fn programs_are_found_by_name_and_by_where_a_path_leads() {
         assert!(said.ends_with("is not in the manifest"), "{asked}: {said}");
     }
     let two = home.policy("programs = [{ path = '~/bin/tool' }, { path = '/opt/tool' }]");
-    assert!(refused(&two, &envelope("tool", &[])).1.contains("several of that name"));
+    assert!(refused(&two, &envelope("tool", &[])).1.contains("several programs of that name"));
     assert!(two.check(&envelope("~/bin/tool", &[])).is_ok());
     let absent = home.policy("programs = [{ path = '~/bin/absent' }]");
     let failure = absent.check(&envelope("absent", &[])).expect_err("absent").failure();
@@ -189,7 +189,7 @@ fn variables_are_those_that_are_listed() {
         (&[("A", "hidden")], &["A"], "environment variable A: is a credential"),
         (&[("A", "hidden\0")], &[], "environment variable A: contains a NUL byte"),
         (&[], &["GH_TOKEN"], "credential GH_TOKEN: is not in credential_env_keys"),
-        (&[], &["U", "U"], "credential U: is there twice"),
+        (&[], &["U", "U"], "credential U: is listed twice"),
     ] {
         let envelope = with(pairs, keys);
         let (boundary, told) = refused(&policy, &envelope);
@@ -255,7 +255,7 @@ fn what_commands_could_lead_elsewhere_is_refused() {
         policy.check(&envelope("tool", &[])).map(|checked| (checked.reads, checked.writes))
     };
     let paths = |names: &[&str]| names.iter().map(|name| home.at(name)).collect::<Vec<_>>();
-    // A command has put a link in the place of a directory that the manifest names.
+    // A command has replaced a directory of the manifest with a link.
     let error =
         grants("fs_write = ['~/work']\nfs_read = ['~/work/leads']").expect_err("led elsewhere").chain();
     assert!(error.contains("is reached through fs_write"), "{error}");

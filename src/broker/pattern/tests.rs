@@ -66,7 +66,7 @@ fn matching_comes_back_from_what_only_seemed_to_fit() {
     for (arguments, expected) in [
         ("x z 1", Some(&[("c", "1")][..])),
         ("x 1 z 2", Some(&[("a", "1"), ("c", "2")])),
-        // The first group must let go of what the second needs.
+        // The first group must give back the argument that the second needs.
         ("x 1 y z 2", Some(&[("b", "1"), ("c", "2")])),
         ("x 1 2 y z 3", Some(&[("a", "1"), ("b", "2"), ("c", "3")])),
         ("x z z z", Some(&[("a", "z"), ("c", "z")])),
@@ -77,7 +77,7 @@ fn matching_comes_back_from_what_only_seemed_to_fit() {
     ] {
         assert_eq!(groups.matches(&words(arguments), never), expected.map(values), "{arguments}");
     }
-    // Inside an argument: the first literal that fits is not the one that was meant.
+    // Inside one argument: the first literal that fits is not always the right one.
     for (text, argument, a, b) in [
         ("{a}/x", "p/x/x", "p/x", None),
         ("{a}-{b}.git", "a-b.git-c.git", "a", Some("b.git-c")),
@@ -128,7 +128,7 @@ fn what_is_no_pattern_is_told() {
     assert_eq!(pattern("").matches(&[], never), Some(Values::new()), "a program without arguments");
 }
 
-/// A pattern of which any text can be told apart again: no literal occurs in a value.
+/// A pattern with an unambiguous reading: no literal occurs in a value.
 fn patterns() -> impl Strategy<Value = (String, Vec<(String, bool)>)> {
     let shape = prop_oneof![
         Just("%"),
@@ -145,14 +145,14 @@ fn patterns() -> impl Strategy<Value = (String, Vec<(String, bool)>)> {
             if shape.contains('%') {
                 names.push((format!("n{at}"), shape.starts_with('[')));
             }
-            // A literal of its own for each, so that only one way leads back.
+            // Each token gets its own literal, so that only one division exists.
             shape.replace(':', &format!(":{at}:")).replace('%', &format!("{{n{at}}}"))
         });
         (words.collect::<Vec<_>>().join(" "), names)
     })
 }
 
-/// Everything but what patterns are told apart by, and what would be an option.
+/// Values without the separators of the pattern, and without a leading `-`.
 fn value() -> impl Strategy<Value = String> {
     "[a-z .;$*\\\\'\"\\[\\]{}é]{0,12}"
 }

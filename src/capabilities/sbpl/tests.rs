@@ -1,4 +1,4 @@
-//! The text, read back by a parser of S-expressions, and whole where it is short.
+//! Parses the text as S-expressions, and compares short texts as a whole.
 
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStringExt;
@@ -8,10 +8,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Operations and filter → values, in order.
+/// Each rule: its operations, and its filters with values, in order.
 type Rules = Vec<(Vec<String>, Vec<(String, String)>)>;
 
-/// Reads a profile back: every rule must be one that is understood.
+/// Parses a profile. Panics on a rule of unknown form.
 fn rules(text: &str) -> Rules {
     let mut parser = lexpr::Parser::from_str(text);
     let mut all = Vec::new();
@@ -43,7 +43,7 @@ fn allowed(rule: &Value) -> (Vec<String>, Vec<(String, String)>) {
     (operations, filters)
 }
 
-/// What may be written, and what may be read beyond the system.
+/// The writable paths, and the readable paths besides the system.
 fn granted(text: &str) -> (Vec<String>, Vec<String>) {
     let mut found = BTreeMap::from([("w", Vec::new()), ("r", Vec::new())]);
     for (operations, filters) in rules(text) {
@@ -214,7 +214,7 @@ fn a_rule_without_values_is_not_written() {
 }
 
 proptest! {
-    /// Any text at all as a name: exactly the declared paths come out of the parser, and no other rule.
+    /// For any name, the parser finds exactly the declared paths and no other rule.
     #[test]
     fn no_path_breaks_out(
         write in prop::collection::vec("[^\0/]{1,12}", 0..4),
@@ -237,7 +237,7 @@ proptest! {
         prop_assert_eq!(&written[0], "/Users/me/repo");
         prop_assert_eq!(&written[1..], &writes[..]);
         prop_assert_eq!(shown, reads.clone());
-        // The rules are those of a plain declaration, but for the one that is left out where nothing is read.
+        // The rules equal those of a plain declaration, except that there is no read rule if nothing is read.
         let operations = |text: &str| rules(text).into_iter().map(|(names, _)| names).collect::<Vec<_>>();
         let (mine, theirs) = (operations(&text), operations(&plain));
         prop_assert_eq!(mine.len() + usize::from(reads.is_empty()), theirs.len());

@@ -114,7 +114,7 @@ fn an_unknown_operation_is_125_and_nothing_runs() {
         (&["other"][..], "operation other: is not in the manifest"),
         (&["say"], "`word` is missing"),
         (&["say", "--arg", "word=-x"], "`word` begins with `-`"),
-        (&["say", "--arg", "word=a", "--arg", "x=y"], "there is no `x`"),
+        (&["say", "--arg", "word=a", "--arg", "x=y"], "there is no placeholder `x`"),
         (&["say", "--arg", "word=a", "--arg", "word=b"], "`word` is given twice"),
         (&["say", "--arg", "word"], "write NAME=VALUE"),
         (&["say", "--credential", "TOKEN"], "write KEY=FILE"),

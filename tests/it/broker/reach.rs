@@ -93,7 +93,7 @@ fn files_that_fs_write_names_are_refused_too() {
     }
     let policy = home.policy("fs_write = ['~/bin/tool']");
     let error = policy.check(&tool(&[])).unwrap_err();
-    assert!(error.chain().contains("lies in fs_write"), "{error:?}");
+    assert!(error.chain().contains("is in fs_write"), "{error:?}");
     let policy = home.policy("fs_write = ['~/bin/other']");
     write_program(&home.at("bin/other"), "");
     policy.check(&tool(&[])).unwrap();
