@@ -297,7 +297,7 @@ fn a_terminal_without_input_is_refused() {
     command.current_dir(dir.path()).args(["run", "--tty", "--", "touch", "ran"]);
     let output = command.stdin(writing).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
-    assert!(stderr(&output).contains("open for writing only"), "{output:?}");
+    assert!(stderr(&output).contains("open only for writing"), "{output:?}");
     assert!(!dir.path().join("ran").exists());
 }
 

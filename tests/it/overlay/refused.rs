@@ -83,7 +83,7 @@ fn a_session_by_name_cannot_commit() {
         .output()
         .unwrap();
     assert_eq!(kennel.status.code(), Some(125));
-    assert!(stderr(&kennel).contains("could not be committed"), "{}", stderr(&kennel));
+    assert!(stderr(&kennel).contains("cannot commit changes"), "{}", stderr(&kennel));
 }
 
 /// A file system with one directory, owned by root and of mode 700, which a program serves at `sys.argv[1]`. The
