@@ -18,7 +18,7 @@ use crate::overlay::place;
 use crate::overlay::record::{FinalMode, Opened, OtherNames, ParentDirectory};
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::{OverlayTree, ReadableTree, is_closed};
-use crate::protect::never::NewKind;
+use crate::protect::commit_rule::ChangedKind;
 use crate::protect::recheck;
 use crate::report::change::{Change, ChangeKind, Committed, Refusal};
 use crate::sys::dirfd;
@@ -71,7 +71,7 @@ pub(crate) fn commit(
     }
     commit.finish(state);
     let is_watched =
-        |change: &&Change| ledger.never().iter().any(|never| never.lets_pass(&change.path, is_new));
+        |change: &&Change| ledger.never().iter().any(|never| never.is_new_configuration(&change.path, is_new));
     let watched = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(is_watched);
     done.denials = watched
         .map(|change| recheck::denial(&ledger.path().join(&change.path), &crate::protect::place::Done::Kept))
