@@ -6,7 +6,9 @@
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::OnceLock;
 use std::time::Duration;
+use tokio::sync::Notify;
 
 use kennel_helper::control;
 use kennel_helper::control::{request, section};
@@ -277,6 +279,35 @@ impl Running {
         let (index, lacks_inodes) = control::full::read(code)?;
         let tmpfs = self.prepared.compiled.tmpfs_sizes.get(index)?;
         Some(if lacks_inodes { Full::Inodes(tmpfs.inodes) } else { Full::Bytes(tmpfs.size) })
+    }
+}
+
+/// Tells whoever follows the command that it has written more than its cap, from a reader in any task or thread. The first
+/// stream beyond its cap counts.
+#[derive(Debug, Default)]
+pub(crate) struct Flood {
+    cause: OnceLock<Cause>,
+    reported: Notify,
+}
+
+impl Flood {
+    /// Reports that a stream with a cap of `cap` bytes has carried `seen` bytes.
+    pub(crate) fn report(&self, seen: u64, cap: u64) {
+        if self.cause.set(Cause::Flooded { seen, cap }).is_ok() {
+            self.reported.notify_one();
+        }
+    }
+
+    /// What was reported first.
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        self.cause.get().copied()
+    }
+
+    /// Waits for the first report. Only one task may wait.
+    pub(crate) async fn wait(&self) {
+        while self.cause.get().is_none() {
+            self.reported.notified().await;
+        }
     }
 }
 

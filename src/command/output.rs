@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
 use crate::audit::trail::DenialLog;
+use crate::command::ending::Flood;
 use crate::command::explain::Judge;
-use crate::command::stdio::Flood;
 use crate::report::denial::Denial;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;

@@ -15,10 +15,10 @@ use tokio::time::{Instant as Deadline, sleep_until};
 
 use crate::audit::trail::Exec;
 use crate::command::ending::Cause;
+use crate::command::ending::Flood;
 use crate::command::explain::Judge;
 use crate::command::explain::refused::Refusals;
 use crate::command::source::{Membership, ReadyWorker};
-use crate::command::stdio::Flood;
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::OnceLock;
 use std::task::{Context, Poll};
 
 use nix::errno::Errno;
@@ -12,9 +11,7 @@ use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::stat::fstat;
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
-use tokio::sync::Notify;
 
-use crate::command::ending::Cause;
 use crate::sys::inode::{FileKind, kind};
 
 /// What a standard stream of a command is connected to.
@@ -127,35 +124,6 @@ impl AsyncWrite for ChildStdin {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
-    }
-}
-
-/// Tells whoever follows the command that it has written more than its cap, from a reader in any task or thread. The first
-/// stream beyond its cap counts.
-#[derive(Debug, Default)]
-pub(crate) struct Flood {
-    cause: OnceLock<Cause>,
-    reported: Notify,
-}
-
-impl Flood {
-    /// Reports that a stream with a cap of `cap` bytes has carried `seen` bytes.
-    pub(crate) fn report(&self, seen: u64, cap: u64) {
-        if self.cause.set(Cause::Flooded { seen, cap }).is_ok() {
-            self.reported.notify_one();
-        }
-    }
-
-    /// What was reported first.
-    pub(crate) fn cause(&self) -> Option<Cause> {
-        self.cause.get().copied()
-    }
-
-    /// Waits for the first report. Only one task may wait.
-    pub(crate) async fn wait(&self) {
-        while self.cause.get().is_none() {
-            self.reported.notified().await;
-        }
     }
 }
 

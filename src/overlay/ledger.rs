@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard};
@@ -309,6 +310,9 @@ pub(crate) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
         set => set.and_then(|()| directory.remove_xattr(PROBE)),
     }
 }
+
+/// The ledger of a session, also held by a running commit.
+pub(crate) type SharedLedger = Arc<Ledger>;
 
 #[cfg(test)]
 mod tests {

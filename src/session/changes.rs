@@ -5,16 +5,14 @@
 //! removes a file, it moves the file aside and looks at it once more (`overlay::place`).
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use crate::overlay::ledger::Ledger;
 use crate::overlay::tree::ReadableTree;
 use crate::overlay::{apply, clock, scan};
 use crate::report::change::{Change, Committed};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::Session;
-use crate::session::files::blocking;
+use crate::sys::blocking;
 use crate::sys::dirfd;
 
 /// # Changes of an overlay
@@ -138,9 +136,6 @@ impl scan::ChangedEntry {
         Change { path: self.path.clone(), kind: self.kind, file: self.file }
     }
 }
-
-/// The ledger of a session, also held by a running commit.
-pub(crate) type SharedLedger = Arc<Ledger>;
 
 #[cfg(test)]
 mod tests {

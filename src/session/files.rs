@@ -8,6 +8,9 @@ pub(crate) mod calls;
 pub(crate) mod replace;
 pub(crate) mod stream;
 
+use crate::session::files::calls::NEW_FILE;
+use crate::session::files::stream::failed;
+use crate::sys::blocking;
 use std::io;
 use std::path::Path;
 
@@ -25,9 +28,6 @@ const MOST_READ: u64 = 64 << 20;
 
 /// The buffer of a copy, in bytes.
 const CHUNK: usize = 1 << 20;
-
-/// The mode of new files; the umask of this program applies.
-const NEW_FILE: u32 = 0o666;
 
 /// # Files of a session
 ///
@@ -190,16 +190,6 @@ impl Session {
     }
 }
 
-/// Runs `act` on a blocking thread.
-pub(crate) async fn blocking<T: Send + 'static>(
-    act: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    match tokio::task::spawn_blocking(act).await {
-        Ok(done) => done,
-        Err(error) => Err(io::Error::other(error)),
-    }
-}
-
 /// Copies through a buffer.
 async fn copy(
     from: impl AsyncRead + Unpin,
@@ -208,18 +198,4 @@ async fn copy(
     let copied = tokio::io::copy_buf(&mut BufReader::with_capacity(CHUNK, from), to).await?;
     to.flush().await?;
     Ok(copied)
-}
-
-fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
-    let remedy = match source.raw_os_error() {
-        Some(libc::EROFS) => Some(
-            "change only what the policy grants writable, and no protected path; /tmp and HOME need tmp = \"session\"",
-        ),
-        Some(libc::EOPNOTSUPP) => Some("only regular files and directories work here: run a command instead"),
-        Some(libc::EBUSY) => Some("it is a mount point: its own grant, or a parent of a protected path"),
-        Some(libc::EFBIG) if what == "read" => Some("read it in pieces"),
-        Some(libc::EFBIG) => Some("raise the file size limit of the program (ulimit -f)"),
-        _ => None,
-    };
-    Error::File { what, path: path.to_owned(), source, remedy: remedy.map(str::to_owned) }
 }

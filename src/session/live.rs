@@ -17,14 +17,14 @@ use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
 use crate::network::serving::{BoxFuture, Serving, Witness};
+use crate::overlay::ledger::SharedLedger;
 use crate::plan::Section;
 use crate::protect::recheck;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
-use crate::session::changes::SharedLedger;
 use crate::session::mount_state::{SessionMounts, Settling};
-use crate::session::stats::{CountedCommand, Counts, Stats};
+use crate::session::stats::{Counts, Stats};
 use crate::session::view_fd::ViewFd;
 use crate::session::worker::Worker;
 use crate::sys::locked;
@@ -325,6 +325,49 @@ impl WorkerSource for Live {
         let guard = CountedCommand::new(Arc::clone(&self));
         self.refill();
         Some(Box::new(guard))
+    }
+}
+
+/// Counts a command as running in its session for as long as it exists.
+#[derive(Debug)]
+pub(crate) struct CountedCommand {
+    live: Arc<Live>,
+}
+
+impl CountedCommand {
+    pub(crate) fn new(live: Arc<Live>) -> Self {
+        live.counts().running.fetch_add(1, Relaxed);
+        Self { live }
+    }
+}
+
+impl Membership for CountedCommand {
+    fn enforcement(&self) -> Enforcement {
+        self.live.enforcement()
+    }
+
+    fn refilled(&self, took_us: u64) {
+        self.live.counts().refilled(took_us);
+    }
+
+    fn keep(&self, inside: Inside) {
+        self.live.keep(inside);
+    }
+
+    fn witness(&self) -> Option<Witness> {
+        self.live.witness()
+    }
+
+    fn session_has_ended(&self) -> bool {
+        self.live.has_ended()
+    }
+}
+
+impl Drop for CountedCommand {
+    fn drop(&mut self) {
+        let counts = self.live.counts();
+        counts.running.fetch_sub(1, Relaxed);
+        counts.served.fetch_add(1, Relaxed);
     }
 }
 

@@ -1,15 +1,8 @@
 //! The numbers of a session, and the guard that counts a command.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
-
-use crate::command::source::Membership;
-use crate::launch::inside::Inside;
-use crate::network::serving::Witness;
-use crate::report::enforcement::Enforcement;
-use crate::session::live::Live;
 
 /// The numbers of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +20,8 @@ pub struct Stats {
 
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    running: AtomicUsize,
-    served: AtomicU64,
+    pub(crate) running: AtomicUsize,
+    pub(crate) served: AtomicU64,
     refills: AtomicU64,
     refill_us: AtomicU64,
 }
@@ -47,48 +40,5 @@ impl Counts {
             served: self.served.load(Relaxed),
             refill: Duration::from_micros(self.refill_us.load(Relaxed) / refills),
         }
-    }
-}
-
-/// Counts a command as running in its session for as long as it exists.
-#[derive(Debug)]
-pub(crate) struct CountedCommand {
-    live: Arc<Live>,
-}
-
-impl CountedCommand {
-    pub(crate) fn new(live: Arc<Live>) -> Self {
-        live.counts().running.fetch_add(1, Relaxed);
-        Self { live }
-    }
-}
-
-impl Membership for CountedCommand {
-    fn enforcement(&self) -> Enforcement {
-        self.live.enforcement()
-    }
-
-    fn refilled(&self, took_us: u64) {
-        self.live.counts().refilled(took_us);
-    }
-
-    fn keep(&self, inside: Inside) {
-        self.live.keep(inside);
-    }
-
-    fn witness(&self) -> Option<Witness> {
-        self.live.witness()
-    }
-
-    fn session_has_ended(&self) -> bool {
-        self.live.has_ended()
-    }
-}
-
-impl Drop for CountedCommand {
-    fn drop(&mut self) {
-        let counts = self.live.counts();
-        counts.running.fetch_sub(1, Relaxed);
-        counts.served.fetch_add(1, Relaxed);
     }
 }

@@ -309,3 +309,13 @@ pub(crate) fn random() -> nix::Result<u64> {
 pub(crate) fn locked<T: ?Sized>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Runs `act` on a blocking thread.
+pub(crate) async fn blocking<T: Send + 'static>(
+    act: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    match tokio::task::spawn_blocking(act).await {
+        Ok(done) => done,
+        Err(error) => Err(io::Error::other(error)),
+    }
+}

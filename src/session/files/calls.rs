@@ -17,11 +17,11 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::protect::forbid::Creation;
-use crate::session::files::blocking;
 use crate::session::files::replace::{Replacement, refuse_watched, undo_if_watched};
 use crate::session::files::stream::{FileEntry, FileInfo, FileReader, HostWriter};
 use crate::session::view_fd::FileCall;
 use crate::sys;
+use crate::sys::blocking;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::sys::inode::{is_regular, kind, regular, stores};
 use crate::sys::{dirfd, entries, without_sigxfsz};
@@ -43,7 +43,7 @@ pub(crate) fn read(call: &FileCall, path: &Path, most: u64) -> io::Result<Vec<u8
 }
 
 pub(crate) fn write(call: FileCall, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let (replacement, mut file) = Replacement::begin(call, path, crate::session::files::NEW_FILE)?;
+    let (replacement, mut file) = Replacement::begin(call, path, NEW_FILE)?;
     without_sigxfsz(|| file.write_all(bytes))?;
     replacement.commit(&file)
 }
@@ -189,3 +189,6 @@ impl FilePlace {
         Err(if is_read_only { Errno::EROFS } else { Errno::EBUSY }.into())
     }
 }
+
+/// The mode of new files; the umask of this program applies.
+pub(crate) const NEW_FILE: u32 = 0o666;

@@ -17,7 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::report::error::Error;
 use crate::session::files::replace::{Replacement, TemporaryFile};
-use crate::session::files::{blocking, failed};
+use crate::sys::blocking;
+
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
 
@@ -240,6 +241,20 @@ impl FileEntry {
     pub fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
     }
+}
+
+pub(crate) fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
+    let remedy = match source.raw_os_error() {
+        Some(libc::EROFS) => Some(
+            "change only what the policy grants writable, and no protected path; /tmp and HOME need tmp = \"session\"",
+        ),
+        Some(libc::EOPNOTSUPP) => Some("only regular files and directories work here: run a command instead"),
+        Some(libc::EBUSY) => Some("it is a mount point: its own grant, or a parent of a protected path"),
+        Some(libc::EFBIG) if what == "read" => Some("read it in pieces"),
+        Some(libc::EFBIG) => Some("raise the file size limit of the program (ulimit -f)"),
+        _ => None,
+    };
+    Error::File { what, path: path.to_owned(), source, remedy: remedy.map(str::to_owned) }
 }
 
 #[cfg(test)]
