@@ -96,9 +96,9 @@ impl SbplError {
     }
 }
 
-/// Builds the Seatbelt text for `caps` and a command in `cwd`, for `sandbox-exec -p`. The text begins with `(version 1)
-/// (deny default)` and grants what is declared. It grants the same as a layer on Linux, as far as Seatbelt can express
-/// it. It gives the command no private `/tmp`.
+/// Builds the Seatbelt text for `caps` and a command in `cwd`, for `sandbox-exec -p`. The text begins with
+/// `(version 1) (deny default)` and grants what is declared. It grants the same as a layer on Linux, as far as Seatbelt
+/// can express it. It gives the command no private `/tmp`.
 ///
 /// `cwd` and the declared paths should be canonical, because Seatbelt compares the real path of a file. The text treats
 /// `/tmp`, `/var` and `/etc` as links into `/private`. `~/` means `HOME`. The text does not restrict the environment.

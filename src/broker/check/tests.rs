@@ -232,7 +232,7 @@ fn directories_are_compared_by_whole_components_where_they_lead() {
         assert!(boundary == Boundary::Manifest && said.starts_with("working directory"), "{asked}: {said}");
         assert!(
             said.contains("is a directory in neither fs_read nor fs_write"),
-            "nothing else is told: {said}"
+            "the message names no other path: {said}"
         );
     }
     assert_eq!(policy.check(&envelope("tool", &[])).expect("none").cwd(), None);
