@@ -424,3 +424,31 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod flood_tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_report_counts_and_wakes_the_waiter() {
+        let flood = Arc::new(Flood::default());
+        let waiting = tokio::spawn({
+            let flood = Arc::clone(&flood);
+            async move { flood.wait().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished() && flood.cause().is_none());
+        std::thread::spawn({
+            let flood = Arc::clone(&flood);
+            move || flood.report(11, 10)
+        })
+        .join()
+        .expect("a thread");
+        waiting.await.expect("woken");
+        flood.report(21, 20);
+        flood.wait().await;
+        assert_eq!(flood.cause(), Some(Cause::Flooded { seen: 11, cap: 10 }));
+    }
+}
