@@ -17,7 +17,7 @@ use crate::report::error::Error;
 /// Builds the command. The caller spawns it.
 pub(crate) fn command(wanted: &PlainCommand) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
-    let places = places(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
+    let places = candidates(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
     // If no candidate is executable, take the first that exists: spawning it reports the right error. Otherwise take
     // one that certainly does not exist. A directory of PATH that cannot be entered says nothing about the program.
     let place = places

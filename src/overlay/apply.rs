@@ -70,8 +70,9 @@ pub(crate) fn commit(
         done.add(found, applied);
     }
     commit.finish(state);
-    let is_watched =
-        |change: &&Change| ledger.never().iter().any(|never| never.is_new_configuration(&change.path, is_new));
+    let is_watched = |change: &&Change| {
+        ledger.never().iter().any(|never| never.is_new_configuration(&change.path, is_new))
+    };
     let watched = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(is_watched);
     done.denials = watched
         .map(|change| recheck::denial(&ledger.path().join(&change.path), &crate::protect::place::Done::Kept))
