@@ -8,9 +8,9 @@ use serde::Serialize;
 use crate::audit::chain;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Profile;
+use crate::report::denial::Limit;
 use crate::report::enforcement::{Level, Protection};
 use crate::report::failure::Class;
-use crate::report::limit::Limit;
 use crate::report::outcome::{Ended, Usage};
 
 /// One event.

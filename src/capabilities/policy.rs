@@ -52,43 +52,6 @@ fn suffices(probe: &Probe) -> bool {
 }
 
 #[cfg(test)]
-mod layer_tests {
-    use super::*;
-    use crate::host::Host;
-
-    fn finding(area: Area, name: &'static str, state: Found, needed: bool) -> Finding {
-        Finding { area, name, state, needed, detail: String::new(), remedy: None }
-    }
-
-    fn probe(verdict: Verdict, findings: Vec<Finding>) -> Probe {
-        Probe { verdict, host: Host::detect(), findings }
-    }
-
-    #[test]
-    fn a_wall_that_is_required_decides() {
-        use Found::{Degraded, Missing, Works};
-        for (area, name, state, needed, enough) in [
-            (Area::Protection, "seccomp", Works, true, true),
-            (Area::Protection, "seccomp", Missing, true, false),
-            (Area::Protection, "landlock", Degraded, true, false),
-            (Area::Protection, "landlock_scope", Missing, true, true),
-            (Area::Protection, "keyring", Missing, true, true),
-            (Area::Attempt, "read", Missing, true, false),
-            (Area::Attempt, "read", Missing, false, true),
-            (Area::Host, "cgroup", Missing, true, true),
-        ] {
-            let probe = probe(Verdict::Partial, vec![finding(area, name, state, needed)]);
-            assert_eq!(suffices(&probe), enough, "{name} {state}");
-        }
-    }
-
-    #[test]
-    fn where_no_sandbox_starts_there_is_no_layer() {
-        assert!(!suffices(&probe(Verdict::Unavailable, Vec::new())));
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
@@ -143,5 +106,42 @@ mod tests {
             prop_assert_eq!(policy.require, Default::default());
             prop_assert!(policy.env == Default::default(), "the command brings its environment");
         }
+    }
+}
+
+#[cfg(test)]
+mod layer_tests {
+    use super::*;
+    use crate::host::Host;
+
+    fn finding(area: Area, name: &'static str, state: Found, needed: bool) -> Finding {
+        Finding { area, name, state, needed, detail: String::new(), remedy: None }
+    }
+
+    fn probe(verdict: Verdict, findings: Vec<Finding>) -> Probe {
+        Probe { verdict, host: Host::detect(), findings }
+    }
+
+    #[test]
+    fn a_wall_that_is_required_decides() {
+        use Found::{Degraded, Missing, Works};
+        for (area, name, state, needed, enough) in [
+            (Area::Protection, "seccomp", Works, true, true),
+            (Area::Protection, "seccomp", Missing, true, false),
+            (Area::Protection, "landlock", Degraded, true, false),
+            (Area::Protection, "landlock_scope", Missing, true, true),
+            (Area::Protection, "keyring", Missing, true, true),
+            (Area::Attempt, "read", Missing, true, false),
+            (Area::Attempt, "read", Missing, false, true),
+            (Area::Host, "cgroup", Missing, true, true),
+        ] {
+            let probe = probe(Verdict::Partial, vec![finding(area, name, state, needed)]);
+            assert_eq!(suffices(&probe), enough, "{name} {state}");
+        }
+    }
+
+    #[test]
+    fn where_no_sandbox_starts_there_is_no_layer() {
+        assert!(!suffices(&probe(Verdict::Unavailable, Vec::new())));
     }
 }

@@ -16,10 +16,9 @@ use crate::command::{Command, stdio};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::plan::compile::Compiled;
-use crate::plan::limits::command;
-use crate::plan::limits::command::Tightened;
+use crate::plan::limits::Tightened;
 use crate::plan::request::{RequestBuf, RequestFields};
-use crate::plan::restrict;
+use crate::plan::{limits, restrict};
 use crate::policy::units::Size;
 use crate::report::error::{Error, STREAMS};
 
@@ -92,7 +91,7 @@ impl Command {
 
     /// The limits of the policy, lowered by those of the command.
     fn tightened_limits(&self, compiled: &Compiled) -> Result<Tightened, Error> {
-        let mut limits = command::tightened(
+        let mut limits = limits::tightened(
             &compiled.limits,
             &compiled.groups,
             compiled.descriptors,

@@ -17,8 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::network::gate::{Permit, Route};
-use crate::network::proxy::Proxy;
-use crate::network::record::ConnectionRecord;
+use crate::network::proxy::{ConnectionRecord, Proxy};
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::{Limited, ReadLimit, Stream};
 use crate::policy::destination::{Destination, Host};

@@ -4,13 +4,18 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Edns, Message, MessageType, Metadata, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
+use ipnet::Ipv4Net;
 
 use crate::policy::destination::Name;
+use crate::sys::locked;
 
 /// Seconds. Addresses do not change, but another session may not allow the name.
 const TTL: u32 = 60;
@@ -95,4 +100,177 @@ fn name_of(question: &Query) -> Option<Name> {
         question.name().iter().map(|label| str::from_utf8(label).ok()).collect::<Option<_>>()?;
     let plain = labels.iter().all(|label| label.is_ascii() && !label.contains('.'));
     if plain { Name::parse(&labels.join(".")).ok() } else { None }
+}
+
+// The loopback addresses that stand for names. The DNS stub gives an address to a name, and a connection to
+// the address is a connection to the name. This table checks no rules; its callers do.
+
+/// The range of the addresses. It leaves out 127.0.0.0/16, because programs know 127.0.0.1 and 127.0.0.53.
+pub(crate) const NETWORK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 1, 0, 0), 16);
+
+/// Names at most. A command may ask for any number of names below `*.example.com`.
+pub(crate) const MAX_NAMES: usize = 4096;
+
+/// How long a name keeps its address after its last use: longer than programs cache it.
+const MIN_LIFETIME: Duration = Duration::from_secs(120);
+
+/// Addresses used of each /24. Some programs take .0 for the network and .255 for broadcast.
+const PER_BLOCK: usize = 254;
+
+/// Maps names to addresses and back.
+#[derive(Debug, Default)]
+pub(crate) struct LoopbackNames(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// Indexed by slot, which determines the address; with the time of the last use.
+    names: Vec<(Name, Instant)>,
+    slots: HashMap<Name, usize>,
+    /// Where to look next for an expired slot.
+    clock_hand: usize,
+}
+
+impl LoopbackNames {
+    /// The address of a name, allocated if needed. `None` if the table is full.
+    pub(crate) fn address_of(&self, name: &Name) -> Option<Ipv4Addr> {
+        self.address_at(name, Instant::now())
+    }
+
+    fn address_at(&self, name: &Name, now: Instant) -> Option<Ipv4Addr> {
+        let mut table = self.table();
+        let slot = match table.slots.get(name) {
+            Some(&slot) => slot,
+            None => table.free(now)?,
+        };
+        table.put(slot, name, now);
+        address_at(slot)
+    }
+
+    /// The name that an address stands for.
+    pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<Name> {
+        let mut table = self.table();
+        let (name, wanted) = table.names.get_mut(slot_of(address)?)?;
+        *wanted = Instant::now();
+        Some(name.clone())
+    }
+
+    /// Locks the table and ignores poisoning: no code between two changes of it can panic.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        locked(&self.0)
+    }
+}
+
+impl Table {
+    /// A slot for one more name: an unused one, or an expired one.
+    fn free(&mut self, now: Instant) -> Option<usize> {
+        if self.names.len() < MAX_NAMES {
+            return Some(self.names.len());
+        }
+        let at = self.clock_hand;
+        // One slot for each query, so that a flood of queries stays cheap.
+        self.clock_hand = (at + 1) % MAX_NAMES;
+        let (name, wanted) = self.names.get(at)?;
+        if now.saturating_duration_since(*wanted) < MIN_LIFETIME {
+            return None;
+        }
+        self.slots.remove(name);
+        Some(at)
+    }
+
+    fn put(&mut self, slot: usize, name: &Name, now: Instant) {
+        match self.names.get_mut(slot) {
+            Some(entry) => *entry = (name.clone(), now),
+            None => self.names.push((name.clone(), now)),
+        }
+        self.slots.insert(name.clone(), slot);
+    }
+}
+
+fn address_at(slot: usize) -> Option<Ipv4Addr> {
+    let row = u8::try_from(slot / PER_BLOCK).ok()?;
+    let last = u8::try_from(slot % PER_BLOCK + 1).ok()?;
+    let [a, b, ..] = NETWORK.addr().octets();
+    Some(Ipv4Addr::new(a, b, row, last))
+}
+
+fn slot_of(address: Ipv4Addr) -> Option<usize> {
+    let [.., row, last] = address.octets();
+    let column = usize::from(last).checked_sub(1).filter(|&column| column < PER_BLOCK)?;
+    NETWORK.contains(&address).then_some(usize::from(row) * PER_BLOCK + column)
+}
+
+#[cfg(test)]
+mod loopback_names_tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::parse(text).expect(text)
+    }
+
+    #[test]
+    fn a_name_keeps_its_address_and_the_address_leads_back() {
+        let names = LoopbackNames::default();
+        let first = names.address_of(&name("crates.io")).expect("the first");
+        let second = names.address_of(&name("static.crates.io")).expect("the second");
+        assert_eq!([first, second], [Ipv4Addr::new(127, 1, 0, 1), Ipv4Addr::new(127, 1, 0, 2)]);
+        assert_eq!(names.address_of(&name("CRATES.io.")), Some(first));
+        assert_eq!(names.name_of(second), Some(name("static.crates.io")));
+        for nobody in [[127, 1, 0, 3], [127, 1, 0, 0], [127, 1, 0, 255], [127, 0, 0, 1], [127, 2, 0, 1]] {
+            assert_eq!(names.name_of(nobody.into()), None, "{nobody:?}");
+        }
+    }
+
+    #[test]
+    fn no_more_names_than_there_may_be() {
+        let names = LoopbackNames::default();
+        let addresses: HashSet<Ipv4Addr> = (0..MAX_NAMES)
+            .map(|n| names.address_of(&name(&format!("n{n}.example"))).expect("room"))
+            .collect();
+        assert_eq!(addresses.len(), MAX_NAMES);
+        assert!(addresses.iter().all(|address| NETWORK.contains(address)));
+        assert!(addresses.iter().all(|address| !matches!(address.octets(), [.., 0 | 255])));
+        assert_eq!(names.address_of(&name("one-more.example")), None);
+        assert!(names.address_of(&name("n7.example")).is_some(), "who has an address keeps it");
+    }
+
+    #[test]
+    fn a_place_is_given_again_once_nobody_has_wanted_its_name_for_long() {
+        let (names, now) = (LoopbackNames::default(), Instant::now());
+        for n in 0..MAX_NAMES {
+            names.address_at(&name(&format!("n{n}.example")), now).expect("room");
+        }
+        assert_eq!(names.address_at(&name("late.example"), now + MIN_LIFETIME / 2), None);
+        let later = now + MIN_LIFETIME * 2;
+        names.address_at(&name("n1.example"), later).expect("it has one");
+        // The clock clock_hand passes over that slot.
+        let second = (0..3).find_map(|_| names.address_at(&name("late.example"), later));
+        assert_ne!(second, None, "the slot of a name that nobody wants");
+        assert_eq!(second.and_then(|address| names.name_of(address)), Some(name("late.example")));
+        let kept = names.address_at(&name("n1.example"), later);
+        assert_eq!(kept.and_then(|address| names.name_of(address)), Some(name("n1.example")));
+    }
+
+    proptest! {
+        #[test]
+        fn names_and_addresses_are_one_to_one(asked in prop::collection::vec("[a-c]{1,3}", 0..60)) {
+            let names = LoopbackNames::default();
+            let distinct: HashSet<&String> = asked.iter().collect();
+            let mut addresses = HashSet::new();
+            for text in &asked {
+                let address = names.address_of(&name(text)).expect("room");
+                prop_assert_eq!(names.name_of(address), Some(name(text)));
+                addresses.insert(address);
+            }
+            prop_assert_eq!(addresses.len(), distinct.len());
+        }
+
+        #[test]
+        fn an_address_has_one_place(slot in 0..MAX_NAMES) {
+            prop_assert_eq!(address_at(slot).and_then(slot_of), Some(slot));
+        }
+    }
 }

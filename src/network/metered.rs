@@ -14,8 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::network::meter::{Direction, HALF_OPEN, Traffic};
-use crate::network::proxy::Proxy;
-use crate::network::record::ConnectionRecord;
+use crate::network::proxy::{ConnectionRecord, Proxy};
 use crate::network::stream::{ByteObserver, Observed};
 use crate::sys;
 

@@ -7,10 +7,9 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{fs, io};
 
@@ -26,8 +25,7 @@ use crate::plan::overlay::{Merged, OTHERS, UPPER, WORK};
 use crate::protect::commit_rule::CommitRule;
 use crate::protect::recheck;
 use crate::report::overlay_error::OverlayError;
-use crate::sys::dirfd::open_without_links;
-use crate::sys::entries::names;
+use crate::sys::dirfd::{names, open_without_links};
 use crate::sys::inode::{FileKind, Identity, kind};
 use crate::sys::locked;
 
@@ -315,6 +313,20 @@ pub(crate) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
 pub(crate) type SharedLedger = Arc<Ledger>;
 
 #[cfg(test)]
+mod claim_tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_workspace_is_named_and_the_directory_stays_empty() {
+        let upper = tempfile::tempdir().expect("a directory");
+        let workspace = upper.path().join("gone");
+        let error = Claim::take(upper.path(), &workspace).expect_err("there is no workspace");
+        assert_eq!(error.to_string(), format!("look at the workspace {}", workspace.display()));
+        assert_eq!(fs::read_dir(upper.path()).expect("a listing").count(), 0);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use nix::sys::stat::fstat;
 
@@ -338,19 +350,5 @@ mod tests {
         assert!(seen(|now| now.st_size += 1));
         assert!(seen(|now| now.st_mode ^= 0o100));
         assert!(seen(|now| now.st_mtime_nsec += 1));
-    }
-}
-
-#[cfg(test)]
-mod claim_tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_workspace_is_named_and_the_directory_stays_empty() {
-        let upper = tempfile::tempdir().expect("a directory");
-        let workspace = upper.path().join("gone");
-        let error = Claim::take(upper.path(), &workspace).expect_err("there is no workspace");
-        assert_eq!(error.to_string(), format!("look at the workspace {}", workspace.display()));
-        assert_eq!(fs::read_dir(upper.path()).expect("a listing").count(), 0);
     }
 }

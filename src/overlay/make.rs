@@ -14,12 +14,11 @@ use nix::sys::stat::{FileStat, Mode, UtimensatFlags, fchmod, fstat, futimens, ut
 use nix::sys::time::TimeSpec;
 use xattr::FileExt;
 
-use crate::overlay::apply::Commit;
+use crate::overlay::apply::{Commit, Opened};
 use crate::overlay::clock::modified;
 use crate::overlay::compare::{OPAQUE, ordinary};
 use crate::overlay::ledger::LedgerState;
 use crate::overlay::place::TemporaryEntry;
-use crate::overlay::record::Opened;
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::OverlayTree;
 use crate::overlay::{compare, tree};

@@ -6,6 +6,5 @@ pub(crate) mod compare;
 pub(crate) mod ledger;
 pub(crate) mod make;
 pub(crate) mod place;
-pub(crate) mod record;
 pub(crate) mod scan;
 pub(crate) mod tree;

@@ -22,7 +22,7 @@ use crate::overlay::tree::OverlayTree;
 use crate::protect::{recheck, remove};
 use crate::report::change::Refusal;
 use crate::sys::dirfd;
-use crate::sys::entries::{names, rename_without_replacing, under_temporary_name};
+use crate::sys::dirfd::{names, rename_without_replacing, under_temporary_name};
 use crate::sys::inode::{FileKind, Identity, kind};
 
 /// The deepest tree that is removed.

@@ -20,7 +20,7 @@ use crate::overlay::tree::{Closed, OverlayTree, ReadableTree};
 use crate::overlay::{compare, tree};
 use crate::report::change::ChangeKind;
 use crate::sys::dirfd;
-use crate::sys::entries::names;
+use crate::sys::dirfd::names;
 use crate::sys::inode::{FileKind, Identity, kind};
 
 /// The most bytes that the list of changes may take. Commands choose the paths, so the list could grow without limit.

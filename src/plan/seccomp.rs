@@ -5,7 +5,7 @@
 //! Terms, from the text to the kernel:
 //! - **verdict**: the result of one call: allowed, refused with an errno, pretended, or the process is
 //!   killed;
-//! - **rule**: a short decision list over the arguments of a call, ending in a verdict ([`rule`], [`rules`]);
+//! - **rule**: a short decision list over the arguments of a call, ending in a verdict ([`rules`]);
 //! - **decision**: what a system call number leads to, a verdict or a rule ([`table`]);
 //! - **range**: neighbouring numbers with the same decision; ranges cover every `u32`;
 //! - **stretch**: ranges of one decision, with single numbers between them that have another ([`tree`]);
@@ -20,7 +20,6 @@
 //! 384 instructions it took 83 µs; repeating verdicts within reach and testing single numbers apart saved the
 //! others. In a session the zygote installs most of the filter once, and workers inherit it.
 
-pub(crate) mod rule;
 pub(crate) mod rules;
 pub(crate) mod sockets;
 #[rustfmt::skip] // Several names to a line, so that a group stays a paragraph.
@@ -34,7 +33,7 @@ use std::sync::LazyLock;
 
 use libc::sock_filter;
 
-use crate::plan::seccomp::rule::Verdict;
+use crate::plan::seccomp::rules::Verdict;
 use crate::plan::seccomp::table::Part;
 
 /// The filter that every command runs under. Building it on first use takes 10 µs.

@@ -19,9 +19,9 @@ use crate::protect::watch::{Expected, HeldDirectory, Watch};
 use crate::report::denial::Basis;
 use crate::report::escape::harmless;
 use crate::sys;
-use crate::sys::entries::rename_without_replacing;
+use crate::sys::dirfd;
+use crate::sys::dirfd::rename_without_replacing;
 use crate::sys::inode::{FileKind, kind};
-use crate::sys::{dirfd, entries};
 
 /// How many new names are tried, of each form. All but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -104,12 +104,12 @@ impl ProtectedPlace {
     /// Whether all entries of a directory are `allowed`. False if it cannot be listed or has too many.
     fn contains_only(&self, allowed: impl Fn(&OsStr) -> bool) -> bool {
         let directory = remove::open_directory(self.parent.as_fd(), &self.name);
-        let Ok(mut listing) = directory.and_then(|directory| entries::listing(&directory)) else {
+        let Ok(mut listing) = directory.and_then(|directory| dirfd::listing(&directory)) else {
             return false;
         };
         listing.iter().enumerate().all(|(count, found)| {
             count < MOST_ENTRIES
-                && found.is_ok_and(|found| entries::name(&found).is_none_or(|name| allowed(&name)))
+                && found.is_ok_and(|found| dirfd::name(&found).is_none_or(|name| allowed(&name)))
         })
     }
 
@@ -216,7 +216,7 @@ impl ProtectedPlace {
     fn clear_and_close(&self, error: Errno) -> io::Result<String> {
         let directory = remove::open_directory(self.parent.as_fd(), &self.name).map_err(|_| error)?;
         let directory = Arc::new(directory);
-        for name in entries::some(&directory, ROOM)? {
+        for name in dirfd::some(&directory, ROOM)? {
             let entry = Self { parent: Arc::clone(&directory), name };
             let Ok(Some(stat)) = entry.stat() else { continue };
             if entry.remove_without_data(&stat).is_none() && entry.move_aside().is_err() {

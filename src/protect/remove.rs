@@ -11,8 +11,8 @@ use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, renameat2};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::sys::entries::{names, temporary_name};
-use crate::sys::{dirfd, entries};
+use crate::sys::dirfd;
+use crate::sys::dirfd::{names, temporary_name};
 
 /// Deeper directories are moved up first, because each level keeps a descriptor and a stack frame.
 const DEEPEST: u32 = 200;
@@ -93,7 +93,7 @@ impl Removal<'_> {
     ) -> io::Result<()> {
         let directory = open_directory(parent, name)?;
         for _ in 0..MOST_BATCHES {
-            let batch = entries::some(&directory, BATCH)?;
+            let batch = dirfd::some(&directory, BATCH)?;
             let is_last = batch.is_empty();
             for name in batch {
                 self.entry(directory.as_fd(), &name, way, depth + 1)?;

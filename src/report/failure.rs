@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::report::denial::Limit;
 use crate::report::escape::harmless;
-use crate::report::limit::Limit;
 
 /// Exit statuses that Kennel itself uses, as env(1) and timeout(1) do.
 pub(crate) mod exit {

@@ -7,14 +7,12 @@ pub(crate) mod enforcement;
 pub(crate) mod error;
 pub(crate) mod escape;
 pub(crate) mod failure;
-pub(crate) mod limit;
 pub(crate) mod listen_error;
 pub(crate) mod outcome;
 pub(crate) mod overlay_error;
 pub(crate) mod policy_error;
 pub(crate) mod shortage;
 pub(crate) mod spawn_error;
-
 pub(crate) mod words;
 
 use std::os::unix::process::ExitStatusExt;
@@ -22,11 +20,10 @@ use std::os::unix::process::ExitStatusExt;
 use serde::Serialize;
 
 use crate::report::change::{Change, Refused};
-use crate::report::denial::Denial;
+use crate::report::denial::{Denial, Limit};
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::failure::Failure;
-use crate::report::limit::Limit;
 use crate::report::outcome::{Ended, Outcome, Usage};
 
 /// The object that `kennel run --json` and `kennel exec --json` write.

@@ -21,7 +21,7 @@ use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::serve::ClientEnvironment;
 use crate::serve::connection::{Connection, turn_away, turn_away_for_shortage};
-use crate::serve::install::install;
+use crate::serve::directory::install;
 use crate::serve::place::SocketPlace;
 use crate::serve::serving::{LINGER, NextStep, serve};
 use crate::session::Session;

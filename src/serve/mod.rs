@@ -6,7 +6,6 @@ pub(crate) mod call;
 pub(crate) mod client;
 pub(crate) mod connection;
 pub(crate) mod directory;
-pub(crate) mod install;
 pub(crate) mod place;
 pub(crate) mod serving;
 
@@ -98,7 +97,7 @@ impl Session {
         check_socket_directory(&self.compiled().view, directory.path())?;
         let place = Arc::new(SocketPlace::take(directory, name)?);
         let listener = place.open()?.ok_or(Error::SessionEnded)?;
-        let client = install::install(place.directory())?;
+        let client = directory::install(place.directory())?;
         let allowed = AllowedPeer::ours().map_err(Error::io("look up this process's user namespace"))?;
         let (stopper, stopped) = watch::channel(false);
         let spare = listener.get_ref().try_clone().map_err(Error::io("open a spare descriptor"))?;

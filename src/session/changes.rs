@@ -12,8 +12,7 @@ use crate::report::change::{Change, Committed};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::Session;
-use crate::sys::blocking;
-use crate::sys::dirfd;
+use crate::sys::{blocking, dirfd};
 
 /// # Changes of an overlay
 ///

@@ -8,9 +8,6 @@ pub(crate) mod calls;
 pub(crate) mod replace;
 pub(crate) mod stream;
 
-use crate::session::files::calls::NEW_FILE;
-use crate::session::files::stream::failed;
-use crate::sys::blocking;
 use std::io;
 use std::path::Path;
 
@@ -19,9 +16,10 @@ use tokio::io::{AsyncRead, AsyncWriteExt, BufReader};
 
 use crate::report::error::Error;
 use crate::session::Session;
-use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
+use crate::session::files::calls::NEW_FILE;
+use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter, failed};
 use crate::session::view_fd::FileCall;
-use crate::sys::dirfd;
+use crate::sys::{blocking, dirfd};
 
 /// The largest file that [`Session::read`] reads into memory, in bytes.
 const MOST_READ: u64 = 64 << 20;

@@ -11,8 +11,7 @@ use nix::errno::Errno;
 
 use crate::command::source::ReadyWorker;
 use crate::launch::cgroup::Groups;
-use crate::launch::control::Arrival;
-use crate::launch::control::socket_pair;
+use crate::launch::control::{Arrival, socket_pair};
 use crate::launch::inside::{CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::plan::Section;

@@ -4,7 +4,6 @@
 
 pub(crate) mod birth;
 pub(crate) mod dirfd;
-pub(crate) mod entries;
 pub(crate) mod inode;
 pub(crate) mod lexical;
 pub(crate) mod packet;

@@ -10,8 +10,7 @@ use std::{fs, io, mem};
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::protect::git::{LISTS, OBEYED};
-use crate::protect::git::{is_repository, none_if_missing, read_small};
+use crate::protect::git::{LISTS, OBEYED, is_repository, none_if_missing, read_small};
 use crate::report::failure;
 use crate::report::failure::shown;
 use crate::view::path_walk::WalkAim;

@@ -6,8 +6,6 @@
 #[cfg(test)]
 mod tests;
 
-use crate::protect::git::LISTS;
-use crate::protect::git::OBEYED;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::protect::git::modules::{PARTS, WalkBudget, WalkError, obeyed_in};
-use crate::protect::git::{MOST_READ, is_repository, none_if_missing, read_followed};
+use crate::protect::git::{LISTS, MOST_READ, OBEYED, is_repository, none_if_missing, read_followed};
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::view::path_walk::{Bases, NAME_MAX, UnresolvedPath, WalkAim};

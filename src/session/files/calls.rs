@@ -21,10 +21,9 @@ use crate::session::files::replace::{Replacement, refuse_watched, undo_if_watche
 use crate::session::files::stream::{FileEntry, FileInfo, FileReader, HostWriter};
 use crate::session::view_fd::FileCall;
 use crate::sys;
-use crate::sys::blocking;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::sys::inode::{is_regular, kind, regular, stores};
-use crate::sys::{dirfd, entries, without_sigxfsz};
+use crate::sys::{blocking, dirfd, without_sigxfsz};
 
 /// The most names of a listing.
 const MOST_NAMES: usize = 100_000;
@@ -63,11 +62,11 @@ pub(crate) fn list(call: &FileCall, path: &Path) -> io::Result<Vec<FileEntry>> {
     Ok(entries)
 }
 
-/// The names of a directory, up to [`MOST_NAMES`]. The names of [`entries`] have a limit in bytes instead.
+/// The names of a directory, up to [`MOST_NAMES`]. The names of `names` have a limit in bytes instead.
 fn names(directory: OwnedFd) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for found in Dir::from_fd(directory)?.iter() {
-        let Some(name) = entries::name(&found?) else { continue };
+        let Some(name) = dirfd::name(&found?) else { continue };
         if names.len() == MOST_NAMES {
             return Err(Errno::E2BIG.into());
         }

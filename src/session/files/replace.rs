@@ -17,7 +17,7 @@ use crate::protect::{forbid, recheck};
 use crate::session::files::calls::FilePlace;
 use crate::session::view_fd::FileCall;
 use crate::sys::dirfd;
-use crate::sys::entries::under_temporary_name;
+use crate::sys::dirfd::under_temporary_name;
 use crate::sys::inode::{FileKind, Identity, is_regular, kind};
 
 /// The mode bits that a written file can have: no set-user-id, set-group-id or sticky bit.

@@ -17,10 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::report::error::Error;
 use crate::session::files::replace::{Replacement, TemporaryFile};
-use crate::sys::blocking;
-
-use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
+use crate::sys::{blocking, dirfd};
 
 /// A file of a session, open for reading; see [`Session::open_read`](crate::session::Session::open_read). It stays the same file,
 /// even if others replace its path, and you can read it after the session has ended.
