@@ -239,7 +239,7 @@ fn a_wall_that_is_replaced_outside_is_reported() {
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "it may be the user's: {said}");
     assert!(
-        said.contains(".git/config: ") && said.contains("it was replaced or changed while the command ran"),
+        said.contains(".git/config: ") && said.contains("replaced or changed it while the command ran"),
         "{said}"
     );
     assert!(

@@ -57,7 +57,7 @@ fn directories_that_cannot_keep_changes() {
     fs::write(upper.path().join("x"), "x").unwrap();
     let inside = dir.path().join("up");
     for (directory, words) in [
-        (&*inside, "lies in the workspace"),
+        (&*inside, "overlaps the workspace"),
         (dir.path().parent().unwrap(), ""),
         (Path::new("/nowhere/at/all"), "No such file"),
         (&upper.path().join("x"), "not a directory"),
@@ -69,7 +69,7 @@ fn directories_that_cannot_keep_changes() {
     assert_eq!(fs::read(upper.path().join("x")).unwrap(), b"x");
     let granted = upper.path().to_str().unwrap();
     let said = refused(dir.path(), &["--overlay-upper", granted, "--rw", granted]);
-    assert!(said.contains("granted writable"), "{said}");
+    assert!(said.contains("overlaps a writable grant"), "{said}");
     let said = refused(dir.path(), &["--overlay-upper", granted, "--overlay-size", "1M"]);
     assert!(said.contains("one of the two"), "{said}");
 }
