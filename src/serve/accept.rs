@@ -15,7 +15,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
@@ -66,7 +66,7 @@ impl Acceptor {
     pub(crate) async fn run(mut self) {
         let pending = Arc::new(Semaphore::new(MAX_PENDING));
         let mut clients = JoinSet::new();
-        let mut checks = interval(CHECK_INTERVAL);
+        let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let last = {
             let session = self.session.clone();
