@@ -136,6 +136,8 @@ async fn a_directory_that_becomes_protected() {
         let begun = Instant::now();
         let mut counts = (0, 0);
         while !is_over(begun, counts, (5, 5)) {
+            // Kennel moves the whole directory aside if a hook of a session's own write came to be in `.git`.
+            let _ = fs::create_dir(dir.path().join("g/hooks"));
             for path in ["g/hooks/pre-push", ".git/hooks/pre-push"] {
                 match session.write(path, "x").await {
                     Ok(()) => counts.0 += 1,
