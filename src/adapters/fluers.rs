@@ -18,7 +18,8 @@ use crate::adapters::fluers::context::Context;
 use crate::adapters::fluers::place::{ContextPlace, FluersError};
 use crate::policy::Policy;
 use crate::policy::profile::OnUnavailable;
-use crate::probe::{Probe, Verdict};
+use crate::probe::Probe;
+use crate::probe::facts::Verdict;
 use crate::session::Session;
 use crate::sys::inode::Identity;
 

@@ -162,6 +162,40 @@ fn verify_line(before: Verified, line: &[u8]) -> Result<Verified, (u64, &'static
 }
 
 #[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn last_of(bytes: &[u8]) -> io::Result<(String, bool)> {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(bytes).expect("written");
+        read_last_line(&file, bytes.len() as u64).map(|last| (last.hash(), last.is_whole))
+    }
+
+    #[test]
+    fn the_last_line_is_found_at_any_length() {
+        assert_eq!(last_of(b"").expect("read"), (NO_LINE.to_owned(), true));
+        assert_eq!(last_of(b"one\n").expect("read"), (hash(b"one"), true));
+        assert_eq!(last_of(b"one\ntwo").expect("read"), (hash(b"two"), false));
+        assert_eq!(last_of(b"one\n\n").expect("read"), (hash(b""), true));
+        let mut long = b"one\n".to_vec();
+        long.extend([b'x'; 20_000]);
+        assert_eq!(last_of(&long).expect("read"), (hash(&[b'x'; 20_000]), false));
+    }
+
+    #[test]
+    fn a_file_without_lines_is_refused() {
+        last_of(&vec![b'x'; 5 << 20]).expect_err("no line");
+    }
+
+    #[test]
+    fn the_hash_is_the_same_as_from_sha256sum() {
+        assert_eq!(hash(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    }
+}
+
+#[cfg(test)]
 mod verify_tests {
     use super::*;
 
@@ -228,39 +262,5 @@ mod verify_tests {
         let cut = joined(&lines[..2]);
         verify(&cut, None).expect("whole by itself");
         assert_eq!(verify(&cut, Some(&heads[2])).map_err(|broken| broken.0), Err(2));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    fn last_of(bytes: &[u8]) -> io::Result<(String, bool)> {
-        let mut file = tempfile::tempfile().expect("a file");
-        file.write_all(bytes).expect("written");
-        read_last_line(&file, bytes.len() as u64).map(|last| (last.hash(), last.is_whole))
-    }
-
-    #[test]
-    fn the_last_line_is_found_at_any_length() {
-        assert_eq!(last_of(b"").expect("read"), (NO_LINE.to_owned(), true));
-        assert_eq!(last_of(b"one\n").expect("read"), (hash(b"one"), true));
-        assert_eq!(last_of(b"one\ntwo").expect("read"), (hash(b"two"), false));
-        assert_eq!(last_of(b"one\n\n").expect("read"), (hash(b""), true));
-        let mut long = b"one\n".to_vec();
-        long.extend([b'x'; 20_000]);
-        assert_eq!(last_of(&long).expect("read"), (hash(&[b'x'; 20_000]), false));
-    }
-
-    #[test]
-    fn a_file_without_lines_is_refused() {
-        last_of(&vec![b'x'; 5 << 20]).expect_err("no line");
-    }
-
-    #[test]
-    fn the_hash_is_the_same_as_from_sha256sum() {
-        assert_eq!(hash(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     }
 }

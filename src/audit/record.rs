@@ -8,9 +8,8 @@ use serde::Serialize;
 use crate::audit::chain;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Profile;
-use crate::report::denial::Limit;
 use crate::report::enforcement::{Level, Protection};
-use crate::report::failure::Class;
+use crate::report::failure::{Class, Limit};
 use crate::report::outcome::{Ended, Usage};
 
 /// One event.

@@ -203,18 +203,6 @@ impl CredentialResolver for NoCredentials {
 }
 
 #[cfg(test)]
-mod credential_tests {
-    use super::*;
-
-    #[test]
-    fn debug_output_shows_nothing() {
-        let secret = Secret::from("hidden".to_owned());
-        assert_eq!(format!("{secret:?} {:#?}", Some(&secret)), "Secret Some(\n    Secret,\n)");
-        assert_eq!(secret.expose(), b"hidden");
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -245,5 +233,17 @@ mod tests {
         let ceilings = [1 << 30, 300, 64 << 20, 64 << 20];
         assert_eq!(numbers(Effective::of(&all(u64::MAX), &none)), ceilings);
         assert_eq!(numbers(Effective::of(&none, &all(u64::MAX))), ceilings);
+    }
+}
+
+#[cfg(test)]
+mod credential_tests {
+    use super::*;
+
+    #[test]
+    fn debug_output_shows_nothing() {
+        let secret = Secret::from("hidden".to_owned());
+        assert_eq!(format!("{secret:?} {:#?}", Some(&secret)), "Secret Some(\n    Secret,\n)");
+        assert_eq!(secret.expose(), b"hidden");
     }
 }

@@ -4,10 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::broker::SpawnPolicy;
 use crate::policy::path::without_dots;
 use crate::report::error::Error;
-use crate::report::spawn_error::SpawnError;
 use crate::sys::inode::Identity;
 use crate::view::path_walk::deciding_places;
 use crate::view::resolved_path::is_within;
@@ -88,45 +86,6 @@ pub(crate) fn expanded(text: &str, home: &Path) -> io::Result<PathBuf> {
 
 // Files that Kennel or the caller opens for a spawn must be where no program of the manifest can replace them.
 // Otherwise an earlier program could decide what a later spawn reads or writes.
-
-impl SpawnPolicy {
-    /// Refuses a file that programs of the manifest could replace with another file or with a link. Such a file is
-    /// inside `fs_write`, is listed there itself, or is reached through it. Call this before you open a file for a
-    /// spawn with rights that the program does not have, such as a credential file. Messages call the file `what`. The
-    /// file need not exist.
-    ///
-    /// ```
-    /// use kennel::{Manifest, SpawnPolicy};
-    ///
-    /// let manifest = "[capabilities.spawn]\nprograms = []\nfs_write = ['/tmp']";
-    /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?);
-    /// policy.check_outside("credential file", "/etc/token".as_ref())?;
-    /// let error = policy.check_outside("credential file", "/tmp/token".as_ref()).unwrap_err();
-    /// assert!(error.chain().contains("fs_write"));
-    /// # Ok::<(), kennel::SpawnError>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Programs could replace the file, or Kennel may not look at a directory on the way.
-    pub fn check_outside(&self, what: &'static str, path: &Path) -> Result<(), SpawnError> {
-        let absolute = std::path::absolute(path).map_err(Error::io("find the current directory"))?;
-        if !is_written(what, &absolute, &self.writable())? {
-            return Ok(());
-        }
-        let reason = "programs could replace it, because it is in fs_write or is reached through it";
-        let remedy = Some("keep it outside of the manifest's fs_write".to_owned());
-        let (path, source) = (path.to_owned(), io::Error::other(reason));
-        Err(Error::Grant { what, path, source, remedy }.into())
-    }
-
-    /// The paths that programs may write, with links resolved. Keeps a missing path as written, because it may appear
-    /// later.
-    fn writable(&self) -> Vec<PathBuf> {
-        let written = &self.manifest.spawn.fs_write;
-        let named = written.iter().filter_map(|path| expanded(path, &self.home).ok());
-        named.map(|named| named.canonicalize().unwrap_or(named)).collect()
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -18,7 +18,7 @@ use crate::audit::trail::Trail;
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CheckedSpawn, CredentialResolver, Effective};
 use crate::broker::envelope::Envelope;
-use crate::broker::paths::Resolved;
+use crate::broker::paths::{Resolved, expanded, is_written};
 use crate::command::Command;
 use crate::host::Host;
 use crate::host::caller::Caller;
@@ -250,6 +250,45 @@ fn open(path: &Path) -> io::Result<File> {
             Ok(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?.into())
         }
         opened => Ok(opened?.into()),
+    }
+}
+
+impl SpawnPolicy {
+    /// Refuses a file that programs of the manifest could replace with another file or with a link. Such a file is
+    /// inside `fs_write`, is listed there itself, or is reached through it. Call this before you open a file for a
+    /// spawn with rights that the program does not have, such as a credential file. Messages call the file `what`. The
+    /// file need not exist.
+    ///
+    /// ```
+    /// use kennel::{Manifest, SpawnPolicy};
+    ///
+    /// let manifest = "[capabilities.spawn]\nprograms = []\nfs_write = ['/tmp']";
+    /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?);
+    /// policy.check_outside("credential file", "/etc/token".as_ref())?;
+    /// let error = policy.check_outside("credential file", "/tmp/token".as_ref()).unwrap_err();
+    /// assert!(error.chain().contains("fs_write"));
+    /// # Ok::<(), kennel::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Programs could replace the file, or Kennel may not look at a directory on the way.
+    pub fn check_outside(&self, what: &'static str, path: &Path) -> Result<(), SpawnError> {
+        let absolute = std::path::absolute(path).map_err(Error::io("find the current directory"))?;
+        if !is_written(what, &absolute, &self.writable())? {
+            return Ok(());
+        }
+        let reason = "programs could replace it, because it is in fs_write or is reached through it";
+        let remedy = Some("keep it outside of the manifest's fs_write".to_owned());
+        let (path, source) = (path.to_owned(), io::Error::other(reason));
+        Err(Error::Grant { what, path, source, remedy }.into())
+    }
+
+    /// The paths that programs may write, with links resolved. Keeps a missing path as written, because it may appear
+    /// later.
+    fn writable(&self) -> Vec<PathBuf> {
+        let written = &self.manifest.spawn.fs_write;
+        let named = written.iter().filter_map(|path| expanded(path, &self.home).ok());
+        named.map(|named| named.canonicalize().unwrap_or(named)).collect()
     }
 }
 

@@ -78,6 +78,33 @@ impl PlainCommand {
 }
 
 #[cfg(test)]
+mod wanted_tests {
+    use super::*;
+
+    fn wanted(program: &str, arguments: &[&str], cwd: &Path) -> Result<PlainCommand, Error> {
+        PlainCommand::new(OsStr::new(program), arguments, cwd, &Capabilities::default())
+    }
+
+    #[test]
+    fn what_no_process_could_be_is_refused_before_there_is_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (program, arguments) in [("", &[][..]), ("a\0b", &[]), ("true", &["x", "a\0"])] {
+            let error = wanted(program, arguments, dir.path()).err().expect("refused");
+            assert!(matches!(error, Error::Command { .. }), "{error:?}");
+        }
+        assert!(wanted("-x", &["", "-", "--"], dir.path()).is_ok());
+    }
+
+    #[test]
+    fn directory_is_canonical() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/usr", &link).expect("a link");
+        assert_eq!(wanted("true", &[], &link).expect("wanted").cwd.path, Path::new("/usr"));
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::ffi::{OsStr, OsString};
     use std::fs;
@@ -129,32 +156,5 @@ mod tests {
             Path::new(&found).ends_with("bin/sh") && !Path::new(&found).starts_with(dir.path()),
             "{found:?}"
         );
-    }
-}
-
-#[cfg(test)]
-mod wanted_tests {
-    use super::*;
-
-    fn wanted(program: &str, arguments: &[&str], cwd: &Path) -> Result<PlainCommand, Error> {
-        PlainCommand::new(OsStr::new(program), arguments, cwd, &Capabilities::default())
-    }
-
-    #[test]
-    fn what_no_process_could_be_is_refused_before_there_is_one() {
-        let dir = tempfile::tempdir().expect("a directory");
-        for (program, arguments) in [("", &[][..]), ("a\0b", &[]), ("true", &["x", "a\0"])] {
-            let error = wanted(program, arguments, dir.path()).err().expect("refused");
-            assert!(matches!(error, Error::Command { .. }), "{error:?}");
-        }
-        assert!(wanted("-x", &["", "-", "--"], dir.path()).is_ok());
-    }
-
-    #[test]
-    fn directory_is_canonical() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink("/usr", &link).expect("a link");
-        assert_eq!(wanted("true", &[], &link).expect("wanted").cwd.path, Path::new("/usr"));
     }
 }

@@ -7,7 +7,8 @@ use crate::policy::Policy;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Profile, Toolchains};
 use crate::policy::require::{Requirement, Requirements};
-use crate::probe::{Area, Finding, Found, Probe, Verdict};
+use crate::probe::Probe;
+use crate::probe::facts::{Area, Finding, Found, Verdict};
 use crate::report::enforcement::Protection;
 
 /// The policy that grants exactly what `granted` says. Pure.
@@ -49,6 +50,43 @@ fn suffices(probe: &Probe) -> bool {
     };
     probe.verdict != Verdict::Unavailable
         && probe.findings.iter().filter(is_required).all(|finding| finding.state == Found::Works)
+}
+
+#[cfg(test)]
+mod layer_tests {
+    use super::*;
+    use crate::host::Host;
+
+    fn finding(area: Area, name: &'static str, state: Found, needed: bool) -> Finding {
+        Finding { area, name, state, needed, detail: String::new(), remedy: None }
+    }
+
+    fn probe(verdict: Verdict, findings: Vec<Finding>) -> Probe {
+        Probe { verdict, host: Host::detect(), findings }
+    }
+
+    #[test]
+    fn a_wall_that_is_required_decides() {
+        use Found::{Degraded, Missing, Works};
+        for (area, name, state, needed, enough) in [
+            (Area::Protection, "seccomp", Works, true, true),
+            (Area::Protection, "seccomp", Missing, true, false),
+            (Area::Protection, "landlock", Degraded, true, false),
+            (Area::Protection, "landlock_scope", Missing, true, true),
+            (Area::Protection, "keyring", Missing, true, true),
+            (Area::Attempt, "read", Missing, true, false),
+            (Area::Attempt, "read", Missing, false, true),
+            (Area::Host, "cgroup", Missing, true, true),
+        ] {
+            let probe = probe(Verdict::Partial, vec![finding(area, name, state, needed)]);
+            assert_eq!(suffices(&probe), enough, "{name} {state}");
+        }
+    }
+
+    #[test]
+    fn where_no_sandbox_starts_there_is_no_layer() {
+        assert!(!suffices(&probe(Verdict::Unavailable, Vec::new())));
+    }
 }
 
 #[cfg(test)]
@@ -106,42 +144,5 @@ mod tests {
             prop_assert_eq!(policy.require, Default::default());
             prop_assert!(policy.env == Default::default(), "the command brings its environment");
         }
-    }
-}
-
-#[cfg(test)]
-mod layer_tests {
-    use super::*;
-    use crate::host::Host;
-
-    fn finding(area: Area, name: &'static str, state: Found, needed: bool) -> Finding {
-        Finding { area, name, state, needed, detail: String::new(), remedy: None }
-    }
-
-    fn probe(verdict: Verdict, findings: Vec<Finding>) -> Probe {
-        Probe { verdict, host: Host::detect(), findings }
-    }
-
-    #[test]
-    fn a_wall_that_is_required_decides() {
-        use Found::{Degraded, Missing, Works};
-        for (area, name, state, needed, enough) in [
-            (Area::Protection, "seccomp", Works, true, true),
-            (Area::Protection, "seccomp", Missing, true, false),
-            (Area::Protection, "landlock", Degraded, true, false),
-            (Area::Protection, "landlock_scope", Missing, true, true),
-            (Area::Protection, "keyring", Missing, true, true),
-            (Area::Attempt, "read", Missing, true, false),
-            (Area::Attempt, "read", Missing, false, true),
-            (Area::Host, "cgroup", Missing, true, true),
-        ] {
-            let probe = probe(Verdict::Partial, vec![finding(area, name, state, needed)]);
-            assert_eq!(suffices(&probe), enough, "{name} {state}");
-        }
-    }
-
-    #[test]
-    fn where_no_sandbox_starts_there_is_no_layer() {
-        assert!(!suffices(&probe(Verdict::Unavailable, Vec::new())));
     }
 }

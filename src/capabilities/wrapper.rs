@@ -19,7 +19,7 @@ use crate::capabilities::{Capabilities, Layer, plain, policy, run};
 use crate::report::error::Error;
 use crate::report::listen_error::ListenError;
 use crate::report::outcome::Output;
-use crate::serve::ClientEnvironment;
+use crate::serve::call::ClientEnvironment;
 use crate::serve::directory::Directory;
 use crate::serve::place::sweep;
 use crate::session::Session;

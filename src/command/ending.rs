@@ -20,10 +20,10 @@ use crate::network::serving::Witness;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
 use crate::protect::recheck::Undone;
-use crate::report::denial::Limit;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::{Error, NOT_PERMITTED, TERMINAL, WORKING_DIRECTORY};
 use crate::report::failure;
+use crate::report::failure::Limit;
 use crate::report::outcome::{Ended, Outcome, Usage};
 
 /// Why Kennel killed a command.
@@ -312,34 +312,6 @@ impl Flood {
 }
 
 #[cfg(test)]
-mod flood_tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn the_first_report_counts_and_wakes_the_waiter() {
-        let flood = Arc::new(Flood::default());
-        let waiting = tokio::spawn({
-            let flood = Arc::clone(&flood);
-            async move { flood.wait().await }
-        });
-        tokio::task::yield_now().await;
-        assert!(!waiting.is_finished() && flood.cause().is_none());
-        std::thread::spawn({
-            let flood = Arc::clone(&flood);
-            move || flood.report(11, 10)
-        })
-        .join()
-        .expect("a thread");
-        waiting.await.expect("woken");
-        flood.report(21, 20);
-        flood.wait().await;
-        assert_eq!(flood.cause(), Some(Cause::Flooded { seen: 11, cap: 10 }));
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
@@ -450,5 +422,33 @@ mod tests {
             let ending = judged(raw, None, used, &Limits::default(), None);
             prop_assert_eq!(ending.hit, None);
         }
+    }
+}
+
+#[cfg(test)]
+mod flood_tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_report_counts_and_wakes_the_waiter() {
+        let flood = Arc::new(Flood::default());
+        let waiting = tokio::spawn({
+            let flood = Arc::clone(&flood);
+            async move { flood.wait().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished() && flood.cause().is_none());
+        std::thread::spawn({
+            let flood = Arc::clone(&flood);
+            move || flood.report(11, 10)
+        })
+        .join()
+        .expect("a thread");
+        waiting.await.expect("woken");
+        flood.report(21, 20);
+        flood.wait().await;
+        assert_eq!(flood.cause(), Some(Cause::Flooded { seen: 11, cap: 10 }));
     }
 }

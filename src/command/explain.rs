@@ -19,8 +19,9 @@ use crate::plan::explain::Explainer;
 use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
-use crate::report::denial::{Basis, Denial, Limit, advice};
+use crate::report::denial::{Basis, Denial, advice};
 use crate::report::enforcement::Protection;
+use crate::report::failure::Limit;
 
 /// Most denials from the messages of one command.
 const MOST: usize = 16;

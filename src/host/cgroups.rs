@@ -221,20 +221,6 @@ pub(crate) const HOST: &str = "kennel-host";
 pub(crate) const CPUS: &str = "cpuset.cpus";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_of_the_kernel_are_read() {
-        use Controller::{Cpu, Io, Memory, Pids};
-        assert_eq!(Controller::listed("cpuset_x cpu io memory hugetlb pids\n"), [Memory, Pids, Cpu, Io]);
-        assert_eq!(Controller::listed(""), []);
-        let of_v1 = ["cpuset", "cpu", "cpuacct", "blkio", "net_cls"].map(str::to_owned);
-        assert_eq!(Controller::of_v1(&of_v1), [Cpu, Io, Controller::Cpuset]);
-    }
-}
-
-#[cfg(test)]
 mod find_tests {
     use super::*;
 
@@ -266,5 +252,19 @@ mod find_tests {
         assert_eq!(refused("/tmp"), "it is not on a cgroup v2 file system");
         assert!(refused("/nonexistent").starts_with("No such file"));
         assert!(refused("/etc/passwd").starts_with("Not a directory"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_the_kernel_are_read() {
+        use Controller::{Cpu, Io, Memory, Pids};
+        assert_eq!(Controller::listed("cpuset_x cpu io memory hugetlb pids\n"), [Memory, Pids, Cpu, Io]);
+        assert_eq!(Controller::listed(""), []);
+        let of_v1 = ["cpuset", "cpu", "cpuacct", "blkio", "net_cls"].map(str::to_owned);
+        assert_eq!(Controller::of_v1(&of_v1), [Cpu, Io, Controller::Cpuset]);
     }
 }

@@ -105,6 +105,35 @@ fn disk(devices: &Path, (major, minor): (u64, u64)) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
+mod device_tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_partition_counts_as_its_disk() {
+        let sys = tempfile::tempdir().expect("a temporary directory");
+        let disk_at = sys.path().join("block/sda");
+        fs::create_dir_all(disk_at.join("sda1")).expect("directories");
+        fs::write(disk_at.join("dev"), "8:0\n").expect("a file");
+        fs::write(disk_at.join("sda1/partition"), "1\n").expect("a file");
+        let devices = sys.path().join("dev");
+        fs::create_dir(&devices).expect("a directory");
+        symlink(&disk_at, devices.join("8:0")).expect("a link");
+        symlink(disk_at.join("sda1"), devices.join("8:1")).expect("a link");
+        assert_eq!(disk(&devices, (8, 1)), Some((8, 0)));
+        assert_eq!(disk(&devices, (8, 0)), Some((8, 0)));
+        assert_eq!(disk(&devices, (9, 9)), None);
+    }
+
+    #[test]
+    fn memory_has_no_device() {
+        assert_eq!(of(Path::new("/proc")), None);
+        assert_eq!(of(Path::new("/nonexistent")), None);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -131,34 +160,5 @@ mod tests {
         assert_eq!((&*mount.root, mount.mount_source.as_deref()), ("/a\\x2d", Some("/dev/r t")));
         assert!(super::mount(b"36 35").is_err());
         assert_eq!((file_system(line), file_system(b"36 35")), (Some(&b"ext3"[..]), None));
-    }
-}
-
-#[cfg(test)]
-mod device_tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    #[test]
-    fn a_partition_counts_as_its_disk() {
-        let sys = tempfile::tempdir().expect("a temporary directory");
-        let disk_at = sys.path().join("block/sda");
-        fs::create_dir_all(disk_at.join("sda1")).expect("directories");
-        fs::write(disk_at.join("dev"), "8:0\n").expect("a file");
-        fs::write(disk_at.join("sda1/partition"), "1\n").expect("a file");
-        let devices = sys.path().join("dev");
-        fs::create_dir(&devices).expect("a directory");
-        symlink(&disk_at, devices.join("8:0")).expect("a link");
-        symlink(disk_at.join("sda1"), devices.join("8:1")).expect("a link");
-        assert_eq!(disk(&devices, (8, 1)), Some((8, 0)));
-        assert_eq!(disk(&devices, (8, 0)), Some((8, 0)));
-        assert_eq!(disk(&devices, (9, 9)), None);
-    }
-
-    #[test]
-    fn memory_has_no_device() {
-        assert_eq!(of(Path::new("/proc")), None);
-        assert_eq!(of(Path::new("/nonexistent")), None);
     }
 }

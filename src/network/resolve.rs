@@ -168,6 +168,19 @@ fn is_routed_here(address: IpAddr) -> bool {
 }
 
 #[cfg(test)]
+mod interfaces_tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_ours_and_the_rest_of_the_world_is_not() {
+        let interfaces = Interfaces::default();
+        assert!(interfaces.contains(Ipv4Addr::LOCALHOST.into()));
+        assert!(interfaces.contains([127, 3, 2, 1].into()), "a route has it, and no interface");
+        assert!(!interfaces.contains([192, 0, 2, 1].into()));
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -191,18 +204,5 @@ mod tests {
         let resolver = Resolver::new(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 9)]);
         let name = Name::parse("localhost").expect("a name");
         assert!(resolver.resolve(&name).await.expect("known").iter().all(IpAddr::is_loopback));
-    }
-}
-
-#[cfg(test)]
-mod interfaces_tests {
-    use super::*;
-
-    #[test]
-    fn loopback_is_ours_and_the_rest_of_the_world_is_not() {
-        let interfaces = Interfaces::default();
-        assert!(interfaces.contains(Ipv4Addr::LOCALHOST.into()));
-        assert!(interfaces.contains([127, 3, 2, 1].into()), "a route has it, and no interface");
-        assert!(!interfaces.contains([192, 0, 2, 1].into()));
     }
 }

@@ -313,20 +313,6 @@ pub(crate) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
 pub(crate) type SharedLedger = Arc<Ledger>;
 
 #[cfg(test)]
-mod claim_tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_workspace_is_named_and_the_directory_stays_empty() {
-        let upper = tempfile::tempdir().expect("a directory");
-        let workspace = upper.path().join("gone");
-        let error = Claim::take(upper.path(), &workspace).expect_err("there is no workspace");
-        assert_eq!(error.to_string(), format!("look at the workspace {}", workspace.display()));
-        assert_eq!(fs::read_dir(upper.path()).expect("a listing").count(), 0);
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use nix::sys::stat::fstat;
 
@@ -350,5 +336,19 @@ mod tests {
         assert!(seen(|now| now.st_size += 1));
         assert!(seen(|now| now.st_mode ^= 0o100));
         assert!(seen(|now| now.st_mtime_nsec += 1));
+    }
+}
+
+#[cfg(test)]
+mod claim_tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_workspace_is_named_and_the_directory_stays_empty() {
+        let upper = tempfile::tempdir().expect("a directory");
+        let workspace = upper.path().join("gone");
+        let error = Claim::take(upper.path(), &workspace).expect_err("there is no workspace");
+        assert_eq!(error.to_string(), format!("look at the workspace {}", workspace.display()));
+        assert_eq!(fs::read_dir(upper.path()).expect("a listing").count(), 0);
     }
 }

@@ -17,8 +17,7 @@ use nix::unistd::{AccessFlags, faccessat, getgroups};
 
 use crate::host::Host;
 use crate::host::caller::Caller;
-use crate::plan::emit::absolute;
-use crate::plan::{Section, landlock, limits, namespaces, seccomp, sections};
+use crate::plan::{Section, absolute, landlock, limits, namespaces, seccomp, sections};
 use crate::policy::Policy;
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;

@@ -16,7 +16,7 @@ use crate::host::caller::Caller;
 use crate::host::cgroups::{CPUS, Cgroups, Controller, Setting};
 use crate::host::{Host, mounts};
 use crate::plan::cgroup::place::{CgroupPlace, MissingCgroup, delegated, missing, named};
-use crate::plan::{Section, limits, namespaces, seccomp};
+use crate::plan::{Section, namespaces, seccomp};
 use crate::policy::Policy;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
@@ -213,7 +213,7 @@ fn plan(
             // meets its own limit first.
             let of_each = Limits { pids: limits.pids, ..Limits::default() };
             leaf.extend(settings(&of_each, means, INIT));
-            (settings(limits, means, limits::own_processes(ready)), leaf)
+            (settings(limits, means, own_processes(ready)), leaf)
         }
     };
     let reaper = reaper(host);
@@ -288,4 +288,10 @@ pub(crate) fn quota(cpus: f64) -> (u64, u64) {
     let of = |period: u64| (cpus * period as f64).round() as u64;
     let period = if of(PERIOD) < SHORTEST_QUOTA { LONGEST_PERIOD } else { PERIOD };
     (of(period).max(SHORTEST_QUOTA), period)
+}
+
+/// Kennel's processes in a session: the zygote, init and payload of each worker that waits or is being made,
+/// and the init of a command.
+pub(crate) fn own_processes(ready: usize) -> u64 {
+    2 * (ready as u64 + 1) + 2
 }

@@ -5,12 +5,14 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use kennel_helper::plan::{Step, Within};
 
-use crate::plan::{Section, overlay, worker_mounts};
+use crate::plan::worker_mounts::{empty_directory, within};
+use crate::plan::{
+    NULL, Section, TMPFS_FLAGS, absolute, attributes, overlay, read_only, relative, worker_mounts,
+};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
@@ -21,23 +23,10 @@ use crate::sys::lexical;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
-
-pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
-const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
-const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+use crate::view::{MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
 
 const PROC_FLAGS: u64 = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
-pub(crate) const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
-
-/// The sandbox's own empty directory. Covers are binds of it. The second path is for a policy that mounts
-/// something at /run.
-const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];
-
-/// The sandbox's own /dev/null, as a path for steps. Its mount is already read-only.
-pub(crate) const NULL: &CStr = c"dev/null";
-
 /// Size of a cover that holds mount points of grants, in bytes.
 const COVER_SIZE: u64 = 64 << 10;
 
@@ -71,76 +60,9 @@ pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Res
     Ok(on_host)
 }
 
-/// Appends the steps that mount a fresh procfs and devpts over those that the worker inherited, and the walls
-/// in them.
-pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Section) {
-    let empty = empty_directory(view);
-    let mut emitter = Emitter {
-        view,
-        setup: worker,
-        made: BTreeSet::new(),
-        empty,
-        by_worker: &|_, _| false,
-        on_host: Vec::new(),
-    };
-    let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
-    for (target, place) in view.iter() {
-        let above = view.mount_above(target).map(|(_, above)| &above.node);
-        if is_own(&place.node) || above.is_some_and(is_own) {
-            emitter.mount(target, place, within(view, target, tmp));
-        }
-    }
-}
-
-/// Whether the path to `target` leads through something that others can change: a directory of the host, or a
-/// private directory that commands share.
-pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
-    let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
-        Some(Node::Bind { .. }) => true,
-        Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
-        _ => false,
-    };
-    if lexical::ancestors(target).skip(1).any(changes) { Within::Granted } else { Within::Root }
-}
-
-/// The path of the sandbox's own empty directory.
-pub(crate) fn empty_directory(view: &View) -> &'static Path {
-    let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
-    Path::new(EMPTY[usize::from(!own_run)])
-}
-
-/// A step that makes a mount read-only; with `recursive` also all mounts below it.
-pub(crate) fn read_only(target: &CStr, recursive: bool) -> Step<'_> {
-    Step::SetAttributes { target, attributes: RDONLY, recursive: recursive.into() }
-}
-
-/// A path of the sandbox for a step: relative to the root.
-pub(crate) fn relative(path: &Path) -> CString {
-    let below = lexical::below(path, Path::new("/")).unwrap_or(path).as_os_str();
-    let bytes = if below.is_empty() { b"." } else { below.as_bytes() };
-    // The policy refuses NUL bytes, and paths of the host have none. A path cut at a NUL names another path,
-    // and its step fails.
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    CString::new(&bytes[..end]).unwrap_or_default()
-}
-
-/// A path of the host for a step.
-pub(crate) fn absolute(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
-}
-
 /// Whether this cover holds mount points. Then it stays writable until they are made.
 fn is_filled(view: &View, target: &Path, place: &ViewEntry) -> bool {
     place.node == Node::Cover && view.has_children(target)
-}
-
-pub(crate) fn attributes(access: Access) -> u64 {
-    match access {
-        Access::Read => RDONLY | NOSUID | NODEV,
-        Access::Write => NOSUID | NODEV,
-        // The read-only flag protects the mode, owner and times of the node. Writes to the device still work.
-        Access::Device => RDONLY | NOSUID,
-    }
 }
 
 // The steps of one view entry after the other.
@@ -335,5 +257,26 @@ fn refuse(target: &Path, place: &ViewEntry, reason: &str, remedy: &str) -> Error
         path: target.to_owned(),
         reason: reason.to_owned(),
         remedy: Some(remedy.to_owned()),
+    }
+}
+
+/// Appends the steps that mount a fresh procfs and devpts over those that the worker inherited, and the walls
+/// in them.
+pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Section) {
+    let empty = empty_directory(view);
+    let mut emitter = Emitter {
+        view,
+        setup: worker,
+        made: BTreeSet::new(),
+        empty,
+        by_worker: &|_, _| false,
+        on_host: Vec::new(),
+    };
+    let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
+    for (target, place) in view.iter() {
+        let above = view.mount_above(target).map(|(_, above)| &above.node);
+        if is_own(&place.node) || above.is_some_and(is_own) {
+            emitter.mount(target, place, within(view, target, tmp));
+        }
     }
 }

@@ -17,7 +17,6 @@ use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
-use crate::plan::network;
 use crate::plan::restrict::Restriction;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Reach;
@@ -61,7 +60,7 @@ impl Explainer {
             private: TmpfsSize::from_policy(inputs, None),
             network: inputs.policy.effective_network(),
             proxy_flags: proxy_flags(inputs),
-            ports: network::ports_of_host(inputs),
+            ports: crate::plan::network::ports_of_host(inputs),
         }
     }
 

@@ -11,9 +11,8 @@ use ::landlock::{ABI, Access as _, AccessFs, AccessNet, BitFlags, Scope};
 use kennel_helper::plan::Step;
 
 use crate::host::remedy::go_without;
-use crate::plan::emit::relative;
-use crate::plan::sections::report_missing;
-use crate::plan::{Section, network};
+use crate::plan::network::ports_of_host;
+use crate::plan::{Section, relative};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
@@ -47,7 +46,7 @@ pub(crate) fn ruleset(
     let abi = abi(number);
     let scopes: BitFlags<Scope> = Scope::from_all(abi);
     let policy = inputs.policy;
-    let ports = if number < ABI_WITH_PORTS { None } else { network::ports_of_host(inputs) };
+    let ports = if number < ABI_WITH_PORTS { None } else { ports_of_host(inputs) };
     let net = ports.as_ref().map_or(0, |_| BitFlags::from(AccessNet::ConnectTcp).bits());
     let ruleset = Step::LandlockRuleset { fs: AccessFs::from_all(abi).bits(), net, scoped: scopes.bits() };
     setup.push_by(policy, Protection::Landlock, &ruleset);
@@ -78,7 +77,7 @@ pub(crate) fn ruleset(
 
 /// Reports whether TCP ports are restricted, if the policy asks for it.
 fn report_ports(inputs: &Inputs<'_>, number: u32, enforcement: &mut Enforcement) -> Result<(), Error> {
-    let Some(ports) = network::ports_of_host(inputs) else { return Ok(()) };
+    let Some(ports) = ports_of_host(inputs) else { return Ok(()) };
     if number < ABI_WITH_PORTS {
         let reason = format!("ABI {number} has no rules for TCP ports: they came with Linux 6.7");
         return report_missing(inputs, Protection::LandlockNetwork, &reason, enforcement);
@@ -91,7 +90,7 @@ fn report_ports(inputs: &Inputs<'_>, number: u32, enforcement: &mut Enforcement)
 
 /// Whether the seccomp filter is required: required port rules can be bypassed without it.
 pub(crate) fn needs_filter(inputs: &Inputs<'_>) -> bool {
-    network::ports_of_host(inputs).is_some()
+    ports_of_host(inputs).is_some()
         && inputs.policy.effective_requirement(Protection::LandlockNetwork) == Requirement::Required
 }
 
@@ -174,4 +173,23 @@ fn detail(number: u32) -> String {
 /// know.
 fn abi(number: u32) -> ABI {
     ABI::from(i32::try_from(number).unwrap_or(i32::MAX))
+}
+
+/// Handles a protection that the host lacks: an error if the policy requires it, otherwise an entry `off` in
+/// the report.
+pub(crate) fn report_missing(
+    inputs: &Inputs<'_>,
+    protection: Protection,
+    reason: &str,
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
+    if inputs.policy.effective_requirement(protection) == Requirement::Required {
+        return Err(Error::Unavailable {
+            protection,
+            reason: reason.to_owned(),
+            remedy: crate::host::remedy::remedy(protection, libc::ENOSYS),
+        });
+    }
+    enforcement.set(protection, State::Off, reason);
+    Ok(())
 }

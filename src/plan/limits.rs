@@ -9,8 +9,8 @@ use kennel_helper::plan::Step;
 use crate::host::cgroups::{Controller, Setting};
 use crate::host::{Host, Version};
 use crate::plan::Section;
-use crate::plan::cgroup::CgroupPlan;
 use crate::plan::cgroup::place::MissingCgroup;
+use crate::plan::cgroup::{CgroupPlan, own_processes};
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
 use crate::policy::require::Requirement;
@@ -351,12 +351,6 @@ pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> PidLimit {
         "{NEVER}; kernel.pid_max of the pid namespace is used instead, which allows up to {more} more{whose}"
     );
     PidLimit { by: PidMeans::PidMax(numbers), state: State::Degraded, detail }
-}
-
-/// Kennel's processes in a session: the zygote, init and payload of each worker that waits or is being made,
-/// and the init of a command.
-pub(crate) fn own_processes(ready: usize) -> u64 {
-    2 * (ready as u64 + 1) + 2
 }
 
 // The limits of one command of a session. They are at most those of its policy.

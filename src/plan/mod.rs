@@ -1,4 +1,5 @@
-//! The plan: policy, view and facts of the host become steps that the inside carries out.
+//! The plan: policy, view and facts of the host become sections of steps that the inside carries out. Here: the section,
+//! and how paths and attributes of mounts are written in steps.
 
 pub(crate) mod bridge;
 pub(crate) mod cgroup;
@@ -17,12 +18,18 @@ pub(crate) mod seccomp;
 pub(crate) mod sections;
 pub(crate) mod worker_mounts;
 
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
 use kennel_helper::plan::{Entry, Step};
 use kennel_helper::wire::Field;
 
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
+use crate::sys::lexical;
+use crate::view::Access;
 
 /// A list of encoded steps, and the protection that each belongs to.
 #[derive(Clone, Debug, Default)]
@@ -63,3 +70,43 @@ impl Section {
         Some((*self.protections.get(index)?, entry.step))
     }
 }
+
+pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+
+pub(crate) const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
+
+/// The sandbox's own /dev/null, as a path for steps. Its mount is already read-only.
+pub(crate) const NULL: &CStr = c"dev/null";
+
+/// A step that makes a mount read-only; with `recursive` also all mounts below it.
+pub(crate) fn read_only(target: &CStr, recursive: bool) -> Step<'_> {
+    Step::SetAttributes { target, attributes: RDONLY, recursive: recursive.into() }
+}
+
+/// A path of the sandbox for a step: relative to the root.
+pub(crate) fn relative(path: &Path) -> CString {
+    let below = lexical::below(path, Path::new("/")).unwrap_or(path).as_os_str();
+    let bytes = if below.is_empty() { b"." } else { below.as_bytes() };
+    // The policy refuses NUL bytes, and paths of the host have none. A path cut at a NUL names another path,
+    // and its step fails.
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    CString::new(&bytes[..end]).unwrap_or_default()
+}
+
+/// A path of the host for a step.
+pub(crate) fn absolute(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+pub(crate) fn attributes(access: Access) -> u64 {
+    match access {
+        Access::Read => RDONLY | NOSUID | NODEV,
+        Access::Write => NOSUID | NODEV,
+        // The read-only flag protects the mode, owner and times of the node. Writes to the device still work.
+        Access::Device => RDONLY | NOSUID,
+    }
+}
+
+pub(crate) const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
+
+pub(crate) const NODEV: u64 = libc::MOUNT_ATTR_NODEV;

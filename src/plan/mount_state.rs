@@ -12,8 +12,7 @@ use std::{fs, io};
 
 use kennel_helper::plan::Step;
 
-use crate::plan::emit::relative;
-use crate::plan::{Section, emit};
+use crate::plan::{Section, relative};
 use crate::protect::paths::Protected;
 use crate::protect::place::Done;
 use crate::protect::recheck;
@@ -224,20 +223,20 @@ fn file_state(metadata: &fs::Metadata, role: Role) -> FileState {
 /// Steps of a worker whose zygote may have lost mounts. Each step repeats a mount if it is gone.
 pub(crate) fn repair_steps(view: &View, mounts: &[MountOnHost]) -> Section {
     let mut worker = Section::default();
-    let empty = &*relative(emit::empty_directory(view));
+    let empty = &*relative(crate::plan::worker_mounts::empty_directory(view));
     for MountOnHost { target, path } in mounts {
         let Some(place) = view.get(target) else { continue };
         let to = &*relative(target);
         let own;
         let (from, attributes, Identity { device, inode }) = match &place.node {
             Node::Bind { source, access } if source.path == *path => {
-                (to, emit::attributes(*access), Identity::NOTHING)
+                (to, crate::plan::attributes(*access), Identity::NOTHING)
             }
-            Node::Cover => (empty, emit::RDONLY, Identity::NOTHING),
-            Node::CoverFile => (emit::NULL, emit::RDONLY, Identity::NOTHING),
+            Node::Cover => (empty, crate::plan::RDONLY, Identity::NOTHING),
+            Node::CoverFile => (crate::plan::NULL, crate::plan::RDONLY, Identity::NOTHING),
             Node::OwnFile { source } => {
                 own = relative(source);
-                (&*own, emit::RDONLY, Identity::NOTHING)
+                (&*own, crate::plan::RDONLY, Identity::NOTHING)
             }
             // The worker cannot reach what the mount showed.
             Node::Bind { source, .. } => (c"", 0, source.identity),

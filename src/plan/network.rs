@@ -143,13 +143,6 @@ fn detail(network: &Network) -> String {
     }
 }
 
-/// The ports that TCP may connect to on the host's network, if the policy restricts them.
-pub(crate) fn ports_of_host(inputs: &Inputs<'_>) -> Option<Vec<u16>> {
-    let allow = &inputs.policy.network.allow;
-    let is_narrowed = inputs.policy.effective_network() == NetworkMode::Host && !allow.is_empty();
-    if is_narrowed { rules(allow).ports_of_any_host() } else { None }
-}
-
 /// The settings of the proxy; `None` if the policy asks for none.
 ///
 /// # Errors
@@ -324,4 +317,11 @@ impl ProxyLimits {
             rate: limits.rate.map(|size| size.bytes()),
         }
     }
+}
+
+/// The ports that TCP may connect to on the host's network, if the policy restricts them.
+pub(crate) fn ports_of_host(inputs: &Inputs<'_>) -> Option<Vec<u16>> {
+    let allow = &inputs.policy.network.allow;
+    let is_narrowed = inputs.policy.effective_network() == NetworkMode::Host && !allow.is_empty();
+    if is_narrowed { rules(allow).ports_of_any_host() } else { None }
 }

@@ -18,8 +18,7 @@ use nix::sys::statfs::FsType;
 
 use crate::host::Version;
 use crate::host::mounts::mounts;
-use crate::plan::emit::{absolute, relative};
-use crate::plan::{Section, emit};
+use crate::plan::{Section, absolute, relative};
 use crate::policy::overlay::Overlay;
 use crate::protect::case_fold::ignores_case;
 use crate::protect::commit_rule::CommitRule;
@@ -123,7 +122,7 @@ pub(crate) fn mount(
     let at = |name: &str| stage.join(name);
     let make_dir = |path: &Path, mode| (relative(path), mode);
     let tmpfs = overlaid.room.options(0o700);
-    let (target, flags) = (&relative(stage), emit::TMPFS_FLAGS);
+    let (target, flags) = (&relative(stage), crate::plan::TMPFS_FLAGS);
     push(&Step::Mount { kind: c"tmpfs", target, within: Within::Root, flags, options: &tmpfs });
     let changes = match &overlaid.upper {
         Some(upper) => {
@@ -154,7 +153,7 @@ pub(crate) fn mount(
 }
 
 fn bind<'s>(of: &BindSource, source: &'s CString, target: &'s CString, access: Access) -> Step<'s> {
-    let (Identity { device, inode }, attributes) = (of.identity, emit::attributes(access));
+    let (Identity { device, inode }, attributes) = (of.identity, crate::plan::attributes(access));
     Step::Bind { source, device, inode, target, within: Within::Root, attributes }
 }
 

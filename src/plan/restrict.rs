@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kennel_helper::plan::{MOST_FORGONE, Step, Within};
 
-use crate::plan::emit::relative;
-use crate::plan::{Section, emit, namespaces};
+use crate::plan::{Section, namespaces, relative};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::{Node, Origin, View};
@@ -43,7 +42,7 @@ impl RestrictableGrants {
             .filter(|(_, place)| place.origin != Origin::Wall && is_grant(&place.node))
             .map(|(target, place)| (target.to_owned(), place.node.is_dir()))
             .collect();
-        Self { places, empty: emit::empty_directory(view).to_owned() }
+        Self { places, empty: crate::plan::worker_mounts::empty_directory(view).to_owned() }
     }
 
     fn is_dir(&self, grant: &Path) -> Result<bool, Error> {
@@ -91,16 +90,16 @@ pub(crate) fn steps(
             Restriction::ReadOnly(grant) => {
                 grants.is_dir(grant)?;
                 let grant = &relative(grant);
-                section.push(Protection::Root, &emit::read_only(grant, true));
+                section.push(Protection::Root, &crate::plan::read_only(grant, true));
                 // Also through a descriptor that another command passes on.
                 section.push(Protection::Landlock, &Step::Forgo { path: grant });
             }
             Restriction::Hide(grant) => {
-                let empty = if grants.is_dir(grant)? { &*relative(&grants.empty) } else { emit::NULL };
+                let empty = if grants.is_dir(grant)? { &*relative(&grants.empty) } else { crate::plan::NULL };
                 let (target, within) = (&*relative(grant), Within::Granted);
                 // First read-only, then covered: the step applies to what is mounted there, not to something
                 // that was put in its place.
-                section.push(Protection::Root, &emit::read_only(target, true));
+                section.push(Protection::Root, &crate::plan::read_only(target, true));
                 section.push(Protection::Root, &Step::Cover { empty, target, within });
                 section.push(Protection::Landlock, &Step::Forgo { path: target });
             }

@@ -20,6 +20,7 @@
 //! 384 instructions it took 83 µs; repeating verdicts within reach and testing single numbers apart saved the
 //! others. In a session the zygote installs most of the filter once, and workers inherit it.
 
+pub(crate) mod rule;
 pub(crate) mod rules;
 pub(crate) mod sockets;
 #[rustfmt::skip] // Several names to a line, so that a group stays a paragraph.
@@ -33,7 +34,7 @@ use std::sync::LazyLock;
 
 use libc::sock_filter;
 
-use crate::plan::seccomp::rules::Verdict;
+use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::table::Part;
 
 /// The filter that every command runs under. Building it on first use takes 10 µs.

@@ -7,8 +7,8 @@ use kennel_helper::plan::{MOST_ROOMS, Step};
 
 use crate::host::Version;
 use crate::plan::cgroup::CgroupPlan;
+use crate::plan::landlock::report_missing;
 use crate::plan::{Section, emit, landlock, limits, namespaces, seccomp, worker_mounts};
-use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::sys::birth::Users;
@@ -148,25 +148,6 @@ fn neither_filter_nor_users() -> Error {
     }
 }
 
-/// Handles a protection that the host lacks: an error if the policy requires it, otherwise an entry `off` in
-/// the report.
-pub(crate) fn report_missing(
-    inputs: &Inputs<'_>,
-    protection: Protection,
-    reason: &str,
-    enforcement: &mut Enforcement,
-) -> Result<(), Error> {
-    if inputs.policy.effective_requirement(protection) == Requirement::Required {
-        return Err(Error::Unavailable {
-            protection,
-            reason: reason.to_owned(),
-            remedy: crate::host::remedy::remedy(protection, libc::ENOSYS),
-        });
-    }
-    enforcement.set(protection, State::Off, reason);
-    Ok(())
-}
-
 /// The private file systems that a command writes to, each by its first path. Several private directories can
 /// share one.
 pub(crate) fn tmpfs_of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(&'v Path, TmpfsSize)> {
@@ -191,7 +172,7 @@ pub(crate) fn tmpfs_of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(
 pub(crate) fn report_tmpfs(inputs: &Inputs<'_>, view: &View, walls: &mut Section) -> Vec<TmpfsSize> {
     let sizes = tmpfs_of_command(inputs, view);
     for (path, _) in &sizes {
-        walls.push(Protection::Root, &Step::Room { path: &emit::relative(path) });
+        walls.push(Protection::Root, &Step::Room { path: &crate::plan::relative(path) });
     }
     sizes.into_iter().map(|(_, room)| room).collect()
 }

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 
 use kennel_helper::plan::{Step, Within};
 
-use crate::plan::emit::{empty_directory, relative};
-use crate::plan::{Section, emit};
+use crate::plan::emit::kernel_file_systems;
+use crate::plan::{Section, relative};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
+use crate::sys::lexical;
 use crate::view::inputs::Inputs;
 use crate::view::pin::SHARED_MEMORY;
 use crate::view::tmpfs_size::TmpfsSize;
@@ -29,7 +30,7 @@ pub(crate) fn shared_modes(inputs: &Inputs<'_>, view: &View) -> Section {
     };
     for (target, place) in view.iter().filter(is_shared).filter(|_| inputs.shape.is_session()) {
         if let Node::Private { mode } | Node::Tmpfs { mode, .. } = place.node {
-            modes.push(Protection::Root, &Step::SetMode { path: &emit::absolute(target), mode });
+            modes.push(Protection::Root, &Step::SetMode { path: &crate::plan::absolute(target), mode });
         }
     }
     modes
@@ -55,13 +56,13 @@ pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
         }
         renewal.push(&Step::Detach { target: &relative(stage) });
     }
-    emit::kernel_file_systems(view, inputs.policy.tmp, worker);
+    kernel_file_systems(view, inputs.policy.tmp, worker);
 }
 
 /// Appends the steps that make a worker's own directories read-only.
 pub(crate) fn make_read_only(inputs: &Inputs<'_>, view: &View, files: &mut Section) {
     for (target, _) in view.iter().filter(|(target, place)| is_renewed(inputs, target, &place.node)) {
-        files.push(Protection::Root, &emit::read_only(&relative(target), false));
+        files.push(Protection::Root, &crate::plan::read_only(&relative(target), false));
     }
 }
 
@@ -101,7 +102,7 @@ impl Renewal<'_> {
 
     fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: TmpfsSize) {
         let (target, options) = (&relative(at), &room.options(mode));
-        let (within, flags) = (Within::Root, emit::TMPFS_FLAGS);
+        let (within, flags) = (Within::Root, crate::plan::TMPFS_FLAGS);
         self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
     }
 
@@ -137,15 +138,13 @@ impl Renewal<'_> {
     /// instead.
     fn is_moved(&self, target: &Path) -> bool {
         let is_tmpfs = matches!(self.view.get(target), Some(ViewEntry { node: Node::Tmpfs { .. }, .. }));
-        is_tmpfs
-            || self.view.has_children(target)
-            || emit::within(self.view, target, self.tmp) == Within::Granted
+        is_tmpfs || self.view.has_children(target) || within(self.view, target, self.tmp) == Within::Granted
     }
 
     fn put_in_place(&mut self, target: &Path, at: &Path) {
         let (from, to) = (&*relative(at), &*relative(target));
         if self.is_moved(target) {
-            let within = emit::within(self.view, target, self.tmp);
+            let within = within(self.view, target, self.tmp);
             self.push(&Step::Move { from, to, within });
         } else {
             self.push(&Step::BindOwn { source: from, target: to });
@@ -161,7 +160,7 @@ impl Renewal<'_> {
         let path = &relative(at);
         match node {
             Node::Symlink { points_to } => {
-                self.push(&Step::Symlink { path, points_to: &emit::absolute(points_to) });
+                self.push(&Step::Symlink { path, points_to: &crate::plan::absolute(points_to) });
             }
             Node::File { contents, mode } => {
                 self.push(&Step::MakeFile { path, mode: *mode, bytes: contents });
@@ -170,7 +169,7 @@ impl Renewal<'_> {
             _ => self.push(&Step::MakeMountPoint { path }),
         }
         if node.is_mount() && !self.places.contains_key(target) {
-            let within = emit::within(self.view, target, self.tmp);
+            let within = within(self.view, target, self.tmp);
             self.push(&Step::Move { from: &relative(target), to: path, within });
         }
     }
@@ -186,3 +185,24 @@ impl Renewal<'_> {
 fn rebased(target: &Path, above: &Path, at: &Path) -> PathBuf {
     at.join(target.strip_prefix(above).unwrap_or(target))
 }
+
+/// Whether the path to `target` leads through something that others can change: a directory of the host, or a
+/// private directory that commands share.
+pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
+    let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
+        Some(Node::Bind { .. }) => true,
+        Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
+        _ => false,
+    };
+    if lexical::ancestors(target).skip(1).any(changes) { Within::Granted } else { Within::Root }
+}
+
+/// The path of the sandbox's own empty directory.
+pub(crate) fn empty_directory(view: &View) -> &'static Path {
+    let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
+    Path::new(EMPTY[usize::from(!own_run)])
+}
+
+/// The sandbox's own empty directory. Covers are binds of it. The second path is for a policy that mounts
+/// something at /run.
+pub(crate) const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];

@@ -310,3 +310,21 @@ impl Drop for Directory {
 fn unique_name() -> nix::Result<String> {
     Ok(format!("kennel-probe-{}-{:016x}", std::process::id(), sys::random()?))
 }
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    Succeeded,
+    /// The kernel refused it with this errno.
+    Refused(i32),
+    /// The payload did not reach the call.
+    Failed(String),
+    /// The attempt was skipped, because it proves nothing here.
+    NotMade(&'static str),
+}
+
+impl Answer {
+    pub(crate) fn from_errno(errno: i32) -> Self {
+        if errno == 0 { Self::Succeeded } else { Self::Refused(errno) }
+    }
+}

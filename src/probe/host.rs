@@ -29,7 +29,7 @@ use crate::policy::Policy;
 use crate::policy::limits::Limits;
 use crate::policy::profile::Profile;
 use crate::policy::units::Size;
-use crate::probe::trials::Answer;
+use crate::probe::attempt::Answer;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys::birth;

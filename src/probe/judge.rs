@@ -2,18 +2,14 @@
 
 use crate::host::Host;
 use crate::host::remedy::remedy;
-use crate::probe::attempt::{ATTEMPTS, Attempt, Must};
-use crate::probe::facts::facts;
-use crate::probe::trials::{Answer, StartRefusal, Trials};
-use crate::probe::{Area, Finding, Found, Probe, Verdict};
+use crate::probe::Probe;
+use crate::probe::attempt::{ATTEMPTS, Answer, Attempt, Must};
+use crate::probe::facts::{Area, CHECK_SECURITY_MODULES, Finding, Found, Verdict, facts, name};
+use crate::probe::trials::{StartRefusal, Trials};
 use crate::report::enforcement::{Entry, Protection, State};
 
 /// The remedy when an active protection did not stop an attempt.
 const REPORT_HOLE: &str = "run nothing untrusted on this host, and report it as SECURITY.md describes";
-
-/// The remedy when something failed that should have worked.
-pub(crate) const CHECK_SECURITY_MODULES: &str =
-    "look for a security module that refuses it (journalctl -k | grep -i denied)";
 
 /// Makes the findings and the verdict.
 pub(crate) fn judge(host: &Host, trials: &Trials) -> Probe {
@@ -117,10 +113,4 @@ fn not_reached(refusal: &StartRefusal) -> Vec<Finding> {
         findings.push(Finding::works(Area::Attempt, attempt.name, detail).needed().untested());
     }
     findings
-}
-
-/// The name and the description of an errno.
-pub(crate) fn name(errno: i32) -> String {
-    let errno = nix::errno::Errno::from_raw(errno);
-    format!("{errno:?} ({})", errno.desc())
 }

@@ -10,10 +10,10 @@ use crate::host::remedy::remedy;
 use crate::plan::compile;
 use crate::plan::compile::Compiled;
 use crate::policy::require::Requirement;
-use crate::probe::attempt::{ATTEMPTS, Must, Operand};
+use crate::probe::attempt::{ATTEMPTS, Answer, Must, Operand};
 use crate::probe::host::{CgroupFinding, Execution};
 use crate::probe::judge;
-use crate::probe::trials::{Answer, StartRefusal, Trials};
+use crate::probe::trials::{StartRefusal, Trials};
 use crate::report::enforcement::Protection;
 use crate::view::inputs::SandboxKind;
 

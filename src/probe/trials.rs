@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
-use crate::probe::attempt::{ATTEMPTS, Attempt, Operand, PAYLOAD_AT, Stage};
+use crate::probe::attempt::{ATTEMPTS, Answer, Attempt, Operand, PAYLOAD_AT, Stage};
 use crate::probe::host;
 use crate::probe::host::{CgroupFinding, Execution};
 use crate::report::enforcement::{Enforcement, Protection, State};
@@ -35,24 +35,6 @@ pub(crate) struct Trials {
     pub(crate) refusals: Vec<StartRefusal>,
     /// The answers to [`ATTEMPTS`], in order; empty if no sandbox starts.
     pub(crate) answers: Vec<Answer>,
-}
-
-/// How an attempt ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Succeeded,
-    /// The kernel refused it with this errno.
-    Refused(i32),
-    /// The payload did not reach the call.
-    Failed(String),
-    /// The attempt was skipped, because it proves nothing here.
-    NotMade(&'static str),
-}
-
-impl Answer {
-    pub(crate) fn from_errno(errno: i32) -> Self {
-        if errno == 0 { Self::Succeeded } else { Self::Refused(errno) }
-    }
 }
 
 /// Why a sandbox did not start.

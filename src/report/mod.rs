@@ -20,10 +20,10 @@ use std::os::unix::process::ExitStatusExt;
 use serde::Serialize;
 
 use crate::report::change::{Change, Refused};
-use crate::report::denial::{Denial, Limit};
+use crate::report::denial::Denial;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
-use crate::report::failure::Failure;
+use crate::report::failure::{Failure, Limit};
 use crate::report::outcome::{Ended, Outcome, Usage};
 
 /// The object that `kennel run --json` and `kennel exec --json` write.

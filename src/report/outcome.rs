@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::report::denial::{Basis, Denial, Limit};
+use crate::report::denial::{Basis, Denial};
 use crate::report::enforcement::Enforcement;
 use crate::report::escape::harmless;
-use crate::report::failure::{Boundary, Class, Details, Failure, exit};
+use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 
 /// What ended a command. If the command ended by itself just before Kennel killed it, its own end counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
-use crate::serve::ClientEnvironment;
+use crate::serve::call::ClientEnvironment;
 use crate::serve::connection::{Connection, turn_away, turn_away_for_shortage};
 use crate::serve::directory::install;
 use crate::serve::place::SocketPlace;

@@ -16,7 +16,6 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::command::Command;
 use crate::report::error::Error;
-use crate::serve::ClientEnvironment;
 use crate::session::Session;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
@@ -155,4 +154,15 @@ fn split(variable: OsString) -> Option<(OsString, OsString)> {
 fn window(both: u32) -> (u16, u16) {
     let [low, high] = [both & 0xffff, both >> 16].map(|half| u16::try_from(half).unwrap_or(u16::MAX));
     (high, low)
+}
+
+/// What a client may pass to its command, besides descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientEnvironment {
+    /// Variables that the policy allows, in addition to the session's.
+    Variables,
+    /// The whole environment; commands get no other variables. The program that starts the clients decides about it.
+    Environment,
+    /// No variables: commands get the session's environment.
+    Nothing,
 }

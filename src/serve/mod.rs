@@ -17,21 +17,11 @@ use tokio::task::AbortHandle;
 
 use crate::report::error::Error;
 use crate::serve::accept::{Acceptor, AllowedPeer, NameGuard};
+use crate::serve::call::ClientEnvironment;
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::SocketPlace;
 use crate::session::Session;
 use crate::view::symlink_check::check_socket_directory;
-
-/// What a client may pass to its command, besides descriptors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClientEnvironment {
-    /// Variables that the policy allows, in addition to the session's.
-    Variables,
-    /// The whole environment; commands get no other variables. The program that starts the clients decides about it.
-    Environment,
-    /// No variables: commands get the session's environment.
-    Nothing,
-}
 
 /// A session that listens under a name. Dropping this closes and removes the socket and kills the commands of
 /// clients. The session stays usable through its other handles.

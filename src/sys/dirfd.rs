@@ -139,40 +139,6 @@ impl Drop for Back {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use crate::sys::inode::Identity;
-    use std::fs;
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    #[test]
-    fn a_way_that_is_gone_part_by_part_is_the_one_that_openat2_goes() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let base = fs::canonicalize(dir.path()).expect("its name");
-        fs::create_dir_all(base.join("a/b")).expect("directories");
-        fs::write(base.join("a/f"), "").expect("a file");
-        symlink("a", base.join("link")).expect("a link");
-        for (path, more) in [
-            ("a/b", OFlag::O_DIRECTORY),
-            ("a/f", OFlag::empty()),
-            ("a/f", OFlag::O_DIRECTORY),
-            ("a/b/..", OFlag::empty()),
-            ("link", OFlag::empty()),
-            ("link/b", OFlag::empty()),
-            ("a/f/x", OFlag::empty()),
-            ("none", OFlag::empty()),
-        ] {
-            let identity = |held: OwnedFd| Identity::of_held(held).expect("its inode");
-            let by_parts = open_by_components(&base.join(path), more).map(identity);
-            let at_once = open_without_links(&base.join(path), more).map(identity);
-            let at_once = at_once.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()));
-            assert_eq!(by_parts, at_once, "{path}");
-        }
-    }
-}
-
 // The entries of a directory: lists of their names, temporary names, and renames that replace nothing.
 
 /// Most memory that a list of names may take, in bytes.
@@ -287,5 +253,39 @@ mod rights_tests {
         let panics = std::panic::catch_unwind(|| of_a_command(|| -> io::Result<()> { panic!("meant") }));
         assert!(panics.is_err());
         assert_eq!(caps::read(None, CapSet::Effective).expect("readable"), before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sys::inode::Identity;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_way_that_is_gone_part_by_part_is_the_one_that_openat2_goes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = fs::canonicalize(dir.path()).expect("its name");
+        fs::create_dir_all(base.join("a/b")).expect("directories");
+        fs::write(base.join("a/f"), "").expect("a file");
+        symlink("a", base.join("link")).expect("a link");
+        for (path, more) in [
+            ("a/b", OFlag::O_DIRECTORY),
+            ("a/f", OFlag::empty()),
+            ("a/f", OFlag::O_DIRECTORY),
+            ("a/b/..", OFlag::empty()),
+            ("link", OFlag::empty()),
+            ("link/b", OFlag::empty()),
+            ("a/f/x", OFlag::empty()),
+            ("none", OFlag::empty()),
+        ] {
+            let identity = |held: OwnedFd| Identity::of_held(held).expect("its inode");
+            let by_parts = open_by_components(&base.join(path), more).map(identity);
+            let at_once = open_without_links(&base.join(path), more).map(identity);
+            let at_once = at_once.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()));
+            assert_eq!(by_parts, at_once, "{path}");
+        }
     }
 }

@@ -204,41 +204,6 @@ fn number(path: &Path) -> Option<RawFd> {
 }
 
 #[cfg(test)]
-mod inherited_tests {
-    use std::fs::File;
-    use std::os::fd::AsRawFd;
-
-    use super::*;
-
-    #[test]
-    fn only_paths_of_descriptors_are_taken_for_some() {
-        for (path, expected) in [
-            ("/dev/fd/3", Some(3)),
-            ("/proc/self/fd/63", Some(63)),
-            ("/dev/fd/99999999999999999999", Some(RawFd::MAX)),
-            ("/dev/fd/2", None),
-            ("/dev/fd/0x3", None),
-            ("/dev/fd/+3", None),
-            ("/dev/fd/", None),
-            ("/dev/fd/3/x", None),
-            ("/dev/stdin", None),
-            ("/proc/1/fd/3", None),
-            ("dev/fd/3", None),
-            ("3", None),
-        ] {
-            assert_eq!(number(Path::new(path)), expected, "{path}");
-        }
-    }
-
-    #[test]
-    fn a_descriptor_of_our_own_is_not_inherited() {
-        let own = File::open("/dev/null").expect("a descriptor");
-        let named = inherited_descriptor(format!("/dev/fd/{}", own.as_raw_fd())).expect("a descriptor");
-        assert_eq!(named.expect_err("ours").raw_os_error(), Some(libc::EBADF));
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
@@ -275,5 +240,40 @@ mod tests {
         ours.send(b"late").expect("sent");
         assert_eq!(told.recv().expect("an answer").expect("a packet"), 4);
         receiver.join().expect("it ended");
+    }
+}
+
+#[cfg(test)]
+mod inherited_tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn only_paths_of_descriptors_are_taken_for_some() {
+        for (path, expected) in [
+            ("/dev/fd/3", Some(3)),
+            ("/proc/self/fd/63", Some(63)),
+            ("/dev/fd/99999999999999999999", Some(RawFd::MAX)),
+            ("/dev/fd/2", None),
+            ("/dev/fd/0x3", None),
+            ("/dev/fd/+3", None),
+            ("/dev/fd/", None),
+            ("/dev/fd/3/x", None),
+            ("/dev/stdin", None),
+            ("/proc/1/fd/3", None),
+            ("dev/fd/3", None),
+            ("3", None),
+        ] {
+            assert_eq!(number(Path::new(path)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_of_our_own_is_not_inherited() {
+        let own = File::open("/dev/null").expect("a descriptor");
+        let named = inherited_descriptor(format!("/dev/fd/{}", own.as_raw_fd())).expect("a descriptor");
+        assert_eq!(named.expect_err("ours").raw_os_error(), Some(libc::EBADF));
     }
 }

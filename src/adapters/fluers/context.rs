@@ -11,7 +11,8 @@ use crate::adapters::fluers::identity;
 use crate::adapters::fluers::place::{ContextPlace, FluersError};
 use crate::policy::path::has_parent;
 use crate::policy::profile::OnUnavailable;
-use crate::serve::{ClientEnvironment, Listening};
+use crate::serve::Listening;
+use crate::serve::call::ClientEnvironment;
 use crate::session::Session;
 use crate::sys::inode::Identity;
 

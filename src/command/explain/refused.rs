@@ -255,6 +255,35 @@ fn flags(value: u64) -> String {
 }
 
 #[cfg(test)]
+mod calls_tests {
+    use super::*;
+
+    #[test]
+    fn subjects_name_the_call_and_its_refused_arguments() {
+        let number = |call: libc::c_long| u32::try_from(call).expect("a number");
+        let bits = |flag: i32| u64::from(flag.unsigned_abs());
+        for (call, because, expected) in [
+            (libc::SYS_mount, vec![], "mount"),
+            (libc::SYS_unshare, vec![(0, bits(libc::CLONE_NEWUSER))], "unshare(CLONE_NEWUSER)"),
+            (
+                libc::SYS_clone,
+                vec![(0, bits(libc::CLONE_NEWNS | libc::CLONE_NEWPID))],
+                "clone(CLONE_NEWNS|CLONE_NEWPID)",
+            ),
+            (libc::SYS_unshare, vec![(0, 0x80)], "unshare(0x80)"),
+            (libc::SYS_socket, vec![(0, bits(libc::AF_ALG))], "socket(AF_ALG)"),
+            (libc::SYS_socket, vec![(0, 77)], "socket(0x4d)"),
+            (libc::SYS_chmod, vec![(1, 0o4000)], "chmod(mode 0o4000)"),
+            (libc::SYS_ioctl, vec![(1, 0x5412)], "ioctl(0x5412)"),
+        ] {
+            assert_eq!(subject(number(call), &because), expected);
+        }
+        assert_eq!(name(100_000), "system call 100000");
+        assert_eq!(errno(libc::EPERM), "EPERM");
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -293,34 +322,5 @@ mod tests {
             refusals.denials(false)[0].reason,
             "refused with EPERM, first to 'mount'; no flag allows it"
         );
-    }
-}
-
-#[cfg(test)]
-mod calls_tests {
-    use super::*;
-
-    #[test]
-    fn subjects_name_the_call_and_its_refused_arguments() {
-        let number = |call: libc::c_long| u32::try_from(call).expect("a number");
-        let bits = |flag: i32| u64::from(flag.unsigned_abs());
-        for (call, because, expected) in [
-            (libc::SYS_mount, vec![], "mount"),
-            (libc::SYS_unshare, vec![(0, bits(libc::CLONE_NEWUSER))], "unshare(CLONE_NEWUSER)"),
-            (
-                libc::SYS_clone,
-                vec![(0, bits(libc::CLONE_NEWNS | libc::CLONE_NEWPID))],
-                "clone(CLONE_NEWNS|CLONE_NEWPID)",
-            ),
-            (libc::SYS_unshare, vec![(0, 0x80)], "unshare(0x80)"),
-            (libc::SYS_socket, vec![(0, bits(libc::AF_ALG))], "socket(AF_ALG)"),
-            (libc::SYS_socket, vec![(0, 77)], "socket(0x4d)"),
-            (libc::SYS_chmod, vec![(1, 0o4000)], "chmod(mode 0o4000)"),
-            (libc::SYS_ioctl, vec![(1, 0x5412)], "ioctl(0x5412)"),
-        ] {
-            assert_eq!(subject(number(call), &because), expected);
-        }
-        assert_eq!(name(100_000), "system call 100000");
-        assert_eq!(errno(libc::EPERM), "EPERM");
     }
 }

@@ -279,6 +279,21 @@ pub(crate) fn is_subset(list: &str, other: &str) -> bool {
 }
 
 #[cfg(test)]
+mod cpu_list_tests {
+    use super::*;
+
+    #[test]
+    fn lists_lie_in_each_other() {
+        for (list, other) in [("0", "0-3"), ("1,3\n", "3,1"), ("2-3", "0-2,3-4"), ("", "1"), ("5", "0,5-6")] {
+            assert!(is_subset(list, other), "{list} in {other}");
+        }
+        for (list, other) in [("0-1", "2-3"), ("0-3", "0-2"), ("4", ""), ("0-1", "1")] {
+            assert!(!is_subset(list, other), "{list} in {other}");
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::fs;
 
@@ -360,20 +375,5 @@ mod tests {
         set(parent.as_fd(), &Setting::where_there("memory.swap.max", 0)).expect("may be missing");
         let error = set(parent.as_fd(), &Setting::new("memory.max", 1)).expect_err("may not");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-    }
-}
-
-#[cfg(test)]
-mod cpu_list_tests {
-    use super::*;
-
-    #[test]
-    fn lists_lie_in_each_other() {
-        for (list, other) in [("0", "0-3"), ("1,3\n", "3,1"), ("2-3", "0-2,3-4"), ("", "1"), ("5", "0,5-6")] {
-            assert!(is_subset(list, other), "{list} in {other}");
-        }
-        for (list, other) in [("0-1", "2-3"), ("0-3", "0-2"), ("4", ""), ("0-1", "1")] {
-            assert!(!is_subset(list, other), "{list} in {other}");
-        }
     }
 }

@@ -499,7 +499,7 @@ fn nothing_below_an_overlay_is_bound_from_the_host() {
     let compiled =
         compile(&policy, &host(), &caller(home.path()), SandboxKind::Session { ready: 1 }).expect("compiles");
     let steps = steps(&compiled);
-    let at = |path: &Path| crate::plan::emit::relative(path);
+    let at = |path: &Path| crate::plan::relative(path);
     let position = |wanted: &dyn Fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("a step");
     let mounted = position(&|step| matches!(step, Step::Mount { kind, .. } if *kind == c"overlay"));
     let dropped = position(&|step| matches!(step, Step::DropCapability { capability: 1 }));

@@ -1,6 +1,6 @@
 //! The rules of sockets: which kinds a command can make, and which options it can set.
 
-use crate::plan::seccomp::rules::{ALLOW, Clause, EPERM, EXACT, Test, UNIX, Verdict, Word, bits};
+use crate::plan::seccomp::rule::{ALLOW, Clause, EPERM, EXACT, Test, UNIX, Verdict, Word, bits};
 
 const NETLINK: &[u32] = &[bits(libc::AF_NETLINK)];
 const ROUTE: &[u32] = &[bits(libc::NETLINK_ROUTE)];

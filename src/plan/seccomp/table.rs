@@ -3,7 +3,8 @@
 
 use libc::c_long;
 
-use crate::plan::seccomp::rules::{Clause, RULES, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rule::{Clause, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rules::RULES;
 use crate::plan::seccomp::syscalls;
 
 /// First number of the x32 ABI. Its calls take other structures, so rules for x86_64 must not judge them.

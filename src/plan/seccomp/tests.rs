@@ -9,7 +9,7 @@ use libc::{
     ESOCKTNOSUPPORT, c_int, c_long,
 };
 
-use crate::plan::seccomp::rules::Verdict;
+use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::tests::interpreter::{Call, Run, X86_64};
 use crate::plan::seccomp::{bytes, for_bridge, for_reaper, for_worker, for_zygote, full, rules, syscalls};
 

@@ -2,7 +2,7 @@
 
 use libc::sock_filter;
 
-use crate::plan::seccomp::rules::{Clause, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rule::{Clause, Rule, Test, Verdict, Word};
 use crate::plan::seccomp::table::{CallDecision, Range};
 
 /// EM_X86_64, 64 bit, little endian (linux/audit.h). An i386 call (int 0x80) has another value, and other

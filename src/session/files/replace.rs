@@ -1,24 +1,26 @@
-//! Replaces a file atomically: writes a temporary file in the same directory and renames it.
+//! Finds files within the view of a session, and replaces them atomically: by a temporary file in the same directory
+//! and a rename.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, fchmod};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat, renameat};
+use nix::sys::stat::{FileStat, Mode, fchmod};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 
 use crate::protect::forbid::Creation;
 use crate::protect::{forbid, recheck};
-use crate::session::files::calls::FilePlace;
 use crate::session::view_fd::FileCall;
+use crate::sys;
 use crate::sys::dirfd;
-use crate::sys::dirfd::under_temporary_name;
-use crate::sys::inode::{FileKind, Identity, is_regular, kind};
+use crate::sys::dirfd::{MOST_LINKS, under_temporary_name};
+use crate::sys::inode::{FileKind, Identity, is_regular, kind, regular, stores};
 
 /// The mode bits that a written file can have: no set-user-id, set-group-id or sticky bit.
 const ORDINARY: u32 = 0o777;
@@ -138,3 +140,79 @@ pub(crate) fn undo_if_watched(call: &FileCall, place: &FilePlace, making: Creati
     }
     refused
 }
+
+/// A name in an open directory. It stays in the same directory, even if others rename the directory.
+#[derive(Debug)]
+pub(crate) struct FilePlace {
+    pub(crate) parent: OwnedFd,
+    pub(crate) name: OsString,
+}
+
+impl FilePlace {
+    /// The last name of a path, which need not exist; `None` if the path does not end in a name.
+    pub(crate) fn find(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Self>> {
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+        let parent = open(root, above, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        stores(&parent)?;
+        Ok(Some(Self { parent, name: name.to_owned() }))
+    }
+
+    /// Like [`find`](Self::find), but follows links at the end of the path.
+    pub(crate) fn follow_links(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Self>> {
+        let mut path = PathBuf::from(path);
+        for _ in 0..MOST_LINKS {
+            let Some(place) = Self::find(root, &path)? else { return Ok(None) };
+            let to = match readlinkat(&place.parent, place.name.as_os_str()) {
+                Err(Errno::EINVAL | Errno::ENOENT) => return Ok(Some(place)),
+                to => to?,
+            };
+            // An absolute target replaces the whole path.
+            path = path.parent().unwrap_or(Path::new("/")).join(to);
+        }
+        Err(Errno::ELOOP.into())
+    }
+
+    /// The file of this name; `None` if there is none.
+    pub(crate) fn stat(&self) -> io::Result<Option<FileStat>> {
+        Ok(dirfd::stat(&self.parent, &self.name)?)
+    }
+
+    /// Refuses to replace or remove a mount point. The kernel refuses it only in the mount namespace of the mount; from this
+    /// namespace, it would remove the mount.
+    ///
+    /// # Errors
+    /// `EROFS` for a read-only mount, `EBUSY` for another one.
+    pub(crate) fn refuse_mount(&self) -> io::Result<()> {
+        let name = CString::new(self.name.as_bytes())?;
+        let is_mount = match sys::is_mount_root(self.parent.as_fd(), &name) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => false,
+            is_mount => is_mount?,
+        };
+        if !is_mount {
+            return Ok(());
+        }
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mounted = openat(&self.parent, name.as_c_str(), flags, Mode::empty())?;
+        let is_read_only = fstatvfs(mounted)?.flags().contains(FsFlags::ST_RDONLY);
+        Err(if is_read_only { Errno::EROFS } else { Errno::EBUSY }.into())
+    }
+}
+
+/// Opens a path in `root`. Links stay in `root`: openat2(2) with `RESOLVE_IN_ROOT`, Linux 5.6.
+pub(crate) fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+    let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+    dirfd::open(root, path, how)
+}
+
+/// Opens a regular file for reading. It never opens anything else, even if others replace the file meanwhile. A lease on the file
+/// (fcntl(2), `F_SETLEASE`) does not block the thread.
+pub(crate) fn open_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let held = open(root, path, OFlag::O_PATH)?;
+    regular(&held)?;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    Ok(nix::fcntl::open(&dirfd::own_path(&held), flags, Mode::empty())?)
+}
+
+/// The mode of new files; the umask of this program applies.
+pub(crate) const NEW_FILE: u32 = 0o666;

@@ -5,7 +5,8 @@ pub(crate) mod second;
 use libc::c_long;
 use proptest::prelude::*;
 
-use crate::plan::seccomp::rules::{RULES, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rule::{Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rules::RULES;
 use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
 use crate::plan::seccomp::table::{CallDecision, Range};
 use crate::plan::seccomp::tests::interpreter;

@@ -1,0 +1,101 @@
+//! The language of rules on arguments: plain data that gives the verdict on a call. `rules.rs` and `sockets.rs` list
+//! the rules, `tree.rs` compiles them.
+
+use libc::{c_int, c_long};
+
+pub(crate) const ALLOW: Verdict = Verdict::Allow;
+
+pub(crate) const EPERM: Verdict = Verdict::refuse(libc::EPERM);
+
+pub(crate) const EXACT: u32 = u32::MAX;
+
+pub(crate) const UNIX: &[u32] = &[bits(libc::AF_UNIX)];
+
+/// A C `int` as the bits that a filter sees.
+pub(crate) const fn bits(int: c_int) -> u32 {
+    int.cast_unsigned()
+}
+
+/// The result of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The call is made.
+    Allow,
+    /// The call is not made and returns this errno.
+    Refuse(u32),
+    /// The call is not made and returns 0. What it asks for is in force already, or makes no difference to
+    /// the program.
+    Pretend,
+    /// The kernel kills the whole process, as by SIGSYS.
+    Kill,
+}
+
+impl Verdict {
+    /// A refusal with one of libc's errno constants.
+    pub(crate) const fn refuse(errno: c_int) -> Self {
+        Self::Refuse(errno.cast_unsigned())
+    }
+
+    /// The value a filter returns to the kernel.
+    pub(crate) const fn encode(self) -> u32 {
+        match self {
+            Self::Allow => libc::SECCOMP_RET_ALLOW,
+            Self::Refuse(errno) => libc::SECCOMP_RET_ERRNO | (errno & libc::SECCOMP_RET_DATA),
+            Self::Pretend => libc::SECCOMP_RET_ERRNO,
+            Self::Kill => libc::SECCOMP_RET_KILL_PROCESS,
+        }
+    }
+}
+
+/// One 32-bit word of `struct seccomp_data`. A filter sees nothing else of a call, and no memory behind a
+/// pointer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// The system call number.
+    Number,
+    /// The calling convention, as `AUDIT_ARCH_*`.
+    Arch,
+    /// Bits 0–31 of argument 0–5.
+    Low(u8),
+    /// Bits 32–63 of argument 0–5.
+    High(u8),
+}
+
+impl Word {
+    /// The offset of the word, in bytes (little endian).
+    pub(crate) const fn offset(self) -> u32 {
+        match self {
+            Self::Number => 0,
+            Self::Arch => 4,
+            Self::Low(argument) => 16 + 8 * argument as u32,
+            Self::High(argument) => 20 + 8 * argument as u32,
+        }
+    }
+}
+
+/// A condition on one word of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Test {
+    /// The word, masked with the second field, is one of these values.
+    OneOf(Word, u32, &'static [u32]),
+    /// The word, masked with the second field, is none of these values.
+    NoneOf(Word, u32, &'static [u32]),
+    /// The word has at least one of these bits.
+    AnyBit(Word, u32),
+}
+
+/// The verdict, if every test holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clause {
+    pub(crate) when: &'static [Test],
+    pub(crate) then: Verdict,
+}
+
+/// A decision list: the first clause that holds gives the verdict; `otherwise`, if none does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    /// The system calls that take these arguments in this order.
+    pub(crate) calls: &'static [c_long],
+    pub(crate) clauses: &'static [Clause],
+    pub(crate) otherwise: Verdict,
+}
