@@ -173,7 +173,7 @@ pub struct Finding {
     /// What was tested.
     pub area: Area,
     /// Its name in snake case; for a protection, the name of the
-    /// [`Protection`](crate::report::enforcement::Protection).
+    /// [`Protection`].
     pub name: &'static str,
     /// The result.
     pub state: Found,
