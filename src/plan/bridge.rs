@@ -3,6 +3,7 @@
 //!
 //! Compiling reads the host to look at the socket. It starts nothing and connects to nothing.
 
+use crate::plan::network::asks_for_proxy;
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -179,6 +180,19 @@ fn walls(inputs: &Inputs<'_>, files: u64) -> Section {
         sections::push_filter(inputs, &mut walls, &Step::Seccomp { program });
     }
     walls
+}
+
+/// The plan of the bridge to another program's proxy; `None` if the policy names none.
+///
+/// # Errors
+/// No socket is at the path.
+pub(crate) fn for_policy(inputs: &Inputs<'_>) -> Result<Option<BridgePlan>, Error> {
+    match &inputs.policy.network.proxy {
+        Some(proxy) if asks_for_proxy(inputs) => {
+            compile(inputs.policy, inputs.host, inputs.caller, &proxy.unix).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 #[cfg(test)]

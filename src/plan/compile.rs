@@ -20,7 +20,8 @@ use crate::plan::network::Settings;
 use crate::plan::request::ClientVariables;
 use crate::plan::restrict::RestrictableGrants;
 use crate::plan::{
-    Section, cgroup, limits, mount_state, namespaces, network, overlay, request, sections, worker_mounts,
+    Section, bridge, cgroup, limits, mount_state, namespaces, network, overlay, request, sections,
+    worker_mounts,
 };
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
@@ -148,7 +149,7 @@ fn finish_for(
     // What the outside needs while commands run.
     let directory = start_directory(&inputs, workspace);
     let network = network::settings(&inputs)?;
-    let bridge = network::bridge(&inputs)?.map(Arc::new);
+    let bridge = bridge::for_policy(&inputs)?.map(Arc::new);
     let view = Arc::new(view);
     Ok(Compiled {
         namespaces,

@@ -9,8 +9,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use kennel_helper::plan::Step;
 
-use crate::plan::bridge::BridgePlan;
-use crate::plan::{Section, bridge};
+use crate::plan::Section;
 use crate::policy::address;
 use crate::policy::network::{NAME_SERVER, Network, NetworkLimits, NetworkMode, name_server};
 use crate::policy::rule::Rules;
@@ -67,7 +66,7 @@ fn url() -> String {
     format!("http://127.0.0.1:{PORT}")
 }
 
-fn asks_for_proxy(inputs: &Inputs<'_>) -> bool {
+pub(crate) fn asks_for_proxy(inputs: &Inputs<'_>) -> bool {
     inputs.policy.effective_network() == NetworkMode::Proxy
 }
 
@@ -174,19 +173,6 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         ports: ports(network),
         sockets: sockets(inputs).len(),
     }))
-}
-
-/// The plan of the bridge to another program's proxy; `None` if the policy names none.
-///
-/// # Errors
-/// No socket is at the path.
-pub(crate) fn bridge(inputs: &Inputs<'_>) -> Result<Option<BridgePlan>, Error> {
-    match &inputs.policy.network.proxy {
-        Some(proxy) if asks_for_proxy(inputs) => {
-            bridge::compile(inputs.policy, inputs.host, inputs.caller, &proxy.unix).map(Some)
-        }
-        _ => Ok(None),
-    }
 }
 
 /// The variables by which tools find the proxy.
