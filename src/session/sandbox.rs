@@ -195,15 +195,12 @@ impl fmt::Debug for OneShots {
     }
 }
 
-impl OneShots {
+impl WorkerSource for OneShots {
     fn prepared(&self) -> Arc<Prepared> {
         Arc::clone(&locked(&self.prepared))
     }
 
-    /// The plan for a start now. Compiles the policy again if mounted or granted paths have changed.
-    ///
-    /// # Errors
-    /// The workspace or a writable grant was replaced or removed; a compile error, because the new files cannot be protected.
+    /// Compiles the policy again if mounted or granted paths have changed.
     fn renewed(&self) -> Result<Arc<Prepared>, Error> {
         let mut prepared = locked(&self.prepared);
         if let Some(inputs) = &self.inputs {
@@ -216,16 +213,6 @@ impl OneShots {
             }
         }
         Ok(Arc::clone(&prepared))
-    }
-}
-
-impl WorkerSource for OneShots {
-    fn prepared(&self) -> Arc<Prepared> {
-        self.prepared()
-    }
-
-    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
-        self.renewed()
     }
 
     fn trail(&self) -> Arc<Trail> {
