@@ -2,6 +2,8 @@
 
 pub(crate) mod caller;
 pub(crate) mod cgroups;
+#[cfg(test)]
+pub(crate) mod fixtures;
 pub(crate) mod mounts;
 pub(crate) mod remedy;
 
@@ -14,6 +16,7 @@ use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::report::shortage;
+use crate::sys::birth::{INSIDE_CAPABILITIES, try_namespaces};
 
 /// Facts about the kernel on which the plan depends. They are plain data, so a test can describe a kernel that it does
 /// not run on.
@@ -118,14 +121,14 @@ fn parse_version(release: &str) -> Version {
 
 fn has_user_namespaces() -> bool {
     let refused = |error: std::io::Error| !error.raw_os_error().is_some_and(shortage::is_shortage);
-    !crate::sys::birth::try_namespaces(libc::CLONE_NEWUSER).is_err_and(refused)
+    !try_namespaces(libc::CLONE_NEWUSER).is_err_and(refused)
 }
 
 /// Whether the caller is root with all capabilities that the inside needs. Then its sandboxes can do without a user
 /// namespace.
 pub(crate) fn root_suffices() -> bool {
     let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
-    let needed = crate::sys::birth::INSIDE_CAPABILITIES;
+    let needed = INSIDE_CAPABILITIES;
     let holds = |number: &u32| held.iter().any(|capability| u32::from(capability.index()) == *number);
     nix::unistd::geteuid().is_root() && needed.iter().all(holds)
 }

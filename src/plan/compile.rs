@@ -4,7 +4,7 @@
 //! condition on the policy, so that the inside decides none.
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::ffi::OsString;
 use std::fmt;

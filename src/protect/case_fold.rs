@@ -172,7 +172,7 @@ fn in_other_case(name: &OsStr) -> Option<OsString> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::caller::Caller;
+    use crate::host::fixtures;
     use crate::policy::Policy;
     use crate::policy::profile::Profile;
     use crate::report::enforcement::Protection;
@@ -243,20 +243,10 @@ mod tests {
     ) -> Result<Enforcement, Error> {
         let dir = names(&["config", "key", "secret"]);
         let base = fs::canonicalize(dir.path()).expect("its name");
-        let caller = Caller {
-            uid: 1000,
-            gid: 1000,
-            user: "me".into(),
-            home: "/home/me".into(),
-            homes: Vec::new(),
-            directory: base.clone(),
-            environment: BTreeMap::new(),
-            descriptors: [1024, 4096],
-            ahead: crate::host::caller::SchedulingPrivileges::default(),
-        };
+        let caller = fixtures::caller(&base);
         let inputs = Inputs {
             policy: &Policy::profile(profile, &base),
-            host: &crate::plan::compile::tests::host(),
+            host: &fixtures::host(),
             caller: &caller,
             names: &HomeNames::default(),
             shape: SandboxKind::OneShot,

@@ -10,7 +10,8 @@ use kennel_helper::plan::{Step, entries};
 use proptest::prelude::*;
 
 use crate::host::caller::Caller;
-use crate::host::{Host, Version};
+use crate::host::fixtures::host;
+use crate::host::{Host, Version, fixtures};
 use crate::plan::compile::{Compiled, begin, compile};
 use crate::policy::Policy;
 use crate::policy::mount::Mount;
@@ -23,29 +24,12 @@ use crate::report::error::Error;
 use crate::sys::birth::Users;
 use crate::view::inputs::SandboxKind;
 
-/// A host that has everything except cgroups.
-pub(crate) fn host() -> Host {
-    Host {
-        kernel: Version(6, 18),
-        landlock_abi: 7,
-        seccomp: true,
-        user_namespaces: true,
-        possible_cpus: 4,
-        core_socket: false,
-    }
-}
-
 fn caller(home: &Path) -> Caller {
     Caller {
-        uid: 1000,
-        gid: 1000,
-        user: "me".into(),
         home: home.to_owned(),
         homes: vec![home.to_owned()],
-        directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into()), ("SECRET".into(), "x".into())]),
-        descriptors: [1024, 4096],
-        ahead: crate::host::caller::SchedulingPrivileges::default(),
+        ..fixtures::caller(home)
     }
 }
 

@@ -7,8 +7,8 @@ use kennel_helper::plan::{Step, entries};
 use proptest::prelude::*;
 
 use crate::host::caller::Caller;
-use crate::host::{Host, Version};
-use crate::plan::compile::tests::host;
+use crate::host::fixtures::host;
+use crate::host::{Host, Version, fixtures};
 use crate::plan::compile::{Compiled, compile};
 use crate::policy::Policy;
 use crate::policy::limits::Limits;
@@ -28,13 +28,10 @@ fn compiled(
     let caller = Caller {
         uid,
         gid: uid,
-        user: "me".into(),
         home: home.to_owned(),
         homes: vec![home.to_owned()],
-        directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
-        descriptors: [1024, 4096],
-        ahead: crate::host::caller::SchedulingPrivileges::default(),
+        ..fixtures::caller(home)
     };
     let host = Host { kernel, ..host() };
     compile(policy, &host, &caller, shape)

@@ -1,12 +1,11 @@
 //! Tests of `protect`, on directories made for them.
 
-use std::collections::BTreeMap;
 use std::os::unix::fs::symlink;
 
 use tempfile::TempDir;
 
 use super::*;
-use crate::host::caller::Caller;
+use crate::host::fixtures;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::sys::dirfd::MOST_LINKS;
@@ -57,18 +56,8 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
     let base = source.path.clone();
     let mut policy = Policy::profile(Profile::RepoWrite, &base);
     policy.protect = paths.iter().map(PathBuf::from).collect();
-    let host = crate::plan::compile::tests::host();
-    let caller = Caller {
-        uid: 1000,
-        gid: 1000,
-        user: "me".into(),
-        home: "/home/me".into(),
-        homes: Vec::new(),
-        directory: base.clone(),
-        environment: BTreeMap::new(),
-        descriptors: [1024, 4096],
-        ahead: crate::host::caller::SchedulingPrivileges::default(),
-    };
+    let host = fixtures::host();
+    let caller = fixtures::caller(&base);
     let inputs = Inputs {
         policy: &policy,
         host: &host,
