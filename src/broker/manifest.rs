@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::broker::checked::SpawnLimits;
 use crate::broker::operation::Operation;
+use crate::policy::rule::Rule;
 use crate::policy::text;
 use crate::report::policy_error::PolicyError;
 use crate::report::spawn_error::Hash;
@@ -193,7 +194,7 @@ impl<'de> Deserialize<'de> for HostAndPort {
         if host.contains('*') || host.contains('/') {
             return Err(de::Error::custom(format!("`{host}`: a host is exact, such as api.github.com:443")));
         }
-        match host.parse::<crate::policy::rule::Rule>() {
+        match host.parse::<Rule>() {
             Ok(_) => Ok(Self(host)),
             Err(error) => Err(de::Error::custom(format!("`{host}`: {error}"))),
         }

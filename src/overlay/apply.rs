@@ -20,6 +20,7 @@ use crate::overlay::place;
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::{OverlayTree, ReadableTree, is_closed};
 use crate::protect::commit_rule::ChangedKind;
+use crate::protect::place::Done;
 use crate::protect::recheck;
 use crate::report::change::{Change, ChangeKind, Committed, Refusal};
 use crate::sys::dirfd;
@@ -75,9 +76,8 @@ pub(crate) fn commit(
         ledger.never().iter().any(|never| never.is_new_configuration(&change.path, is_new))
     };
     let watched = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(is_watched);
-    done.denials = watched
-        .map(|change| recheck::denial(&ledger.path().join(&change.path), &crate::protect::place::Done::Kept))
-        .collect();
+    done.denials =
+        watched.map(|change| recheck::denial(&ledger.path().join(&change.path), &Done::Kept)).collect();
     done.applied.sort_by(|one, other| one.path.cmp(&other.path));
     done.refused.sort_by(|one, other| one.change.path.cmp(&other.change.path));
     done

@@ -20,7 +20,7 @@ use nix::unistd::geteuid;
 use xattr::FileExt;
 
 use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
-use crate::overlay::tree::OverlayTree;
+use crate::overlay::tree::{OverlayTree, open_for_listing};
 use crate::plan::overlay::{Merged, OTHERS, UPPER, WORK};
 use crate::protect::commit_rule::CommitRule;
 use crate::protect::recheck;
@@ -235,7 +235,7 @@ impl Claim {
         let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
         let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
         let held = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
-        let directory = crate::overlay::tree::open_for_listing(&held).map_err(failed)?;
+        let directory = open_for_listing(&held).map_err(failed)?;
         let directory = match Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock) {
             Err((_, Errno::EWOULDBLOCK)) => return Err(OverlayError::InUse { path: path.to_owned() }),
             locked => locked.map_err(|(_, errno)| failed(errno.into()))?,

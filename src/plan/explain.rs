@@ -17,11 +17,12 @@ use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
+use crate::plan::network::ports_of_host;
 use crate::plan::restrict::Restriction;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Reach;
 use crate::policy::units::Size;
-use crate::report::denial::{Basis, Denial};
+use crate::report::denial::{Basis, Denial, advice, shown};
 use crate::report::enforcement::Protection;
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
@@ -60,7 +61,7 @@ impl Explainer {
             private: TmpfsSize::from_policy(inputs, None),
             network: inputs.policy.effective_network(),
             proxy_flags: proxy_flags(inputs),
-            ports: crate::plan::network::ports_of_host(inputs),
+            ports: ports_of_host(inputs),
         }
     }
 
@@ -85,8 +86,8 @@ impl Explainer {
             Errno::ENOSPC => "would give more",
             _ => "would allow it",
         };
-        let reason = crate::report::denial::advice(reason, remedy.as_deref(), would);
-        Some(Denial { protection, subject: crate::report::denial::shown(&subject), reason, basis, remedy })
+        let reason = advice(reason, remedy.as_deref(), would);
+        Some(Denial { protection, subject: shown(&subject), reason, basis, remedy })
     }
 
     /// The entry of the view that holds `path`, and its path.
@@ -129,7 +130,7 @@ impl Explainer {
         let flag = |text: Option<String>| text.filter(|_| could_be_written);
         match place.origin {
             Origin::Wall => {
-                let at = crate::report::denial::shown(at);
+                let at = shown(at);
                 // Programs outside obey this path, so the text recommends no flag that lets the command write
                 // it.
                 let reason =
@@ -141,15 +142,12 @@ impl Explainer {
                 certain(Protection::Root, reason, flag(Some("--profile repo-write".to_owned())))
             }
             Origin::Policy => {
-                let reason = format!("{} is granted read-only", crate::report::denial::shown(at));
+                let reason = format!("{} is granted read-only", shown(at));
                 let instead = bind_flag("--rw", &source.path, at);
                 certain(Protection::Root, reason, flag(instead))
             }
             Origin::Profile => {
-                let reason = format!(
-                    "{} is shown read-only by the profile; work on a copy",
-                    crate::report::denial::shown(at)
-                );
+                let reason = format!("{} is shown read-only by the profile; work on a copy", shown(at));
                 certain(Protection::Root, reason, None)
             }
         }
@@ -169,10 +167,10 @@ impl Explainer {
             Some((at, _)) if at == path => return None,
             None | Some((_, ViewEntry { node: Node::Dir, .. })) => "the sandbox does not show it".to_owned(),
             Some((at, ViewEntry { node: Node::Cover, what, .. })) => {
-                format!("{} is covered ({what})", crate::report::denial::shown(at))
+                format!("{} is covered ({what})", shown(at))
             }
             Some((at, ViewEntry { node: Node::Private { .. } | Node::Tmpfs { .. }, .. })) => {
-                format!("{} is the sandbox's own, and empty at the start", crate::report::denial::shown(at))
+                format!("{} is the sandbox's own, and empty at the start", shown(at))
             }
             _ => return None,
         };
@@ -197,7 +195,7 @@ impl Explainer {
                 Some(possible(&reason, Some(format!("--tmp-size {}", twice(size)))))
             }
             Node::Tmpfs { room, .. } => {
-                let (size, at) = (Size::from_bytes(room.size), crate::report::denial::shown(&at));
+                let (size, at) = (Size::from_bytes(room.size), shown(&at));
                 let flag = format!("--tmpfs {at}:{}", twice(size));
                 let remedy = Some(flag).filter(|_| is_plain(at.as_ref()));
                 Some(possible(&format!("{at} holds {size} and {} inodes", room.inodes), remedy))

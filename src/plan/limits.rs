@@ -6,6 +6,7 @@ mod tests;
 
 use kennel_helper::plan::Step;
 
+use crate::host::caller::SchedulingPrivileges;
 use crate::host::cgroups::{Controller, Setting};
 use crate::host::{Host, Version};
 use crate::plan::Section;
@@ -38,8 +39,7 @@ pub(crate) fn descriptors(inputs: &Inputs<'_>) -> [u64; 2] {
 /// the caller has and other processes lack; most callers have none. They also raise the descriptor limit of
 /// PID 1, so that a zygote can send descriptors whatever commands do.
 pub(crate) fn drop_caller_scheduling(inputs: &Inputs<'_>, namespaces: &mut Section) {
-    let crate::host::caller::SchedulingPrivileges { scheduling: [policy, nice, io], oom, may_be } =
-        inputs.caller.ahead;
+    let SchedulingPrivileges { scheduling: [policy, nice, io], oom, may_be } = inputs.caller.ahead;
     if policy || nice || io {
         let step = Step::Ordinary { policy: policy.into(), nice: nice.into(), io: io.into() };
         namespaces.push(Protection::Cpus, &step);

@@ -12,6 +12,7 @@ use std::{fs, io};
 
 use kennel_helper::plan::Step;
 
+use crate::plan::worker_mounts::empty_directory;
 use crate::plan::{Section, relative};
 use crate::protect::paths::Protected;
 use crate::protect::place::Done;
@@ -223,7 +224,7 @@ fn file_state(metadata: &fs::Metadata, role: Role) -> FileState {
 /// Steps of a worker whose zygote may have lost mounts. Each step repeats a mount if it is gone.
 pub(crate) fn repair_steps(view: &View, mounts: &[MountOnHost]) -> Section {
     let mut worker = Section::default();
-    let empty = &*relative(crate::plan::worker_mounts::empty_directory(view));
+    let empty = &*relative(empty_directory(view));
     for MountOnHost { target, path } in mounts {
         let Some(place) = view.get(target) else { continue };
         let to = &*relative(target);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kennel_helper::plan::{MOST_FORGONE, Step, Within};
 
+use crate::plan::worker_mounts::empty_directory;
 use crate::plan::{Section, namespaces, relative};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
@@ -42,7 +43,7 @@ impl RestrictableGrants {
             .filter(|(_, place)| place.origin != Origin::Wall && is_grant(&place.node))
             .map(|(target, place)| (target.to_owned(), place.node.is_dir()))
             .collect();
-        Self { places, empty: crate::plan::worker_mounts::empty_directory(view).to_owned() }
+        Self { places, empty: empty_directory(view).to_owned() }
     }
 
     fn is_dir(&self, grant: &Path) -> Result<bool, Error> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::protect::git::obeyed;
-use crate::protect::watch::Watch;
+use crate::protect::watch::{Watch, hold};
 use crate::report::error::Error;
 use crate::report::shortage::{EXCHANGED, of_call};
 use crate::sys::inode::Identity;
@@ -76,8 +76,7 @@ impl WritableGrants {
     pub(crate) fn hold(&self, watches: &mut [Watch]) -> Result<(), Error> {
         for Grant { base, identity, .. } in &self.grants {
             let of_grant = watches.iter_mut().filter(|watch| watch.is_in_grant(base));
-            crate::protect::watch::hold(of_grant, base, *identity)
-                .map_err(|error| cannot_hold(base, error))?;
+            hold(of_grant, base, *identity).map_err(|error| cannot_hold(base, error))?;
         }
         Ok(())
     }

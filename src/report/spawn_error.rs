@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, de};
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of};
-use crate::report::policy_error::PolicyError;
+use crate::report::policy_error::{PolicyError, shown, told};
 
 /// Why a program was not spawned. No variant contains the value of a credential, a variable or an argument.
 ///
@@ -112,9 +112,9 @@ impl SpawnError {
         Self::Denied {
             boundary,
             what,
-            requested: crate::report::policy_error::shown(&requested.to_string()),
+            requested: shown(&requested.to_string()),
             // The reason may contain untrusted text.
-            reason: crate::report::policy_error::told(&reason.into()),
+            reason: told(&reason.into()),
             granted: granted.into_iter().map(Into::into).collect(),
             audit_id: None,
         }

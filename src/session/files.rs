@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt, BufReader};
 
 use crate::report::error::Error;
 use crate::session::Session;
-use crate::session::files::replace::NEW_FILE;
+use crate::session::files::replace::{NEW_FILE, open_file};
 use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter, failed};
 use crate::session::view_fd::FileCall;
 use crate::sys::{blocking, dirfd};
@@ -74,11 +74,7 @@ impl Session {
     /// # Errors
     /// As described above.
     pub async fn open_read(&self, path: impl AsRef<Path>) -> Result<FileReader, Error> {
-        let file = self
-            .call("read", path.as_ref(), |call, path| {
-                crate::session::files::replace::open_file(call.root(), path)
-            })
-            .await?;
+        let file = self.call("read", path.as_ref(), |call, path| open_file(call.root(), path)).await?;
         Ok(FileReader::new(file.into()))
     }
 

@@ -17,6 +17,7 @@ use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::{is_proc, stores};
 use crate::view::inputs::Inputs;
 use crate::view::resolved_path::ResolvedPath;
+use crate::view::secrets::cover;
 use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Access, Node, View, ViewEntry, pin, secrets};
 
@@ -184,7 +185,7 @@ fn show_devices(view: &mut View, inputs: &Inputs<'_>) {
     view.offer("processes", "/proc", Node::Proc);
     let of_root = if inputs.caller.is_root() { PROC_OF_ROOT } else { &[] };
     for path in PROC_KEYS.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
-        crate::view::secrets::cover(view, "kernel file", Path::new(path), SourceKind::File);
+        cover(view, "kernel file", Path::new(path), SourceKind::File);
     }
 }
 
