@@ -107,7 +107,7 @@ pub use report::Report;
 pub use report::audit_error::AuditError;
 pub use report::change::{Change, ChangeKind, Committed, Refusal, Refused};
 pub use report::denial::{Basis, Denial};
-pub use report::enforcement::{Enforcement, Entry, Level, Protection, State};
+pub use report::enforcement::{Enforcement, Entry, Level, Note, Protection, State};
 pub use report::error::Error;
 pub use report::failure::{Boundary, Class, Details, Failure};
 pub use report::listen_error::ListenError;

@@ -129,7 +129,7 @@ fn finish_for(
 
     // What the command sees, and which of it is protected.
     let workspace = workspace(&inputs)?;
-    let (view, mut protected) = view_of(&inputs, workspace.as_ref())?;
+    let (mut view, mut protected) = view_of(&inputs, workspace.as_ref())?;
     let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
     symlink_check::check(&view, &inputs)?;
 
@@ -142,6 +142,7 @@ fn finish_for(
     let worker = shared_modes.followed_by(&sections::worker_steps(&inputs, &view, &mut enforcement));
     let (walls, tmpfs_sizes) = sections::wall_steps(&inputs, &view, &mut enforcement)?;
     protected.report(&inputs, &mut enforcement)?;
+    enforcement.add_notes(std::mem::take(&mut view.notes));
     case_fold::report(&inputs, &view, &on_host, &mut enforcement)?;
     let payload = sections::payload_steps(&inputs, &groups, &mut enforcement)?;
     let files = sections::file_steps(&inputs, &view);

@@ -55,10 +55,38 @@ pub enum Level {
     None,
 }
 
+/// Something that a person should know about a sandbox. Nothing was refused, and nothing is weaker than asked.
+///
+/// ```no_run
+/// # async fn example(outcome: kennel::Outcome) {
+/// for note in outcome.enforcement.notes() {
+///     eprintln!("{}: {}", note.subject, note.text);
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Note {
+    /// What the note is about: a path, or a value of the policy. One line, without control characters.
+    pub subject: String,
+    /// What there is to know. One line.
+    pub text: String,
+    /// What a person can do about it, if there is something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Note {
+    pub(crate) fn new(subject: &str, text: &str, remedy: Option<&str>) -> Self {
+        Self { subject: harmless(subject), text: harmless(text), remedy: remedy.map(harmless) }
+    }
+}
+
 /// What was enforced for a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     entries: Vec<Entry>,
+    notes: Vec<Note>,
 }
 
 impl Enforcement {
@@ -76,6 +104,21 @@ impl Enforcement {
     #[must_use]
     pub fn protections(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// What a person should know about the sandbox besides its protections, in the order in which Kennel noticed it.
+    #[must_use]
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    /// Adds notes; one that is there already is left out.
+    pub(crate) fn add_notes(&mut self, notes: impl IntoIterator<Item = Note>) {
+        for note in notes {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
     }
 
     /// What a person who runs a command should see: every protection that the policy asked for and that is not in force,
@@ -155,9 +198,10 @@ impl Enforcement {
 
 impl Serialize for Enforcement {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("Enforcement", 2)?;
+        let mut object = serializer.serialize_struct("Enforcement", 3)?;
         object.serialize_field("level", &self.level())?;
         object.serialize_field("protections", &self.entries)?;
+        object.serialize_field("notes", &self.notes)?;
         object.end()
     }
 }

@@ -19,7 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::{Path, PathBuf};
 
-use crate::report::enforcement::Protection;
+use crate::report::enforcement::{Note, Protection};
 use crate::report::error::Error;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
@@ -34,9 +34,16 @@ pub(crate) struct View {
     places: BTreeMap<OsString, ViewEntry>,
     /// The overlay over the workspace, if the policy asks for one.
     pub(crate) overlay: Option<Overlaid>,
+    /// What the report says about what is visible.
+    pub(crate) notes: Vec<Note>,
 }
 
 impl View {
+    /// Adds a line to the report: nothing is refused, but a person should know.
+    pub(crate) fn note(&mut self, subject: &str, text: &str, remedy: Option<&str>) {
+        self.notes.push(Note::new(subject, text, remedy));
+    }
+
     /// Adds a node of the profile at `target`, unless there is one already.
     pub(crate) fn offer(&mut self, what: &'static str, target: impl AsRef<OsStr>, node: Node) {
         let place = ViewEntry { node, origin: Origin::Profile, what, protection: Protection::Root };
@@ -195,7 +202,7 @@ impl View {
     /// Only the binds: all that [`shown_at`](Self::shown_at) needs. Walls added later show nothing new.
     pub(crate) fn binds(&self) -> Self {
         let binds = self.places.iter().filter(|(_, place)| matches!(place.node, Node::Bind { .. }));
-        Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), overlay: None }
+        Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), ..Self::default() }
     }
 
     /// Every place in the sandbox where a bind shows the host's `path`, except places that the policy names itself.

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Enforcement, Entry, Error, Outcome, Report, State, inherited_descriptor};
+use kennel::{Enforcement, Entry, Error, Note, Outcome, Report, State, inherited_descriptor};
 use serde::Serialize;
 
 use crate::{
@@ -91,7 +91,7 @@ pub(crate) fn end(outcome: &Outcome, is_quiet: bool) {
     lost.for_each(|why| say(format_args!("kennel: {why}")));
 }
 
-/// Prints the protections that are weaker than asked, unless another protection does the same.
+/// Prints the protections that are weaker than asked, unless another protection does the same, and the notes.
 pub(crate) fn degraded(enforcement: &Enforcement) {
     for entry in enforcement.remarkable() {
         say(format_args!("kennel: {} {}: {}", entry.name, state(entry.state), entry.detail));
@@ -99,6 +99,10 @@ pub(crate) fn degraded(enforcement: &Enforcement) {
     for (cause, remedy) in causes(enforcement.remarkable()) {
         say(format_args!("kennel: cgroups: {cause}"));
         say(format_args!("kennel: hint: {remedy}"));
+    }
+    for Note { subject, text, remedy, .. } in enforcement.notes() {
+        let remedy = remedy.iter().map(|remedy| format!("; {remedy}")).collect::<String>();
+        say(format_args!("kennel: note: {subject}: {text}{remedy}"));
     }
 }
 
