@@ -52,6 +52,9 @@ fn has_run(report: &Value) {
         assert!(entry["name"].is_string() && entry["detail"].is_string(), "{entry}");
         assert!(["enforced", "degraded", "off"].contains(&entry["state"].as_str().unwrap()), "{entry}");
     }
+    for note in report["enforcement"]["notes"].as_array().unwrap() {
+        assert!(note["subject"].is_string() && note["text"].is_string(), "{note}");
+    }
 }
 
 fn has_failed(report: &Value, class: &str, boundary: &str) {
