@@ -36,7 +36,7 @@ use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{
-    MountOnHost, View, grants, inputs, pin, secrets, source, symlink_check, system, toolchains,
+    MountOnHost, View, certificates, grants, inputs, pin, secrets, source, symlink_check, system, toolchains,
 };
 
 /// The part of a plan that needs no look at the granted paths. PID 1 can start with it while [`finish`] runs.
@@ -261,7 +261,7 @@ fn put_walls(
     grants::show_masks(view, inputs)?;
     let ways = secrets::mask(view, inputs)?;
     system::mask(view, inputs)?;
-    system::show_certificates(view, inputs);
+    certificates::show(view, inputs);
     paths::protect(view, inputs, workspace, &ways)
 }
 

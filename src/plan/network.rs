@@ -20,7 +20,7 @@ use crate::report::policy_error::PolicyError;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
-use crate::view::{Node, View, system};
+use crate::view::{Node, View, certificates, system};
 
 /// Ports on which [`Network::transparent`] always serves programs that know no proxy.
 const TRANSPARENT_PORTS: [u16; 2] = [80, 443];
@@ -199,7 +199,7 @@ pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsSt
         .chain(to(NO_PROXY_VARIABLES, no_proxy.join(",")))
         .chain(own)
         .map(|(name, value)| (name.into(), value.into()))
-        .chain(system::variables(inputs, view))
+        .chain(certificates::variables(inputs, view))
         .collect()
 }
 

@@ -2,6 +2,7 @@
 //!
 //! [`View`] is pure data: a tree of places. `plan::emit` turns it into mounts.
 
+pub(crate) mod certificates;
 pub(crate) mod grants;
 pub(crate) mod inputs;
 pub(crate) mod path_walk;
