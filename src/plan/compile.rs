@@ -36,7 +36,8 @@ use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{
-    MountOnHost, View, certificates, grants, inputs, pin, secrets, source, symlink_check, system, toolchains,
+    MountOnHost, View, certificates, grants, host_links, inputs, pin, secrets, source, symlink_check, system,
+    toolchains,
 };
 
 /// The part of a plan that needs no look at the granted paths. PID 1 can start with it while [`finish`] runs.
@@ -225,6 +226,7 @@ fn show_grants(
     workspace: Option<&source::BindSource>,
 ) -> Result<(), Error> {
     system::show(view, inputs)?;
+    host_links::show_links_of_home(view, inputs);
     if let Some(workspace) = workspace {
         grants::show_workspace(view, inputs, workspace)?;
     }

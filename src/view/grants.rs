@@ -10,11 +10,12 @@ use crate::report::shortage::of_path;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
+use crate::view::path_walk::HostLink;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, SourceKind};
 use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, Origin, View, ViewEntry, pin, secrets, system};
+use crate::view::{Access, Node, Origin, View, ViewEntry, path_walk, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
 const NOT_A_WORKSPACE: &[&str] = &[
@@ -66,17 +67,19 @@ pub(crate) fn show_workspace(
     let access = if inputs.policy.profile.meaning().writes { Access::Write } else { Access::Read };
     let node = Node::Bind { source: workspace.clone(), access };
     view.grant("workspace", workspace.path.clone(), node)?;
-    link_to_canonical(view, inputs, &inputs.policy.workspace, &workspace.path);
+    let given = clean(inputs.caller.absolute(&inputs.policy.workspace));
+    if given != workspace.path
+        && let Ok((links, _)) = path_walk::links_on(&given)
+    {
+        show_links(view, &links, &given, &workspace.path);
+    }
     Ok(())
 }
 
-/// Adds a link at `given`: people name directories through links and expect that the name works inside.
-fn link_to_canonical(view: &mut View, inputs: &Inputs<'_>, given: &Path, canonical: &Path) {
-    let given = clean(inputs.caller.absolute(given));
-    let plain = !has_parent(&given);
-    // Where the sandbox shows a directory of the host, that link is there already.
-    if plain && given != canonical && view.is_free(&given) {
-        view.offer("link", given, Node::Symlink { points_to: canonical.to_owned() });
+/// Shows the links on the way: people name directories through links and expect that the name works inside.
+fn show_links(view: &mut View, links: &[HostLink], given: &Path, canonical: &Path) {
+    if !has_parent(given) {
+        view.offer_links(links, given, canonical);
     }
 }
 
@@ -180,7 +183,7 @@ fn bind<'p>(
     }
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {
-        link_to_canonical(view, inputs, &path, &source.path);
+        show_links(view, &resolved.links, &clean(path), &source.path);
     }
     view.grant(what, place, Node::Bind { source: source.clone(), access })?;
     Ok(NamedPath { what, given, resolved })
@@ -189,7 +192,7 @@ fn bind<'p>(
 /// Covers `path`, if the view shows it, or if the profile shows something below it. A mask over nothing is an error,
 /// because the user would believe that it hides something.
 fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
-    let path = clean(path);
+    let path = view.follow(&clean(path)).into_owned();
     let on_host = view.host_path(&path);
     let shown = on_host.as_deref().map(std::fs::symlink_metadata);
     let kind = match (shown, view.get(&path).map(|place| &place.node)) {

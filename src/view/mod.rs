@@ -4,6 +4,7 @@
 
 pub(crate) mod certificates;
 pub(crate) mod grants;
+pub(crate) mod host_links;
 pub(crate) mod inputs;
 pub(crate) mod path_walk;
 pub(crate) mod pin;
@@ -33,6 +34,8 @@ use crate::view::tmpfs_size::TmpfsSize;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     places: BTreeMap<OsString, ViewEntry>,
+    /// The places that are links of the host, and their texts. Empty on most machines.
+    links: BTreeMap<OsString, PathBuf>,
     /// The overlay over the workspace, if the policy asks for one.
     pub(crate) overlay: Option<Overlaid>,
     /// What the report says about what is visible.
@@ -48,7 +51,8 @@ impl View {
     /// Adds a node of the profile at `target`, unless there is one already.
     pub(crate) fn offer(&mut self, what: &'static str, target: impl AsRef<OsStr>, node: Node) {
         let place = ViewEntry { node, origin: Origin::Profile, what, protection: Protection::Root };
-        self.places.entry(target.as_ref().to_owned()).or_insert(place);
+        let target = self.follow(Path::new(&target)).into_owned();
+        self.places.entry(target.into()).or_insert(place);
     }
 
     /// Adds a node that the policy names, and replaces one of the profile.
@@ -56,6 +60,7 @@ impl View {
     /// # Errors
     /// The policy names two different nodes for one place.
     pub(crate) fn grant(&mut self, what: &'static str, target: PathBuf, node: Node) -> Result<(), Error> {
+        let target = self.follow(&target).into_owned();
         if let Some(old) = self.get(&target)
             && old.origin >= Origin::Policy
             && old.node != node
@@ -100,6 +105,7 @@ impl View {
             };
             !(is_below && is_shown && place.origin == Origin::Profile)
         });
+        self.forget_lost_links();
         self.places.len() < before
     }
 
@@ -131,7 +137,7 @@ impl View {
     pub(crate) fn is_free(&self, target: &Path) -> bool {
         let shows =
             |place: &ViewEntry| matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. });
-        !lexical::ancestors(target).any(|above| self.get(above).is_some_and(shows))
+        !lexical::ancestors(&self.follow(target)).any(|above| self.get(above).is_some_and(shows))
     }
 
     /// Whether a directory may be at `target`. False only if there is certainly none. What a directory of the host or a
@@ -196,6 +202,7 @@ impl View {
 
     /// The host path that a bind shows at `target`.
     pub(crate) fn host_path(&self, target: &Path) -> Option<PathBuf> {
+        let target = &*self.follow(target);
         let at = self.mount_at(target).or_else(|| self.mount_above(target))?;
         shown_by(at, target)
     }

@@ -268,7 +268,7 @@ impl<'b> PathWalk<'b> {
 }
 
 /// The parts of a path, the first one last. `/` is the first part of an absolute path: the walk starts again at the root.
-fn reversed(path: &Path) -> Vec<OsString> {
+pub(crate) fn reversed(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev().filter(|part| *part != Component::CurDir);
     parts.map(|part| part.as_os_str().to_owned()).collect()
 }
@@ -289,16 +289,27 @@ pub(crate) fn deciding_places(what: &'static str, path: &Path) -> Result<Vec<Pat
     Ok(all_steps(what, path)?.into_iter().filter_map(decides).collect())
 }
 
+/// A symbolic link of the host. Only the last part of `at` is a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HostLink {
+    pub(crate) at: PathBuf,
+    /// Its text.
+    pub(crate) to: PathBuf,
+}
+
 /// The links on the way of the absolute `path`, and where it leads in the end.
 ///
 /// # Errors
 /// The caller may not look at a place on the way.
-pub(crate) fn links_on(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), Error> {
+pub(crate) fn links_on(path: &Path) -> Result<(Vec<HostLink>, PathBuf), Error> {
     let mut steps = all_steps("path", path)?;
     // The walk reports nothing for the root itself.
     let end = steps.pop_if(|step| step.is_end()).map_or_else(|| "/".into(), WalkStep::at);
-    let links = steps.into_iter().filter(|step| matches!(step, WalkStep::Link { .. }));
-    Ok((links.map(WalkStep::at).collect(), end))
+    let link = |step| match step {
+        WalkStep::Link { at, to } => Some(HostLink { at, to }),
+        _ => None,
+    };
+    Ok((steps.into_iter().filter_map(link).collect(), end))
 }
 
 /// All steps of a walk from the root.

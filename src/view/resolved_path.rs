@@ -4,11 +4,12 @@
 //! another process replaces parts of the path. Nothing is refused here: the caller decides which links are allowed.
 
 use std::fs::Metadata;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{fs, io};
 
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
+use crate::view::path_walk::HostLink;
 use crate::view::source::BindSource;
 use crate::view::{View, path_walk, source};
 
@@ -18,8 +19,8 @@ pub(crate) struct ResolvedPath {
     pub(crate) source: BindSource,
     /// Metadata of `source`.
     pub(crate) metadata: Metadata,
-    /// The links on the way, in order. Only the last part of each path is a link.
-    links: Vec<PathBuf>,
+    /// The links on the way, in order.
+    pub(crate) links: Vec<HostLink>,
 }
 
 impl ResolvedPath {
@@ -52,10 +53,10 @@ impl ResolvedPath {
         let is_in_one = |at: &Path| {
             at.parent().is_some_and(|above| directories.iter().any(|base| is_within(above, base)))
         };
-        self.links.iter().map(PathBuf::as_path).find(|at| is_in_one(at))
+        self.links.iter().map(|link| &*link.at).find(|at| is_in_one(at))
     }
 
-    fn new(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
+    fn new(path: &Path, metadata: Metadata, links: Vec<HostLink>) -> Self {
         Self { source: BindSource::of(path.to_owned(), &metadata), metadata, links }
     }
 }
@@ -96,7 +97,8 @@ mod tests {
         symlink("../one/b", base.join("a/two")).expect("a link");
         let resolved = ResolvedPath::resolve(&base.join("one/two")).expect("a way");
         assert_eq!(resolved.source.path, base.join("a/b"));
-        assert_eq!(resolved.links, [base.join("one"), base.join("a/two"), base.join("one")]);
+        let link = |at: &str, to: &str| HostLink { at: base.join(at), to: to.into() };
+        assert_eq!(resolved.links, [link("one", "a"), link("a/two", "../one/b"), link("one", "a")]);
         assert_eq!(resolved.source, BindSource::exact(&base.join("a/b")).expect("a directory"));
         let plain = ResolvedPath::resolve(&base.join("a/b/../b")).expect("a way");
         assert_eq!((plain.source.path, plain.links), (base.join("a/b"), Vec::new()));

@@ -2,6 +2,9 @@
 //!
 //! The lists are data: change them here.
 
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -14,12 +17,23 @@ use crate::report::error::Error;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::{is_proc, stores};
 use crate::view::inputs::Inputs;
+use crate::view::path_walk::HostLink;
+use crate::view::resolved_path::ResolvedPath;
 use crate::view::secrets::cover;
 use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Access, Node, View, ViewEntry, pin, secrets};
 
-/// Directories of the system, shown read-only. On most hosts all but /usr are symbolic links into it.
-const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+/// Directories of the system, shown read-only. On most hosts all but /usr are symbolic links into it. The last two are
+/// the stores of Nix and Guix, which every user may read.
+const SYSTEM: &[&str] =
+    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"];
+
+/// Entries of the host's root that are links on some hosts, such as `/home -> var/home` on ostree systems. The view shows
+/// such a link, and whatever is shown below it is at its end.
+const OFTEN_LINKS: &[&str] = &["/home", "/mnt", "/opt", "/root", "/srv"];
+
+/// The directory below /usr that is a link out of it on some hosts: `/usr/local -> ../var/usrlocal` on ostree systems.
+const USR_LOCAL: &str = "/usr/local";
 
 /// Directories and large files of /etc that programs need, shown read-only. Each is a mount, so keep the list short.
 const ETC_SHOWN: &[&str] = &[
@@ -108,9 +122,14 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
         show_whole_tree(view, inputs);
         return Ok(());
     }
-    for path in SYSTEM {
-        show_root_entry(view, Path::new(path));
+    let root = RootNames::read();
+    for path in SYSTEM.iter().map(Path::new).filter(|path| root.may_have(path)) {
+        show_root_entry(view, path);
     }
+    for path in OFTEN_LINKS.iter().map(Path::new).filter(|path| root.may_be_link(path)) {
+        show_root_link(view, path);
+    }
+    show_usr_local(view);
     show_etc(view);
     view.offer("directory", "/var", Node::Dir);
     view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
@@ -120,10 +139,56 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
 
 /// Shows an entry of the host's root directory: a link as a link, a directory read-only.
 fn show_root_entry(view: &mut View, path: &Path) {
-    if let Ok(points_to) = fs::read_link(path) {
-        view.offer("link", path, Node::Symlink { points_to });
-    } else if let Ok(source) = BindSource::stat(path) {
+    if !show_root_link(view, path)
+        && let Ok(source) = BindSource::stat(path)
+    {
         view.offer("system", path, Node::Bind { source, access: Access::Read });
+    }
+}
+
+/// Shows an entry of the host's root directory if it is a link.
+fn show_root_link(view: &mut View, path: &Path) -> bool {
+    fs::read_link(path).is_ok_and(|to| view.offer_link(&HostLink { at: path.to_owned(), to }))
+}
+
+/// Shows what `/usr/local` leads to, if that is a link. The link itself is in /usr.
+fn show_usr_local(view: &mut View) {
+    let path = Path::new(USR_LOCAL);
+    if fs::read_link(path).is_err() {
+        return;
+    }
+    if let Ok(ResolvedPath { source, metadata, .. }) = ResolvedPath::resolve(path)
+        && source.is_dir()
+        && metadata.uid() == 0
+        && view.is_free(&source.path)
+    {
+        view.offer("system", source.path.clone(), Node::Bind { source, access: Access::Read });
+    }
+}
+
+/// The names in the host's root directory, and which of them are links. `None` if it cannot be listed.
+struct RootNames(Option<HashMap<OsString, bool>>);
+
+impl RootNames {
+    fn read() -> Self {
+        let entry = |entry: fs::DirEntry| {
+            let is_link = entry.file_type().map_or(true, |kind| kind.is_symlink());
+            (entry.file_name(), is_link)
+        };
+        let list = || fs::read_dir("/")?.map(|found| found.map(entry)).collect::<io::Result<_>>();
+        Self(list().ok())
+    }
+
+    /// Whether something may be at the first part of `path`, as far as the list says.
+    fn may_have(&self, path: &Path) -> bool {
+        let Self(Some(names)) = self else { return true };
+        path.iter().nth(1).is_some_and(|first| names.contains_key(first))
+    }
+
+    /// Whether an entry may be a link, as far as the list says.
+    fn may_be_link(&self, path: &Path) -> bool {
+        let Self(Some(names)) = self else { return true };
+        path.file_name().is_some_and(|name| names.get(name) == Some(&true))
     }
 }
 
