@@ -205,7 +205,7 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, Os
     if inputs.caller.variable("PATH").is_none() {
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
-    variables.extend(toolchains::variables(inputs));
+    variables.extend(toolchains::variables(inputs, view));
     variables.extend(network::variables(inputs, view));
     for name in &inputs.policy.env.pass {
         if let Some(value) = inputs.caller.variable(name) {

@@ -9,11 +9,13 @@ pub(crate) mod inputs;
 pub(crate) mod path_walk;
 pub(crate) mod pin;
 pub(crate) mod resolved_path;
+pub(crate) mod search_path;
 pub(crate) mod secrets;
 pub(crate) mod source;
 pub(crate) mod symlink_check;
 pub(crate) mod system;
 pub(crate) mod tmpfs_size;
+pub(crate) mod tool_variables;
 pub(crate) mod toolchains;
 
 use std::collections::BTreeMap;

@@ -33,6 +33,8 @@ const HOME_SECRETS: &[&str] = &[
     ".config/op",
     ".config/sops",
     ".docker",
+    ".fly/config.yml",
+    ".foundry/keystores",
     ".gem/credentials",
     ".git-credentials",
     ".config/git/credentials",
@@ -45,6 +47,7 @@ const HOME_SECRETS: &[&str] = &[
     ".npmrc",
     ".password-store",
     ".pgpass",
+    ".pulumi/credentials.json",
     ".pypirc",
     ".python_history",
     ".ssh",
@@ -196,6 +199,11 @@ pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
     let lies_in = |path: &Path, secrets: &[&str]| secrets.iter().any(|name| is_within(path, Path::new(name)));
     let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, HOME_SECRETS));
     caller.homes.iter().any(of_home) || lies_in(path, SYSTEM_SECRETS)
+}
+
+/// Whether a place of secrets of the caller is below `path`.
+pub(crate) fn holds_secret(path: &Path, caller: &Caller) -> bool {
+    home_secrets(caller).any(|secret| is_within(&secret, path))
 }
 
 /// Puts an empty read-only directory, or `/dev/null`, over `path`.

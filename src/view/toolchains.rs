@@ -2,15 +2,13 @@
 //!
 //! The table is data: add a row to support another tool. Never add one with credentials in it.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::policy::profile::Toolchains;
 use crate::view::inputs::Inputs;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::source::{BindSource, exists};
-use crate::view::{Access, Node, View, secrets};
+use crate::view::source::exists;
+use crate::view::{View, search_path, tool_variables};
 
 /// A toolchain with its own directory.
 struct Toolchain {
@@ -47,15 +45,9 @@ const TOOLCHAINS: &[Toolchain] = &[
     Toolchain { variable: "ASDF_DATA_DIR", home: ".asdf", parts: &["."] },
 ];
 
-/// No toolchain is in one of these, whatever a variable says, or is a directory directly below `/`.
-const NEVER_A_TOOLCHAIN: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var"];
-
-/// For `bin` on PATH below HOME: the siblings from which its programs load files.
-const PREFIX_PARTS: &[&str] = &["include", "lib", "lib64", "libexec"];
-
 /// Adds the caller's toolchains to the view.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
-    if !is_wanted(inputs) {
+    if !is_wanted(inputs) || inputs.policy.profile.meaning().shows_host {
         return;
     }
     for toolchain in TOOLCHAINS {
@@ -64,87 +56,34 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
             continue;
         }
         for part in toolchain.parts {
-            offer(view, inputs, &if *part == "." { home.clone() } else { home.join(part) });
+            search_path::offer(view, inputs, &if *part == "." { home.clone() } else { home.join(part) });
         }
     }
-    let entries: BTreeSet<PathBuf> = inputs.caller.search_path().into_iter().collect();
-    for entry in entries {
-        if let Ok(below_opt) = entry.strip_prefix("/opt") {
-            // A package in /opt has everything in one directory.
-            offer(view, inputs, &Path::new("/opt").join(below_opt.iter().next().unwrap_or_default()));
-        } else if entry.starts_with(&inputs.caller.home) && offer_plain(view, inputs, &entry) {
-            offer_prefix(view, inputs, &entry);
-        }
-    }
+    tool_variables::show(view, inputs);
+    search_path::show(view, inputs);
 }
 
-/// The variables of the caller that name toolchains.
-pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
+/// The variables of the caller that name toolchains, if what they name is visible.
+pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
     if !is_wanted(inputs) {
         return Vec::new();
     }
-    let set = |toolchain: &Toolchain| {
-        let value = inputs.caller.variable(toolchain.variable)?;
-        Some((toolchain.variable.into(), value.to_owned()))
-    };
-    TOOLCHAINS.iter().filter_map(set).collect()
+    let rows = TOOLCHAINS.iter().map(|toolchain| toolchain.variable);
+    tool_variables::visible(inputs, view, rows)
 }
 
 /// Variables of the caller that decide which toolchains are visible, and where.
 pub(crate) fn deciding_variables() -> impl Iterator<Item = &'static str> {
-    ["HOME", "PATH"].into_iter().chain(TOOLCHAINS.iter().map(|toolchain| toolchain.variable))
+    let rows = TOOLCHAINS.iter().map(|toolchain| toolchain.variable);
+    ["HOME", "PATH"].into_iter().chain(rows).chain(tool_variables::names())
 }
 
 fn is_wanted(inputs: &Inputs<'_>) -> bool {
-    let profile = inputs.policy.profile.meaning();
-    profile.knows_caller && !profile.shows_host && inputs.policy.toolchains == Toolchains::Auto
+    inputs.policy.profile.meaning().knows_caller && inputs.policy.toolchains == Toolchains::Auto
 }
 
 fn home_of(toolchain: &Toolchain, inputs: &Inputs<'_>) -> PathBuf {
     let moved =
         inputs.caller.variable(toolchain.variable).map(PathBuf::from).filter(|path| path.is_absolute());
     moved.unwrap_or_else(|| inputs.caller.home.join(toolchain.home))
-}
-
-/// For `~/x/bin` on PATH, shows `~/x/lib` and the like too, unless `~/x` is HOME itself.
-fn offer_prefix(view: &mut View, inputs: &Inputs<'_>, bin: &Path) {
-    let Some(prefix) = bin.parent().filter(|prefix| *prefix != inputs.caller.home && bin.ends_with("bin"))
-    else {
-        return;
-    };
-    for part in PREFIX_PARTS {
-        offer_plain(view, inputs, &prefix.join(part));
-    }
-}
-
-/// Shows a path read-only if it exists and is fit. Links on the way are allowed, unless commands may have made them. A
-/// variable must not be able to expose HOME, a secret, or a place that the system shows already.
-fn offer(view: &mut View, inputs: &Inputs<'_>, path: &Path) {
-    if !view.is_free(path) || !is_fit(path, inputs) {
-        return;
-    }
-    let Ok(resolved) = ResolvedPath::resolve(path) else { return };
-    if let Some(link) = resolved.link_in_writable_grant(view) {
-        let (path, link) = (path.display(), link.display());
-        tracing::warn!(%path, %link, "no toolchain is shown: commands could have made this link to it");
-    } else if is_fit(&resolved.source.path, inputs) {
-        view.offer("toolchain", path, Node::Bind { source: resolved.source, access: Access::Read });
-    }
-}
-
-/// As [`offer`], for a path that another project may have made: no link may be on the way.
-fn offer_plain(view: &mut View, inputs: &Inputs<'_>, path: &Path) -> bool {
-    let shown = view.is_free(path) && is_fit(path, inputs);
-    match BindSource::exact(path) {
-        Ok(source) if shown => view.offer("toolchain", path, Node::Bind { source, access: Access::Read }),
-        _ => return false,
-    }
-    true
-}
-
-fn is_fit(path: &Path, inputs: &Inputs<'_>) -> bool {
-    let in_home = inputs.caller.homes.iter().any(|home| path.starts_with(home));
-    let of_system =
-        NEVER_A_TOOLCHAIN.iter().any(|place| path.starts_with(place)) || path.components().count() < 3;
-    !inputs.caller.holds_home(path) && (in_home || !of_system) && !secrets::is_secret(path, inputs.caller)
 }

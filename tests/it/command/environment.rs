@@ -163,9 +163,24 @@ fn invalid_names_are_refused_without_their_values() {
 }
 
 #[test]
-fn toolchain_variables_are_passed_as_they_are() {
-    let toolchains = [("CARGO_HOME", "/x/cargo"), ("RUSTUP_HOME", "/x/rustup"), ("NVM_DIR", "/x/nvm")];
-    let all = [&USUAL[..], &toolchains].concat();
-    assert_eq!(inside(&[], &all), map(&all));
+fn variables_of_tools_are_passed_if_what_they_name_is_visible() {
+    let tools = workspace();
+    let place = |name: &str| tools.path().join(name).display().to_string();
+    for name in ["cargo/bin", "rustup", "venv", "gems/one", "gems/two"] {
+        fs::create_dir_all(place(name)).unwrap();
+    }
+    let (cargo, rustup, venv) = (place("cargo"), place("rustup"), place("venv"));
+    let gems = format!("{}:{}", place("gems/one"), place("gems/two"));
+    let visible = [
+        ("CARGO_HOME", &*cargo),
+        ("GEM_PATH", &*gems),
+        ("RUSTUP_HOME", &*rustup),
+        ("VIRTUAL_ENV", &*venv),
+        ("VIRTUAL_ENV_PROMPT", "(v)"),
+    ];
+    let half = format!("{venv}:{}", place("absent"));
+    let not = [("NVM_DIR", "/x/nvm"), ("JAVA_HOME", "/x/jdk"), ("PERL5LIB", &half), ("CONDA_SHLVL", "1")];
+    let all = [&USUAL[..], &visible, &not].concat();
+    assert_eq!(inside(&[], &all), map(&[&USUAL[..], &visible].concat()));
     assert_eq!(inside(&["--toolchains", "none"], &all), map(&USUAL));
 }
