@@ -2,10 +2,12 @@
 
 mod devices;
 mod grants;
+mod layouts;
 mod mounts;
 mod nesting;
 mod private;
 mod profiles;
 mod random;
+mod search_path;
 mod visible;
 mod workspace;
