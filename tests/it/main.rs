@@ -33,6 +33,7 @@
 //! | `escape` | attempts to get out, made from inside by `tests/payload`, fail |
 //! | `kernels` | what each kernel gives, by its Landlock ABI |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
+//! | `everyday` | what people type all day prints the same inside as outside |
 //! | `documents` | examples in the documents run as shown, and links lead somewhere |
 //! | `second_pass` | all tests run again as an ordinary user, if root runs them |
 //! | `support` | no tests: what the other modules share |
@@ -51,6 +52,7 @@ mod command;
 mod documents;
 mod embed;
 mod escape;
+mod everyday;
 mod host;
 mod kernels;
 mod launch;

@@ -56,6 +56,7 @@ documents! {
     audit: "docs/audit.md",
     broker: "docs/broker.md",
     cli: "docs/cli.md",
+    compatibility: "docs/compatibility.md",
     embedding: "docs/embedding.md",
     git: "docs/git.md",
     hosts: "docs/hosts.md",
