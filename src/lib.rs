@@ -99,7 +99,7 @@ pub use policy::limits::Limits;
 pub use policy::mount::Mount;
 pub use policy::network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
 pub use policy::overlay::Overlay;
-pub use policy::profile::{OnUnavailable, Profile, TmpLife, Toolchains};
+pub use policy::profile::{Caches, OnUnavailable, Profile, TmpLife, Toolchains};
 pub use policy::require::{Requirement, Requirements};
 pub use policy::units::{Size, Span};
 pub use probe::Probe;

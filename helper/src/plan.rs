@@ -15,6 +15,9 @@ const MAGIC: u32 = 0x4b4e_4c33;
 /// Most paths that one command can do without ([`Step::Forgo`]).
 pub const MOST_FORGONE: usize = 32;
 
+/// Most overlays whose parts are shown ([`Step::Layer`]).
+pub const MOST_LAYERS: usize = 16;
+
 /// Most private file systems that the inside checks after a command ([`Step::Room`]).
 pub const MOST_ROOMS: usize = 8;
 
@@ -110,6 +113,16 @@ enum Step<'w> {
     50 = HandOutUpper { path: &'w CStr },
     /// open_tree(2), mount_setattr(2), move_mount(2): mounts `target` over itself with `attributes`.
     51 = Pin { target: &'w CStr, attributes: u64 },
+    /// fsopen(2), fsconfig(2), fsmount(2): a copy-on-write layer over the host's directory `lower`, mounted at
+    /// `at` for now. Changes go to `upper` and `work` in `at`, or in the host's directory `kept` if that is
+    /// not empty. Linux 6.6.
+    56 = Layer { lower: Inode<'w>, kept: Inode<'w>, at: &'w CStr, layer: u32 },
+    /// openat2(2), open_tree(2), move_mount(2): makes `below`, a path of a layer, visible at `target`. It must
+    /// still be the host's directory `source`. If the layer cannot show it, `target` gets an empty directory
+    /// of its own, or with `or_shows` the host's directory read-only.
+    57 = ShowLayered { layer: u32, below: &'w CStr, source: Inode<'w>, target: &'w CStr, within: Within, or_shows: u32 },
+    /// umount2(MNT_DETACH) of all layers. What they show stays.
+    58 = DetachLayers {},
     /// capset(2): drops one capability for good.
     52 = DropCapability { capability: u32 },
     /// Resets the calling process: sched_setscheduler(2) to SCHED_OTHER if `policy` is not zero,
@@ -122,6 +135,33 @@ enum Step<'w> {
     /// kernel creates no listener, for example because another filter has one, installs `plain` instead.
     41 = SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8] },
 }
+}
+
+/// A path of the host, and what must be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inode<'w> {
+    /// The path. It may contain links.
+    pub path: &'w CStr,
+    /// Device and inode number.
+    pub identity: (u64, u64),
+}
+
+impl Inode<'_> {
+    /// No path.
+    pub const NONE: Self = Self { path: c"", identity: (0, 0) };
+}
+
+impl<'w> Field<'w> for Inode<'w> {
+    fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
+        Some(Self { path: Field::take(cursor)?, identity: (Field::take(cursor)?, Field::take(cursor)?) })
+    }
+
+    fn put(&self, out: &mut impl Sink) {
+        let (device, inode) = self.identity;
+        self.path.put(out);
+        device.put(out);
+        inode.put(out);
+    }
 }
 
 /// The directory of a mount point, which decides how to open it.

@@ -1,6 +1,6 @@
 //! The mounts that this process sees, and the disk below a directory. Only reads.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,21 @@ pub(crate) fn mounts_of(is_one: impl Fn(&[u8]) -> bool) -> io::Result<Vec<MountI
     let told = fs::read("/proc/self/mountinfo")?;
     let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines.filter(|line| file_system(line).is_none_or(&is_one)).map(mount).collect()
+}
+
+/// Whether something is mounted below `path`. It parses no other mount.
+///
+/// # Errors
+/// If /proc is not readable.
+pub(crate) fn is_mounted_below(path: &Path) -> io::Result<bool> {
+    let told = fs::read("/proc/self/mountinfo")?;
+    let mount_points =
+        told.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    let is_below = |told: &[u8]| {
+        let mount_point = unescaped(Path::new(OsStr::from_bytes(told)));
+        mount_point != path && mount_point.starts_with(path)
+    };
+    Ok(mount_points.into_iter().any(is_below))
 }
 
 /// The file system type of a line: the word after the first `-`. Blanks in names are escaped.

@@ -22,11 +22,11 @@ use crate::launch::image::Images;
 use crate::launch::inside::Inside;
 use crate::network::ask::Ask;
 use crate::network::gate::Gate;
-use crate::plan::Section;
 use crate::plan::compile::Compiled;
 use crate::plan::landlock::WITHOUT_FILTER;
 use crate::plan::mount_state::MountChange;
 use crate::plan::request::RequestBuf;
+use crate::plan::{Section, layers};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
@@ -204,6 +204,9 @@ pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32
 /// Records in `enforcement` that an optional step was skipped.
 pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enforcement: &mut Enforcement) {
     if let Some((protection, step)) = step {
+        if layers::note_skipped(&step, errno, enforcement) {
+            return;
+        }
         // A skipped step often makes later ones fail. Keep the first reason.
         if enforcement.get(protection).is_some_and(|entry| entry.state == State::Off) {
             return;
@@ -297,6 +300,9 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),
         Step::Listen { port, .. } => format!("listen on port {port} of the sandbox"),
         Step::HandOutUpper { .. } => "hand out the changes".to_owned(),
+        Step::Layer { lower, .. } => format!("put a layer over {}", text(lower.path)),
+        Step::ShowLayered { target: at, .. } => format!("show a layer at {}", target(at)),
+        Step::DetachLayers {} => "unmount the layers".to_owned(),
         Step::Pin { target: at, .. } => format!("pin {}", target(at)),
         Step::Ordinary { .. } => "set the ordinary scheduling priority".to_owned(),
         Step::DropCapability { capability } => format!("drop capability {capability}"),

@@ -11,7 +11,7 @@ use kennel_helper::plan::{Step, Within};
 
 use crate::plan::worker_mounts::{empty_directory, within};
 use crate::plan::{
-    NULL, Section, TMPFS_FLAGS, absolute, attributes, overlay, read_only, relative, worker_mounts,
+    NULL, Section, TMPFS_FLAGS, absolute, attributes, layers, overlay, read_only, relative, worker_mounts,
 };
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
@@ -20,7 +20,7 @@ use crate::report::failure;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
-use crate::view::inputs::Inputs;
+use crate::view::inputs::{Inputs, spawn_options};
 use crate::view::source::BindSource;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
@@ -45,6 +45,10 @@ pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Res
     for path in above.into_iter().rev().skip(1) {
         emitter.make_dir(path, 0o755);
     }
+    layers::mount(view, emitter.setup);
+    if gives_up_overrides(inputs) {
+        emitter.setup.push(Protection::Root, &Step::DropCapability { capability: overlay::DAC_OVERRIDE });
+    }
     // These are binds of the sandbox's own files, so the files come first.
     let is_late = |place: &ViewEntry| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
     let (covers, rest): (Vec<_>, Vec<_>) = view.iter().partition(|(_, place)| is_late(place));
@@ -52,12 +56,19 @@ pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Res
         emitter.place(target, place)?;
     }
     let on_host = emitter.on_host;
+    layers::detach(view, setup);
     setup.push(Protection::Root, &Step::PivotRoot {});
+    layers::close(view, setup);
     for (target, _) in view.iter().filter(|(target, place)| is_filled(view, target, place)) {
         setup.push(Protection::Root, &read_only(&relative(target), false));
     }
     setup.push(Protection::Root, &read_only(c".", false));
     Ok(on_host)
+}
+
+/// Whether PID 1 has the capability that overlays need, and no workspace overlay gives it up.
+fn gives_up_overrides(inputs: &Inputs<'_>) -> bool {
+    inputs.policy.overlay.is_none() && spawn_options(inputs.policy, inputs.host, inputs.caller).overlays
 }
 
 /// Whether this cover holds mount points. Then it stays writable until they are made.
@@ -84,7 +95,9 @@ impl Emitter<'_> {
     /// The entry cannot be placed there.
     pub(crate) fn place(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
         match self.view.mount_above(target) {
-            Some((_, ViewEntry { node: Node::Bind { .. }, .. })) => self.in_host_directory(target, place),
+            Some((_, ViewEntry { node: Node::Bind { .. } | Node::Layered { .. }, .. })) => {
+                self.in_host_directory(target, place)
+            }
             Some((_, ViewEntry { node: Node::Proc | Node::DevPts, .. })) if place.origin != Origin::Wall => {
                 Err(refuse(target, place, "lies in a file system of the kernel's", "choose another target"))
             }
@@ -110,8 +123,9 @@ impl Emitter<'_> {
             Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
                 self.mount(target, place, Within::Granted);
                 // Not these: each worker mounts its own /proc and /dev/pts anyway, and nobody outside can
-                // replace a mount point in an overlay.
-                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.is_in_overlay(target) {
+                // replace a mount point in an overlay or a layer.
+                let is_safe = self.view.is_in_overlay(target) || self.view.is_in_layer(target);
+                if !matches!(place.node, Node::Proc | Node::DevPts) && !is_safe {
                     self.on_host.push(MountOnHost { target: target.to_owned(), path });
                 }
                 Ok(())
@@ -226,6 +240,7 @@ impl Emitter<'_> {
             Node::Symlink { points_to } => {
                 push(&Step::Symlink { path: &path, points_to: &absolute(points_to) });
             }
+            Node::Layered { .. } => layers::show(self.view, target, within, &place.node, self.setup),
             Node::Bind { source, .. } if self.view.overlay.as_ref().is_some_and(|it| it.target == target) => {
                 if let Some(overlaid) = &self.view.overlay {
                     overlay::mount(overlaid, source, self.empty, within, self.setup);

@@ -146,6 +146,10 @@ impl Explainer {
                 let instead = bind_flag("--rw", &source.path, at);
                 certain(Protection::Root, reason, flag(instead))
             }
+            Origin::Profile if place.what == "cache" => {
+                let reason = format!("{} is a cache, which the policy shows read-only", shown(at));
+                certain(Protection::Root, reason, Some("--caches private".to_owned()))
+            }
             Origin::Profile => {
                 let reason = format!("{} is shown read-only by the profile; work on a copy", shown(at));
                 certain(Protection::Root, reason, None)
@@ -188,7 +192,7 @@ impl Explainer {
     fn full(&self, path: &Path) -> Option<Finding> {
         let (at, place) = self.place(path)?;
         match &place.node {
-            Node::Private { .. } => {
+            Node::Private { .. } | Node::Layered { .. } => {
                 let TmpfsSize { size, inodes, .. } = self.private;
                 let size = Size::from_bytes(size);
                 let reason = format!("private places hold {size} and {inodes} inodes together");

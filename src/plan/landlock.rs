@@ -142,7 +142,7 @@ fn allowed(place: &ViewEntry, abi: ABI) -> Option<BitFlags<AccessFs>> {
         AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     match &place.node {
         _ if place.origin == Origin::Wall => None,
-        Node::Private { .. } | Node::Tmpfs { .. } => Some(directory),
+        Node::Private { .. } | Node::Tmpfs { .. } | Node::Layered { .. } => Some(directory),
         Node::Bind { source, access: Access::Write } if source.is_dir() => Some(directory),
         Node::Bind { access: Access::Write, .. } => Some(directory & AccessFs::from_file(abi)),
         Node::Bind { source, access: Access::Device } if !source.path.starts_with("/dev") => {

@@ -7,6 +7,7 @@ pub(crate) mod compile;
 pub(crate) mod emit;
 pub(crate) mod explain;
 pub(crate) mod landlock;
+pub(crate) mod layers;
 pub(crate) mod limits;
 pub(crate) mod mount_state;
 pub(crate) mod namespaces;
@@ -48,6 +49,11 @@ impl Section {
     pub(crate) fn push_by(&mut self, policy: &Policy, protection: Protection, step: &Step<'_>) {
         let optional = policy.effective_requirement(protection) == Requirement::IfAvailable;
         self.put(protection, step, optional);
+    }
+
+    /// Appends a step whose failure leaves something out and weakens nothing.
+    pub(crate) fn push_optional(&mut self, protection: Protection, step: &Step<'_>) {
+        self.put(protection, step, true);
     }
 
     fn put(&mut self, protection: Protection, step: &Step<'_>, optional: bool) {

@@ -16,7 +16,6 @@ use kennel_helper::plan::{Step, Within};
 use nix::sys::statfs;
 use nix::sys::statfs::FsType;
 
-use crate::host::Version;
 use crate::host::mounts::mounts;
 use crate::plan::{Section, absolute, relative};
 use crate::policy::overlay::Overlay;
@@ -28,6 +27,7 @@ use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
+use crate::view::layers::OLDEST_IN_MEMORY;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::BindSource;
 use crate::view::symlink_check::NamedPath;
@@ -43,7 +43,7 @@ pub(crate) const WORK: &str = "work";
 pub(crate) const OTHERS: u32 = 0o077;
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
-const DAC_OVERRIDE: u32 = 1;
+pub(crate) const DAC_OVERRIDE: u32 = 1;
 
 /// What the outside needs to list and to commit changes.
 #[derive(Clone, Debug)]
@@ -168,10 +168,6 @@ fn options(lower: &Path, changes: &Path) -> CString {
 }
 
 // What can be overlaid, and where changes can be kept.
-
-/// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory
-/// by another.
-const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
 /// File systems whose time stamps another machine or another program sets, so that Kennel could not notice
 /// changes by others. Numbers of linux/magic.h: NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2.

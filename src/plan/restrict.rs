@@ -57,7 +57,7 @@ impl RestrictableGrants {
 }
 
 fn is_grant(node: &Node) -> bool {
-    matches!(node, Node::Bind { .. } | Node::Tmpfs { .. })
+    matches!(node, Node::Bind { .. } | Node::Layered { .. } | Node::Tmpfs { .. })
 }
 
 /// The steps for all restrictions; `None` if there are none.

@@ -159,7 +159,9 @@ pub(crate) fn tmpfs_of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(
         };
         view.iter().find(|(path, place)| is_there(path, &place.node)).map(|(path, _)| path)
     };
-    let shared = [first(false), first(true)].into_iter().flatten();
+    // The root holds the changes of layers.
+    let of_root = first(false).or((!view.layers.all.is_empty()).then_some(Path::new("/")));
+    let shared = [of_root, first(true)].into_iter().flatten();
     let shared = shared.map(|path| (path, TmpfsSize::from_policy(inputs, None)));
     let of_policy = view.iter().filter_map(|(path, place)| match &place.node {
         Node::Tmpfs { room, .. } => Some((path, *room)),

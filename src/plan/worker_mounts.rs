@@ -190,7 +190,7 @@ fn rebased(target: &Path, above: &Path, at: &Path) -> PathBuf {
 /// private directory that commands share.
 pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
     let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
-        Some(Node::Bind { .. }) => true,
+        Some(Node::Bind { .. } | Node::Layered { .. }) => true,
         Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
         _ => false,
     };

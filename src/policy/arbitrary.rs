@@ -16,20 +16,20 @@ use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
 use crate::policy::overlay::Overlay;
-use crate::policy::profile::{OnUnavailable, Profile, TmpLife, Toolchains};
+use crate::policy::profile::{Caches, OnUnavailable, Profile, TmpLife, Toolchains};
 use crate::policy::require::{Requirement, Requirements};
 use crate::policy::units::{Size, Span};
 use crate::report::enforcement::Protection;
 
 /// Any policy.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
-    let choices =
-        (one_of(Profile::ALL), one_of(Toolchains::ALL), one_of(TmpLife::ALL), one_of(OnUnavailable::ALL));
+    let shown = (one_of(Toolchains::ALL), one_of(Caches::ALL));
+    let choices = (one_of(Profile::ALL), shown, one_of(TmpLife::ALL), one_of(OnUnavailable::ALL));
     let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(audit()), vec(mount(), 0..4));
     let rest = (".{0,10}", any::<bool>(), option::of(overlay()));
     let parts = (network(), env(), limits(), requirements(), rest);
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
-        let (profile, toolchains, tmp, on_unavailable) = choices;
+        let (profile, (toolchains, caches), tmp, on_unavailable) = choices;
         let (workspace, protect, cwd, audit, mounts) = paths;
         let (network, env, limits, require, (hostname, explain, overlay)) = parts;
         Policy {
@@ -40,6 +40,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             env,
             limits,
             toolchains,
+            caches,
             tmp,
             protect,
             require,

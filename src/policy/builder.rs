@@ -10,7 +10,7 @@ use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
 use crate::policy::overlay::Overlay;
-use crate::policy::profile::{OnUnavailable, TmpLife, Toolchains};
+use crate::policy::profile::{Caches, OnUnavailable, TmpLife, Toolchains};
 use crate::policy::require::Requirement;
 use crate::policy::units::Size;
 use crate::report::enforcement::Protection;
@@ -152,6 +152,13 @@ impl Policy {
         self
     }
 
+    /// What commands can do with the caches of package managers and compilers.
+    #[must_use]
+    pub fn caches(mut self, caches: Caches) -> Self {
+        self.caches = caches;
+        self
+    }
+
     /// Keeps a path inside the workspace read-only.
     #[must_use]
     pub fn protect(mut self, path: impl Into<PathBuf>) -> Self {
@@ -214,6 +221,7 @@ mod tests {
             .limits(Limits { pids: Some(3), ..Limits::default() })
             .timeout(Duration::from_secs(1))
             .toolchains(Toolchains::None)
+            .caches(Caches::Keep)
             .protect(".env")
             .require(Protection::Landlock, Requirement::IfAvailable)
             .on_unavailable(OnUnavailable::Degrade)
@@ -236,6 +244,7 @@ mod tests {
         assert_eq!(policy.limits.pids, Some(3));
         assert_eq!(policy.limits.timeout, Some(Duration::from_secs(1).into()));
         assert_eq!(policy.toolchains, Toolchains::None);
+        assert_eq!(policy.caches, Caches::Keep);
         assert_eq!(policy.protect, [PathBuf::from(".env")]);
         assert_eq!(policy.require.get(Protection::Landlock), Some(Requirement::IfAvailable));
         assert_eq!(policy.on_unavailable, OnUnavailable::Degrade);

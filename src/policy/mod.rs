@@ -36,7 +36,7 @@ use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::Network;
 use crate::policy::overlay::Overlay;
-use crate::policy::profile::{OnUnavailable, Profile, TmpLife, Toolchains};
+use crate::policy::profile::{Caches, OnUnavailable, Profile, TmpLife, Toolchains};
 use crate::policy::require::Requirements;
 
 /// Everything that one sandbox is allowed: the only input of a sandbox besides the command.
@@ -77,6 +77,8 @@ pub struct Policy {
     pub limits: Limits,
     /// Whether toolchains kept outside the system directories are visible.
     pub toolchains: Toolchains,
+    /// What commands can do with the caches of package managers and compilers.
+    pub caches: Caches,
     /// Whether the commands of a session share private places such as `/tmp`.
     pub tmp: TmpLife,
     /// Paths inside the workspace that stay read-only, in addition to the files that git obeys (`.git/hooks`,
@@ -128,6 +130,7 @@ impl Policy {
             env: Env::default(),
             limits: Limits::default(),
             toolchains: Toolchains::default(),
+            caches: Caches::default(),
             tmp: TmpLife::default(),
             protect: Vec::new(),
             require: Requirements::default(),

@@ -34,10 +34,29 @@ words! {
     /// Whether toolchains outside the system directories (rustup, nvm, pyenv and the like) are visible.
     #[derive(Default)]
     pub enum Toolchains as "toolchains" {
-        /// The toolchains that Kennel finds are visible read-only, without their credential files.
+        /// The toolchains and caches that Kennel finds are visible, without their credential files. [`Caches`] says whether
+        /// commands can write there.
         #[default]
         Auto = "auto",
-        /// No such toolchain is visible.
+        /// No such toolchain is visible, and no cache.
+        None = "none",
+    }
+}
+
+words! {
+    /// What commands can do with the caches of package managers and compilers (`~/.cargo/registry`, `~/.npm`, `~/.cache/pip`
+    /// and the like), and whether they can install into toolchains. The host's files never change.
+    #[derive(Default)]
+    pub enum Caches as "caches" {
+        /// Caches and toolchains are writable. What commands add or change is gone with the sandbox or session.
+        #[default]
+        Private = "private",
+        /// As `Private`, but what commands write to caches is kept for later sandboxes with `Keep`, in Kennel's own directory
+        /// `$XDG_CACHE_HOME/kennel/caches`.
+        Keep = "keep",
+        /// Caches and toolchains are visible, read-only.
+        ReadOnly = "read-only",
+        /// Caches are not visible; toolchains are read-only.
         None = "none",
     }
 }
@@ -119,6 +138,7 @@ mod tests {
     fn defaults_are_the_documented_ones() {
         assert_eq!(Profile::default(), Profile::RepoWrite);
         assert_eq!(Toolchains::default(), Toolchains::Auto);
+        assert_eq!(Caches::default(), Caches::Private);
         assert_eq!(OnUnavailable::default(), OnUnavailable::Refuse);
     }
 

@@ -12,6 +12,7 @@ use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
+use crate::view::layers;
 
 /// The inputs of one compilation.
 #[derive(Clone, Copy)]
@@ -73,7 +74,8 @@ pub(crate) struct OwnProgram {
 
 /// How PID 1 of this policy is started.
 pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
-    SpawnOptions { users: users(policy, host, caller), overlays: policy.overlay.is_some() }
+    let overlays = policy.overlay.is_some() || layers::are_wanted(policy);
+    SpawnOptions { users: users(policy, host, caller), overlays }
 }
 
 /// The user namespace. A sandbox does without one only if the host refuses it, the policy allows that, and the caller is

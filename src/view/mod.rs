@@ -6,6 +6,7 @@ pub(crate) mod certificates;
 pub(crate) mod grants;
 pub(crate) mod host_links;
 pub(crate) mod inputs;
+pub(crate) mod layers;
 pub(crate) mod path_walk;
 pub(crate) mod pin;
 pub(crate) mod resolved_path;
@@ -27,6 +28,7 @@ use crate::report::enforcement::{Note, Protection};
 use crate::report::error::Error;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
+use crate::view::layers::Layers;
 use crate::view::source::BindSource;
 use crate::view::tmpfs_size::TmpfsSize;
 
@@ -40,6 +42,8 @@ pub(crate) struct View {
     links: BTreeMap<OsString, PathBuf>,
     /// The overlay over the workspace, if the policy asks for one.
     pub(crate) overlay: Option<Overlaid>,
+    /// The copy-on-write layers whose parts [`Node::Layered`] shows.
+    pub(crate) layers: Layers,
     /// What the report says about what is visible.
     pub(crate) notes: Vec<Note>,
 }
@@ -102,7 +106,7 @@ impl View {
             let is_below = below.is_some_and(|rest| !rest.as_os_str().is_empty());
             let is_shown = match place.node {
                 Node::Bind { access, .. } => access != Access::Device,
-                Node::File { .. } | Node::Symlink { .. } => true,
+                Node::File { .. } | Node::Symlink { .. } | Node::Layered { .. } => true,
                 _ => false,
             };
             !(is_below && is_shown && place.origin == Origin::Profile)
@@ -137,8 +141,9 @@ impl View {
 
     /// Whether no bind, link or procfs is at `target` or above it.
     pub(crate) fn is_free(&self, target: &Path) -> bool {
-        let shows =
-            |place: &ViewEntry| matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. });
+        let shows = |place: &ViewEntry| {
+            place.node.source().is_some() || matches!(place.node, Node::Proc | Node::Symlink { .. })
+        };
         !lexical::ancestors(&self.follow(target)).any(|above| self.get(above).is_some_and(shows))
     }
 
@@ -149,7 +154,7 @@ impl View {
         let nearest = target.ancestors().find_map(|path| Some((path, &self.get(path)?.node)));
         match nearest {
             Some((_, Node::Symlink { .. } | Node::Private { .. } | Node::Tmpfs { .. } | Node::Proc)) => true,
-            Some((_, Node::DevPts)) => true,
+            Some((_, Node::DevPts | Node::Layered { .. })) => true,
             Some((_, Node::Bind { source, .. })) => source.is_dir(),
             Some((_, Node::File { .. } | Node::CoverFile | Node::OwnFile { .. })) => false,
             Some((at, Node::Dir | Node::Cover)) => at == target || self.has_children(target),
@@ -197,6 +202,11 @@ impl View {
         false
     }
 
+    /// Whether the mount point of `target` is in a copy-on-write layer.
+    pub(crate) fn is_in_layer(&self, target: &Path) -> bool {
+        self.mount_above(target).is_some_and(|(_, above)| matches!(above.node, Node::Layered { .. }))
+    }
+
     fn mount_at(&self, path: &Path) -> Option<(&Path, &ViewEntry)> {
         let (path, place) = self.places.get_key_value(path.as_os_str())?;
         place.node.is_mount().then_some((Path::new(path), place))
@@ -211,7 +221,7 @@ impl View {
 
     /// Only the binds: all that [`shown_at`](Self::shown_at) needs. Walls added later show nothing new.
     pub(crate) fn binds(&self) -> Self {
-        let binds = self.places.iter().filter(|(_, place)| matches!(place.node, Node::Bind { .. }));
+        let binds = self.places.iter().filter(|(_, place)| place.node.source().is_some());
         Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), ..Self::default() }
     }
 
@@ -219,7 +229,7 @@ impl View {
     pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
         let path = clean(path);
         let shown = |(target, place): (&Path, &ViewEntry)| {
-            let Node::Bind { source, .. } = &place.node else { return None };
+            let source = place.node.source()?;
             let below = lexical::below(&path, &source.path)?;
             if below.as_os_str().is_empty() {
                 return (place.origin == Origin::Profile).then(|| target.to_owned());
@@ -253,7 +263,7 @@ impl View {
 }
 
 fn shown_by((at, place): (&Path, &ViewEntry), target: &Path) -> Option<PathBuf> {
-    let Node::Bind { source, .. } = &place.node else { return None };
+    let source = place.node.source()?;
     let below = target.strip_prefix(at).ok()?;
     Some(if below.as_os_str().is_empty() { source.path.clone() } else { source.path.join(below) })
 }
@@ -278,6 +288,9 @@ pub(crate) enum Node {
     Dir,
     /// A file, directory or device of the host.
     Bind { source: BindSource, access: Access },
+    /// A directory of the host that commands can change without changing the host: a part of one of
+    /// [`View::layers`]. If the host cannot mount the layer, it is `otherwise`.
+    Layered { source: BindSource, layer: usize, otherwise: Unlayered },
     /// A writable directory of the root. All private directories share the root's tmpfs and its size.
     Private { mode: u32 },
     /// A writable tmpfs, mounted for this place alone.
@@ -304,6 +317,14 @@ impl Node {
         !matches!(self, Self::Dir | Self::File { .. } | Self::Symlink { .. })
     }
 
+    /// The file or directory of the host that it shows.
+    pub(crate) fn source(&self) -> Option<&BindSource> {
+        match self {
+            Self::Bind { source, .. } | Self::Layered { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+
     /// Whether it hides what is under it.
     pub(crate) fn covers(&self) -> bool {
         matches!(self, Self::Cover | Self::CoverFile)
@@ -315,6 +336,7 @@ impl Node {
             Self::Bind { source, .. } => source.is_dir(),
             Self::File { .. } | Self::Symlink { .. } | Self::CoverFile | Self::OwnFile { .. } => false,
             Self::Dir
+            | Self::Layered { .. }
             | Self::Private { .. }
             | Self::Tmpfs { .. }
             | Self::Cover
@@ -331,6 +353,15 @@ pub(crate) enum Access {
     Write,
     /// A device node. The host's permissions decide who may use it.
     Device,
+}
+
+/// What is at a place whose copy-on-write layer cannot be mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unlayered {
+    /// An empty private directory.
+    Empty,
+    /// The host's directory, read-only.
+    ReadOnly,
 }
 
 /// What asked for a place.

@@ -1,4 +1,4 @@
-//! What is on PATH: each program with the whole prefix that it was installed into, read-only.
+//! What is on PATH: each program with the whole prefix that it was installed into.
 //!
 //! A prefix is the directory that holds `bin`: an unpacked JDK, a virtual environment, `/opt/tool`. Programs find their
 //! libraries and data below it. A link in a directory of programs may lead to another prefix, which is shown too.
@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::view::inputs::Inputs;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, exists};
-use crate::view::{Access, Node, View, secrets, system};
+use crate::view::{Unlayered, View, layers, secrets, system};
 
 /// Names of directories of programs. Their prefix is the directory above.
 const OF_PROGRAMS: &[&str] = &[".bin", "Scripts", "bin", "cmd", "condabin", "sbin", "shims"];
@@ -66,7 +66,7 @@ pub(crate) fn offer(view: &mut View, inputs: &Inputs<'_>, path: &Path) {
     let Some(resolved) = fit(inputs, path) else { return };
     if !is_visible(view, &resolved.source.path) && is_trusted(view, inputs, path, &resolved) {
         let source = resolved.source.clone();
-        offer_at_its_path(view, source);
+        offer_at_its_path(view, inputs, source);
     }
     view.offer_links(&resolved.links, path, &resolved.source.path);
 }
@@ -76,21 +76,23 @@ pub(crate) fn is_visible(view: &View, path: &Path) -> bool {
     view.host_path(path).is_some_and(|shown| shown == path) && !view.is_covered(path)
 }
 
-fn offer_at_its_path(view: &mut View, source: BindSource) {
+fn offer_at_its_path(view: &mut View, inputs: &Inputs<'_>, source: BindSource) {
     if view.is_free(&source.path) {
-        view.offer(WHAT, source.path.clone(), Node::Bind { source, access: Access::Read });
+        let path = source.path.clone();
+        let node = layers::node(view, inputs, source, Unlayered::ReadOnly);
+        view.offer(WHAT, path, node);
     }
 }
 
 /// Resolves `path` if something is there that may be shown.
-fn fit(inputs: &Inputs<'_>, path: &Path) -> Option<ResolvedPath> {
+pub(crate) fn fit(inputs: &Inputs<'_>, path: &Path) -> Option<ResolvedPath> {
     let may_be = !secrets::is_secret(path, inputs.caller) && inputs.names.may_exist(path);
     let resolved = may_be.then(|| ResolvedPath::resolve(path).ok())??;
     is_fit(&resolved.source.path, inputs).then_some(resolved)
 }
 
 /// Whether a program may be installed at `path`, which has no link in it.
-fn is_fit(path: &Path, inputs: &Inputs<'_>) -> bool {
+pub(crate) fn is_fit(path: &Path, inputs: &Inputs<'_>) -> bool {
     let in_home = || inputs.caller.homes.iter().any(|home| path.starts_with(home));
     let depth = path.components().count();
     let of_system = || {
@@ -101,7 +103,7 @@ fn is_fit(path: &Path, inputs: &Inputs<'_>) -> bool {
 }
 
 /// Whether the links on the way to `path` may decide what is shown. Adds a note if not.
-fn is_trusted(view: &mut View, inputs: &Inputs<'_>, path: &Path, resolved: &ResolvedPath) -> bool {
+pub(crate) fn is_trusted(view: &mut View, inputs: &Inputs<'_>, path: &Path, resolved: &ResolvedPath) -> bool {
     let link = resolved.link_in_writable_grant(view).or_else(|| link_in_project(resolved, inputs));
     let Some(link) = link.map(Path::to_owned) else { return true };
     let (end, link) = (resolved.source.path.display(), link.display());
@@ -164,18 +166,18 @@ impl Search<'_, '_> {
         self.prefixes += 1;
         let prefix = prefix_of(directory);
         if let Some(whole) = self.whole(prefix, directory) {
-            offer_at_its_path(self.view, whole);
+            offer_at_its_path(self.view, self.inputs, whole);
         } else if of.source.is_dir() || is_of_programs(directory) && is_fit(directory, self.inputs) {
             let is_home = self.inputs.caller.homes.iter().any(|home| home == prefix);
             let parts =
                 PARTS.iter().map(|part| prefix.join(part)).filter(|_| !is_home && prefix != directory);
             for place in [directory.to_owned()].into_iter().chain(parts) {
                 if let Ok(source) = BindSource::exact(&place) {
-                    offer_at_its_path(self.view, source);
+                    offer_at_its_path(self.view, self.inputs, source);
                 }
             }
         } else {
-            return offer_at_its_path(self.view, of.source.clone());
+            return offer_at_its_path(self.view, self.inputs, of.source.clone());
         }
         self.add_directory(directory);
     }

@@ -7,7 +7,7 @@ use crate::policy::units::Size;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
-use crate::view::{Node, View};
+use crate::view::{Node, View, layers};
 
 /// Size in bytes if the policy names none.
 const DEFAULT_SIZE: u64 = 2 << 30;
@@ -90,7 +90,9 @@ impl Own {
 
 /// The size of the root's tmpfs, which also holds the private places that commands share.
 pub(crate) fn for_root(inputs: &Inputs<'_>, view: &View) -> TmpfsSize {
-    TmpfsSize::from_policy(inputs, None).with_own(view, Path::new("/"))
+    let size = TmpfsSize::from_policy(inputs, None).with_own(view, Path::new("/"));
+    let inodes = size.own.inodes + 1 + layers::INODES * view.layers.all.len() as u64;
+    TmpfsSize { own: Own { inodes, ..size.own }, ..size }
 }
 
 /// The size of the tmpfs of one worker of a session, which holds the private `places` of one command.

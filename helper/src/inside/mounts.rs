@@ -4,8 +4,8 @@
 use core::ffi::CStr;
 
 use crate::{
-    kernel::{ESTALE, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID},
-    plan::Within,
+    kernel::{ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID},
+    plan::{Inode, Within},
     sys::{self, Errno, Fd},
 };
 
@@ -123,4 +123,69 @@ pub(crate) fn mount(
     let mounted = sys::mount(None, c".", Some(kind), flags, Some(options));
     sys::change_dir_to(root)?;
     mounted
+}
+
+/// Mounts an overlay of the host's directory `lower` at `at`, a directory of the new root. Changes go to its
+/// subdirectories `upper` and `work`, or to those of the host's directory `kept`.
+///
+/// Overlayfs takes paths only. Each one is a name in the working directory, which is set by descriptor.
+pub(crate) fn layer(root: &Fd, lower: Inode<'_>, kept: Inode<'_>, at: &CStr) -> Result<Fd, Errno> {
+    let lower = open_inode(lower)?;
+    let place = sys::open_path(Some(root), at)?;
+    let changes = if kept.path.is_empty() { None } else { Some(open_inode(kept)?) };
+    let overlay = sys::open_file_system(c"overlay")?;
+    let configured = configure(&overlay, &lower, changes.as_ref().unwrap_or(&place));
+    sys::change_dir_to(root)?;
+    configured?;
+    let mount = sys::new_mount(&overlay, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)?;
+    sys::attach(&mount, &place)?;
+    Ok(mount)
+}
+
+fn configure(overlay: &Fd, lower: &Fd, changes: &Fd) -> Result<(), Errno> {
+    sys::change_dir_to(lower)?;
+    sys::configure(overlay, c"lowerdir", c".")?;
+    sys::change_dir_to(changes)?;
+    sys::configure(overlay, c"upperdir", c"upper")?;
+    sys::configure(overlay, c"workdir", c"work")?;
+    sys::configure(overlay, c"index", c"off")?;
+    sys::configure_flag(overlay, c"userxattr")?;
+    sys::create_file_system(overlay)
+}
+
+/// Opens a path of the host. `ESTALE` if another process has replaced it.
+fn open_inode(of: Inode<'_>) -> Result<Fd, Errno> {
+    let opened = sys::open_path(None, of.path)?;
+    if sys::identity(&opened)? == of.identity { Ok(opened) } else { Err(Errno(ESTALE)) }
+}
+
+/// Makes a directory of a layer visible at the target. No link is followed in the layer. The host's path is
+/// looked at afterwards, because the numbers of a layer's directories are its own.
+pub(crate) fn show_layered(
+    root: &Fd,
+    (layer, below): (&Fd, &CStr),
+    source: Inode<'_>,
+    place: (&CStr, Within),
+) -> Result<(), Errno> {
+    let directory = sys::open_path(Some(layer), below)?;
+    open_inode(source)?;
+    attach(root, &sys::clone_tree_of(&directory)?, place)
+}
+
+/// What the target gets if no layer can show it: an empty directory of its own, or the host's, read-only.
+pub(crate) fn without_layer(
+    root: &Fd,
+    source: Inode<'_>,
+    (target, within): (&CStr, Within),
+    shows: bool,
+) -> Result<(), Errno> {
+    let attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+    match within {
+        Within::Root if shows => {
+            bind(root, source.path, source.identity, (target, within), attributes | MOUNT_ATTR_RDONLY)
+        }
+        Within::Root => pin(root, target, attributes),
+        // The host's directory is visible there already, and nothing can be made in it.
+        Within::Granted => pin(root, target, attributes | MOUNT_ATTR_RDONLY),
+    }
 }

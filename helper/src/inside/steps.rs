@@ -6,9 +6,9 @@ use crate::{
     Fault,
     channel::Channel,
     control::Report,
-    kernel::{E2BIG, EINVAL, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr},
+    kernel::{E2BIG, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr},
     mounts,
-    plan::{self, MOST_FORGONE, MOST_ROOMS, Step},
+    plan::{self, MOST_FORGONE, MOST_LAYERS, MOST_ROOMS, Step},
     sys::{self, Errno, Fd},
 };
 
@@ -19,6 +19,8 @@ pub(crate) struct State<'p> {
     ruleset: Option<Fd>,
     /// Paths whose Landlock rules are skipped.
     forgone: [Option<&'p CStr>; MOST_FORGONE],
+    /// The layers that could be mounted.
+    layers: [Option<Fd>; MOST_LAYERS],
     /// Private file systems to check after the command.
     pub(crate) rooms: Rooms<'p>,
 }
@@ -150,6 +152,29 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         }
         Step::HandOutUpper { path } => {
             channel.report_with(&Report::Upper {}, Some(&sys::open_path(Some(state.root()?), path)?))
+        }
+        Step::Layer { lower, kept, at, layer } => {
+            let slot = state.layers.get_mut(layer as usize).ok_or(Errno(E2BIG))?;
+            let root = state.root.as_ref().ok_or(Errno(EINVAL))?;
+            *slot = Some(mounts::layer(root, lower, kept, at)?);
+            Ok(())
+        }
+        Step::ShowLayered { layer, below, source, target, within, or_shows } => {
+            let from = state.layers.get(layer as usize).and_then(Option::as_ref);
+            let shown = from.ok_or(Errno(ENOENT)).and_then(|layer| {
+                mounts::show_layered(state.root()?, (layer, below), source, (target, within))
+            });
+            shown.or_else(|errno| {
+                mounts::without_layer(state.root()?, source, (target, within), or_shows != 0)?;
+                Err(errno)
+            })
+        }
+        Step::DetachLayers {} => {
+            for layer in state.layers.iter_mut().filter_map(Option::take) {
+                sys::change_dir_to(&layer)?;
+                sys::detach(c".")?;
+            }
+            sys::change_dir_to(state.root()?)
         }
         Step::Pin { target, attributes } => mounts::pin(state.root()?, target, attributes),
         Step::Ordinary { policy, nice, io } => sys::make_ordinary(policy != 0, nice != 0, io != 0),

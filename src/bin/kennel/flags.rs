@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kennel::{
-    Audit, Cgroup, EnvBase, Error, ForeignProxy, IoLimits, Mount, Network, NetworkMode, OnUnavailable,
-    Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
+    Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, IoLimits, Mount, Network, NetworkMode,
+    OnUnavailable, Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
 };
 
 use crate::{
@@ -53,6 +53,10 @@ pub(crate) struct PolicyFlags {
     /// Show toolchains outside the system directories [default: auto].
     #[arg(long, value_name = "WHICH", help_heading = "View", value_parser = word::<Toolchains>(Toolchains::ALL.map(Toolchains::as_str)))]
     pub(crate) toolchains: Option<Toolchains>,
+    /// What commands can do with caches such as ~/.cargo/registry and ~/.npm: write to a private copy, write to
+    /// a copy that later sandboxes see too, only read, or not even see them [default: private].
+    #[arg(long, value_name = "HOW", help_heading = "View", value_parser = word::<Caches>(Caches::ALL.map(Caches::as_str)))]
+    pub(crate) caches: Option<Caches>,
     /// Whether each exec gets new private directories (/tmp, HOME and others) or the session shares them;
     /// /dev/shm is not affected [default: exec].
     #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
@@ -169,6 +173,7 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     set(&mut policy.profile, flags.profile);
     set(&mut policy.workspace, flags.workspace.clone());
     set(&mut policy.toolchains, flags.toolchains);
+    set(&mut policy.caches, flags.caches);
     set(&mut policy.tmp, flags.tmp);
     set(&mut policy.on_unavailable, flags.on_unavailable);
     set(&mut policy.hostname, flags.hostname.clone());

@@ -23,6 +23,7 @@ use crate::report::enforcement::{Level, Protection, State};
 use crate::report::error::Error;
 use crate::sys::birth::Users;
 use crate::view::inputs::SandboxKind;
+use crate::view::{Access, Node};
 
 fn caller(home: &Path) -> Caller {
     Caller {
@@ -498,4 +499,28 @@ fn nothing_below_an_overlay_is_bound_from_the_host() {
     }
     let merged = compiled.overlay.expect("an overlay");
     assert!(merged.never.len() >= 5 && compiled.watches.is_empty(), "{:?}", merged.never);
+}
+
+#[test]
+fn old_kernels_have_empty_caches_and_read_only_toolchains() {
+    let home = home();
+    for directory in [".cargo/registry", ".cargo/bin"] {
+        fs::create_dir_all(home.path().join(directory)).expect("a directory");
+    }
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let node = |kernel, directory: &str| {
+        let compiled = compiled(&policy, &Host { kernel, ..host() }, home.path()).expect("a plan");
+        let said: Vec<String> = compiled.enforcement.notes().iter().map(|note| note.text.clone()).collect();
+        let place = compiled.view.get(&home.path().join(directory)).expect("a place");
+        (place.node.clone(), said)
+    };
+    let (registry, said) = node(Version(6, 5), ".cargo/registry");
+    assert!(matches!(registry, Node::Private { .. }), "{registry:?}");
+    assert!(said.len() == 1 && said[0].contains("caches start empty"), "{said:?}");
+    let (programs, _) = node(Version(6, 5), ".cargo/bin");
+    assert!(matches!(programs, Node::Bind { access: Access::Read, .. }), "{programs:?}");
+    for directory in [".cargo/registry", ".cargo/bin"] {
+        let (node, said) = node(Version(6, 6), directory);
+        assert!(matches!(node, Node::Layered { layer: 0, .. }) && said.is_empty(), "{node:?} {said:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Only granted paths are visible. A read-only path cannot be written. Private directories are gone afterwards.
 
+mod caches;
 mod devices;
 mod grants;
 mod layouts;

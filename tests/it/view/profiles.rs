@@ -155,7 +155,7 @@ fn ci_only_refuses_a_limit_that_is_not_enforced() {
 }
 
 #[test]
-fn toolchains_of_home_are_visible_read_only_without_credentials() {
+fn toolchains_of_home_are_visible_without_credentials() {
     let (home, dir) = (home(), workspace());
     let path = |name: &str| home.path().join(name);
     for (place, name) in
@@ -178,8 +178,11 @@ fn toolchains_of_home_are_visible_read_only_without_credentials() {
     };
     let output = run(&[], "mine; ~/.cargo/bin/tool; cat ~/own/lib/lib | wc -l; ls -A ~/.nvm; ls -A ~/.cargo");
     assert_eq!(stdout(&output), "ran\nran\n2\nversions\nbin\nregistry", "{output:?}");
-    let output = run(&[], "touch ~/.cargo/bin/x");
+    let output = run(&["--caches", "read-only"], "touch ~/.cargo/bin/x");
     assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+    let output = run(&[], "touch ~/.cargo/bin/x && ls ~/.cargo/bin");
+    assert_eq!(stdout(&output), "tool\nx", "{output:?}");
+    assert!(!path(".cargo/bin/x").exists());
     let registry = path(".cargo/registry");
     let output = run(&["--mask", registry.to_str().unwrap()], "ls -A ~/.cargo; ls -A ~/.cargo/registry");
     assert!(output.status.success() && stdout(&output) == "bin\nregistry", "{output:?}");

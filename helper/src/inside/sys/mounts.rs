@@ -57,3 +57,29 @@ pub(crate) fn pivot_root_here() -> Result<(), Errno> {
 pub(crate) fn detach(target: &CStr) -> Result<(), Errno> {
     call!(nr::UMOUNT2, target.as_ptr(), MNT_DETACH).map(drop)
 }
+
+/// fsopen(2): the configuration of a new file system. Linux 5.2.
+pub(crate) fn open_file_system(kind: &CStr) -> Result<Fd, Errno> {
+    call!(nr::FSOPEN, kind.as_ptr(), FSOPEN_CLOEXEC).map(fd)
+}
+
+/// fsconfig(FSCONFIG_SET_STRING): sets an option. A relative path starts at the working directory.
+pub(crate) fn configure(file_system: &Fd, option: &CStr, value: &CStr) -> Result<(), Errno> {
+    let (option, value) = (option.as_ptr(), value.as_ptr());
+    call!(nr::FSCONFIG, file_system.0, FSCONFIG_SET_STRING, option, value, 0).map(drop)
+}
+
+/// fsconfig(FSCONFIG_SET_FLAG): sets an option that has no value.
+pub(crate) fn configure_flag(file_system: &Fd, option: &CStr) -> Result<(), Errno> {
+    call!(nr::FSCONFIG, file_system.0, FSCONFIG_SET_FLAG, option.as_ptr(), 0, 0).map(drop)
+}
+
+/// fsconfig(FSCONFIG_CMD_CREATE): creates the file system.
+pub(crate) fn create_file_system(file_system: &Fd) -> Result<(), Errno> {
+    call!(nr::FSCONFIG, file_system.0, FSCONFIG_CMD_CREATE, 0, 0, 0).map(drop)
+}
+
+/// fsmount(2): a detached mount of a file system.
+pub(crate) fn new_mount(file_system: &Fd, attributes: u64) -> Result<Fd, Errno> {
+    call!(nr::FSMOUNT, file_system.0, FSMOUNT_CLOEXEC, attributes).map(fd)
+}

@@ -1,0 +1,48 @@
+//! `kennel cache`: lists and clears what `--caches keep` has kept.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use kennel::{Error, KeptCache, Size, clear_kept_caches, kept_caches};
+
+use crate::{args::CacheAction, escape::harmless, report};
+
+/// Runs `kennel cache`.
+pub(crate) fn cache(action: &CacheAction) -> Result<ExitCode, Error> {
+    match action {
+        CacheAction::List { json } => list(*json),
+        CacheAction::Clear { paths } => clear(paths),
+    }
+}
+
+fn list(json: bool) -> Result<ExitCode, Error> {
+    let found = kept_caches()?;
+    let text = if json { report::json(&found)? } else { table(&found) };
+    report::print(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(found: &[KeptCache]) -> String {
+    let mut text = format!("{:>10}  {:>8}  {:6}  PATH\n", "SIZE", "AGE", "STATE");
+    for cache in found {
+        let state = if cache.in_use { "in use" } else { "" };
+        let path = harmless(&cache.path.to_string_lossy());
+        let size = Size::from_bytes(cache.size).to_string();
+        text.push_str(&format!("{size:>10}  {:>8}  {state:6}  {path}\n", age(cache.changed)));
+    }
+    text
+}
+
+/// The time since then, in its largest unit.
+fn age(changed: u64) -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(changed));
+    let seconds = since.unwrap_or_default().as_secs();
+    let units = [("d", 86_400), ("h", 3_600), ("m", 60)];
+    let unit = units.iter().find(|(_, length)| seconds >= *length);
+    unit.map_or_else(|| format!("{seconds}s"), |(unit, length)| format!("{}{unit}", seconds / length))
+}
+
+fn clear(paths: &[PathBuf]) -> Result<ExitCode, Error> {
+    clear_kept_caches(paths).map(|()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,198 @@
+//! The kept changes of caches, as a person sees them: what there is, and how to remove it.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag};
+use serde::Serialize;
+
+use crate::host::caller::Caller;
+use crate::protect::remove;
+use crate::report::error::Error;
+use crate::sys::dirfd;
+use crate::sys::dirfd::open_without_links;
+use crate::view::{kept, toolchains};
+
+/// Deeper directories are not counted.
+const DEEPEST: u32 = 128;
+
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// What commands with [`Caches::Keep`](crate::policy::profile::Caches::Keep) have added to one cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct KeptCache {
+    /// The cache, as commands see it.
+    pub path: PathBuf,
+    /// Bytes on the disk.
+    pub size: u64,
+    /// When something last changed there, in seconds since 1970.
+    pub changed: u64,
+    /// Whether a sandbox uses it now.
+    pub in_use: bool,
+}
+
+/// What commands have added to caches and Kennel keeps for later sandboxes, by path.
+///
+/// # Errors
+/// Kennel's directory cannot be read.
+pub fn kept_caches() -> Result<Vec<KeptCache>, Error> {
+    let caller = Caller::current();
+    let mut all = Vec::new();
+    for layer in layers(&caller).map_err(Error::io("read the kept caches"))? {
+        let in_use = layer.lock().is_err();
+        let whole = layer.count(Path::new(""));
+        let rows = toolchains::caches(&caller).filter_map(|path| Some(path.strip_prefix(&layer.lower).ok()?.to_owned()));
+        let mut found: Vec<(PathBuf, Count)> = rows
+            .filter_map(|below| Some((layer.lower.join(&below), layer.count(&below).filter(|count| count.entries > 0)?)))
+            .collect();
+        if found.is_empty() {
+            found.extend(whole.filter(|count| count.entries > 0).map(|count| (layer.lower.clone(), count)));
+        }
+        all.extend(found.into_iter().map(|(path, Count { size, changed, .. })| KeptCache {
+            path,
+            size,
+            changed,
+            in_use,
+        }));
+    }
+    all.sort_by(|one, other| one.path.cmp(&other.path));
+    all.dedup_by(|one, other| one.path == other.path);
+    Ok(all)
+}
+
+/// Removes what commands have added to the caches at `paths`, or to all caches if there are none.
+///
+/// # Errors
+/// A sandbox uses one of them, nothing is kept for a path, or a file cannot be removed. The others are removed all the same.
+pub fn clear_kept_caches(paths: &[PathBuf]) -> Result<(), Error> {
+    let caller = Caller::current();
+    let layers = layers(&caller).map_err(Error::io("read the kept caches"))?;
+    let mut first = Ok(());
+    let mut note = |done: Result<(), Error>| {
+        if first.is_ok() {
+            first = done;
+        }
+    };
+    if paths.is_empty() {
+        layers.iter().for_each(|layer| note(layer.remove(Path::new(""))));
+        return first;
+    }
+    for path in paths {
+        let absolute = caller.absolute(path);
+        let path = fs::canonicalize(&absolute).unwrap_or(absolute);
+        let around = layers.iter().filter(|layer| path.starts_with(&layer.lower));
+        note(match around.max_by_key(|layer| layer.lower.as_os_str().len()) {
+            Some(layer) => layer.remove(path.strip_prefix(&layer.lower).unwrap_or(Path::new(""))),
+            None => Err(refused(&path, io::ErrorKind::NotFound.into(), "see `kennel cache list`")),
+        });
+    }
+    first
+}
+
+/// The kept changes of one layer.
+struct KeptLayer {
+    /// The directory of the host under the layer.
+    lower: PathBuf,
+    /// Kennel's directory of all of them, and the one of this layer.
+    all: OwnedFd,
+    directory: OwnedFd,
+}
+
+/// What is in a directory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    size: u64,
+    changed: u64,
+    entries: u64,
+}
+
+impl Count {
+    fn add(&mut self, stat: &FileStat) {
+        self.size += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
+        self.changed = self.changed.max(u64::try_from(stat.st_ctime).unwrap_or_default());
+    }
+}
+
+/// All layers with kept changes.
+fn layers(caller: &Caller) -> io::Result<Vec<KeptLayer>> {
+    let path = match fs::canonicalize(kept::directory(caller)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        path => path?,
+    };
+    let all = open_without_links(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+    let all = openat(&all, ".", DIRECTORY, Mode::empty())?;
+    let layer = |name: &OsStr| {
+        let lower = kept::path_of(name)?;
+        let directory = openat(&all, name, DIRECTORY, Mode::empty()).ok()?;
+        Some(KeptLayer { lower, all: all.try_clone().ok()?, directory })
+    };
+    Ok(dirfd::names(&all)?.iter().filter_map(|name| layer(name)).collect())
+}
+
+impl KeptLayer {
+    fn lock(&self) -> io::Result<impl Sized + use<>> {
+        kept::lock(self.directory.try_clone()?)
+    }
+
+    /// Opens a directory of the changes. No link is followed: commands made what is there.
+    fn open(&self, below: &Path) -> nix::Result<OwnedFd> {
+        let mut at = openat(&self.directory, kept::UPPER, DIRECTORY, Mode::empty())?;
+        for part in below.components() {
+            let Component::Normal(part) = part else { return Err(Errno::EINVAL) };
+            at = openat(&at, part, DIRECTORY, Mode::empty())?;
+        }
+        Ok(at)
+    }
+
+    fn count(&self, below: &Path) -> Option<Count> {
+        let mut count = Count::default();
+        add(&self.open(below).ok()?, &mut count, 0);
+        Some(count)
+    }
+
+    fn remove(&self, below: &Path) -> Result<(), Error> {
+        let path = self.lower.join(below);
+        let _lock = self
+            .lock()
+            .map_err(|error| refused(&path, error, "a sandbox uses it: end it first, or stop its session"))?;
+        let any = &|_: std::os::fd::BorrowedFd<'_>, _: &OsStr, _: &Path| Ok(());
+        let removed = match (below.parent(), below.file_name()) {
+            (Some(above), Some(name)) => match self.open(above) {
+                Ok(above) => remove::tree(above.as_fd(), name, any),
+                Err(errno) => Err(errno.into()),
+            },
+            _ => remove::tree(self.all.as_fd(), &kept::name_of(&self.lower), any),
+        };
+        removed.map_err(|error| refused(&path, error, "see `kennel cache list`"))
+    }
+}
+
+/// Adds what is in a directory. Directories that cannot be opened count for themselves only.
+fn add(directory: &OwnedFd, count: &mut Count, depth: u32) {
+    let Ok(mut entries) = directory.try_clone().map_err(|_| Errno::EMFILE).and_then(Dir::from_fd) else { return };
+    for entry in entries.iter().flatten() {
+        let name = OsStr::new(std::os::unix::ffi::OsStrExt::from_bytes(entry.file_name().to_bytes()));
+        if name == "." || name == ".." {
+            continue;
+        }
+        let Ok(Some(stat)) = dirfd::stat(directory, name) else { continue };
+        count.add(&stat);
+        if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFDIR {
+            count.entries += 1;
+        } else if depth < DEEPEST
+            && let Ok(inner) = openat(directory, name, DIRECTORY, Mode::empty())
+        {
+            add(&inner, count, depth + 1);
+        }
+    }
+}
+
+fn refused(path: &Path, source: io::Error, remedy: &str) -> Error {
+    Error::Grant { what: "kept cache", path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+}

@@ -1,0 +1,156 @@
+//! Kennel's own directories with kept changes of caches: `$XDG_CACHE_HOME/kennel/caches`, one for each directory of the
+//! host that a layer is put over. No command ever sees them; it sees the layers.
+//!
+//! This is the only part of the view that creates something.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, openat};
+use nix::sys::stat::{Mode, mkdirat};
+
+use crate::host::caller::Caller;
+use crate::sys::dirfd::open_without_links;
+use crate::view::source::BindSource;
+
+/// The changes, and what overlayfs needs beside them.
+const UPPER: &str = "upper";
+const WORK: &str = "work";
+
+/// Permission bits of anyone but the owner.
+const OTHERS: u32 = 0o077;
+
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// One of these directories, locked: only one layer may use it at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) source: BindSource,
+    upper: Arc<OwnedFd>,
+    /// Dropped with the plan of the last sandbox that uses it.
+    _lock: Arc<Flock<File>>,
+}
+
+/// `$XDG_CACHE_HOME/kennel`, which holds nothing else than kept changes.
+pub(crate) fn own_directory(caller: &Caller) -> PathBuf {
+    let base = caller.variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    base.unwrap_or_else(|| caller.home.join(".cache")).join("kennel")
+}
+
+/// The directory of all kept changes.
+pub(crate) fn directory(caller: &Caller) -> PathBuf {
+    own_directory(caller).join("caches")
+}
+
+impl Kept {
+    /// Opens the directory with the changes of `lower`, or creates it.
+    ///
+    /// # Errors
+    /// `EWOULDBLOCK` if another sandbox uses it. It cannot be created, or others may write there.
+    pub(crate) fn open(caller: &Caller, lower: &Path, mode: u32) -> io::Result<Self> {
+        let own = own_directory(caller);
+        let base = own.parent().unwrap_or(&own);
+        if std::fs::symlink_metadata(base).is_err() {
+            std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
+                .create(base)?;
+        }
+        let base = std::fs::canonicalize(base)?;
+        let name = name_of(lower);
+        let mut at = open_without_links(&base, OFlag::O_DIRECTORY)?;
+        for part in [OsStr::new("kennel"), OsStr::new("caches"), &name] {
+            at = make(&at, part, Mode::S_IRWXU)?;
+            let metadata = File::from(at.try_clone()?).metadata()?;
+            if metadata.uid() != caller.uid || metadata.mode() & OTHERS != 0 {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
+            }
+        }
+        let lock = lock(at.try_clone()?)?;
+        let upper = make(&at, OsStr::new(UPPER), Mode::from_bits_truncate(mode))?;
+        make(&at, OsStr::new(WORK), Mode::S_IRWXU)?;
+        let metadata = lock.metadata()?;
+        let path = base.join("kennel/caches").join(&name);
+        let source = BindSource::of(path, &metadata);
+        Ok(Self { source, upper: Arc::new(upper), _lock: Arc::new(lock) })
+    }
+
+    /// Creates the directory `below`, a path without links, in the changes. The layer then has it too.
+    ///
+    /// # Errors
+    /// Something else is there.
+    pub(crate) fn make_room(&self, below: &Path) -> io::Result<()> {
+        let mut at = self.upper.try_clone()?;
+        for part in below.components() {
+            let Component::Normal(part) = part else { return Err(io::ErrorKind::InvalidInput.into()) };
+            at = make(&at, part, Mode::from_bits_truncate(0o755))?;
+        }
+        Ok(())
+    }
+}
+
+/// Locks the directory until the lock is dropped.
+///
+/// # Errors
+/// `EWOULDBLOCK` if another process has locked it.
+pub(crate) fn lock(directory: OwnedFd) -> io::Result<Flock<File>> {
+    Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
+}
+
+/// Opens the directory `name` in `at`, or creates it. No link is followed.
+fn make(at: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<OwnedFd> {
+    match mkdirat(at, name, mode) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(openat(at, name, DIRECTORY, Mode::empty())?)
+}
+
+/// The name of the directory for changes of `lower`: its path, with `/` and `%` escaped.
+pub(crate) fn name_of(lower: &Path) -> OsString {
+    let escaped = lower.as_os_str().as_bytes().iter().flat_map(|byte| match byte {
+        b'/' => b"%2F".to_vec(),
+        b'%' => b"%25".to_vec(),
+        byte => vec![*byte],
+    });
+    OsString::from_vec(escaped.collect())
+}
+
+/// The path that [`name_of`] has escaped; `None` if it did not.
+pub(crate) fn path_of(name: &OsStr) -> Option<PathBuf> {
+    let text = name.as_bytes();
+    let mut path = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        let (byte, length) = match text.get(at..at + 3) {
+            Some(b"%2F") => (b'/', 3),
+            Some(b"%25") => (b'%', 3),
+            _ => (*byte, 1),
+        };
+        path.push(byte);
+        at += length;
+    }
+    let path = PathBuf::from(OsString::from_vec(path));
+    (path.is_absolute() && name_of(&path) == name).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_correspond() {
+        for (path, name) in [("/home/me", "%2Fhome%2Fme"), ("/a%2Fb", "%2Fa%252Fb"), ("/", "%2F")] {
+            assert_eq!(name_of(Path::new(path)), name);
+            assert_eq!(path_of(OsStr::new(name)).as_deref(), Some(Path::new(path)));
+        }
+        for name in ["home", "", "%2Fa%", "lost+found", "/a"] {
+            assert_eq!(path_of(OsStr::new(name)), None, "{name}");
+        }
+    }
+}

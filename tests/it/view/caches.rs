@@ -1,0 +1,259 @@
+//! Caches and toolchains take what commands write, and the host's files never change.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::{fs, io};
+
+use crate::serve::Hosted;
+use crate::support::{TempDir, fails, kennel, report, stderr, stdout, workspace, workspace_in};
+
+/// A home directory with caches, a toolchain, and a secret beside them.
+fn home() -> TempDir {
+    filled(workspace())
+}
+
+fn filled(home: TempDir) -> TempDir {
+    for (directory, name) in [
+        (".cargo/registry/cache/index", "old.crate"),
+        (".cargo/bin", "tool"),
+        (".npm/_cacache", "old"),
+        (".cache/pip", "old"),
+        (".cache/private", "diary"),
+        (".pyenv/versions/3/bin", "python"),
+    ] {
+        fs::create_dir_all(home.path().join(directory)).expect("a directory");
+        fs::write(home.path().join(directory).join(name), "of the host").expect("a file");
+    }
+    fs::write(home.path().join(".cargo/credentials.toml"), "token").expect("a file");
+    home
+}
+
+/// A command that runs `script` with this home, and without the caches that the variables of this process name.
+fn at(home: &Path, workspace: &Path, flags: &[&str], script: &str) -> Command {
+    let mut command = kennel(workspace, flags, &["sh", "-c", script]);
+    command.env("HOME", home);
+    for name in
+        ["CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT", "PIP_CACHE_DIR", "XDG_CACHE_HOME", "npm_config_cache"]
+    {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(home: &Path, flags: &[&str], script: &str) -> Output {
+    let dir = workspace();
+    at(home, dir.path(), flags, script).output().expect("kennel runs")
+}
+
+/// Every file below `path`: its name, mode, change time and contents.
+fn state(path: &Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    let mut all = Vec::new();
+    let mut open = vec![path.to_owned()];
+    while let Some(path) = open.pop() {
+        let metadata = fs::symlink_metadata(&path).expect("metadata");
+        let (mode, changed) = (metadata.mode(), (metadata.ctime(), metadata.ctime_nsec()));
+        let contents = if metadata.is_file() { fs::read(&path).expect("contents") } else { Vec::new() };
+        all.push(format!("{} {mode:o} {changed:?} {contents:?}", path.display()));
+        if metadata.is_dir() {
+            open.extend(
+                fs::read_dir(&path).expect("a directory").map(|entry| entry.expect("an entry").path()),
+            );
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn caches_take_new_entries_that_the_host_never_sees() {
+    let home = home();
+    let outside = workspace();
+    fs::write(outside.path().join("file"), "outside").expect("a file");
+    symlink(outside.path(), home.path().join(".cache/pip/out")).expect("a link");
+    let before = [state(home.path()), state(outside.path())];
+    let script = "set -e
+        cd ~/.cargo/registry/cache/index; cat old.crate; echo
+        echo new > new.crate; echo changed > old.crate; cat old.crate
+        ln old.crate second; mv second third; chmod 600 third; ln -s / root; rm old.crate; mkdir -p a/b; ls
+        echo x > ../../../registry/../registry/up; cat ~/.cargo/registry/up
+        cd ~/.npm/_cacache; mv old moved; rm moved; mkdir old; touch -d 2001-01-01 old
+        rm ~/.cargo/bin/tool; echo tool > ~/.cargo/bin/other
+        mkdir ~/.pyenv/versions/3/site; mkdir -p ~/.cache/uv/new
+        ! echo x > ~/.cache/pip/out/file
+        ! ln ~/.cache/pip/old ~/.npm/_cacache/linked
+        ! ls ~/.cache/private";
+    let output = run(home.path(), &[], script);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(stdout(&output), "of the host\nchanged\na\nnew.crate\nroot\nthird\nx", "{output:?}");
+    assert_eq!([state(home.path()), state(outside.path())], before);
+    let output = run(home.path(), &[], "cat ~/.cargo/registry/cache/index/*");
+    assert_eq!(stdout(&output), "of the host", "nor does the next sandbox: {output:?}");
+}
+
+#[test]
+fn caches_take_new_entries_where_the_whole_host_is_visible() {
+    // Not in /tmp, which is private.
+    let home = filled(workspace_in(Path::new("/var/tmp")));
+    let before = state(home.path());
+    let script = "echo x > ~/.cargo/registry/new && cat ~/.cargo/registry/new; touch ~/.cargo/config.toml";
+    let output = run(home.path(), &["--profile", "full-dev"], script);
+    assert_eq!(stdout(&output), "x", "{output:?}");
+    assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+    assert_eq!(state(home.path()), before);
+}
+
+#[test]
+fn caches_can_be_read_only_or_absent() {
+    let home = home();
+    let output =
+        run(home.path(), &["--caches", "read-only"], "cat ~/.npm/_cacache/old; touch ~/.npm/_cacache/x");
+    assert_eq!(stdout(&output), "of the host");
+    assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+    let output =
+        run(home.path(), &["--caches", "none"], "ls -A ~ ~/.cargo; touch ~/.cargo/bin/x; mkdir ~/.npm");
+    assert!(stdout(&output).ends_with(".cargo:\nbin"), "{output:?}");
+    assert!(!stdout(&output).contains(".npm") && stderr(&output).contains("Read-only"), "{output:?}");
+    for flags in [&["--toolchains", "none"][..], &["--profile", "ci-only"]] {
+        let output = run(home.path(), flags, "ls -A ~");
+        assert!(!stdout(&output).contains('.'), "{flags:?}: {output:?}");
+    }
+}
+
+#[test]
+fn grant_of_a_cache_is_the_host_s() {
+    let home = home();
+    let cache = home.path().join(".npm/_cacache");
+    let output = run(home.path(), &["--rw", cache.to_str().expect("text")], "echo x > ~/.npm/_cacache/new");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_to_string(cache.join("new")).expect("a file"), "x\n");
+    let output = run(home.path(), &["--ro", cache.to_str().expect("text")], "echo x > ~/.npm/_cacache/new2");
+    assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+}
+
+#[test]
+fn workspace_in_a_cache_is_the_host_s() {
+    let home = home();
+    let dir = home.path().join(".cargo/registry/cache/index");
+    let script = "echo x > new; echo x > ../beside; cat ../beside";
+    let output = at(home.path(), &dir, &[], script).output().expect("kennel runs");
+    assert_eq!(stdout(&output), "x", "{output:?}");
+    assert_eq!(fs::read_to_string(dir.join("new")).expect("a file"), "x\n");
+    assert!(!home.path().join(".cargo/registry/cache/beside").exists());
+}
+
+#[test]
+fn secrets_in_a_cache_stay_covered() {
+    let home = home();
+    let script = "cat ~/.cargo/credentials.toml; mv ~/.cargo/credentials.toml ~/.cargo/x; ln ~/.cargo/credentials.toml \
+                  ~/.cargo/y; rm ~/.cargo/credentials.toml; echo x > ~/.cargo/new; cat ~/.cargo/new ~/.cargo/x";
+    let dir = workspace();
+    let output = at(home.path(), dir.path(), &[], script)
+        .env("PIP_CACHE_DIR", home.path().join(".cargo"))
+        .output()
+        .expect("kennel runs");
+    assert_eq!(stdout(&output), "x", "{output:?}");
+    assert_eq!(fs::read_to_string(home.path().join(".cargo/credentials.toml")).expect("a file"), "token");
+}
+
+#[test]
+fn link_that_commands_made_shows_no_cache() {
+    let (home, dir) = (home(), workspace());
+    fs::create_dir_all(home.path().join("project/data")).expect("a directory");
+    symlink(home.path().join("project"), dir.path().join("cache")).expect("a link");
+    let output = at(home.path(), dir.path(), &[], "ls -A $PIP_CACHE_DIR/; ls ~")
+        .env("PIP_CACHE_DIR", dir.path().join("cache"))
+        .output()
+        .expect("kennel runs");
+    assert!(!stdout(&output).contains("data") && !stdout(&output).contains("project"), "{output:?}");
+    // The same link from a place that no command writes to.
+    symlink(dir.path().join("cache"), home.path().join("link")).expect("a link");
+    let output = at(home.path(), dir.path(), &[], "ls -A $PIP_CACHE_DIR/")
+        .env("PIP_CACHE_DIR", home.path().join("link"))
+        .output()
+        .expect("kennel runs");
+    assert!(!stdout(&output).contains("data"), "{output:?}");
+}
+
+#[test]
+fn changes_are_out_of_reach_except_through_the_cache() {
+    let home = home();
+    let script = "echo x > ~/.npm/_cacache/new; ls /run/layers; cat /run/layers/0/upper/.npm/_cacache/new; \
+                  chmod 700 /run/layers; mv /run/layers /run/x";
+    let output = run(home.path(), &[], script);
+    assert_eq!(stdout(&output), "", "{output:?}");
+    let said = stderr(&output);
+    assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
+    assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
+}
+
+#[test]
+fn changes_count_as_private_files() {
+    let home = home();
+    let flags = ["--tmp-size", "1M"];
+    let output = run(home.path(), &flags, "dd if=/dev/zero of=$HOME/.npm/_cacache/new bs=64k count=32 2>&1");
+    assert!(stdout(&output).contains("No space left on device"), "{output:?}");
+}
+
+#[test]
+fn caches_outside_of_home_are_made_where_their_variable_says() {
+    let (home, dir, elsewhere) = (home(), workspace(), workspace());
+    let base = elsewhere.path().join("base");
+    fs::create_dir_all(base.join("pip")).expect("a directory");
+    fs::write(base.join("pip/old"), "of the host").expect("a file");
+    let script = "cat $XDG_CACHE_HOME/pip/old; mkdir $XDG_CACHE_HOME/uv; echo x > $XDG_CACHE_HOME/pip/new; \
+                  echo x > $npm_config_cache/new; ls $XDG_CACHE_HOME/pip $npm_config_cache";
+    let output = at(home.path(), dir.path(), &[], script)
+        .env("XDG_CACHE_HOME", &base)
+        .env("npm_config_cache", elsewhere.path().join("npm"))
+        .output()
+        .expect("kennel runs");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_dir(base.join("pip")).expect("a directory").count(), 1);
+    assert!(!elsewhere.path().join("npm").exists() && !base.join("uv").exists());
+}
+
+#[test]
+fn modes_of_a_cache_are_those_of_the_host() {
+    let home = home();
+    let cache = home.path().join(".npm/_cacache");
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o750)).expect("a mode");
+    fs::set_permissions(cache.join("old"), fs::Permissions::from_mode(0o440)).expect("a mode");
+    let script = "stat -c %a ~/.npm/_cacache ~/.npm/_cacache/old; echo x > ~/.npm/_cacache/old; cat ~/.npm/_cacache/old";
+    let output = run(home.path(), &[], script);
+    assert_eq!(stdout(&output), "750\n440\nof the host", "{output:?}");
+    assert!(stderr(&output).contains("Permission denied"), "{output:?}");
+}
+
+#[test]
+fn usual_start_has_nothing_to_say_about_caches() -> io::Result<()> {
+    let home = home();
+    let dir = workspace();
+    let output = at(home.path(), dir.path(), &[], "true").output()?;
+    assert_eq!(stderr(&output), "", "{output:?}");
+    let (_, report) = report(dir.path(), &[], &["true"]);
+    assert_eq!(report["enforcement"]["notes"], serde_json::json!([]));
+    let said = fails(dir.path(), &["--caches", "read-only", "--explain"], "touch ~/.cache/x/y");
+    assert!(said.contains("No such file"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn commands_of_a_session_share_the_layer_and_leave_the_host_alone() {
+    let home = home();
+    let before = state(home.path());
+    for life in ["exec", "session"] {
+        let session = Hosted::start_for(home.path(), &["--tmp", life]);
+        let output = session.shell("echo new > ~/.npm/_cacache/new; rm ~/.npm/_cacache/old; touch ~/own");
+        assert!(output.status.success(), "{life}: {output:?}");
+        let script =
+            "cat ~/.npm/_cacache/*; mv ~/.npm ~/moved; mv ~/.npm/_cacache ~/.npm/x; ls /run/layers; ls ~/own";
+        let output = session.shell(script);
+        assert_eq!(stdout(&output).lines().next(), Some("new"), "{life}: {output:?}");
+        assert_eq!(stdout(&output).contains("own"), life == "session", "{life}: {output:?}");
+        assert!(stderr(&output).contains("'/run/layers': Permission denied"), "{life}: {output:?}");
+        assert_eq!(stdout(&session.shell("cat ~/.npm/_cacache/*")), "new", "{life}");
+    }
+    assert_eq!(state(home.path()), before);
+}
