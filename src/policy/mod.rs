@@ -12,6 +12,7 @@ pub(crate) mod cgroup;
 pub(crate) mod destination;
 pub(crate) mod env;
 pub(crate) mod file;
+pub(crate) mod glob;
 pub(crate) mod limits;
 pub(crate) mod mount;
 pub(crate) mod mount_text;
