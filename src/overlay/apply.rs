@@ -147,7 +147,9 @@ impl Commit<'_> {
         if let Some(errno) = found.unreadable {
             return Err(errno.into());
         }
-        if self.ledger.never().iter().any(|never| never.forbids(path, becomes(found), self.is_new)) {
+        let is_forbidden =
+            self.ledger.never().iter().any(|never| never.forbids(path, becomes(found), self.is_new));
+        if is_forbidden || self.ledger.is_matched(path) {
             return Err(Refusal::Protected);
         }
         if found.conflict || !self.is_as_it_was(found, state)? {

@@ -22,6 +22,7 @@ use xattr::FileExt;
 use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
 use crate::overlay::tree::{OverlayTree, open_for_listing};
 use crate::plan::overlay::{Merged, OTHERS, UPPER, WORK};
+use crate::policy::glob::Pattern;
 use crate::protect::commit_rule::CommitRule;
 use crate::protect::recheck;
 use crate::report::overlay_error::OverlayError;
@@ -37,6 +38,7 @@ pub(crate) struct Ledger {
     /// The path of the workspace.
     path: PathBuf,
     never: Vec<CommitRule>,
+    patterns: Vec<Pattern>,
     state: Mutex<LedgerState>,
     /// The host directory that holds the changes; `None` if they are in memory.
     claim: Option<Claim>,
@@ -98,8 +100,9 @@ impl Ledger {
             applied: HashMap::new(),
             unlinked: HashMap::new(),
         };
-        let (never, state) = (merged.never.clone(), Mutex::new(state));
-        Ok(Self { upper, workspace, path: path.clone(), never, state, claim })
+        let (never, patterns) = (merged.never.clone(), merged.patterns.clone());
+        let state = Mutex::new(state);
+        Ok(Self { upper, workspace, path: path.clone(), never, patterns, state, claim })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LedgerState> {
@@ -128,6 +131,11 @@ impl Ledger {
 
     pub(crate) fn never(&self) -> &[CommitRule] {
         &self.never
+    }
+
+    /// Whether a pattern of the policy protects `path`.
+    pub(crate) fn is_matched(&self, path: &Path) -> bool {
+        self.patterns.iter().any(|pattern| pattern.covers(path))
     }
 }
 

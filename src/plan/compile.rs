@@ -36,8 +36,8 @@ use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{
-    MountOnHost, View, certificates, grants, host_links, inputs, pin, secrets, source, symlink_check, system,
-    toolchains,
+    MountOnHost, View, certificates, grants, host_links, inputs, mask, pin, secrets, source, symlink_check,
+    system, toolchains,
 };
 
 /// The part of a plan that needs no look at the granted paths. PID 1 can start with it while [`finish`] runs.
@@ -131,7 +131,7 @@ fn finish_for(
     // What the command sees, and which of it is protected.
     let workspace = workspace(&inputs)?;
     let (mut view, mut protected) = view_of(&inputs, workspace.as_ref())?;
-    let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
+    let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected));
     symlink_check::check(&view, &inputs)?;
 
     // The steps of the inside, in the order in which it carries them out; and what they come to, for the
@@ -260,7 +260,7 @@ fn put_walls(
     inputs: &Inputs<'_>,
     workspace: Option<&source::BindSource>,
 ) -> Result<Protected, Error> {
-    grants::show_masks(view, inputs)?;
+    mask::show(view, inputs, workspace)?;
     let ways = secrets::mask(view, inputs)?;
     system::mask(view, inputs)?;
     certificates::show(view, inputs);

@@ -104,8 +104,9 @@ impl MountSnapshot {
         });
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), Role::of(view, mount)));
         let watches = protected.watches.iter().map(|watch| (watch.depends_on(), Role::Watch));
-        let listed = protected.listed.iter().map(|path| (path.clone(), Role::Listed));
-        let secrets = secrets.into_iter().map(|path| (path, Role::Watch));
+        let listed = protected.listed.iter().chain(&view.awaited.listed);
+        let listed = listed.map(|path| (path.clone(), Role::Listed));
+        let secrets = secrets.iter().chain(&view.awaited.absent).map(|path| (path.clone(), Role::Watch));
         let of_view = grants.chain(read_only).chain(mounts);
         let mut paths: Vec<(PathBuf, Role)> = of_view.chain(watches).chain(listed).chain(secrets).collect();
         // Several watches can depend on the same path, one after the other.

@@ -18,10 +18,11 @@ use nix::sys::statfs::FsType;
 
 use crate::host::mounts::mounts;
 use crate::plan::{Section, absolute, relative};
+use crate::policy::glob::Pattern;
 use crate::policy::overlay::Overlay;
 use crate::protect::case_fold::ignores_case;
 use crate::protect::commit_rule::CommitRule;
-use crate::protect::watch::Watch;
+use crate::protect::paths::Protected;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
@@ -53,6 +54,8 @@ pub(crate) struct Merged {
     pub(crate) upper: Option<PathBuf>,
     /// Paths that are never committed.
     pub(crate) never: Vec<CommitRule>,
+    /// What matches these is never committed either.
+    pub(crate) patterns: Vec<Pattern>,
 }
 
 /// The overlay that the policy asks for. `view` has all grants and no walls yet.
@@ -84,11 +87,11 @@ pub(crate) fn overlaid(
 
 /// What the outside needs to commit changes. Turns the watches below the workspace into paths that are never
 /// committed: the host's files there do not change while a command runs.
-pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watch>) -> Option<Merged> {
+pub(crate) fn merged(view: &View, workspace: &BindSource, protected: &mut Protected) -> Option<Merged> {
     let Overlaid { target, upper, .. } = view.overlay.as_ref()?;
     // Git outside writes to the target of a link in a repository.
     let mut never = vec![CommitRule::no_links(Path::new(".git"))];
-    watches.retain(|watch| match watch.commit_rule(target) {
+    protected.watches.retain(|watch| match watch.commit_rule(target) {
         Some(path) => {
             never.push(path);
             false
@@ -106,7 +109,7 @@ pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watc
         }
     }
     let upper = upper.as_ref().map(|upper| upper.path.clone());
-    Some(Merged { workspace: workspace.clone(), upper, never })
+    Some(Merged { workspace: workspace.clone(), upper, never, patterns: protected.patterns.clone() })
 }
 
 /// Appends the steps that mount the overlay of `workspace`. They build it in the sandbox's own empty

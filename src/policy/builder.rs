@@ -35,7 +35,8 @@ impl Policy {
         self
     }
 
-    /// Hides a path that would be visible: a directory becomes empty, a file unreadable.
+    /// Hides a path that would be visible, or everything that matches a [pattern](Policy::protect): a directory becomes
+    /// empty, a file unreadable.
     #[must_use]
     pub fn mask(self, path: impl Into<PathBuf>) -> Self {
         self.mount(Mount::Mask { path: path.into() })
@@ -159,7 +160,7 @@ impl Policy {
         self
     }
 
-    /// Keeps a path inside the workspace read-only.
+    /// Keeps a path inside the workspace read-only, or everything that matches a [pattern](Policy::protect).
     #[must_use]
     pub fn protect(mut self, path: impl Into<PathBuf>) -> Self {
         self.protect.push(path.into());

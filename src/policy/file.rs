@@ -163,7 +163,11 @@ impl Base<'_> {
                 self.join(key, source)?;
                 target.as_mut().map_or(Ok(()), |target| self.expand(key, target))
             }
-            Mount::Mask { path } => self.join(key, path),
+            Mount::Mask { path } => {
+                self.expand(key, path)?;
+                *mount = Mount::mask_in(self.directory, path);
+                Ok(())
+            }
             Mount::Tmpfs { target, .. } | Mount::File { target, .. } | Mount::Proc { target } => {
                 self.expand(key, target)
             }

@@ -65,6 +65,18 @@ pub(crate) fn join(directory: &Path, path: &Path) -> PathBuf {
 }
 
 impl Pattern {
+    /// Reads a path of `protect` in a workspace, if it is a pattern.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn of_protect(path: &Path, workspace: &Path) -> Option<Result<Self, String>> {
+        let below = path.strip_prefix(workspace).ok().filter(|_| path.is_absolute());
+        match below {
+            Some(below) => is_pattern(below).then(|| Self::after(Vec::new(), below)),
+            None => is_pattern(path).then(|| Self::read(path)),
+        }
+    }
+
     /// Reads a relative pattern. One without a slash matches at any depth; a slash at the end does not count.
     ///
     /// # Errors
@@ -127,14 +139,17 @@ impl Pattern {
         (progress, progress.0 >> self.parts.len() & 1 == 1)
     }
 
+    /// Goes on with all names of a relative path; `None` if it matches, or something above it does.
+    pub(crate) fn after_all(&self, path: &Path) -> Option<Progress> {
+        path.iter().try_fold(self.start(), |progress, name| {
+            let (progress, is_match) = self.next(progress, name);
+            (!is_match).then_some(progress)
+        })
+    }
+
     /// Whether `path`, which is relative, matches, or something above it.
     pub(crate) fn covers(&self, path: &Path) -> bool {
-        let mut progress = self.start();
-        path.iter().any(|name| {
-            let (next, is_match) = self.next(progress, name);
-            progress = next;
-            is_match
-        })
+        self.after_all(path).is_none()
     }
 
     /// `**` also matches no directory, so the part after it may match at once.
@@ -186,7 +201,11 @@ mod tests {
     #[test]
     fn patterns_mean_what_they_mean_in_gitignore() {
         for (pattern, yes, no) in [
-            ("*.key", &["a.key", "d/e/b.key", ".key", "a.key/below"][..], &["key", "a.keys", ".git/a.key"][..]),
+            (
+                "*.key",
+                &["a.key", "d/e/b.key", ".key", "a.key/below"][..],
+                &["key", "a.keys", ".git/a.key"][..],
+            ),
             ("**/.env", &[".env", "a/b/.env"], &["a.env", ".env.local"]),
             ("src/*.rs", &["src/a.rs", "src/a.rs/b"], &["a.rs", "src/d/a.rs", "d/src/a.rs"]),
             ("src/**/*.rs", &["src/a.rs", "src/d/e/a.rs"], &["a.rs", "src/a", "d/src/a.rs"]),

@@ -84,6 +84,9 @@ pub struct Policy {
     pub tmp: TmpLife,
     /// Paths inside the workspace that stay read-only, in addition to the files that git obeys (`.git/hooks`,
     /// `.git/config` and the like). Relative to the workspace, or absolute and below it.
+    ///
+    /// A path with `*`, `?`, `[` or `{` is a pattern, as in .gitignore: `*.key` matches at any depth, `src/*.key` only
+    /// in `src`, and `**` means any number of directories. What matches is protected with everything in it.
     pub protect: Vec<PathBuf>,
     /// Which protections may be missing.
     pub require: Requirements,

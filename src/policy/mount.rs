@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::policy::glob;
+use crate::policy::glob::Pattern;
 use crate::policy::path::{check_source, check_target, check_text};
 use crate::policy::units::{Size, check_size};
 use crate::report::failure::shown;
@@ -47,10 +49,11 @@ pub enum Mount {
         /// How many bytes it holds; `None`: as [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
         size: Option<Size>,
     },
-    /// Hides what would be visible at a path: a directory becomes empty, a file unreadable.
+    /// Hides what would be visible at a path: a directory becomes empty, a file unreadable. Nothing need be there.
     #[serde(rename = "mask")]
     Mask {
-        /// The path to hide.
+        /// The path to hide, or a pattern of paths: see [`Policy::protect`](crate::policy::Policy::protect). A pattern
+        /// without a slash means every such name in the workspace; any other path is absolute.
         path: PathBuf,
     },
     /// A read-only file with the given contents.
@@ -101,6 +104,24 @@ impl Mount {
         }
     }
 
+    /// A mask of `path`. If it is relative, it starts at `directory`, but a pattern without a slash stays as it is.
+    ///
+    /// ```
+    /// use kennel::Mount;
+    ///
+    /// let mask = |path: &str| Mount::mask_in("/home/me/repo".as_ref(), path.as_ref());
+    /// assert_eq!(mask("keys"), Mount::Mask { path: "/home/me/repo/keys".into() });
+    /// assert_eq!(mask("**/.env"), Mount::Mask { path: "/home/me/repo/**/.env".into() });
+    /// assert_eq!(mask("*.key"), Mount::Mask { path: "*.key".into() });
+    /// ```
+    pub fn mask_in(directory: &Path, path: &Path) -> Mount {
+        let mut path = path.to_owned();
+        if !glob::is_name(&path) && !path.as_os_str().is_empty() {
+            path = glob::join(directory, &path).components().collect();
+        }
+        Mount::Mask { path }
+    }
+
     /// Checks each mount of a policy, and whether two mounts conflict at one path.
     pub(crate) fn check_all(mounts: &[Mount]) -> Result<(), PolicyError> {
         let mut seen = BTreeMap::new();
@@ -141,7 +162,7 @@ impl Mount {
                 check_target(&target_key, target)?;
                 check_text(&format!("{key}.points_to"), points_to)
             }
-            Mount::Mask { path } => check_target(&format!("{key}.path"), path),
+            Mount::Mask { path } => check_mask(&format!("{key}.path"), path),
             Mount::Device { path } => check_device(&format!("{key}.path"), path),
             Mount::Proc { target } => check_target(&target_key, target),
         }
@@ -176,6 +197,20 @@ impl Mount {
             Mount::Proc { .. } => "proc".to_owned(),
         }
     }
+}
+
+fn check_mask(key: &str, path: &Path) -> Result<(), PolicyError> {
+    let read = match glob::is_name(path) {
+        true => Pattern::read(path).map(drop),
+        false => {
+            check_target(key, path)?;
+            match glob::is_pattern(path) {
+                true => Pattern::read_absolute(path).map(drop),
+                false => Ok(()),
+            }
+        }
+    };
+    read.map_err(|reason| PolicyError::path(key, path, reason))
 }
 
 fn check_contents(key: &str, contents: &str) -> Result<(), PolicyError> {

@@ -5,6 +5,7 @@ use std::path::{Component, Path};
 
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
+use crate::policy::glob::Pattern;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
 use crate::policy::path::{check_source, check_text, has_parent};
@@ -121,7 +122,10 @@ fn check_protect(path: &Path, workspace: &Path) -> Result<(), PolicyError> {
     if !inside.components().any(|component| matches!(component, Component::Normal(_))) {
         return refuse("is the workspace itself; choose profile read-only for that");
     }
-    Ok(())
+    match Pattern::of_protect(path, workspace) {
+        Some(Err(reason)) => Err(PolicyError::path("protect", path, reason)),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -11,10 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::protect::git;
+use crate::policy::glob::Pattern;
 use crate::protect::git::{modules, obeyed};
 use crate::protect::grants::WritableGrants;
 use crate::protect::watch::{Expected, Watch};
+use crate::protect::{git, named};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
@@ -29,8 +30,10 @@ use crate::view::{Access, Node, Origin, View, ViewEntry, pin};
 pub(crate) struct Protected {
     /// Paths that cannot be bound, to look at after the command.
     pub(crate) watches: Vec<Watch>,
-    /// Directories of the host, existing or not. What git adds to them must be protected too.
+    /// Directories of the host, existing or not. What is added to them may have to be protected too.
     pub(crate) listed: Vec<PathBuf>,
+    /// The patterns of the policy.
+    pub(crate) patterns: Vec<Pattern>,
     /// What is not fully protected.
     gaps: Vec<Gap>,
     /// How much may still be looked at.
@@ -85,27 +88,17 @@ pub(crate) fn protect(
         protect_walk(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
     }
     // Last, because commands may have made what is in repositories, and it may use up the budget.
-    let ways = policy_paths(inputs, workspace).chain(git::user_config(inputs.caller)).chain(obeyed.paths);
+    let named = grants.as_a_command(|| named::paths(view, inputs, workspace, &grants))?;
+    protected.listed.extend(named.listed);
+    protected.patterns = named.patterns;
+    let named = named.paths.into_iter().map(|path| (path, WalkAim::Path));
+    let ways = named.chain(git::user_config(inputs.caller)).chain(obeyed.paths);
     let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
     Watch::dedup(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);
     Ok(protected)
-}
-
-/// The paths of the policy: `protect`, which starts at the workspace, and the files that the policy was read from.
-fn policy_paths(
-    inputs: &Inputs<'_>,
-    workspace: Option<&BindSource>,
-) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
-    let in_workspace = |workspace: &BindSource| -> Vec<UnresolvedPath> {
-        inputs.policy.protect.iter().map(|path| UnresolvedPath::new(&workspace.path, path)).collect()
-    };
-    let files = inputs.policy.files.iter();
-    let files = files.map(|file| UnresolvedPath::new(Path::new("/"), inputs.caller.absolute(file)));
-    let protect = workspace.map(in_workspace).unwrap_or_default();
-    protect.into_iter().chain(files).map(|path| (path, WalkAim::Path))
 }
 
 /// Protects the end of each walk, then the targets of links in it, and so on.

@@ -7,7 +7,6 @@ use crate::policy::mount::Mount;
 use crate::policy::path::has_parent;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
-use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::HostLink;
@@ -15,7 +14,7 @@ use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, SourceKind};
 use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, Origin, View, ViewEntry, path_walk, pin, secrets, system};
+use crate::view::{Access, Node, Origin, View, ViewEntry, path_walk, pin, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
 const NOT_A_WORKSPACE: &[&str] = &[
@@ -94,14 +93,6 @@ pub(crate) fn show_mounts<'p>(view: &mut View, inputs: &Inputs<'p>) -> Result<Ve
     Ok(named)
 }
 
-/// Adds the masks of the policy.
-pub(crate) fn show_masks(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
-    inputs.policy.mounts.iter().try_for_each(|mount| match mount {
-        Mount::Mask { path } => mask(view, path),
-        _ => Ok(()),
-    })
-}
-
 /// Pins each grant that is inside a writable grant. Else a command could rename a directory around it, and put another
 /// one in its place on the host.
 fn pin_nested(view: &mut View) -> Result<(), Error> {
@@ -141,7 +132,7 @@ fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), E
             view.grant("link", clean(target), Node::Symlink { points_to: points_to.clone() })
         }
         Mount::Proc { target } => view.grant("procfs", clean(target), Node::Proc),
-        // `show_masks` adds them.
+        // `mask::show` adds them.
         _ => Ok(()),
     }
 }
@@ -187,39 +178,6 @@ fn bind<'p>(
     }
     view.grant(what, place, Node::Bind { source: source.clone(), access })?;
     Ok(NamedPath { what, given, resolved })
-}
-
-/// Covers `path`, if the view shows it, or if the profile shows something below it. A mask over nothing is an error,
-/// because the user would believe that it hides something.
-fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
-    let path = view.follow(&clean(path)).into_owned();
-    let on_host = view.host_path(&path);
-    let shown = on_host.as_deref().map(std::fs::symlink_metadata);
-    let kind = match (shown, view.get(&path).map(|place| &place.node)) {
-        (Some(Ok(metadata)), _) => {
-            Some(if metadata.is_dir() { SourceKind::Directory } else { SourceKind::File })
-        }
-        (_, Some(Node::File { .. })) => Some(SourceKind::File),
-        (_, node) => node.map(|_| SourceKind::Directory),
-    };
-    let has_shown = view.remove_below(&path);
-    let refused = |reason: &str, remedy: &str| Error::View {
-        what: "mask",
-        path: path.clone(),
-        reason: reason.to_owned(),
-        remedy: Some(remedy.to_owned()),
-    };
-    let of_view = lexical::ancestors(&path).skip(1).filter_map(|above| view.get(above));
-    let is_linked = of_view.map(|place| &place.node).any(|node| matches!(node, Node::Symlink { .. }))
-        || on_host.as_ref().is_some_and(|it| std::fs::canonicalize(it).is_ok_and(|found| found != *it));
-    if is_linked {
-        return Err(refused("the way to it passes a symbolic link", "name the place it leads to"));
-    }
-    let Some(kind) = kind.or(has_shown.then_some(SourceKind::Directory)) else {
-        return Err(refused("nothing is visible there", "remove the mask, or correct its path"));
-    };
-    pin::parents_of(view, &path)?;
-    view.grant("mask", path, secrets::cover_node(kind))
 }
 
 /// HOME: a private directory, unless the policy shows something there.

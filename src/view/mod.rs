@@ -7,9 +7,11 @@ pub(crate) mod grants;
 pub(crate) mod host_links;
 pub(crate) mod inputs;
 pub(crate) mod layers;
+pub(crate) mod mask;
 pub(crate) mod path_walk;
 pub(crate) mod pin;
 pub(crate) mod resolved_path;
+pub(crate) mod search;
 pub(crate) mod search_path;
 pub(crate) mod secrets;
 pub(crate) mod source;
@@ -46,6 +48,16 @@ pub(crate) struct View {
     pub(crate) layers: Layers,
     /// What the report says about what is visible.
     pub(crate) notes: Vec<Note>,
+    pub(crate) awaited: Awaited,
+}
+
+/// Paths of the host that a later view may have to treat otherwise. They are compared before each command.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Awaited {
+    /// Nothing is there.
+    pub(crate) absent: Vec<PathBuf>,
+    /// Directories whose new entries count.
+    pub(crate) listed: Vec<PathBuf>,
 }
 
 impl View {

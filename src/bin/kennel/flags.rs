@@ -34,10 +34,11 @@ pub(crate) struct PolicyFlags {
     /// Put an empty private directory at P.
     #[arg(long, value_name = "P[:SIZE]", help_heading = "View", value_parser = parse::paths)]
     pub(crate) tmpfs: Vec<String>,
-    /// Hide P.
+    /// Hide P. P can be a pattern, such as '**/.env'; '*.key' matches at any depth of the workspace.
     #[arg(long, value_name = "P", help_heading = "View", value_parser = parse::path())]
     pub(crate) mask: Vec<PathBuf>,
-    /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config.
+    /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config. P can be a pattern, such as
+    /// '**/.env'; '*.key' matches at any depth.
     #[arg(long, value_name = "P", help_heading = "View", value_parser = parse::path())]
     pub(crate) protect: Vec<PathBuf>,
     /// Collect changes to the workspace in memory instead of writing them.
@@ -249,7 +250,6 @@ fn network(network: &mut Network, flags: &PolicyFlags) {
 }
 
 fn mounts(flags: &PolicyFlags) -> Result<Vec<Mount>, Error> {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let bind = |spec: &String| Mount::parse_bind(spec);
     let ro = |(source, target)| Mount::ReadOnly { source, target };
     let rw = |(source, target)| Mount::ReadWrite { source, target };
@@ -257,7 +257,8 @@ fn mounts(flags: &PolicyFlags) -> Result<Vec<Mount>, Error> {
     let ro = flags.ro.iter().map(|spec| checked("--ro", bind(spec).map(ro)));
     let rw = flags.rw.iter().map(|spec| checked("--rw", bind(spec).map(rw)));
     let tmpfs = flags.tmpfs.iter().map(|spec| checked("--tmpfs", Mount::parse_tmpfs(spec).map(tmpfs)));
-    let mask = flags.mask.iter().map(|path| checked("--mask", Ok(Mount::Mask { path: absolute(path) })));
+    let here = std::env::current_dir().unwrap_or_default();
+    let mask = flags.mask.iter().map(|path| checked("--mask", Ok(Mount::mask_in(&here, path))));
     Ok(ro.chain(rw).chain(tmpfs).chain(mask).collect::<Result<_, PolicyError>>()?)
 }
 

@@ -1,0 +1,245 @@
+//! The masks of the policy: what the view would show at a path, or at every path that a pattern matches, is hidden.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::policy::glob;
+use crate::policy::glob::Pattern;
+use crate::policy::mount::Mount;
+use crate::report::error::Error;
+use crate::report::failure::shown;
+use crate::report::policy_error::PolicyError;
+use crate::sys::dirfd;
+use crate::sys::lexical;
+use crate::sys::lexical::clean;
+use crate::view::inputs::Inputs;
+use crate::view::search::{SearchBudget, search};
+use crate::view::source::{BindSource, SourceKind};
+use crate::view::{Node, View, pin, secrets};
+
+/// The name of masks in messages.
+const MASK: &str = "mask";
+
+/// Why a mask over a link is refused.
+const LINKED: (&str, &str) = ("the way to it passes a symbolic link", "name the place it leads to");
+
+/// Adds the masks of the policy.
+///
+/// # Errors
+/// The way to one passes a link; the policy shows something else there; a pattern cannot be searched for.
+pub(crate) fn show(
+    view: &mut View,
+    inputs: &Inputs<'_>,
+    workspace: Option<&BindSource>,
+) -> Result<(), Error> {
+    let masks = inputs.policy.mounts.iter().filter_map(|mount| match mount {
+        Mount::Mask { path } => Some(&**path),
+        _ => None,
+    });
+    let (patterns, plain): (Vec<&Path>, Vec<&Path>) = masks.partition(|path| glob::is_pattern(path));
+    let plain = plain.into_iter().map(|path| view.follow(&clean(path)).into_owned()).collect();
+    let mut all = Masks { plain, ..Masks::default() };
+    if !patterns.is_empty() {
+        all.find(view, &patterns, workspace)?;
+    }
+    all.cover(view)
+}
+
+/// Places in the sandbox to cover.
+#[derive(Default)]
+struct Masks {
+    /// Those that the policy names.
+    plain: BTreeSet<PathBuf>,
+    /// Those that patterns match.
+    matched: BTreeSet<PathBuf>,
+    /// Matching links that lead out of the searched directory, and what they lead to.
+    links: Vec<(PathBuf, PathBuf)>,
+}
+
+/// Patterns that are searched for from one place in the sandbox.
+#[derive(Default)]
+struct Group<'p> {
+    given: Vec<&'p Path>,
+    patterns: Vec<Pattern>,
+}
+
+impl Masks {
+    /// Searches what the view shows for the patterns.
+    fn find(
+        &mut self,
+        view: &mut View,
+        patterns: &[&Path],
+        workspace: Option<&BindSource>,
+    ) -> Result<(), Error> {
+        let mut groups: BTreeMap<PathBuf, Group<'_>> = BTreeMap::new();
+        for given in patterns {
+            let refused = |reason| Error::from(PolicyError::path(MASK, given, reason));
+            let (base, pattern) = match (glob::is_name(given), workspace) {
+                (true, None) => continue,
+                (true, Some(workspace)) => (workspace.path.clone(), Pattern::read(given).map_err(refused)?),
+                (false, _) => Pattern::read_absolute(given).map_err(refused)?,
+            };
+            let base = view.follow(&base).into_owned();
+            let group = groups.entry(base).or_default();
+            group.given.push(given);
+            group.patterns.push(pattern);
+        }
+        let mut budget = SearchBudget::default();
+        // With the rights of a command, as the mounts are made.
+        groups.iter().try_for_each(|(base, group)| {
+            let found = dirfd::of_a_command(|| Ok(self.find_below(view, base, group, &mut budget)));
+            found.unwrap_or_else(|error| Err(Error::io("give up capabilities for a search")(error)))
+        })
+    }
+
+    fn find_below(
+        &mut self,
+        view: &mut View,
+        base: &Path,
+        group: &Group<'_>,
+        budget: &mut SearchBudget,
+    ) -> Result<(), Error> {
+        if passes_link(view, base) {
+            return Err(refused(base, LINKED));
+        }
+        let mut is_matched = vec![false; group.patterns.len()];
+        for (pattern, (is_matched, given)) in
+            group.patterns.iter().zip(is_matched.iter_mut().zip(&group.given))
+        {
+            // The view itself has places that no directory of the host has.
+            let places = view.within(base).filter(|(at, _)| *at != base);
+            let matched =
+                places.filter(|(at, _)| lexical::below(at, base).is_some_and(|at| pattern.covers(at)));
+            let matched: Vec<PathBuf> = matched.map(|(at, _)| at.to_owned()).collect();
+            // What has the pattern itself as its name.
+            let literal = clean(if given.is_absolute() { given.to_path_buf() } else { base.join(given) });
+            let literal = view
+                .host_path(&literal)
+                .is_some_and(|path| fs::symlink_metadata(path).is_ok())
+                .then_some(literal);
+            *is_matched = !matched.is_empty() || literal.is_some();
+            self.matched.extend(matched.into_iter().chain(literal));
+        }
+        for (target, root) in roots(view, base) {
+            let below = lexical::below(&target, base).unwrap_or(Path::new(""));
+            let started: Vec<_> = group
+                .patterns
+                .iter()
+                .enumerate()
+                .filter_map(|(index, pattern)| Some((index, (pattern, pattern.after_all(below)?))))
+                .collect();
+            let patterns: Vec<_> = started.iter().map(|(_, pattern)| *pattern).collect();
+            let given = |at: usize| started.get(at).and_then(|(index, _)| group.given.get(*index)).copied();
+            let found = search(&root, &patterns, budget).map_err(|error| {
+                let pattern = given(error.pattern).unwrap_or(base);
+                error.about(MASK, pattern)
+            })?;
+            for ((index, _), matched) in started.iter().zip(&found.is_matched) {
+                if let Some(is_matched) = is_matched.get_mut(*index) {
+                    *is_matched |= matched;
+                }
+            }
+            for path in &found.matches {
+                let (at, on_host) = (target.join(path), root.join(path));
+                match fs::canonicalize(&on_host) {
+                    Ok(to) if to == on_host => drop(self.matched.insert(at)),
+                    // A link leads there. Programs read through it.
+                    Ok(to) if lexical::is_within(&to, &root) => self.matched.extend(view.shown_at(&to)),
+                    Ok(to) => self.links.push((at, to)),
+                    // A link that leads nowhere, or what cannot be looked at.
+                    Err(_) if fs::symlink_metadata(&on_host).is_ok_and(|it| it.is_symlink()) => {}
+                    Err(_) => drop(self.matched.insert(at)),
+                }
+            }
+            if let Some((first, why)) = found.closed.first() {
+                let more = found.closed.len() - 1;
+                let others = if more > 0 { format!("; {more} others as well") } else { String::new() };
+                let text = format!("could not be searched for a mask ({why}): all of it is hidden{others}");
+                view.note(
+                    &shown(&target.join(first)),
+                    &text,
+                    Some("give yourself access to it, or remove it"),
+                );
+            }
+            view.awaited.listed.extend(found.listed);
+        }
+        for (given, _) in group.given.iter().zip(&is_matched).filter(|(_, is_matched)| !**is_matched) {
+            view.note(
+                &shown(given),
+                "nothing that is visible matches this mask, so it hides nothing yet",
+                None,
+            );
+        }
+        Ok(())
+    }
+
+    /// Covers all places, parents first. A place in a covered directory is hidden already.
+    fn cover(self, view: &mut View) -> Result<(), Error> {
+        let Self { plain, matched, links } = self;
+        for path in
+            plain.iter().chain(matched.iter().filter(|path| !plain.contains(*path))).collect::<BTreeSet<_>>()
+        {
+            if !view.is_covered(path) && !cover(view, path)? && plain.contains(path) {
+                view.note(&shown(path), "nothing is visible there, so this mask hides nothing yet", None);
+                let on_host = view.host_path(path);
+                view.awaited.absent.extend(on_host);
+            }
+        }
+        let is_shown = |to: &Path| view.shown_at(to).iter().any(|place| !view.is_covered(place));
+        match links.iter().find(|(_, to)| is_shown(to)) {
+            Some((link, _)) => Err(refused(link, LINKED)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The directories of the host to search below `base`, each with its place in the sandbox.
+fn roots(view: &View, base: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let own = view.host_path(base).map(|root| (base.to_owned(), root));
+    let others =
+        view.within(base).filter(|(at, _)| *at != base).filter_map(|(at, place)| match &place.node {
+            // A directory that is bound over itself is searched with the one around it.
+            Node::Bind { source, .. }
+                if source.is_dir() && view.host_path_of_mount_point(at).as_deref() != Some(&*source.path) =>
+            {
+                Some((at.to_owned(), source.path.clone()))
+            }
+            _ => None,
+        });
+    own.into_iter().chain(others).collect()
+}
+
+/// Whether a link of the view is on the way to `path`.
+fn passes_link(view: &View, path: &Path) -> bool {
+    let of_view = lexical::ancestors(path).skip(1).filter_map(|above| view.get(above));
+    of_view.map(|place| &place.node).any(|node| matches!(node, Node::Symlink { .. }))
+}
+
+fn refused(path: &Path, (reason, remedy): (&str, &str)) -> Error {
+    let (reason, remedy) = (reason.to_owned(), Some(remedy.to_owned()));
+    Error::View { what: MASK, path: path.to_owned(), reason, remedy }
+}
+
+/// Covers `path`, if the view shows it, or if the profile shows something below it. Returns whether there is anything.
+fn cover(view: &mut View, path: &Path) -> Result<bool, Error> {
+    let on_host = view.host_path(path);
+    let shown = on_host.as_deref().map(fs::symlink_metadata);
+    let kind = match (shown, view.get(path).map(|place| &place.node)) {
+        (Some(Ok(metadata)), _) => {
+            Some(if metadata.is_dir() { SourceKind::Directory } else { SourceKind::File })
+        }
+        (_, Some(Node::File { .. })) => Some(SourceKind::File),
+        (_, node) => node.map(|_| SourceKind::Directory),
+    };
+    let has_shown = view.remove_below(path);
+    let is_linked = passes_link(view, path)
+        || on_host.as_ref().is_some_and(|it| fs::canonicalize(it).is_ok_and(|found| found != *it));
+    if is_linked {
+        return Err(refused(path, LINKED));
+    }
+    let Some(kind) = kind.or(has_shown.then_some(SourceKind::Directory)) else { return Ok(false) };
+    pin::parents_of(view, path)?;
+    view.grant(MASK, path.to_owned(), secrets::cover_node(kind))?;
+    Ok(true)
+}

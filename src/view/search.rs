@@ -1,0 +1,311 @@
+//! Searches a directory of the host for what patterns match. It follows no link, and it only reads.
+//!
+//! Commands of earlier sandboxes can make any number of directories, of any depth. So a search has bounds. What it cannot
+//! look into counts as a match.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::dir::Type;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use crate::policy::glob::{Pattern, Progress};
+use crate::report::error::Error;
+use crate::report::failure;
+use crate::report::shortage::{is_shortage, of_call};
+use crate::sys::dirfd;
+use crate::sys::inode::stores;
+
+/// Entries that all searches of one start look at. A million takes a second or more.
+const MOST_ENTRIES: u32 = 1_000_000;
+
+/// Matches of all searches of one start. Each needs a mount for every command.
+const MOST_MATCHES: u32 = 512;
+
+/// How deep a directory may be below the start, in parts and in bytes: as for other protected paths.
+const DEEPEST: usize = 63;
+const LONGEST: usize = 2047;
+
+/// How much searches may still look at and find.
+#[derive(Debug)]
+pub(crate) struct SearchBudget {
+    entries: u32,
+    matches: u32,
+}
+
+impl Default for SearchBudget {
+    fn default() -> Self {
+        Self { entries: MOST_ENTRIES, matches: MOST_MATCHES }
+    }
+}
+
+/// The result of a search. Paths are relative to its start, except those in `listed`.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// What matches. Nothing in it is below another match.
+    pub(crate) matches: Vec<PathBuf>,
+    /// The matches that could not be looked into, and why.
+    pub(crate) closed: Vec<(PathBuf, String)>,
+    /// For each pattern, whether it matches something, or may match something in what could not be looked into.
+    pub(crate) is_matched: Vec<bool>,
+    /// Directories of the host whose new entries may match.
+    pub(crate) listed: Vec<PathBuf>,
+}
+
+/// Why a search was given up.
+#[derive(Debug)]
+pub(crate) struct SearchError {
+    /// The index of the pattern.
+    pub(crate) pattern: usize,
+    source: io::Error,
+    remedy: &'static str,
+}
+
+impl SearchError {
+    /// The error about `pattern`, which messages call `what`.
+    pub(crate) fn about(self, what: &'static str, pattern: &Path) -> Error {
+        let remedy = Some(self.remedy.to_owned());
+        Error::Grant { what, path: pattern.to_owned(), source: self.source, remedy }
+    }
+}
+
+/// Searches below `root`, which has no link in it, for `patterns`. Each has its progress at `root`. If there is no such
+/// directory, nothing is found.
+///
+/// # Errors
+/// A bound is reached; `root` cannot be listed; something ran out.
+pub(crate) fn search(
+    root: &Path,
+    patterns: &[(&Pattern, Progress)],
+    budget: &mut SearchBudget,
+) -> Result<Found, SearchError> {
+    let mut found = Found { is_matched: vec![false; patterns.len()], ..Found::default() };
+    let start = patterns.iter().map(|(_, progress)| *progress).collect();
+    let mut pending: Vec<(PathBuf, Vec<Progress>)> = vec![(PathBuf::new(), start)];
+    while let Some((below, progress)) = pending.pop() {
+        let is_root = below.as_os_str().is_empty();
+        let at = if is_root { root.to_owned() } else { root.join(&below) };
+        let first = progress.iter().position(|progress| !progress.is_over()).unwrap_or(0);
+        if below.iter().count() > DEEPEST || below.as_os_str().len() > LONGEST {
+            found.close(below, &progress, "it is too deep".to_owned(), budget)?;
+            continue;
+        }
+        match list(&at, first, budget) {
+            Ok(entries) => {
+                found.listed.push(at);
+                for (name, may_be_directory) in entries {
+                    let each = patterns.iter().zip(&progress);
+                    let next: Vec<_> =
+                        each.map(|((pattern, _), progress)| pattern.next(*progress, &name)).collect();
+                    let progress: Vec<_> = next.iter().map(|(progress, _)| *progress).collect();
+                    match next.iter().position(|(_, is_match)| *is_match) {
+                        Some(first) => {
+                            budget.count_match(first)?;
+                            let matched = found.is_matched.iter_mut().zip(&next);
+                            // What would match inside is taken with it.
+                            matched.for_each(|(is_matched, (progress, is_match))| {
+                                *is_matched |= *is_match || may_be_directory && !progress.is_over();
+                            });
+                            found.matches.push(below.join(name));
+                        }
+                        None if may_be_directory && progress.iter().any(|progress| !progress.is_over()) => {
+                            pending.push((below.join(name), progress));
+                        }
+                        None => {}
+                    }
+                }
+            }
+            Err(ListError::Gone) => {}
+            Err(ListError::Search(error)) => return Err(error),
+            Err(ListError::Closed(source)) if is_root => {
+                let remedy = "give yourself access to the directory where its search starts";
+                return Err(SearchError { pattern: first, source, remedy });
+            }
+            Err(ListError::Closed(error)) => {
+                found.close(below, &progress, failure::words(&error), budget)?;
+            }
+        }
+    }
+    found.matches.sort();
+    Ok(found)
+}
+
+impl Found {
+    /// Takes a directory that cannot be looked into as a match.
+    fn close(
+        &mut self,
+        path: PathBuf,
+        progress: &[Progress],
+        why: String,
+        budget: &mut SearchBudget,
+    ) -> Result<(), SearchError> {
+        for (is_matched, progress) in self.is_matched.iter_mut().zip(progress) {
+            *is_matched |= !progress.is_over();
+        }
+        budget.count_match(progress.iter().position(|progress| !progress.is_over()).unwrap_or(0))?;
+        self.matches.push(path.clone());
+        self.closed.push((path, why));
+        Ok(())
+    }
+}
+
+impl SearchBudget {
+    fn count_match(&mut self, pattern: usize) -> Result<(), SearchError> {
+        self.matches = self.matches.checked_sub(1).ok_or_else(|| SearchError {
+            pattern,
+            source: io::Error::other(format!("there are more than {MOST_MATCHES} matches")),
+            remedy: "name the directory around them: each match is a mount for every command",
+        })?;
+        Ok(())
+    }
+
+    fn count_entry(&mut self, pattern: usize) -> Result<(), SearchError> {
+        self.entries = self.entries.checked_sub(1).ok_or_else(|| SearchError {
+            pattern,
+            source: io::Error::other(format!("there are more than {MOST_ENTRIES} files to look at")),
+            remedy: "begin it with a directory, as in src/**/*.key",
+        })?;
+        Ok(())
+    }
+}
+
+/// Why a directory was not listed.
+enum ListError {
+    /// It is none, or not any more, or an interface of the kernel, which the sandbox shows empty.
+    Gone,
+    /// The caller may not list it, or it cannot be read.
+    Closed(io::Error),
+    Search(SearchError),
+}
+
+/// The names in a directory, each with whether it may be a directory.
+fn list(
+    path: &Path,
+    pattern: usize,
+    budget: &mut SearchBudget,
+) -> Result<Vec<(std::ffi::OsString, bool)>, ListError> {
+    let failed = |source: io::Error| match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => ListError::Gone,
+        Some(errno) if is_shortage(errno) => {
+            let remedy = of_call(&source).unwrap_or_default();
+            ListError::Search(SearchError { pattern, source, remedy })
+        }
+        _ => ListError::Closed(source),
+    };
+    let held = dirfd::open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
+    if stores(&held).is_err_and(|error| error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32)) {
+        return Err(ListError::Gone);
+    }
+    let mut entries = Vec::new();
+    for entry in dirfd::listing(&held).map_err(failed)?.iter() {
+        let entry = entry.map_err(|errno| failed(errno.into()))?;
+        let Some(name) = dirfd::name(&entry) else { continue };
+        budget.count_entry(pattern).map_err(ListError::Search)?;
+        entries.push((name, matches!(entry.file_type(), None | Some(Type::Directory))));
+    }
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn found(root: &Path, texts: &[&str]) -> Result<Found, SearchError> {
+        let patterns: Vec<Pattern> =
+            texts.iter().map(|text| Pattern::read(Path::new(text)).expect(text)).collect();
+        let patterns: Vec<_> = patterns.iter().map(|pattern| (pattern, pattern.start())).collect();
+        search(&fs::canonicalize(root).expect("its name"), &patterns, &mut SearchBudget::default())
+    }
+
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a directory");
+        for file in files {
+            let path = dir.path().join(file);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+            fs::write(path, "x").expect("a file");
+        }
+        dir
+    }
+
+    #[test]
+    fn a_search_finds_what_matches_and_nothing_below_it() {
+        let dir = tree(&["a.key", "d/b.key", "d/e/.env", "x.key/y.key", ".git/c.key", "d/other"]);
+        let found = found(dir.path(), &["*.key", "**/.env", "none*", "x.key/y*"]).expect("found");
+        let expected = ["a.key", "d/b.key", "d/e/.env", "x.key"].map(PathBuf::from);
+        assert_eq!(found.matches, expected);
+        assert_eq!(found.is_matched, [true, true, false, true], "what is inside of a match matches with it");
+        assert!(found.closed.is_empty());
+    }
+
+    #[test]
+    fn only_directories_in_which_something_can_match_are_entered() {
+        let dir = tree(&["src/a.key", "target/b.key", "src/deep/c.key"]);
+        let found = found(dir.path(), &["src/*.key"]).expect("found");
+        assert_eq!(found.matches, [PathBuf::from("src/a.key")]);
+        assert_eq!(found.listed.len(), 2, "the root and src: {:?}", found.listed);
+    }
+
+    #[test]
+    fn no_link_is_followed_and_a_link_can_match() {
+        let (dir, outside) = (tree(&["f"]), tree(&["a.key"]));
+        symlink(outside.path(), dir.path().join("out")).expect("a link");
+        symlink(dir.path(), dir.path().join("loop")).expect("a link");
+        symlink("f", dir.path().join("b.key")).expect("a link");
+        assert_eq!(found(dir.path(), &["*.key"]).expect("found").matches, [PathBuf::from("b.key")]);
+        assert_eq!(found(dir.path(), &["out/*.key"]).expect("found").matches, Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_fifo_does_not_stop_a_search() {
+        let dir = tree(&["a.key"]);
+        nix::unistd::mkfifo(&dir.path().join("b.key"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        assert_eq!(found(dir.path(), &["*.key"]).expect("found").matches.len(), 2);
+    }
+
+    #[test]
+    fn what_is_too_deep_or_closed_counts_as_a_match() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut at = fs::canonicalize(dir.path()).expect("its name");
+        (0..100).for_each(|_| at.push("d"));
+        fs::create_dir_all(&at).expect("directories");
+        let deep = found(dir.path(), &["*.key"]).expect("found");
+        let expected: PathBuf = std::iter::repeat_n("d", 64).collect();
+        assert_eq!(deep.matches, [expected.clone()]);
+        assert_eq!(deep.closed, [(expected, "it is too deep".to_owned())]);
+        assert_eq!(deep.is_matched, [true]);
+
+        let dir = tree(&["closed/a.key", "open/b.key"]);
+        let closed = dir.path().join("closed");
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0)).expect("chmod");
+        let found = dirfd::of_a_command(|| Ok(found(dir.path(), &["**/b.key", "open/*"]))).expect("rights");
+        let found = found.expect("found");
+        // Root owns it here, and an owner without rights is refused, too.
+        assert_eq!(found.matches, ["closed", "open/b.key"].map(PathBuf::from));
+        assert_eq!(found.closed.len(), 1);
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).expect("chmod");
+    }
+
+    #[test]
+    fn too_many_matches_are_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        (0..=MOST_MATCHES).for_each(|n| fs::write(dir.path().join(format!("{n}.key")), "").expect("a file"));
+        let error = found(dir.path(), &["none", "*.key"]).expect_err("too many");
+        assert_eq!(error.pattern, 1);
+        let lines = error.about("mask", Path::new("*.key")).lines().join("\n");
+        assert!(lines.contains("mask *.key: there are more than 512 matches"), "{lines}");
+    }
+
+    #[test]
+    fn no_directory_is_no_match_and_a_closed_start_is_an_error() {
+        let dir = tree(&["f"]);
+        assert!(found(dir.path(), &["f/*"]).expect("found").matches.is_empty());
+        let pattern = Pattern::read(Path::new("*")).expect("a pattern");
+        let gone =
+            search(&dir.path().join("none"), &[(&pattern, pattern.start())], &mut SearchBudget::default());
+        assert!(gone.expect("found").matches.is_empty());
+    }
+}
