@@ -91,10 +91,13 @@ impl Pattern {
     /// # Errors
     /// As [`read`](Self::read).
     pub(crate) fn read_absolute(path: &Path) -> Result<(PathBuf, Self), String> {
-        let is_plain = |part: &Component<'_>| !has_wildcards(part.as_os_str().as_bytes());
-        let base: PathBuf = path.components().take_while(is_plain).collect();
-        let rest: PathBuf = path.components().skip_while(is_plain).collect();
-        Ok((base, Self::after(Vec::new(), &rest)?))
+        let mut parts: Vec<Component<'_>> = path.components().collect();
+        while parts.pop_if(|last| last.as_os_str() == "**").is_some() {}
+        let is_plain = |part: &&Component<'_>| !has_wildcards(part.as_os_str().as_bytes());
+        // The last part is what the pattern names, also if it has no wildcards.
+        let most = parts.len().saturating_sub(1);
+        let (base, rest) = parts.split_at(parts.iter().take(most).take_while(is_plain).count());
+        Ok((base.iter().collect(), Self::after(Vec::new(), &rest.iter().collect::<PathBuf>())?))
     }
 
     fn after(mut parts: Vec<Part>, path: &Path) -> Result<Self, String> {
@@ -258,10 +261,15 @@ mod tests {
             ("/w/a/**/*.key", "/w/a", "b/c.key"),
             ("/*/x", "/", "w/x"),
             ("/w/[[]a[]]/*", "/w", "[a]/b"),
+            ("/w/a/**", "/w", "a"),
+            ("/w/**/a/**/**", "/w", "b/a"),
         ] {
             let (found, pattern) = Pattern::read_absolute(Path::new(text)).expect(text);
             assert_eq!(found, Path::new(base), "{text}");
             assert!(pattern.covers(Path::new(yes)), "{text}");
+        }
+        for text in ["/**", "/**/**", "/"] {
+            Pattern::read_absolute(Path::new(text)).expect_err(text);
         }
         let (_, pattern) = Pattern::read_absolute(Path::new("/w/*.key")).expect("a pattern");
         assert!(!pattern.covers(Path::new("d/a.key")), "it says where");

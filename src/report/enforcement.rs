@@ -121,6 +121,11 @@ impl Enforcement {
         }
     }
 
+    /// Replaces all notes by those of a newer plan.
+    pub(crate) fn replace_notes(&mut self, notes: Vec<Note>) {
+        self.notes = notes;
+    }
+
     /// What a person who runs a command should see: every protection that the policy asked for and that is not in force,
     /// except those whose purpose another one serves. Common kernels lack those, so every command would report them.
     ///

@@ -15,7 +15,7 @@ use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
 use crate::protect::watch::Watch;
-use crate::report::enforcement::{Enforcement, Entry, Protection, State};
+use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::locked;
@@ -51,6 +51,8 @@ struct Current {
     protection: Option<Entry>,
     /// Protections that the host's files weaken.
     weaker: Vec<Entry>,
+    /// What a person should know about the plan.
+    notes: Vec<Note>,
     /// Steps that mount again what the zygote may have lost.
     remount: Section,
     /// The same steps for every worker, after the first change.
@@ -91,6 +93,7 @@ impl Current {
             watches: Arc::clone(&compiled.watches),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
             weaker: weaker(&compiled.enforcement),
+            notes: compiled.enforcement.notes().to_vec(),
             remount: compiled.repair_mounts.clone(),
             own: None,
             generation,
@@ -170,13 +173,14 @@ impl SessionMounts {
         Ok(WorkerMounts { own, watches: Arc::clone(&current.watches), generation: current.generation })
     }
 
-    /// Adds how protected paths are protected now, and which protections became weaker.
+    /// Adds how protected paths are protected now, which protections became weaker, and the notes of now.
     pub(crate) fn report(&self, enforcement: &mut Enforcement) {
         let current = self.lock();
         if let Some(entry) = &current.protection {
             enforcement.set(entry.name, entry.state, entry.detail.clone());
         }
         current.weaker.iter().for_each(|entry| enforcement.weaken(entry.name, &entry.detail));
+        enforcement.replace_notes(current.notes.clone());
     }
 
     /// Whether a command may run, or has ended and is not undone yet.

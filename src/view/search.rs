@@ -82,48 +82,44 @@ pub(crate) fn search(
 ) -> Result<Found, SearchError> {
     let mut found = Found { is_matched: vec![false; patterns.len()], ..Found::default() };
     let start = patterns.iter().map(|(_, progress)| *progress).collect();
-    let mut pending: Vec<(PathBuf, Vec<Progress>)> = vec![(PathBuf::new(), start)];
-    while let Some((below, progress)) = pending.pop() {
-        let is_root = below.as_os_str().is_empty();
-        let at = if is_root { root.to_owned() } else { root.join(&below) };
-        let first = progress.iter().position(|progress| !progress.is_over()).unwrap_or(0);
-        if below.iter().count() > DEEPEST || below.as_os_str().len() > LONGEST {
-            found.close(below, &progress, "it is too deep".to_owned(), budget)?;
+    let mut pending = vec![Pending { path: PathBuf::new(), progress: start, is_taken: false }];
+    while let Some(directory) = pending.pop() {
+        if directory.is_taken && found.is_matched.iter().all(|is_matched| *is_matched) {
             continue;
         }
-        match list(&at, first, budget) {
-            Ok(entries) => {
-                found.listed.push(at);
-                for (name, may_be_directory) in entries {
-                    let each = patterns.iter().zip(&progress);
-                    let next: Vec<_> =
-                        each.map(|((pattern, _), progress)| pattern.next(*progress, &name)).collect();
-                    let progress: Vec<_> = next.iter().map(|(progress, _)| *progress).collect();
-                    match next.iter().position(|(_, is_match)| *is_match) {
-                        Some(first) => {
-                            budget.count_match(first)?;
-                            let matched = found.is_matched.iter_mut().zip(&next);
-                            // What would match inside is taken with it.
-                            matched.for_each(|(is_matched, (progress, is_match))| {
-                                *is_matched |= *is_match || may_be_directory && !progress.is_over();
-                            });
-                            found.matches.push(below.join(name));
-                        }
-                        None if may_be_directory && progress.iter().any(|progress| !progress.is_over()) => {
-                            pending.push((below.join(name), progress));
-                        }
-                        None => {}
-                    }
-                }
-            }
-            Err(ListError::Gone) => {}
+        let Pending { path, progress, is_taken } = &directory;
+        let is_root = path.as_os_str().is_empty();
+        let at = if is_root { root.to_owned() } else { root.join(path) };
+        if path.iter().count() > DEEPEST || path.as_os_str().len() > LONGEST {
+            found.close(directory, "it is too deep".to_owned(), budget)?;
+            continue;
+        }
+        let entries = match list(&at, directory.first(), budget) {
+            Ok(entries) => entries,
+            Err(ListError::Gone) => continue,
             Err(ListError::Search(error)) => return Err(error),
             Err(ListError::Closed(source)) if is_root => {
                 let remedy = "give yourself access to the directory where its search starts";
-                return Err(SearchError { pattern: first, source, remedy });
+                return Err(SearchError { pattern: directory.first(), source, remedy });
             }
             Err(ListError::Closed(error)) => {
-                found.close(below, &progress, failure::words(&error), budget)?;
+                found.close(directory, failure::words(&error), budget)?;
+                continue;
+            }
+        };
+        found.listed.push(at);
+        for (name, may_be_directory) in entries {
+            let next = patterns.iter().zip(progress).map(|((pattern, _), at)| pattern.next(*at, &name));
+            let (progress, is_match): (Vec<Progress>, Vec<bool>) = next.unzip();
+            found.is_matched.iter_mut().zip(&is_match).for_each(|(all, one)| *all |= one);
+            let first = is_match.iter().position(|is_match| *is_match).filter(|_| !is_taken);
+            let entry = Pending { path: path.join(name), progress, is_taken: *is_taken || first.is_some() };
+            if let Some(first) = first {
+                budget.count_match(first)?;
+                found.matches.push(entry.path.clone());
+            }
+            if may_be_directory && entry.progress.iter().any(|progress| !progress.is_over()) {
+                pending.push(entry);
             }
         }
     }
@@ -131,21 +127,32 @@ pub(crate) fn search(
     Ok(found)
 }
 
+/// A directory to look into.
+struct Pending {
+    path: PathBuf,
+    progress: Vec<Progress>,
+    /// Whether it matches, or is in something that does. It is looked into for other patterns that match nothing yet.
+    is_taken: bool,
+}
+
+impl Pending {
+    /// The first pattern that may match in it.
+    fn first(&self) -> usize {
+        self.progress.iter().position(|progress| !progress.is_over()).unwrap_or(0)
+    }
+}
+
 impl Found {
     /// Takes a directory that cannot be looked into as a match.
-    fn close(
-        &mut self,
-        path: PathBuf,
-        progress: &[Progress],
-        why: String,
-        budget: &mut SearchBudget,
-    ) -> Result<(), SearchError> {
-        for (is_matched, progress) in self.is_matched.iter_mut().zip(progress) {
+    fn close(&mut self, at: Pending, why: String, budget: &mut SearchBudget) -> Result<(), SearchError> {
+        for (is_matched, progress) in self.is_matched.iter_mut().zip(&at.progress) {
             *is_matched |= !progress.is_over();
         }
-        budget.count_match(progress.iter().position(|progress| !progress.is_over()).unwrap_or(0))?;
-        self.matches.push(path.clone());
-        self.closed.push((path, why));
+        if !at.is_taken {
+            budget.count_match(at.first())?;
+            self.matches.push(at.path.clone());
+            self.closed.push((at.path, why));
+        }
         Ok(())
     }
 }
@@ -237,7 +244,7 @@ mod tests {
         let found = found(dir.path(), &["*.key", "**/.env", "none*", "x.key/y*"]).expect("found");
         let expected = ["a.key", "d/b.key", "d/e/.env", "x.key"].map(PathBuf::from);
         assert_eq!(found.matches, expected);
-        assert_eq!(found.is_matched, [true, true, false, true], "what is inside of a match matches with it");
+        assert_eq!(found.is_matched, [true, true, false, true], "what is inside of a match counts");
         assert!(found.closed.is_empty());
     }
 

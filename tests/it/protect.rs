@@ -15,6 +15,8 @@ use crate::support::{
     succeeds, workspace,
 };
 
+mod patterns;
+
 /// Subjects of the denials, relative to the workspace, each with its reason.
 fn denials(report: &Value, dir: &Path) -> Vec<(String, String)> {
     let denials = report["denials"].as_array().unwrap().iter();

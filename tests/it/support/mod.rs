@@ -229,6 +229,12 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until the next change of a file gets another time than the last one: before Linux 6.13, the clock of change times
+/// ticks every 1 to 10 ms.
+pub fn past_the_tick() {
+    std::thread::sleep(Duration::from_millis(25));
+}
+
 /// A full pipe that refuses writes instead of blocking. A command can leave such a pipe to others. It contains dots.
 pub fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};

@@ -4,6 +4,7 @@ mod caches;
 mod devices;
 mod grants;
 mod layouts;
+mod masks;
 mod mounts;
 mod nesting;
 mod private;
