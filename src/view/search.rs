@@ -281,13 +281,13 @@ mod tests {
         fs::create_dir_all(&at).expect("directories");
         let deep = found(dir.path(), &["*.key"]).expect("found");
         let expected: PathBuf = std::iter::repeat_n("d", 64).collect();
-        assert_eq!(deep.matches, [expected.clone()]);
+        assert_eq!(deep.matches, std::slice::from_ref(&expected));
         assert_eq!(deep.closed, [(expected, "it is too deep".to_owned())]);
         assert_eq!(deep.is_matched, [true]);
 
         let dir = tree(&["closed/a.key", "open/b.key"]);
         let closed = dir.path().join("closed");
-        fs::set_permissions(&closed, fs::Permissions::from_mode(0)).expect("chmod");
+        fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).expect("chmod");
         let found = dirfd::of_a_command(|| Ok(found(dir.path(), &["**/b.key", "open/*"]))).expect("rights");
         let found = found.expect("found");
         // Root owns it here, and an owner without rights is refused, too.
