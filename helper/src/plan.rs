@@ -105,6 +105,9 @@ enum Step<'w> {
     /// hands it to the outside ([`Report::Listening`](crate::control::Report::Listening)). `kind` is as in
     /// socket(2).
     31 = Listen { kind: u32, address: u32, port: u32 },
+    /// socket(2), bind(2), listen(2) in the new network namespace: a TCP listener at every address, of IPv6
+    /// too if the kernel has it. It is handed out as that of `Listen`.
+    59 = ListenEverywhere { port: u32 },
     /// open(2) of the mount namespace: hands it and the root to the outside
     /// ([`Report::Root`](crate::control::Report::Root), [`Report::Mounts`](crate::control::Report::Mounts)).
     34 = HandOut {},

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use crate::capabilities::EnvPolicy;
-use crate::plan::request::{SYSTEM_PATH, TEMPORARY};
+use crate::plan::environment::{SYSTEM_PATH, TEMPORARY};
 use crate::report::error::Error;
 
 /// Variables that the scrubbed environment keeps, besides `LC_*`.

@@ -298,7 +298,9 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),
-        Step::Listen { port, .. } => format!("listen on port {port} of the sandbox"),
+        Step::Listen { port, .. } | Step::ListenEverywhere { port } => {
+            format!("listen on port {port} of the sandbox")
+        }
         Step::HandOutUpper { .. } => "hand out the changes".to_owned(),
         Step::Layer { lower, .. } => format!("put a layer over {}", text(lower.path)),
         Step::ShowLayered { target: at, .. } => format!("show a layer at {}", target(at)),

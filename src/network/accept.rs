@@ -204,15 +204,12 @@ fn lookup(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> Ans
     proxy.names.address_of(name).map_or(Answer::Busy, Answer::Address)
 }
 
-/// Serves a connection to an address that the DNS stub gave out.
+/// Serves a connection to an address that the DNS stub gave out, or to loopback at a port of the host's loopback.
 pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: TcpStream) {
-    let asked = stream.local_addr();
-    let asked = asked.map(|at| proxy.with_name(Destination { host: Host::of(at.ip()), port: at.port() }));
+    let destination = stream.local_addr().ok().and_then(|asked| proxy.destination_at(asked));
     let stream = Stream::Tcp(stream);
     // Any other loopback address has no server: answer like a closed port.
-    let Ok(destination @ Destination { host: Host::Name(_), .. }) = asked else {
-        return stream.resets(true);
-    };
+    let Some(destination) = destination else { return stream.resets(true) };
     match dial::connect(&proxy, destination).await {
         Ok(dialled) => relay::relay(&proxy, stream, Bytes::new(), dialled).await,
         Err(_) => stream.resets(true),

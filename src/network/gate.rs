@@ -126,7 +126,10 @@ impl Gate {
         }
         let by = self.decide(&destination).await?;
         let route = match &self.settings.upstream {
-            ProxyUpstream::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
+            // The loopback of a rule is this host's.
+            ProxyUpstream::Upstream(upstream)
+                if !destination.host.is_loopback() && !upstream.passes_by(&destination.host) =>
+            {
                 if let Host::Address(address) = destination.host {
                     self.check(address, &destination, by)?;
                 }

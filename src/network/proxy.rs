@@ -1,6 +1,6 @@
 //! The proxy of one sandbox: its decisions, limits and records, shared by all of its connections.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -83,6 +83,18 @@ impl Proxy {
                 None => destination,
             },
             _ => destination,
+        }
+    }
+
+    /// What a client asks for that has connected to this address of the sandbox.
+    pub(crate) fn destination_at(&self, asked: SocketAddr) -> Option<Destination> {
+        let port = asked.port();
+        match self.with_name(Destination { host: Host::of(asked.ip()), port }) {
+            named @ Destination { host: Host::Name(_), .. } => Some(named),
+            _ => {
+                let host = self.gate.settings().allow.loopback_host(asked.ip(), port)?;
+                Some(Destination { host, port })
+            }
         }
     }
 

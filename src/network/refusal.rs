@@ -15,6 +15,9 @@ use crate::report::enforcement::Protection;
 use crate::report::failure::Class;
 use crate::sys::locked;
 
+/// What a program should know that asks the proxy for its own loopback.
+const OWN_SERVER: &str = " (a server in the sandbox is reached without the proxy, see no_proxy)";
+
 /// Why a connection is refused or has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -143,7 +146,13 @@ impl ProxyRefusal {
 impl fmt::Display for ProxyRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
-            Reason::NotAllowed => f.write_str("not on the list of what is allowed"),
+            Reason::NotAllowed => {
+                f.write_str("not on the list of what is allowed")?;
+                match &self.destination {
+                    Some(destination) if destination.host.is_loopback() => f.write_str(OWN_SERVER),
+                    _ => Ok(()),
+                }
+            }
             Reason::NotServed => f.write_str(
                 "allowed, but only through the proxy variables: programs without proxy support can reach ports below 1024 only",
             ),

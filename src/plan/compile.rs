@@ -14,13 +14,13 @@ use std::sync::Arc;
 use crate::host::caller::Caller;
 use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
+use crate::plan::environment::ClientVariables;
 use crate::plan::explain::Explainer;
 use crate::plan::mount_state::MountSnapshot;
 use crate::plan::network::Settings;
-use crate::plan::request::ClientVariables;
 use crate::plan::restrict::RestrictableGrants;
 use crate::plan::{
-    Section, bridge, cgroup, limits, mount_state, namespaces, network, overlay, request, sections,
+    Section, bridge, cgroup, environment, limits, mount_state, namespaces, network, overlay, sections,
     worker_mounts,
 };
 use crate::policy::Policy;
@@ -133,6 +133,7 @@ fn finish_for(
     let (mut view, mut protected) = view_of(&inputs, workspace.as_ref())?;
     let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected));
     symlink_check::check(&view, &inputs)?;
+    let environment = environment::environment(&inputs, &mut view);
 
     // The steps of the inside, in the order in which it carries them out; and what they come to, for the
     // report.
@@ -166,8 +167,8 @@ fn finish_for(
         repair_mounts: mounts.repair,
         grants: RestrictableGrants::of(&view),
         overlay,
-        environment: PlannedVariables(request::environment(&inputs, &view)),
-        client_variables: request::client_variables(policy),
+        environment: PlannedVariables(environment),
+        client_variables: environment::client_variables(policy),
         directory,
         watches: protected.watches.into(),
         tmpfs_sizes,

@@ -5,6 +5,7 @@ pub(crate) mod bridge;
 pub(crate) mod cgroup;
 pub(crate) mod compile;
 pub(crate) mod emit;
+pub(crate) mod environment;
 pub(crate) mod explain;
 pub(crate) mod landlock;
 pub(crate) mod layers;

@@ -2,7 +2,7 @@
 //! the variables by which tools inside find it. This file writes steps and runs none.
 
 use std::ffi::{OsStr, OsString};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,22 +11,27 @@ use kennel_helper::plan::Step;
 
 use crate::plan::Section;
 use crate::policy::address;
+use crate::policy::destination::Host;
+use crate::policy::env::EnvBase;
 use crate::policy::network::{NAME_SERVER, Network, NetworkLimits, NetworkMode, name_server};
 use crate::policy::rule::Rules;
 use crate::policy::upstream::Upstream;
-use crate::report::enforcement::{Enforcement, Protection, State};
+use crate::report::enforcement::{Enforcement, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::policy_error::PolicyError;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
-use crate::view::{Node, View, certificates, system};
+use crate::view::{Node, View, system};
 
 /// Ports on which [`Network::transparent`] always serves programs that know no proxy.
 const TRANSPARENT_PORTS: [u16; 2] = [80, 443];
 
 /// The most such ports: their steps must fit into the first message.
 const MOST_PORTS: usize = 12;
+
+/// The most ports of the host's loopback that have a listener, for the same reason.
+const MOST_LOOPBACK_PORTS: usize = 32;
 
 /// A second loopback address. Names do not resolve to it.
 const SECOND_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -53,12 +58,21 @@ const PROXY_VARIABLES: &[&str] = &[
     "npm_config_proxy",
 ];
 
+/// The variable with options for every Java program.
+pub(crate) const JAVA_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
+
 /// Variables that list what programs reach without the proxy.
 const NO_PROXY_VARIABLES: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
 
-/// The sandbox's own loopback: as rules, as `no_proxy` and as Java spell it.
-const LOOPBACK: [[&str; 3]; 3] =
-    [["localhost", "localhost", "localhost"], ["127.0.0.1", "127.0.0.1", "127.*"], ["[::1]", "::1", "[::1]"]];
+/// The sandbox's own loopback: as rules spell it, as `no_proxy` does, and as Java does. Some programs compare addresses of
+/// IPv6 with their brackets.
+const LOOPBACK: [[&str; 3]; 5] = [
+    ["localhost", "localhost", "localhost"],
+    ["127.0.0.1", "127.0.0.1,127.0.0.0/8", "127.*"],
+    ["[::1]", "::1,[::1]", "[::1]"],
+    ["0.0.0.0", "0.0.0.0", "0.0.0.0"],
+    ["[::]", "::,[::]", "[::]"],
+];
 
 /// The URL of the proxy, for programs. HTTP, not SOCKS: some libraries lack support for SOCKS and refuse to
 /// start with a SOCKS proxy in `ALL_PROXY`.
@@ -87,9 +101,25 @@ pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement:
         namespaces.push(Protection::Proxy, &Step::LoopbackAddress { address });
     }
     for ProxySocket { kind, address, port } in sockets(inputs) {
-        let (kind, address) = (kind.cast_unsigned(), address.to_bits());
-        namespaces.push(Protection::Proxy, &Step::Listen { kind, address, port: port.into() });
+        let port = port.into();
+        let step = match address {
+            Some(address) => Step::Listen { kind: kind.cast_unsigned(), address: address.to_bits(), port },
+            None => Step::ListenEverywhere { port },
+        };
+        namespaces.push(Protection::Proxy, &step);
     }
+    let allow = rules(&inputs.policy.network.allow);
+    let served = loopback_ports(&allow);
+    let unserved = allow.loopback_elsewhere(&served).map(|rule| {
+        let (why, remedy) = match rule.port() {
+            None => ("it names no port", Some("name the port of the service, as in --allow localhost:5432")),
+            Some(PORT) => ("inside, the port is the proxy's own", None),
+            Some(_) => ("the other rules for localhost have used up the listeners", None),
+        };
+        let text = format!("only programs that use the proxy reach it, because {why}");
+        Note::new(&rule.to_string(), &text, remedy)
+    });
+    enforcement.add_notes(unserved);
     enforcement.set(Protection::Proxy, State::Enforced, detail(&inputs.policy.network));
 }
 
@@ -97,20 +127,39 @@ pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement:
 struct ProxySocket {
     /// `SOCK_STREAM` or `SOCK_DGRAM`.
     kind: libc::c_int,
-    address: Ipv4Addr,
+    /// `None`: every address, of IPv6 too.
+    address: Option<Ipv4Addr>,
     port: u16,
 }
 
 /// The sockets of the proxy.
 fn sockets(inputs: &Inputs<'_>) -> Vec<ProxySocket> {
     let socket = |kind, address, port| ProxySocket { kind, address, port };
-    let mut sockets = vec![socket(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
+    let mut sockets = vec![socket(libc::SOCK_STREAM, Some(Ipv4Addr::LOCALHOST), PORT)];
+    let loopback = loopback_ports(&rules(&inputs.policy.network.allow));
     if is_transparent(inputs) {
-        sockets.push(socket(libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER));
-        let ports = ports(&inputs.policy.network).into_iter();
-        sockets.extend(ports.map(|port| socket(libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port)));
+        sockets.push(socket(libc::SOCK_DGRAM, Some(Ipv4Addr::LOCALHOST), NAME_SERVER));
+        let ports = ports(&inputs.policy.network).into_iter().filter(|port| !loopback.contains(port));
+        sockets.extend(ports.map(|port| socket(libc::SOCK_STREAM, Some(Ipv4Addr::UNSPECIFIED), port)));
     }
+    sockets.extend(loopback.into_iter().map(|port| socket(libc::SOCK_STREAM, None, port)));
     sockets
+}
+
+/// The ports at which every program reaches the host's loopback as its own. The proxy's own port is taken.
+fn loopback_ports(allow: &Rules) -> Vec<u16> {
+    allow.loopback_ports().into_iter().filter(|&port| port != PORT).take(MOST_LOOPBACK_PORTS).collect()
+}
+
+/// Whether an address of loopback leads to the host's at this port, for every program.
+pub(crate) fn reaches_loopback(inputs: &Inputs<'_>, address: IpAddr, port: u16) -> bool {
+    let allow = rules(&inputs.policy.network.allow);
+    loopback_ports(&allow).contains(&port) && allow.loopback_host(address, port).is_some()
+}
+
+/// Whether rules name this spelling of loopback at a port without a listener.
+fn names_elsewhere(allow: &Rules, host: &str, served: &[u16]) -> bool {
+    Host::parse(host).is_ok_and(|host| allow.name_elsewhere(&host, served))
 }
 
 /// The ports on which programs that know no proxy are served.
@@ -123,6 +172,13 @@ fn ports(network: &Network) -> Vec<u16> {
     }
     ports.truncate(MOST_PORTS);
     ports
+}
+
+/// The ports at which a name that a program without proxy support asks for leads to the proxy.
+fn served_ports(network: &Network) -> Vec<u16> {
+    let mut served = ports(network);
+    served.extend(loopback_ports(&rules(&network.allow)));
+    served
 }
 
 /// Parses rules of a policy that was validated.
@@ -170,37 +226,57 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         upstream,
         name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
         limits: ProxyLimits::of(&network.limits, inputs.caller.descriptors[0]),
-        ports: ports(network),
+        ports: served_ports(network),
         sockets: sockets(inputs).len(),
     }))
 }
 
 /// The variables by which tools find the proxy.
-pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
+pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
     if !asks_for_proxy(inputs) {
         return Vec::new();
     }
-    // A rule for loopback means the host's loopback, which only the proxy reaches.
-    let rules = rules(&inputs.policy.network.allow);
-    let direct = LOOPBACK.iter().filter(|[host, ..]| !rules.name(host));
-    let (no_proxy, java_no_proxy): (Vec<&str>, Vec<&str>) =
-        direct.map(|[_, plain, java]| (*plain, *java)).unzip();
-    let java: Vec<String> = ["http", "https"]
-        .iter()
-        .flat_map(|scheme| {
-            [format!("-D{scheme}.proxyHost=127.0.0.1"), format!("-D{scheme}.proxyPort={PORT}")]
-        })
-        .chain([format!("-Dhttp.nonProxyHosts={}", java_no_proxy.join("|"))])
-        .collect();
-    let own = [("JAVA_TOOL_OPTIONS", java.join(" ")), ("NODE_USE_ENV_PROXY", "1".to_owned())];
+    let own = [("NODE_USE_ENV_PROXY", "1".to_owned())];
     let to =
         |names: &'static [&'static str], value: String| names.iter().map(move |&name| (name, value.clone()));
     to(PROXY_VARIABLES, url())
-        .chain(to(NO_PROXY_VARIABLES, no_proxy.join(",")))
+        .chain(to(NO_PROXY_VARIABLES, own_hosts(inputs)[0].join(",")))
         .chain(own)
         .map(|(name, value)| (name.into(), value.into()))
-        .chain(certificates::variables(inputs, view))
         .collect()
+}
+
+/// The sandbox's own hosts, which programs reach without the proxy: as `no_proxy` and as Java spell them.
+fn own_hosts<'p>(inputs: &Inputs<'p>) -> [Vec<&'p str>; 2] {
+    // Where a rule names the host's loopback without a listener, only the proxy leads there.
+    let allow = rules(&inputs.policy.network.allow);
+    let served = loopback_ports(&allow);
+    let hostname = &*inputs.policy.hostname;
+    let direct = LOOPBACK.into_iter().filter(|[host, ..]| !names_elsewhere(&allow, host, &served));
+    // A rule with the name of the sandbox means another host.
+    let own = (!names_elsewhere(&allow, hostname, &[])).then_some([hostname; 3]);
+    let (plain, java) = direct.chain(own).map(|[_, plain, java]| (plain, java)).unzip();
+    [plain, java]
+}
+
+/// The options by which Java finds the proxy. Those of the caller come first if they are passed on: Java obeys the last of
+/// two options that contradict each other. `None` if there is no proxy.
+pub(crate) fn java_options(inputs: &Inputs<'_>) -> Option<OsString> {
+    if !asks_for_proxy(inputs) {
+        return None;
+    }
+    let env = &inputs.policy.env;
+    let is_passed = env.base == EnvBase::Inherit || env.pass.iter().any(|name| name == JAVA_OPTIONS);
+    let mut options = OsString::new();
+    if let Some(theirs) = inputs.caller.variable(JAVA_OPTIONS).filter(|_| is_passed) {
+        options.push(theirs);
+        options.push(" ");
+    }
+    for scheme in ["http", "https"] {
+        options.push(format!("-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={PORT} "));
+    }
+    options.push(format!("-Dhttp.nonProxyHosts={}", own_hosts(inputs)[1].join("|")));
+    Some(options)
 }
 
 /// Whether tools find a proxy by this variable.

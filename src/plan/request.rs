@@ -1,7 +1,6 @@
 //! A command becomes a request: the search path is applied, strings are checked, the directory is made
-//! absolute. Also the environment that commands get. This file reads nothing of the host.
+//! absolute. This file reads nothing of the host.
 
-use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -10,14 +9,9 @@ use kennel_helper::plan::Request;
 use kennel_helper::wire::{Field, ListBuf, Sink};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::plan::network;
-use crate::policy::Policy;
-use crate::policy::env::EnvBase;
-use crate::policy::network::NetworkMode;
+use crate::plan::environment::SYSTEM_PATH;
 use crate::report::error::Error;
 use crate::sys::secret::Secret;
-use crate::view::inputs::Inputs;
-use crate::view::{View, toolchains};
 
 /// A command, checked and owned. [`encode`](Self::encode) borrows it. Dropping it wipes its copy of the
 /// environment.
@@ -184,106 +178,4 @@ fn refused(what: &'static str, value: &OsStr, reason: &str) -> Error {
         value = value.chars().take(80).chain(['…']).collect();
     }
     Error::Command { what, value, reason: reason.to_owned() }
-}
-
-// The environment of commands: from the caller's, without changing it.
-
-/// Variables that the scrubbed environment keeps, beside `LC_*`.
-const KEPT: &[&str] = &["COLORTERM", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
-
-/// The search path if the caller has no PATH, or its PATH must not count.
-pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// Variables that name a temporary directory of the host.
-pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
-
-/// Builds the environment. Later parts override earlier ones: base, toolchains, proxy, `env.pass`, `env.set`.
-pub(crate) fn environment(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
-    let mut variables = base(inputs);
-    let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
-    put("HOME", inputs.home().as_os_str());
-    if inputs.caller.variable("PATH").is_none() {
-        put("PATH", OsStr::new(SYSTEM_PATH));
-    }
-    variables.extend(toolchains::variables(inputs, view));
-    variables.extend(network::variables(inputs, view));
-    for name in &inputs.policy.env.pass {
-        if let Some(value) = inputs.caller.variable(name) {
-            variables.insert(name.into(), value.to_owned());
-        }
-    }
-    variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
-    variables.into_iter().collect()
-}
-
-/// Which variables a client may set in the environment of its session.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ClientVariables {
-    /// If set, the client may set these variables only.
-    only: Option<Vec<OsString>>,
-    /// Whether the session's variables for the proxy stay as they are.
-    keeps_proxy: bool,
-}
-
-impl ClientVariables {
-    pub(crate) fn allows(&self, name: &OsStr) -> bool {
-        // They name paths of the host, or a proxy that is not there.
-        let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
-        if is_of_host || self.keeps_proxy && network::is_proxy_variable(name) {
-            return false;
-        }
-        self.only.as_ref().is_none_or(|names| names.iter().any(|other| other == name))
-    }
-}
-
-pub(crate) fn client_variables(policy: &Policy) -> ClientVariables {
-    let is_fixed = !policy.profile.meaning().knows_caller;
-    let only = is_fixed.then(|| policy.env.pass.iter().map(OsString::from).collect());
-    ClientVariables { only, keeps_proxy: policy.effective_network() == NetworkMode::Proxy }
-}
-
-fn base(inputs: &Inputs<'_>) -> BTreeMap<OsString, OsString> {
-    if !inputs.policy.profile.meaning().knows_caller {
-        let fixed =
-            [("CI", "true"), ("LANG", "C.UTF-8"), ("LOGNAME", "ci"), ("PATH", SYSTEM_PATH), ("USER", "ci")];
-        return fixed.map(|(name, value)| (name.into(), value.into())).into();
-    }
-    let mut variables = inputs.caller.environment.clone();
-    match inputs.policy.env.base {
-        EnvBase::Scrubbed => variables.retain(|name, _| is_kept(name)),
-        EnvBase::Inherit => {
-            variables.retain(|name, _| !TEMPORARY.iter().any(|temporary| name == temporary));
-        }
-    }
-    variables
-}
-
-fn is_kept(name: &OsStr) -> bool {
-    KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::profile::Profile;
-
-    #[test]
-    fn a_client_cannot_set_paths_of_the_host() {
-        let free = client_variables(&Policy::default());
-        for name in ["HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR"] {
-            assert!(!free.allows(OsStr::new(name)), "{name}");
-        }
-        assert!(free.allows(OsStr::new("TERM")) && free.allows(OsStr::new("https_proxy")));
-        let fixed = client_variables(&Policy::profile(Profile::CiOnly, ".").pass_env("A"));
-        assert!(fixed.allows(OsStr::new("A")) && !fixed.allows(OsStr::new("B")));
-    }
-
-    #[test]
-    fn a_client_cannot_replace_the_proxy() {
-        let proxied = client_variables(&Policy::default().allow("a.example:443"));
-        for name in ["https_proxy", "HTTPS_PROXY", "no_proxy", "npm_config_proxy"] {
-            assert!(!proxied.allows(OsStr::new(name)), "{name}");
-        }
-        assert!(proxied.allows(OsStr::new("TERM")));
-    }
 }

@@ -115,6 +115,14 @@ impl Host {
         }
     }
 
+    /// Whether it is an address of loopback, or `localhost`.
+    pub(crate) fn is_loopback(&self) -> bool {
+        match self {
+            Self::Name(name) => name.as_str() == "localhost",
+            Self::Address(address) => address.is_loopback() || address.is_unspecified(),
+        }
+    }
+
     pub(crate) fn of(address: IpAddr) -> Self {
         Self::Address(address.to_canonical())
     }

@@ -32,11 +32,11 @@ words! {
     /// The variables an environment starts from.
     #[derive(Default)]
     pub enum EnvBase as "env.base" {
-        /// Only the variables that programs need: `HOME`, `USER`, `LOGNAME`, `PATH`, `LANG`, `LC_*`, `TERM`,
-        /// `COLORTERM`, `SHELL`, `TZ`.
+        /// Only variables that programs need and that hold no secrets: who the user is, how programs show things, how tools
+        /// build, and which registries they ask.
         #[default]
         Scrubbed = "scrubbed",
-        /// The whole environment of the caller, secrets included.
+        /// The whole environment of the caller, secrets included. It lacks variables that name what commands do not see.
         Inherit = "inherit",
     }
 }

@@ -12,7 +12,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -58,6 +58,14 @@ enum Pattern {
     Network(IpNet),
 }
 
+/// The addresses by which programs connect to their own host. The unspecified address leads there too.
+const LOOPBACK: [IpAddr; 4] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+    IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+];
+
 /// A list of rules, in the order of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules(Vec<Rule>);
@@ -74,12 +82,32 @@ impl Rule {
         is_localhost && ip.to_canonical().is_loopback() && self.matches_port(port)
     }
 
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.port
+    }
+
+    /// Whether the rule names this host. `*` names none.
+    fn names(&self, host: &Host) -> bool {
+        self.host != Pattern::Any && self.host.matches(host)
+    }
+
     fn matches_port(&self, port: u16) -> bool {
         self.port.is_none_or(|own| own == port)
     }
 }
 
 impl Pattern {
+    /// Whether the pattern names an address of loopback, or `localhost`.
+    fn is_loopback(&self) -> bool {
+        match self {
+            Self::Any | Self::Below(_) => false,
+            Self::Name(name) => name.as_str() == "localhost",
+            Self::Network(network) => {
+                network.addr().is_loopback() || LOOPBACK.iter().any(|address| network.contains(address))
+            }
+        }
+    }
+
     fn matches(&self, host: &Host) -> bool {
         match (self, host) {
             (Self::Any, _) => true,
@@ -133,10 +161,33 @@ impl Rules {
         self.0.iter().any(|rule| names(rule) || rule.matches_as_localhost(ip, port))
     }
 
-    /// Whether a rule other than `*` names the host, at any port.
-    pub(crate) fn name(&self, host: &str) -> bool {
-        let names = |rule: &Rule, host: &Host| rule.host != Pattern::Any && rule.host.matches(host);
-        Host::parse(host).is_ok_and(|host| self.0.iter().any(|rule| names(rule, &host)))
+    /// Whether a rule other than `*` names the host at a port that is not one of these.
+    pub(crate) fn name_elsewhere(&self, host: &Host, ports: &[u16]) -> bool {
+        let is_elsewhere = |rule: &Rule| rule.port.is_none_or(|port| !ports.contains(&port));
+        self.0.iter().any(|rule| rule.names(host) && is_elsewhere(rule))
+    }
+
+    /// The rules that name loopback at a port that is not one of these.
+    pub(crate) fn loopback_elsewhere(&self, ports: &[u16]) -> impl Iterator<Item = &Rule> {
+        let is_elsewhere = |rule: &&Rule| rule.port.is_none_or(|port| !ports.contains(&port));
+        self.0.iter().filter(|rule| rule.host.is_loopback()).filter(is_elsewhere)
+    }
+
+    /// The ports at which rules other than `*` name loopback, each once.
+    pub(crate) fn loopback_ports(&self) -> BTreeSet<u16> {
+        self.0.iter().filter(|rule| rule.host.is_loopback()).filter_map(|rule| rule.port).collect()
+    }
+
+    /// The host that an address of the sandbox's loopback stands for, at a port where the proxy listens: the one by which a
+    /// rule other than `*` names the loopback of the host. `localhost`, 127.0.0.1, and `::1` stand for each other, because a
+    /// program that asks for one may connect to another.
+    pub(crate) fn loopback_host(&self, address: IpAddr, port: u16) -> Option<Host> {
+        let asked = Host::of(address);
+        let same = LOOPBACK.contains(&address.to_canonical());
+        let others = LOOPBACK.into_iter().filter(|_| same).map(Host::of);
+        let localhost = Name::parse("localhost").ok().filter(|_| same).map(Host::Name);
+        let mut hosts = localhost.into_iter().chain([asked]).chain(others);
+        hosts.find(|host| self.0.iter().any(|rule| rule.matches_port(port) && rule.names(host)))
     }
 
     /// The ports below 1024 that rules name, each once. Only a privileged process can listen on them.

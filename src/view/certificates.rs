@@ -1,7 +1,11 @@
-//! Bundles of certificates. A network may have its own certificate authorities, and variables of the caller name their
-//! bundles. A variable is no grant, so a bundle that cannot be shown is left out without an error.
+//! Certificate authorities of a network of its own. Variables of the caller name their files and directories. A variable is
+//! no grant, so what cannot be shown is left out without an error.
+//!
+//! The table is data: add a row for another tool. Never add a variable that names a private key.
 
 use std::ffi::OsString;
+use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,57 +14,126 @@ use crate::view::inputs::Inputs;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::{Access, Node, View, secrets};
 
-/// Variables that name bundles of certificates.
+/// Variables that name a file or a directory of certificates, or several of them with colons between.
 const CERTIFICATE_VARIABLES: &[&str] = &[
+    "AWS_CA_BUNDLE",
+    "BUNDLE_SSL_CA_CERT",
+    "CARGO_HTTP_CAINFO",
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+    "COMPOSER_CAFILE",
     "CURL_CA_BUNDLE",
+    "DENO_CERT",
+    "GIT_PROXY_SSL_CAINFO",
     "GIT_SSL_CAINFO",
+    "GIT_SSL_CAPATH",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "HEX_CACERTS_PATH",
+    "HTTPLIB2_CA_CERTS",
+    "JULIA_SSL_CA_ROOTS_PATH",
+    "NIX_SSL_CERT_FILE",
     "NODE_EXTRA_CA_CERTS",
+    "NPM_CONFIG_CAFILE",
+    "PERL_LWP_SSL_CA_FILE",
+    "PERL_LWP_SSL_CA_PATH",
+    "PGSSLROOTCERT",
     "PIP_CERT",
     "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
     "SSL_CERT_FILE",
+    "SYSTEM_CERTIFICATE_PATH",
+    "VAULT_CACERT",
+    "VAULT_CAPATH",
+    "YARN_HTTPS_CA_FILE_PATH",
+    "npm_config_cafile",
 ];
 
-/// Shows the caller's bundles that are not visible and not covered yet. Call it when the view has all writable grants.
+/// The most entries of a directory of certificates.
+const MOST_ENTRIES: usize = 4096;
+
+/// Shows the caller's certificates that are not visible and not covered yet. Call it when the view has all writable grants.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
-    for (variable, resolved) in named_bundles(inputs) {
+    for (variable, resolved) in named(inputs) {
         if let Some(link) = resolved.link_in_writable_grant(view) {
-            let link = link.display();
-            tracing::warn!(variable, %link, "no certificates are shown: commands could have made this link to them");
+            let text =
+                format!("no certificates are shown: commands could have made the link {}", link.display());
+            view.note(variable, &text, Some("name the file itself"));
             continue;
         }
         let source = resolved.source;
-        if view.host_path(&source.path).is_none() && !view.is_covered(&source.path) {
-            view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
+        if view.host_path(&source.path).is_some() || view.is_covered(&source.path) {
+            continue;
+        }
+        match if source.is_dir() { check_directory(&source.path, inputs) } else { Ok(()) } {
+            Ok(()) => {
+                view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
+            }
+            Err(why) => {
+                let text = format!("{} is not shown: {why}", source.path.display());
+                view.note(variable, &text, Some("let it hold certificates only, or grant it with --ro"));
+            }
         }
     }
 }
 
-/// The variables whose bundles are visible in the sandbox.
+/// The variables whose certificates are visible in the sandbox, with those of their paths that are.
 pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
-    let is_seen =
-        |path: &PathBuf| view.host_path(path).is_some_and(|shown| shown == *path) && !view.is_covered(path);
-    let seen = |(variable, resolved): (&str, ResolvedPath)| {
-        let path = resolved
-            .link_in_writable_grant(view)
-            .is_none()
-            .then_some(resolved.source.path)
-            .filter(is_seen)?;
-        Some((variable.into(), path.into()))
-    };
-    named_bundles(inputs).filter_map(seen).collect()
+    let mut seen: Vec<(OsString, OsString)> = Vec::new();
+    for (variable, ResolvedPath { source, .. }) in
+        named(inputs).filter(|(_, resolved)| resolved.link_in_writable_grant(view).is_none())
+    {
+        let is_seen = view.host_path(&source.path).is_some_and(|shown| shown == source.path)
+            && !view.is_covered(&source.path);
+        match seen.last_mut() {
+            _ if !is_seen => {}
+            Some((last, paths)) if last == variable => {
+                paths.push(":");
+                paths.push(source.path);
+            }
+            _ => seen.push((variable.into(), source.path.into())),
+        }
+    }
+    seen
 }
 
-/// The bundles that variables name, if every user may read them. Profile `ci-only` has none.
-fn named_bundles(inputs: &Inputs<'_>) -> impl Iterator<Item = (&'static str, ResolvedPath)> {
-    let has_them = inputs.policy.effective_network() == NetworkMode::Proxy
+/// The files and directories that variables name, if every user may read them. Profile `ci-only` has none.
+fn named(inputs: &Inputs<'_>) -> impl Iterator<Item = (&'static str, ResolvedPath)> {
+    let has_them = inputs.policy.effective_network() != NetworkMode::None
         && inputs.policy.profile.meaning().knows_caller;
-    CERTIFICATE_VARIABLES.iter().filter(move |_| has_them).filter_map(|&name| {
-        let path = Path::new(inputs.caller.variable(name)?);
-        let resolved = path.is_absolute().then(|| ResolvedPath::resolve(path).ok())??;
-        let path = &resolved.source.path;
-        let of_kernel = ["/proc", "/sys", "/dev"].iter().any(|above| path.starts_with(above));
-        let is_public = resolved.metadata.is_file() && resolved.metadata.mode() & 0o004 != 0;
-        let is_usable = is_public && !of_kernel && !secrets::is_secret(path, inputs.caller);
-        is_usable.then_some((name, resolved))
-    })
+    let paths = |&name: &&'static str| {
+        let value = inputs.caller.variable(name).unwrap_or_default();
+        std::env::split_paths(value).map(move |path| (name, path)).collect::<Vec<_>>()
+    };
+    let resolved = |(name, path): (&'static str, PathBuf)| {
+        let resolved = path.is_absolute().then(|| ResolvedPath::resolve(&path).ok())??;
+        is_usable(&resolved, inputs).then_some((name, resolved))
+    };
+    CERTIFICATE_VARIABLES.iter().filter(move |_| has_them).flat_map(paths).filter_map(resolved)
+}
+
+fn is_usable(resolved: &ResolvedPath, inputs: &Inputs<'_>) -> bool {
+    let (path, metadata) = (&resolved.source.path, &resolved.metadata);
+    let of_kernel = ["/proc", "/sys", "/dev"].iter().any(|above| path.starts_with(above));
+    let is_public = match metadata.is_dir() {
+        true => metadata.mode() & 0o005 == 0o005,
+        false => metadata.is_file() && metadata.mode() & 0o004 != 0,
+    };
+    is_public && !of_kernel && !secrets::is_secret(path, inputs.caller)
+}
+
+/// Checks that a directory holds nothing but certificates, as far as modes tell: files that every user may read, and links.
+/// The links, which have hashes as names, lead to files beside them or to what commands see anyway.
+fn check_directory(directory: &Path, inputs: &Inputs<'_>) -> Result<(), String> {
+    let unread = |error: io::Error| format!("it cannot be read: {error}");
+    for (count, entry) in fs::read_dir(directory).map_err(unread)?.enumerate() {
+        let entry = entry.map_err(unread)?;
+        let (path, metadata) = (entry.path(), entry.metadata().map_err(unread)?);
+        let is_public = metadata.is_file() && metadata.mode() & 0o004 != 0;
+        if count == MOST_ENTRIES {
+            return Err(format!("it has more than {MOST_ENTRIES} entries"));
+        }
+        if !(metadata.is_symlink() || is_public) || secrets::is_secret(&path, inputs.caller) {
+            return Err(format!("{} in it is no file that every user may read", entry.file_name().display()));
+        }
+    }
+    Ok(())
 }

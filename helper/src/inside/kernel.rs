@@ -194,6 +194,7 @@ pub(crate) const SPLICE_F_NONBLOCK: usize = 2;
 
 pub(crate) const AF_UNIX: usize = 1;
 pub(crate) const AF_INET: usize = 2;
+pub(crate) const AF_INET6: usize = 10;
 pub(crate) const SOCK_STREAM: usize = 1;
 pub(crate) const SOCK_DGRAM: usize = 2;
 pub(crate) const SOCK_CLOEXEC: usize = O_CLOEXEC;

@@ -6,7 +6,7 @@ use crate::{
     Fault,
     channel::Channel,
     control::Report,
-    kernel::{E2BIG, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr},
+    kernel::{E2BIG, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr, SOCK_STREAM},
     mounts,
     plan::{self, MOST_FORGONE, MOST_LAYERS, MOST_ROOMS, Step},
     sys::{self, Errno, Fd},
@@ -149,6 +149,10 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         Step::Listen { kind, address, port } => {
             let socket = sys::socket_at(kind, address, port)?;
             channel.report_with(&Report::Listening { kind, port }, Some(&socket))
+        }
+        Step::ListenEverywhere { port } => {
+            let socket = sys::listener_everywhere(port)?;
+            channel.report_with(&Report::Listening { kind: SOCK_STREAM as u32, port }, Some(&socket))
         }
         Step::HandOutUpper { path } => {
             channel.report_with(&Report::Upper {}, Some(&sys::open_path(Some(state.root()?), path)?))

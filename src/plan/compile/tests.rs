@@ -217,6 +217,7 @@ fn sockets_of_the_proxy_are_in_the_first_message() {
         assert!(compiled.namespaces.bytes.len() + 64 < LONGEST_ROLE);
         let listen = |index| match compiled.namespaces.step(index) {
             Some((_, Step::Listen { kind, port, .. })) => Some(Some((kind, port))),
+            Some((_, Step::ListenEverywhere { port })) => Some(Some((1, port))),
             Some(_) => Some(None),
             None => None,
         };
@@ -229,6 +230,8 @@ fn sockets_of_the_proxy_are_in_the_first_message() {
     policy.network.transparent = None;
     policy.network.allow = (1..200).map(|port| format!("a.example:{port}")).collect();
     assert_eq!(listens(&policy).len(), 14);
+    policy.network.allow.extend((1000..1200).map(|port| format!("localhost:{port}")));
+    assert_eq!(listens(&policy).len(), 14 + 32);
     policy.network.allow.clear();
     assert!(listens(&policy).is_empty());
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::net::UnixListener,
     path::Path,
     process::{Command, Output},
 };
@@ -76,6 +77,136 @@ fn inherited_environment_is_the_caller_s_but_for_temporary_directories() {
     let others = [("A", "1"), ("EMPTY", ""), ("MULTI", "a\nb"), ("SPACE D", "x"), ("GITHUB_TOKEN", "t")];
     let all = [&USUAL[..], &others, &temporary].concat();
     assert_eq!(inside(&["--env", "inherit"], &all), map(&[&USUAL[..], &others].concat()));
+}
+
+/// A workspace with a file, and the environment that names it and what is beside it, with `kennel run FLAGS`.
+fn inherited(flags: &[&str], variables: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let all = [&[("PATH", "/usr/bin:/bin")], variables].concat();
+    let mut found = inside(&[&["--env", "inherit"], flags].concat(), &all);
+    found.retain(|name, _| variables.iter().any(|(other, _)| name == other));
+    found
+}
+
+#[test]
+fn what_names_a_place_that_commands_do_not_see_is_not_inherited() {
+    let beside = workspace();
+    let there = beside.path().join("there");
+    let _listener = UnixListener::bind(&there).unwrap();
+    let there = there.to_str().unwrap();
+    let (bus, docker) = (format!("unix:path={there},guid=1"), format!("unix://{there}"));
+    let (tmux, gpg) = (format!("{there},1,0"), format!("{there}:1:1"));
+    let named = [
+        ("SSH_AUTH_SOCK", there),
+        ("XDG_RUNTIME_DIR", beside.path().to_str().unwrap()),
+        ("DBUS_SESSION_BUS_ADDRESS", &bus),
+        ("DOCKER_HOST", &docker),
+        ("TMUX", &tmux),
+        ("GPG_AGENT_INFO", &gpg),
+        ("WAYLAND_DISPLAY", "there"),
+        ("GIT_ASKPASS", there),
+        ("ANY_NAME_AT_ALL", there),
+    ];
+    assert_eq!(inherited(&[], &named), BTreeMap::new());
+    let grant = beside.path().to_str().unwrap();
+    assert_eq!(inherited(&["--rw", grant], &named), map(&named), "granted");
+    let elsewhere = [
+        ("DISPLAY", ":987"),
+        ("STY", "1.pts-0.host"),
+        ("MISSING", "/run/missing/socket"),
+        ("ABSTRACT", "unix:abstract=/tmp/bus"),
+        ("SSH_TTY", "/dev/pts/987"),
+    ];
+    assert_eq!(inherited(&[], &elsewhere), BTreeMap::new());
+}
+
+#[test]
+fn what_names_no_hidden_place_is_inherited() {
+    let kept = [
+        ("SHELL", "/bin/sh"),
+        ("BASE_URL", "/api/v1"),
+        ("SLASH", "/"),
+        ("NEW_FILE", "/tmp/not/there/yet"),
+        ("DEVICE", "/dev/null"),
+        ("DOCKER_HOST", "tcp://192.0.2.1:2375"),
+        ("LIST", "/run/missing:/usr/lib"),
+        ("LD_LIBRARY_PATH", "/usr/lib"),
+        ("EMPTY", ""),
+    ];
+    assert_eq!(inherited(&[], &kept), map(&kept));
+}
+
+/// ssh forwards X11 to a port of loopback, from 6010 on.
+#[test]
+fn a_display_of_ssh_is_inherited_where_its_port_is_reached() {
+    let display = [("DISPLAY", "localhost:10.0")];
+    assert_eq!(inherited(&[], &display), BTreeMap::new());
+    assert_eq!(inherited(&["--allow", "localhost:6011"], &display), BTreeMap::new());
+    assert_eq!(inherited(&["--allow", "localhost:6010"], &display), map(&display));
+    assert_eq!(inherited(&["--net", "host"], &display), map(&display));
+}
+
+#[test]
+fn what_is_passed_by_name_and_leads_nowhere_is_noted() {
+    let beside = workspace();
+    let path = beside.path().to_str().unwrap();
+    let dir = workspace();
+    let caller = [("PATH", "/usr/bin:/bin"), ("SSH_AUTH_SOCK", path)];
+    let output = run(dir.path(), &["--pass-env", "SSH_AUTH_SOCK"], &caller);
+    let note = format!("kennel: note: SSH_AUTH_SOCK: it names {path}, which commands do not see");
+    assert!(stderr(&output).contains(&note), "{output:?}");
+    assert!(stdout(&output).contains(&format!("SSH_AUTH_SOCK={path}")), "{output:?}");
+    let output = run(dir.path(), &["--pass-env", "SSH_AUTH_SOCK", "--rw", path], &caller);
+    assert_eq!(stderr(&output), "", "{output:?}");
+}
+
+#[test]
+fn variables_that_steer_output_and_builds_are_kept() {
+    let steering = [
+        ("NO_COLOR", "1"),
+        ("FORCE_COLOR", "3"),
+        ("COLUMNS", "100"),
+        ("EDITOR", "vim"),
+        ("RUSTFLAGS", "-C opt-level=1"),
+        ("CC", "clang"),
+        ("CI", "true"),
+    ];
+    assert_eq!(inside(&[], &[&USUAL[..], &steering].concat()), map(&[&USUAL[..], &steering].concat()));
+    let hidden = workspace();
+    let editor = [("EDITOR", hidden.path().to_str().unwrap())];
+    assert_eq!(inside(&[], &[&USUAL[..], &editor].concat()), map(&USUAL), "commands do not see it");
+}
+
+#[test]
+fn registries_are_kept_unless_they_may_hold_a_password() {
+    let registries = [
+        ("PIP_INDEX_URL", "https://pypi.corp.example/simple"),
+        ("npm_config_registry", "https://npm.corp.example/"),
+        ("CARGO_REGISTRIES_CORP_INDEX", "sparse+https://cargo.corp.example/index/"),
+        ("GOPROXY", "https://go.corp.example,direct"),
+        ("GOPRIVATE", "*.corp.example"),
+    ];
+    let secret = [
+        ("PIP_EXTRA_INDEX_URL", "https://user:hunter2@pypi.corp.example/simple"),
+        ("UV_INDEX_URL", "https://hunter2@pypi.corp.example/simple"),
+        ("HF_ENDPOINT", "https://hf.corp.example/?token=hunter2"),
+        ("CARGO_REGISTRIES_CORP_TOKEN", "hunter2"),
+        ("CARGO_REGISTRIES__INDEX", "no name"),
+    ];
+    let all = [&USUAL[..], &registries, &secret].concat();
+    assert_eq!(inside(&[], &all), map(&[&USUAL[..], &registries].concat()));
+    let output = run(workspace().path(), &["--pass-env", "UV_INDEX_URL"], &all);
+    let said = stderr(&output);
+    let note = |name: &str| {
+        format!(
+            "note: {name}: left out of the environment, because it may hold a password; --pass-env {name} passes it on"
+        )
+    };
+    assert!(said.contains(&note("PIP_EXTRA_INDEX_URL")) && said.contains(&note("HF_ENDPOINT")), "{said}");
+    assert!(!said.contains("UV_INDEX_URL") && !said.contains("hunter2"), "{said}");
+    assert!(stdout(&output).contains("UV_INDEX_URL=https://hunter2@"), "{output:?}");
+    require_ci_only!();
+    let ci = inside(&["--profile", "ci-only"], &all);
+    assert!(!ci.keys().any(|name| name.contains("INDEX") || name == "GOPROXY"), "{ci:?}");
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! | `foreign` | through a proxy that is not Kennel's |
 //! | `statuses` | each kind of failure has its status and its message |
 //! | `transparent` | programs without support for proxies |
+//! | `localhost` | a rule for the host's loopback reaches every client |
 //! | `programs` | Python, node, Java without the variables of a proxy |
 //! | `walls` | there is no other way out |
 //! | `spelling` | every spelling of a destination, and every address of its name |
@@ -37,6 +38,7 @@ mod foreign;
 mod found;
 mod http;
 mod limits;
+mod localhost;
 mod names;
 mod origin;
 mod programs;

@@ -164,7 +164,10 @@ fn the_environment_names_the_proxy_and_its_exceptions() {
     };
     let said = run(&upstream.url(), "localhost,.near.test");
     // The command still has our proxy, and not the caller's.
-    assert_eq!(said, "direct: /\nthrough: /\nhttp://127.0.0.1:3128 localhost,127.0.0.1,::1");
+    assert_eq!(
+        said,
+        "direct: /\nthrough: /\nhttp://127.0.0.1:3128 localhost,127.0.0.1,127.0.0.0/8,::1,[::1],0.0.0.0,::,[::],kennel"
+    );
     assert_eq!(upstream.lines(), ["CONNECT far.test:80 HTTP/1.1"]);
     assert_eq!(net.names.asked(), ["a.near.test"]);
 }

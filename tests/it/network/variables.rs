@@ -26,7 +26,8 @@ fn inside(flags: &[&str], caller: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 const URL: &str = "http://127.0.0.1:3128";
-const DIRECT: &str = "localhost,127.0.0.1,::1";
+const DIRECT: &str = "localhost,127.0.0.1,127.0.0.0/8,::1,[::1],0.0.0.0,::,[::],kennel";
+const JAVA_DIRECT: &str = "localhost|127.*|[::1]|0.0.0.0|[::]|kennel";
 const TO_PROXY: [&str; 18] = [
     "ALL_PROXY",
     "CARGO_HTTP_PROXY",
@@ -66,23 +67,37 @@ fn every_tool_gets_its_variables() {
         assert_eq!(found["NODE_USE_ENV_PROXY"], "1");
         assert_eq!(
             found["JAVA_TOOL_OPTIONS"],
-            "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=3128 -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=3128 \
-             -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
+            format!(
+                "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=3128 -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=3128 \
+                 -Dhttp.nonProxyHosts={JAVA_DIRECT}"
+            )
         );
     }
 }
 
 #[test]
-fn a_rule_for_loopback_leads_to_the_host_s() {
+fn a_rule_for_loopback_leaves_no_proxy_whole_where_it_has_a_listener() {
     let no_proxy = |allow: &[&str]| {
         let flags: Vec<&str> = allow.iter().flat_map(|rule| ["--allow", rule]).collect();
         let found = inside(&flags, &[]);
         let java = found["JAVA_TOOL_OPTIONS"].rsplit_once('=').unwrap().1.to_owned();
         (found["no_proxy"].clone(), java)
     };
-    assert_eq!(no_proxy(&["*:80", "x.localhost:80"]), (DIRECT.into(), "localhost|127.*|[::1]".into()));
-    assert_eq!(no_proxy(&["LOCALHOST:80"]), ("127.0.0.1,::1".into(), "127.*|[::1]".into()));
-    assert_eq!(no_proxy(&["127.0.0.0/8:80", "[::1]:1"]), ("localhost".into(), "localhost".into()));
+    for whole in [&["*:80", "x.localhost:80"][..], &["LOCALHOST:80"], &["127.0.0.0/8:80", "[::1]:1"]] {
+        assert_eq!(no_proxy(whole), (DIRECT.into(), JAVA_DIRECT.into()), "{whole:?}");
+    }
+    let without = |text: &str, part: &str| text.replacen(part, "", 1);
+    // Here only the proxy leads to the host.
+    assert_eq!(
+        no_proxy(&["localhost:*"]),
+        (without(DIRECT, "localhost,"), without(JAVA_DIRECT, "localhost|"))
+    );
+    assert_eq!(
+        no_proxy(&["127.0.0.1:3128"]),
+        (without(DIRECT, "127.0.0.1,127.0.0.0/8,"), without(JAVA_DIRECT, "127.*|"))
+    );
+    // Another host has the name of the sandbox.
+    assert_eq!(no_proxy(&["kennel:80"]), (without(DIRECT, ",kennel"), without(JAVA_DIRECT, "|kennel")));
     require!(has("curl"), "curl");
     let net = Net::new();
     let origin = Origin::named("mine");
@@ -148,6 +163,66 @@ fn the_caller_s_certificates_are_shown() {
     if runs("ci-only") {
         assert_eq!(run(&["--net", "proxy", "--profile", "ci-only"]), "", "it has nothing of the caller's");
     }
+}
+
+/// The variables of certificates that a command gets, if the caller has this one.
+fn certificates(name: &str, value: &str, flags: &[&str]) -> (Option<String>, String) {
+    let dir = workspace();
+    let script = format!("printf '%s\n' \"${name}\"; cat ${name}/a.pem 2>/dev/null; true");
+    let mut command = Command::new(kennel_path());
+    command.current_dir(dir.path()).env(name, value).arg("run").args(["--net", "proxy"]).args(flags);
+    let output = command.args(["--", "sh", "-c", &script]).output().unwrap();
+    let said = stdout(&output);
+    let told = said.lines().next().filter(|line| !line.is_empty()).map(str::to_owned);
+    (told, said.lines().skip(1).collect::<String>() + &crate::support::stderr(&output))
+}
+
+#[test]
+fn the_caller_s_directories_of_certificates_are_shown() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let (one, two) = (workspace(), workspace());
+    let (first, second) = (one.path().join("certs"), two.path().join("certs"));
+    for directory in [&first, &second] {
+        std::fs::create_dir(directory).unwrap();
+        std::fs::write(directory.join("a.pem"), "certificates\n").unwrap();
+        symlink("a.pem", directory.join("0123abcd.0")).unwrap();
+    }
+    let list = format!("{}:/nonexistent:{}", first.display(), second.display());
+    let both = format!("{}:{}", first.display(), second.display());
+    assert_eq!(certificates("SSL_CERT_DIR", &list, &[]).0, Some(both));
+    let text = first.to_str().unwrap();
+    for name in ["GIT_SSL_CAPATH", "SSL_CERT_DIR", "BUNDLE_SSL_CA_CERT"] {
+        let found = certificates(name, text, &[]);
+        assert_eq!(found, (Some(text.to_owned()), "certificates".to_owned()), "{name}");
+    }
+    // A directory with anything else is no directory of certificates.
+    let key = first.join("key.pem");
+    std::fs::write(&key, "secret").unwrap();
+    std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+    let (told, said) = certificates("SSL_CERT_DIR", text, &[]);
+    assert_eq!(told, None);
+    assert!(said.contains("note: SSL_CERT_DIR: ") && said.contains("key.pem in it is no file"), "{said}");
+    std::fs::remove_file(&key).unwrap();
+    std::fs::create_dir(first.join("below")).unwrap();
+    assert_eq!(certificates("SSL_CERT_DIR", text, &[]).0, None);
+    // The policy shows it.
+    assert_eq!(certificates("SSL_CERT_DIR", text, &["--ro", text]).0, Some(text.to_owned()));
+}
+
+#[test]
+fn certificates_are_passed_to_every_tool_with_any_network() {
+    let dir = workspace();
+    let bundle = dir.path().join("bundle.pem");
+    std::fs::write(&bundle, "certificates\n").unwrap();
+    let bundle = bundle.to_str().unwrap();
+    let names = ["CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "NIX_SSL_CERT_FILE", "npm_config_cafile", "DENO_CERT"];
+    let caller = names.map(|name| (name, bundle));
+    for flags in [["--net", "proxy"], ["--net", "host"]] {
+        let found = inside(&flags, &caller);
+        assert!(names.iter().all(|&name| found[name] == bundle), "{found:?}");
+    }
+    let without = inside(&[], &caller);
+    assert!(names.iter().all(|&name| !without.contains_key(name)), "{without:?}");
 }
 
 #[test]

@@ -127,6 +127,16 @@ pub(crate) struct SockaddrIn {
     pub(crate) zero: [u8; 8],
 }
 
+/// `struct sockaddr_in6`.
+#[repr(C)]
+pub(crate) struct SockaddrIn6 {
+    pub(crate) family: u16,
+    pub(crate) port: [u8; 2],
+    pub(crate) flow: u32,
+    pub(crate) address: [u8; 16],
+    pub(crate) scope: u32,
+}
+
 /// The head of `struct rusage`, and its unused counters.
 #[repr(C)]
 pub(crate) struct Rusage {

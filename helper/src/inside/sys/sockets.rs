@@ -61,6 +61,26 @@ pub(crate) fn socket_at(kind: u32, address: u32, port: u32) -> Result<Fd, Errno>
     Ok(socket)
 }
 
+/// socket(2), bind(2), listen(2) at every address. The namespace is new, so `net.ipv6.bindv6only` is 0, and a socket of IPv6
+/// also takes connections of IPv4 (ipv6(7)).
+pub(crate) fn listener_everywhere(port: u32) -> Result<Fd, Errno> {
+    let socket = match stream(AF_INET6) {
+        Err(Errno(EAFNOSUPPORT)) => return socket_at(SOCK_STREAM as u32, 0, port),
+        socket => socket?,
+    };
+    let port = u16::try_from(port).map_err(|_| Errno(EINVAL))?;
+    let at = SockaddrIn6 {
+        family: AF_INET6 as u16,
+        port: port.to_be_bytes(),
+        flow: 0,
+        address: [0; 16],
+        scope: 0,
+    };
+    call!(nr::BIND, socket.0, &raw const at, size_of::<SockaddrIn6>())?;
+    call!(nr::LISTEN, socket.0, SOMAXCONN)?;
+    Ok(socket)
+}
+
 /// socket(2) of a byte stream.
 pub(crate) fn stream(family: usize) -> Result<Fd, Errno> {
     call!(nr::SOCKET, family, SOCK_STREAM | SOCK_CLOEXEC, 0).map(fd)

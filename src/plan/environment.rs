@@ -1,0 +1,349 @@
+//! The environment of commands: from the caller's, without changing it.
+//!
+//! The tables are data: add a row to pass on another variable. Never add one that may hold a secret.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use crate::plan::network;
+use crate::policy::Policy;
+use crate::policy::env::EnvBase;
+use crate::policy::network::NetworkMode;
+use crate::view::inputs::Inputs;
+use crate::view::source::exists;
+use crate::view::{Node, View, ViewEntry, certificates, toolchains};
+
+/// Variables that the scrubbed environment keeps, beside `LC_*` and registries. Who the user is, then how programs show
+/// things, then how tools build.
+const KEPT: &[&str] = &[
+    "HOME",
+    "LANG",
+    "LANGUAGE",
+    "LOGNAME",
+    "PATH",
+    "SHELL",
+    "TZ",
+    "USER",
+    // How programs show things, and what they ask a person with.
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "COLORFGBG",
+    "COLORTERM",
+    "COLUMNS",
+    "EDITOR",
+    "FORCE_COLOR",
+    "LESS",
+    "LINES",
+    "LS_COLORS",
+    "NO_COLOR",
+    "PAGER",
+    "TERM",
+    "TERM_PROGRAM",
+    "TERM_PROGRAM_VERSION",
+    "VISUAL",
+    // How tools build.
+    "AR",
+    "CC",
+    "CFLAGS",
+    "CGO_ENABLED",
+    "CI",
+    "CPPFLAGS",
+    "CXX",
+    "CXXFLAGS",
+    "DEBIAN_FRONTEND",
+    "GOARCH",
+    "GOFLAGS",
+    "GOOS",
+    "LDFLAGS",
+    "NODE_ENV",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONHASHSEED",
+    "PYTHONUNBUFFERED",
+    "RUSTDOCFLAGS",
+    "RUSTFLAGS",
+    "RUST_BACKTRACE",
+    "RUST_LOG",
+    "SOURCE_DATE_EPOCH",
+];
+
+/// Variables that name the registries of a company, and what tools trust and ask there. `*` stands for any text. The
+/// scrubbed environment keeps those that hold no credentials.
+const REGISTRIES: &[&str] = &[
+    "BUN_CONFIG_REGISTRY",
+    "CARGO_REGISTRIES_*_INDEX",
+    "CARGO_REGISTRY_DEFAULT",
+    "CONDA_CHANNEL_ALIAS",
+    "COREPACK_NPM_REGISTRY",
+    "DENO_TLS_CA_STORE",
+    "FLUTTER_STORAGE_BASE_URL",
+    "GOINSECURE",
+    "GONOPROXY",
+    "GONOSUMDB",
+    "GOPRIVATE",
+    "GOPROXY",
+    "GOSUMDB",
+    "HEX_MIRROR",
+    "HF_ENDPOINT",
+    "JSR_URL",
+    "JULIA_PKG_SERVER",
+    "NODE_USE_SYSTEM_CA",
+    "NPM_CONFIG_REGISTRY",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_INDEX_URL",
+    "PIP_TRUSTED_HOST",
+    "PLAYWRIGHT_DOWNLOAD_HOST",
+    "PUB_HOSTED_URL",
+    "PUPPETEER_DOWNLOAD_BASE_URL",
+    "RUSTUP_DIST_SERVER",
+    "RUSTUP_UPDATE_ROOT",
+    "UV_DEFAULT_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_INDEX",
+    "UV_INDEX_URL",
+    "UV_NATIVE_TLS",
+    "UV_PYTHON_INSTALL_MIRROR",
+    "UV_SYSTEM_CERTS",
+    "YARN_NPM_REGISTRY_SERVER",
+    "YARN_REGISTRY",
+    "npm_config_registry",
+    "yarn_registry",
+];
+
+/// The search path if the caller has no PATH, or its PATH must not count.
+pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Variables that name a temporary directory of the host.
+pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
+
+/// Builds the environment. Later parts override earlier ones: base, toolchains, proxy and certificates, `env.pass`,
+/// `env.set`. Notes in the view say what is left out, and what leads nowhere.
+pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString, OsString)> {
+    let mut variables = base(inputs, view);
+    let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
+    put("HOME", inputs.home().as_os_str());
+    if inputs.caller.variable("PATH").is_none() {
+        put("PATH", OsStr::new(SYSTEM_PATH));
+    }
+    variables.extend(toolchains::variables(inputs, view));
+    variables.extend(network::variables(inputs));
+    variables.extend(certificates::variables(inputs, view));
+    for name in &inputs.policy.env.pass {
+        if let Some(value) = inputs.caller.variable(name) {
+            note_missing(inputs, view, name, value);
+            variables.insert(name.into(), value.to_owned());
+        }
+    }
+    if let Some(options) = network::java_options(inputs) {
+        variables.insert(network::JAVA_OPTIONS.into(), options);
+    }
+    variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
+    variables.into_iter().collect()
+}
+
+fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
+    if !inputs.policy.profile.meaning().knows_caller {
+        let fixed =
+            [("CI", "true"), ("LANG", "C.UTF-8"), ("LOGNAME", "ci"), ("PATH", SYSTEM_PATH), ("USER", "ci")];
+        return fixed.map(|(name, value)| (name.into(), value.into())).into();
+    }
+    let mut variables = inputs.caller.environment.clone();
+    match inputs.policy.env.base {
+        EnvBase::Scrubbed => variables.retain(|name, value| {
+            is_kept(name) || is_registry(name) && !note_credentials(inputs, view, name, value)
+        }),
+        EnvBase::Inherit => variables.retain(|name, _| !TEMPORARY.iter().any(|temporary| name == temporary)),
+    }
+    variables.retain(|name, value| missing(inputs, view, name, value).is_none());
+    variables
+}
+
+fn is_kept(name: &OsStr) -> bool {
+    KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
+}
+
+fn is_registry(name: &OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    REGISTRIES.iter().any(|registry| match registry.split_once('*') {
+        Some((start, end)) => {
+            name.len() > start.len() + end.len() && name.starts_with(start) && name.ends_with(end)
+        }
+        None => name == *registry,
+    })
+}
+
+/// Whether the value may hold a password or a token: `user:password@` or the query of a URL. A note says that the variable
+/// is left out, unless the policy passes it on by name.
+fn note_credentials(inputs: &Inputs<'_>, view: &mut View, name: &OsStr, value: &OsStr) -> bool {
+    let value = value.as_encoded_bytes();
+    let may_hold = value.iter().any(|byte| b"@?".contains(byte));
+    let name = name.to_string_lossy();
+    if may_hold && !inputs.policy.env.pass.iter().any(|passed| *passed == name) {
+        let text = "left out of the environment, because it may hold a password";
+        view.note(&name, text, Some(&format!("--pass-env {name} passes it on")));
+    }
+    may_hold
+}
+
+// Variables that name what is not there. A program that finds such a variable fails, where without it the program would go
+// another way.
+
+/// What a variable names, if commands do not see or reach it.
+enum Missing {
+    Path(PathBuf),
+    /// A socket without a path, in the abstract namespace of the host.
+    Abstract,
+    Display(u16),
+}
+
+/// Whether a variable names a place of the host that commands do not see. A value is a place if it is one absolute path, or
+/// an address with one, or has a form that is known for its name. Lists of paths are kept: programs skip what is missing.
+fn missing(inputs: &Inputs<'_>, view: &View, name: &OsStr, value: &OsStr) -> Option<Missing> {
+    let value = value.to_str()?;
+    let socket = match name.to_str()? {
+        "HOME" | "PATH" => return None,
+        "DISPLAY" => match display(value)? {
+            Display::Socket(path) => path,
+            Display::Tcp { port } if reaches_display(inputs, port) => return None,
+            Display::Tcp { port } => return Some(Missing::Display(port)),
+        },
+        // A name in the runtime directory, or a path.
+        "WAYLAND_DISPLAY" => Path::new(inputs.caller.variable("XDG_RUNTIME_DIR")?).join(value),
+        // A socket, a process and a number.
+        "TMUX" => value.split(',').next()?.into(),
+        "GPG_AGENT_INFO" => value.split(':').next()?.into(),
+        // The name of a screen, without its directory.
+        "STY" => "/run/screen".into(),
+        _ if value.starts_with('/') => {
+            let is_missing = !value.contains(':') && !may_use(view, Path::new(value));
+            return is_missing.then(|| Missing::Path(value.into()));
+        }
+        _ if value.starts_with("unix:abstract=") => return Some(Missing::Abstract),
+        _ => socket(value)?.into(),
+    };
+    (!exists(&socket) || !is_shown(view, &socket)).then_some(Missing::Path(socket))
+}
+
+/// The path in `unix:/path`, `unix:///path` or `unix:path=/path,guid=…`.
+fn socket(value: &str) -> Option<&str> {
+    let path =
+        ["unix:path=", "unix://", "unix:"].into_iter().find_map(|prefix| value.strip_prefix(prefix))?;
+    path.split([',', ';']).next().filter(|path| path.starts_with('/'))
+}
+
+/// Whether commands see what is at a path of the host, or may make it if nothing is there.
+fn may_use(view: &View, path: &Path) -> bool {
+    let Some(existing) = path.ancestors().find(|above| exists(above)) else { return true };
+    if existing == path {
+        return is_shown(view, path);
+    }
+    let is_private = |place: &ViewEntry| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
+    // Below the root, a value such as `/api` is rather the path of a URL.
+    existing.parent().is_none()
+        || view.host_path(existing).is_some()
+        || view.get(existing).is_some_and(is_private)
+}
+
+fn is_shown(view: &View, path: &Path) -> bool {
+    let has = |path: &Path| {
+        let is_there = view.get(path).is_some() || view.has_children(path) || view.host_path(path).is_some();
+        is_there && !view.is_covered(path)
+    };
+    has(path) || path.canonicalize().is_ok_and(|path| has(&path))
+}
+
+/// Where X clients connect to.
+enum Display {
+    Socket(PathBuf),
+    Tcp { port: u16 },
+}
+
+/// Parses `DISPLAY`, see X(7): `:0`, `unix:0.0`, `localhost:10.0`.
+fn display(value: &str) -> Option<Display> {
+    let (host, number) = value.rsplit_once(':')?;
+    let number = number.split('.').next()?;
+    if matches!(host, "" | "unix") {
+        return Some(Display::Socket(format!("/tmp/.X11-unix/X{number}").into()));
+    }
+    Some(Display::Tcp { port: number.parse::<u16>().ok()?.checked_add(6000)? })
+}
+
+/// Whether X clients reach a display of the host, which ssh makes on its loopback.
+fn reaches_display(inputs: &Inputs<'_>, port: u16) -> bool {
+    match inputs.policy.effective_network() {
+        NetworkMode::Host => true,
+        NetworkMode::None => false,
+        NetworkMode::Proxy => network::reaches_loopback(inputs, IpAddr::V4(Ipv4Addr::LOCALHOST), port),
+    }
+}
+
+/// Notes that a variable is passed on by name and leads nowhere.
+fn note_missing(inputs: &Inputs<'_>, view: &mut View, name: &str, value: &OsStr) {
+    let Some(missing) = missing(inputs, view, OsStr::new(name), value) else { return };
+    let (what, remedy) = match missing {
+        Missing::Path(path) => {
+            let path = path.display();
+            (format!("{path}, which commands do not see"), Some(format!("--rw {path} grants it")))
+        }
+        Missing::Display(port) => (
+            format!("port {port} of the host, which commands do not reach"),
+            Some(format!("--allow localhost:{port} allows it")),
+        ),
+        Missing::Abstract => ("an abstract socket, which commands do not reach".to_owned(), None),
+    };
+    view.note(name, &format!("it names {what}"), remedy.as_deref());
+}
+
+/// Which variables a client may set in the environment of its session.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientVariables {
+    /// If set, the client may set these variables only.
+    only: Option<Vec<OsString>>,
+    /// Whether the session's variables for the proxy stay as they are.
+    keeps_proxy: bool,
+}
+
+impl ClientVariables {
+    pub(crate) fn allows(&self, name: &OsStr) -> bool {
+        // They name paths of the host, or a proxy that is not there.
+        let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
+        if is_of_host || self.keeps_proxy && network::is_proxy_variable(name) {
+            return false;
+        }
+        self.only.as_ref().is_none_or(|names| names.iter().any(|other| other == name))
+    }
+}
+
+pub(crate) fn client_variables(policy: &Policy) -> ClientVariables {
+    let is_fixed = !policy.profile.meaning().knows_caller;
+    let only = is_fixed.then(|| policy.env.pass.iter().map(OsString::from).collect());
+    ClientVariables { only, keeps_proxy: policy.effective_network() == NetworkMode::Proxy }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::profile::Profile;
+
+    #[test]
+    fn a_client_cannot_set_paths_of_the_host() {
+        let free = client_variables(&Policy::default());
+        for name in ["HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR"] {
+            assert!(!free.allows(OsStr::new(name)), "{name}");
+        }
+        assert!(free.allows(OsStr::new("TERM")) && free.allows(OsStr::new("https_proxy")));
+        let fixed = client_variables(&Policy::profile(Profile::CiOnly, ".").pass_env("A"));
+        assert!(fixed.allows(OsStr::new("A")) && !fixed.allows(OsStr::new("B")));
+    }
+
+    #[test]
+    fn a_client_cannot_replace_the_proxy() {
+        let proxied = client_variables(&Policy::default().allow("a.example:443"));
+        for name in ["https_proxy", "HTTPS_PROXY", "no_proxy", "npm_config_proxy"] {
+            assert!(!proxied.allows(OsStr::new(name)), "{name}");
+        }
+        assert!(proxied.allows(OsStr::new("TERM")));
+    }
+}
