@@ -232,6 +232,7 @@ fn argument(call: &str, index: u8, value: u64) -> String {
     let text = match (call, index) {
         ("clone" | "unshare", 0) => Some(flags(value)),
         ("socket" | "socketpair", 0) => known(FAMILIES),
+        ("socket" | "socketpair", 1) => known(&[(libc::SOCK_RAW, "SOCK_RAW")]),
         ("socket" | "socketpair", 2) => known(PROTOCOLS),
         ("open" | "creat" | "mknod" | "chmod" | "fchmod", _) => Some(format!("mode {value:#o}")),
         ("openat" | "mknodat" | "fchmodat" | "fchmodat2", 2 | 3) => Some(format!("mode {value:#o}")),
@@ -273,6 +274,7 @@ mod calls_tests {
             (libc::SYS_unshare, vec![(0, 0x80)], "unshare(0x80)"),
             (libc::SYS_socket, vec![(0, bits(libc::AF_ALG))], "socket(AF_ALG)"),
             (libc::SYS_socket, vec![(0, 77)], "socket(0x4d)"),
+            (libc::SYS_socket, vec![(1, bits(libc::SOCK_RAW))], "socket(SOCK_RAW)"),
             (libc::SYS_chmod, vec![(1, 0o4000)], "chmod(mode 0o4000)"),
             (libc::SYS_ioctl, vec![(1, 0x5412)], "ioctl(0x5412)"),
         ] {

@@ -371,9 +371,9 @@ fn sockets_are_unix_internet_or_route() {
 }
 
 #[test]
-fn raw_sockets_stay_with_the_kernels_capability_check() {
-    assert_allowed(libc::SYS_socket, &[bits(AF_INET), 3, 255]);
-    assert_allowed(libc::SYS_socket, &[bits(AF_INET6), 0x0008_0003, 89]);
+fn raw_sockets_are_refused_as_the_kernel_does_without_the_capability() {
+    assert_refused(libc::SYS_socket, &[bits(AF_INET), 3, 255], EPERM);
+    assert_refused(libc::SYS_socket, &[bits(AF_INET6), 0x0008_0003, 89], EPERM);
 }
 
 #[test]

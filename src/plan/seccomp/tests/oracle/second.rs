@@ -90,7 +90,6 @@ fn second_opinion() -> BpfProgram {
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         let mut rules = vec![all(vec![low(0, Op::Eq, 1)]), all(vec![low(0, Op::Eq, 16), low(2, Op::Eq, 0)])];
         for family in [2, 10] {
-            rules.push(all(vec![low(0, Op::Eq, family), low(1, Op::MaskedEq(15), 3)]));
             for (kind, protocol) in [1, 2].into_iter().flat_map(|kind| [0, 1, 6, 17, 58].map(|p| (kind, p))) {
                 let kind = low(1, Op::MaskedEq(15), kind);
                 rules.push(all(vec![low(0, Op::Eq, family), kind, low(2, Op::Eq, protocol)]));
