@@ -10,6 +10,8 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use nix::sys::statfs::{FsType, statfs};
+
 use crate::view::inputs::Inputs;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, exists};
@@ -39,6 +41,9 @@ const FARM: usize = 64;
 
 /// How many entries of a prefix are looked at for files of its owner alone.
 const MOST_ENTRIES: usize = 256;
+
+/// 9P, of linux/magic.h.
+const V9FS_MAGIC: FsType = FsType(0x0102_1997);
 
 /// The name of a shown prefix in messages.
 const WHAT: &str = "toolchain";
@@ -144,6 +149,9 @@ impl Search<'_, '_> {
             if LOCAL.iter().any(|local| entry == Path::new(local)) {
                 self.add_directory(entry);
             }
+            return;
+        }
+        if is_of_windows(entry) {
             return;
         }
         let Some(resolved) = fit(self.inputs, entry) else { return };
@@ -301,6 +309,12 @@ impl Search<'_, '_> {
         };
         self.view.note("PATH", &text, Some("show what is missing with --ro"));
     }
+}
+
+/// Whether an entry is a directory of Windows. WSL puts many of them on PATH, below /mnt on a 9P file system. Their programs
+/// do not run inside, and to list them takes long.
+fn is_of_windows(entry: &Path) -> bool {
+    entry.starts_with("/mnt") && statfs(entry).is_ok_and(|it| it.filesystem_type() == V9FS_MAGIC)
 }
 
 /// The directory that holds everything that programs in `directory` belong to.
