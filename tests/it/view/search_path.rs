@@ -76,8 +76,10 @@ fn an_entry_is_shown_with_its_whole_prefix_and_not_what_is_beside_it() {
     place.write("tools/notes", "private");
     let path = [place.at("tools/x-1/bin")];
     assert_eq!(place.says(&path, "x; ls ~/tools"), "data\nx-1");
-    let output = place.run(&path, &[], "touch ~/tools/x-1/share/new");
+    let output = place.run(&path, &["--caches", "read-only"], "touch ~/tools/x-1/share/new");
     assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+    place.run(&path, &[], "touch ~/tools/x-1/share/new; rm ~/tools/x-1/bin/x");
+    assert!(place.at("tools/x-1/bin/x").exists() && !place.at("tools/x-1/share/new").exists());
     for flags in [&["--toolchains", "none"][..], &["--profile", "ci-only"]] {
         let output = place.run(&path, flags, "x");
         assert!(!output.status.success() && stdout(&output).is_empty(), "{output:?}");
