@@ -91,6 +91,7 @@ pub use command::stdio::{ChildStdin, Stdio};
 pub use command::terminal::Terminal;
 pub use host::{Host, Version};
 pub use network::ask::{Decision, NetworkRequest};
+pub use overlay::kept::{KeptCache, clear_kept_caches, kept_caches};
 pub use policy::Policy;
 pub use policy::audit::Audit;
 pub use policy::cgroup::{Cgroup, IoLimits};

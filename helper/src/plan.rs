@@ -121,7 +121,7 @@ enum Step<'w> {
     /// not empty. Linux 6.6.
     56 = Layer { lower: Inode<'w>, kept: Inode<'w>, at: &'w CStr, layer: u32 },
     /// openat2(2), open_tree(2), move_mount(2): makes `below`, a path of a layer, visible at `target`. It must
-    /// still be the host's directory `source`. If the layer cannot show it, `target` gets an empty directory
+    /// still be the host's directory `source`, unless that has no identity. If the layer cannot show it, `target` gets an empty directory
     /// of its own, or with `or_shows` the host's directory read-only.
     57 = ShowLayered { layer: u32, below: &'w CStr, source: Inode<'w>, target: &'w CStr, within: Within, or_shows: u32 },
     /// umount2(MNT_DETACH) of all layers. What they show stays.

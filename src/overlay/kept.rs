@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
-use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag};
@@ -47,9 +46,12 @@ pub fn kept_caches() -> Result<Vec<KeptCache>, Error> {
     for layer in layers(&caller).map_err(Error::io("read the kept caches"))? {
         let in_use = layer.lock().is_err();
         let whole = layer.count(Path::new(""));
-        let rows = toolchains::caches(&caller).filter_map(|path| Some(path.strip_prefix(&layer.lower).ok()?.to_owned()));
+        let rows = toolchains::caches(&caller)
+            .filter_map(|path| Some(path.strip_prefix(&layer.lower).ok()?.to_owned()));
         let mut found: Vec<(PathBuf, Count)> = rows
-            .filter_map(|below| Some((layer.lower.join(&below), layer.count(&below).filter(|count| count.entries > 0)?)))
+            .filter_map(|below| {
+                Some((layer.lower.join(&below), layer.count(&below).filter(|count| count.entries > 0)?))
+            })
             .collect();
         if found.is_empty() {
             found.extend(whole.filter(|count| count.entries > 0).map(|count| (layer.lower.clone(), count)));
@@ -175,12 +177,9 @@ impl KeptLayer {
 
 /// Adds what is in a directory. Directories that cannot be opened count for themselves only.
 fn add(directory: &OwnedFd, count: &mut Count, depth: u32) {
-    let Ok(mut entries) = directory.try_clone().map_err(|_| Errno::EMFILE).and_then(Dir::from_fd) else { return };
-    for entry in entries.iter().flatten() {
-        let name = OsStr::new(std::os::unix::ffi::OsStrExt::from_bytes(entry.file_name().to_bytes()));
-        if name == "." || name == ".." {
-            continue;
-        }
+    let Ok(mut entries) = dirfd::listing(directory) else { return };
+    for name in entries.iter().flatten().filter_map(|entry| dirfd::name(&entry)) {
+        let name = name.as_os_str();
         let Ok(Some(stat)) = dirfd::stat(directory, name) else { continue };
         count.add(&stat);
         if SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) != SFlag::S_IFDIR {

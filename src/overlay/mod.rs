@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod clock;
 pub(crate) mod compare;
+pub(crate) mod kept;
 pub(crate) mod ledger;
 pub(crate) mod make;
 pub(crate) mod place;

@@ -192,6 +192,7 @@ impl Explainer {
     fn full(&self, path: &Path) -> Option<Finding> {
         let (at, place) = self.place(path)?;
         match &place.node {
+            Node::Layered { layer, .. } if self.view.layers.is_kept(*layer) => None,
             Node::Private { .. } | Node::Layered { .. } => {
                 let TmpfsSize { size, inodes, .. } = self.private;
                 let size = Size::from_bytes(size);

@@ -35,14 +35,19 @@ pub(crate) fn mount(view: &View, setup: &mut Section) {
     for (number, layer) in view.layers.all.iter().enumerate() {
         let at = stage.join(number.to_string());
         make(&at, 0o700);
-        make(&at.join("upper"), layer.mode);
-        make(&at.join("work"), 0o700);
+        if layer.kept.is_none() {
+            make(&at.join("upper"), layer.mode);
+            make(&at.join("work"), 0o700);
+        }
     }
     for (number, layer) in view.layers.all.iter().enumerate() {
         let at = &relative(&stage.join(number.to_string()));
         let path = &absolute(&layer.lower.path);
         let lower = Inode { path, identity: numbers(&layer.lower) };
-        let step = Step::Layer { lower, kept: Inode::NONE, at, layer: number as u32 };
+        let path = layer.kept.as_ref().map(|kept| absolute(&kept.source.path)).unwrap_or_default();
+        let identity = layer.kept.as_ref().map_or((0, 0), |kept| numbers(&kept.source));
+        let kept = Inode { path: &path, identity };
+        let step = Step::Layer { lower, kept, at, layer: number as u32 };
         setup.push_optional(Protection::Root, &step);
     }
 }

@@ -15,13 +15,14 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
+use nix::sys::statfs;
 
 use crate::host::caller::Caller;
 use crate::sys::dirfd::open_without_links;
 use crate::view::source::BindSource;
 
 /// The changes, and what overlayfs needs beside them.
-const UPPER: &str = "upper";
+pub(crate) const UPPER: &str = "upper";
 const WORK: &str = "work";
 
 /// Permission bits of anyone but the owner.
@@ -70,6 +71,11 @@ impl Kept {
             if metadata.uid() != caller.uid || metadata.mode() & OTHERS != 0 {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
             }
+        }
+        let kind = statfs::fstatfs(&at)?.filesystem_type();
+        if [statfs::OVERLAYFS_SUPER_MAGIC, statfs::NFS_SUPER_MAGIC, statfs::FUSE_SUPER_MAGIC].contains(&kind)
+        {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "this file system cannot hold them"));
         }
         let lock = lock(at.try_clone()?)?;
         let upper = make(&at, OsStr::new(UPPER), Mode::from_bits_truncate(mode))?;

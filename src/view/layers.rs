@@ -3,9 +3,9 @@
 //! A layer is an overlay. To mount one takes some ten times as long as a bind, so one layer over HOME serves all
 //! directories in it, and each of them is a bind of a part of that layer. Nothing else of HOME is shown.
 
-use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::{fs, io};
 
 use kennel_helper::plan::MOST_LAYERS;
 use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -15,8 +15,11 @@ use crate::host::Version;
 use crate::host::mounts::is_mounted_below;
 use crate::policy::Policy;
 use crate::policy::profile::{Caches, Toolchains};
-use crate::view::inputs::Inputs;
-use crate::view::source::BindSource;
+use crate::report::failure;
+use crate::sys::inode::Identity;
+use crate::view::inputs::{Inputs, SandboxKind};
+use crate::view::kept::Kept;
+use crate::view::source::{BindSource, SourceKind};
 use crate::view::{Access, Node, Unlayered, View};
 
 /// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory
@@ -33,6 +36,10 @@ pub(crate) struct Layer {
     pub(crate) lower: BindSource,
     /// Mode of the layer's root.
     pub(crate) mode: u32,
+    /// Whether its changes are to be kept.
+    keeps: bool,
+    /// The directory that keeps its changes; `None`: they are in memory.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// The layers of a view.
@@ -44,28 +51,82 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    /// The number of the layer that can show `source`.
-    fn number(&mut self, inputs: &Inputs<'_>, source: &BindSource) -> Option<usize> {
-        let home = self.home.get_or_insert_with(|| home(inputs));
-        let in_home = |home: &&BindSource| {
+    /// Whether the changes of this layer are on a disk.
+    pub(crate) fn is_kept(&self, layer: usize) -> bool {
+        self.all.get(layer).is_some_and(|layer| layer.kept.is_some())
+    }
+
+    /// HOME as a lower directory.
+    fn home(&mut self, inputs: &Inputs<'_>) -> Option<BindSource> {
+        self.home.get_or_insert_with(|| home(inputs)).clone()
+    }
+
+    /// The directory under the layer that can show `source`.
+    fn lower(&mut self, inputs: &Inputs<'_>, source: &BindSource) -> Option<BindSource> {
+        let in_home = |home: &BindSource| {
             source.path != home.path
                 && source.path.starts_with(&home.path)
                 && source.identity.device == home.identity.device
         };
-        let lower = match home.as_ref().filter(in_home) {
-            Some(home) => home,
-            None if is_writable_outside(&source.path) => source,
-            None => return None,
-        };
-        if let Some(number) = self.all.iter().position(|layer| layer.lower == *lower) {
-            return Some(number);
-        }
-        let mode = fs::symlink_metadata(&lower.path).ok()?.mode() & 0o1777;
-        let layer = Layer { lower: lower.clone(), mode };
-        (self.all.len() < MOST_LAYERS).then(|| {
-            self.all.push(layer);
-            self.all.len() - 1
-        })
+        let own = || is_writable_outside(&source.path).then(|| source.clone());
+        self.home(inputs).filter(in_home).or_else(own)
+    }
+}
+
+/// The number of the layer over `lower`. Makes it if there is none.
+fn number(view: &mut View, inputs: &Inputs<'_>, lower: BindSource, keeps: bool) -> Option<usize> {
+    let known = view.layers.all.iter().position(|layer| layer.lower == lower && layer.keeps == keeps);
+    if known.is_some() || view.layers.all.len() == MOST_LAYERS {
+        return known;
+    }
+    let mode = fs::symlink_metadata(&lower.path).ok()?.mode() & 0o1777;
+    let kept = if keeps { kept(view, inputs, &lower, mode) } else { None };
+    view.layers.all.push(Layer { lower, mode, keeps, kept });
+    Some(view.layers.all.len() - 1)
+}
+
+/// The directory that keeps the changes of a layer. Notes it if there is none.
+fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> Option<Kept> {
+    let opened = match inputs.shape {
+        // Commands of such a sandbox can run at the same time, each with a layer of its own.
+        SandboxKind::OneShot => Err(io::Error::other("a sandbox of many commands cannot keep them")),
+        SandboxKind::Once | SandboxKind::Session { .. } => Kept::open(inputs.caller, &lower.path, mode),
+    };
+    let error = match opened {
+        Ok(kept) => return Some(kept),
+        Err(error) => error,
+    };
+    let is_used = error.kind() == io::ErrorKind::WouldBlock;
+    let why = if is_used { "another sandbox uses them".to_owned() } else { failure::words(&error) };
+    let text = format!("what commands write to caches is not kept, and kept changes are not visible: {why}");
+    let remedy = if is_used {
+        "end that sandbox first"
+    } else {
+        "use --caches private, or run the commands in a session"
+    };
+    view.note(&lower.path.to_string_lossy(), &text, Some(remedy));
+    None
+}
+
+/// Whether what commands write to a directory is to be kept.
+fn keeps(inputs: &Inputs<'_>, otherwise: Unlayered) -> bool {
+    inputs.policy.caches == Caches::Keep && otherwise == Unlayered::Empty
+}
+
+/// With kept changes, shows a cache below HOME that the host lacks.
+pub(crate) fn show_absent(view: &mut View, inputs: &Inputs<'_>, what: &'static str, path: &Path) {
+    if !are_wanted(inputs.policy) || !keeps(inputs, Unlayered::Empty) || !are_possible(inputs) {
+        return;
+    }
+    let Ok(below) = path.strip_prefix(&inputs.caller.home) else { return };
+    let Some(home) = view.layers.home(inputs).filter(|_| view.is_free(path)) else { return };
+    let path = home.path.join(below);
+    let Some(layer) = number(view, inputs, home, true) else { return };
+    let kept = view.layers.all.get(layer).and_then(|layer| layer.kept.as_ref());
+    if kept.is_some_and(|kept| kept.make_room(below).is_ok()) {
+        let source =
+            BindSource { path: path.clone(), identity: Identity::NOTHING, kind: SourceKind::Directory };
+        view.offer(what, path, Node::Layered { source, layer, otherwise: Unlayered::Empty });
     }
 }
 
@@ -76,7 +137,8 @@ pub(crate) fn node(view: &mut View, inputs: &Inputs<'_>, source: BindSource, oth
     if may_be && !are_possible(inputs) && otherwise == Unlayered::Empty {
         return Node::Private { mode: 0o755 };
     }
-    let layer = (may_be && are_possible(inputs)).then(|| view.layers.number(inputs, &source)).flatten();
+    let lower = (may_be && are_possible(inputs)).then(|| view.layers.lower(inputs, &source)).flatten();
+    let layer = lower.and_then(|lower| number(view, inputs, lower, keeps(inputs, otherwise)));
     match layer {
         Some(layer) => Node::Layered { source, layer, otherwise },
         None => Node::Bind { source, access: Access::Read },

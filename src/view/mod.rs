@@ -6,6 +6,7 @@ pub(crate) mod certificates;
 pub(crate) mod grants;
 pub(crate) mod host_links;
 pub(crate) mod inputs;
+pub(crate) mod kept;
 pub(crate) mod layers;
 pub(crate) mod mask;
 pub(crate) mod path_walk;

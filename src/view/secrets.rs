@@ -15,15 +15,24 @@ use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::UnresolvedPath;
 use crate::view::source::{BindSource, SourceKind, exists};
-use crate::view::{Node, View, path_walk, pin};
+use crate::view::{Node, View, kept, path_walk, pin};
 
 /// Below HOME.
 const HOME_SECRETS: &[&str] = &[
     ".aws",
+    ".android/adbkey",
     ".azure",
     ".bash_history",
+    ".bundle/config",
+    ".cache/huggingface/stored_tokens",
+    ".cache/huggingface/token",
+    ".cache/kennel",
     ".cargo/credentials",
     ".cargo/credentials.toml",
+    ".composer/auth.json",
+    ".conan2/credentials.json",
+    ".config/composer/auth.json",
+    ".config/dart/pub-tokens.json",
     ".config/BraveSoftware",
     ".config/chromium",
     ".config/gcloud",
@@ -33,20 +42,27 @@ const HOME_SECRETS: &[&str] = &[
     ".config/op",
     ".config/sops",
     ".docker",
+    ".dotnet/corefx",
     ".fly/config.yml",
     ".foundry/keystores",
     ".gem/credentials",
     ".git-credentials",
     ".config/git/credentials",
     ".gnupg",
+    ".gradle/gradle.properties",
+    ".huggingface/token",
+    ".ivy2/.credentials",
+    ".julia/servers",
     ".kube",
     ".local/share/keyrings",
+    ".m2/settings-security.xml",
     ".m2/settings.xml",
     ".mozilla",
     ".netrc",
     ".npmrc",
     ".password-store",
     ".pgpass",
+    ".pub-cache/credentials.json",
     ".pulumi/credentials.json",
     ".pypirc",
     ".python_history",
@@ -117,7 +133,11 @@ fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
 /// A secret cannot be looked at, and a command could still see it.
 fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<UnresolvedPath>), Error> {
     let home_secrets = home_secrets(inputs.caller).filter(|path| inputs.names.may_exist(path));
-    let system_secrets = SYSTEM_SECRETS.iter().map(PathBuf::from).chain(session_directories(inputs.caller));
+    let system_secrets = SYSTEM_SECRETS
+        .iter()
+        .map(PathBuf::from)
+        .chain(session_directories(inputs.caller))
+        .chain([kept::own_directory(inputs.caller)]);
     let system_secrets = system_secrets.filter(|path| !view.shown_at(path).is_empty());
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
     for path in home_secrets.chain(system_secrets) {
@@ -198,7 +218,9 @@ pub(crate) fn secrets_below<'p>(
 pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
     let lies_in = |path: &Path, secrets: &[&str]| secrets.iter().any(|name| is_within(path, Path::new(name)));
     let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, HOME_SECRETS));
-    caller.homes.iter().any(of_home) || lies_in(path, SYSTEM_SECRETS)
+    caller.homes.iter().any(of_home)
+        || lies_in(path, SYSTEM_SECRETS)
+        || is_within(path, &kept::own_directory(caller))
 }
 
 /// Whether a place of secrets of the caller is below `path`.

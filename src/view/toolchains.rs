@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use Kind::{Cache, Toolchain};
 
+use crate::host::caller::Caller;
 use crate::policy::profile::{Caches, Toolchains};
 use crate::view::inputs::Inputs;
 use crate::view::source::exists;
@@ -142,15 +143,19 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
         make_room(view, inputs, Path::new(base));
     }
     for row in TABLE.iter().filter(|row| row.kind == Toolchain || inputs.policy.caches != Caches::None) {
-        let home = home_of(row, inputs);
+        let home = home_of(row, inputs.caller);
         if row.kind == Cache {
             make_room(view, inputs, &home);
         }
-        if !inputs.names.may_exist(&home) || !exists(&home) {
-            continue;
-        }
-        for part in row.parts {
-            offer(view, inputs, row.kind, &if *part == "." { home.clone() } else { home.join(part) });
+        let is_there = inputs.names.may_exist(&home) && exists(&home);
+        for path in parts(row, &home) {
+            match row.kind {
+                Cache if !is_there || inputs.policy.caches == Caches::Keep && !exists(&path) => {
+                    layers::show_absent(view, inputs, Cache.called(), &path);
+                }
+                kind if is_there => offer(view, inputs, kind, &path),
+                Cache | Toolchain => {}
+            }
         }
     }
     if layers::are_wanted(inputs.policy) && !layers::are_possible(inputs) {
@@ -163,6 +168,16 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
         tool_variables::show(view, inputs);
         search_path::show(view, inputs);
     }
+}
+
+fn parts(row: &'static Row, home: &Path) -> impl Iterator<Item = PathBuf> {
+    row.parts.iter().map(|part| if *part == "." { home.to_owned() } else { home.join(part) })
+}
+
+/// The caches of the table, whether they exist or not.
+pub(crate) fn caches(caller: &Caller) -> impl Iterator<Item = PathBuf> {
+    let caches = TABLE.iter().filter(|row| row.kind == Cache);
+    caches.flat_map(|row| parts(row, &home_of(row, caller)).collect::<Vec<_>>())
 }
 
 /// The variables of the caller that name toolchains and caches, if what they name is visible, or can be made.
@@ -199,19 +214,19 @@ fn is_of_cache(name: &str) -> bool {
 /// Whether commands can make a directory at `path`.
 fn is_room(view: &View, path: &Path) -> bool {
     let place = path.ancestors().find_map(|above| view.get(above));
-    path.is_absolute() && place.is_some_and(|place| matches!(place.node, Node::Private { .. }))
+    path.is_absolute()
+        && place.is_some_and(|place| matches!(place.node, Node::Private { .. } | Node::Layered { .. }))
 }
 
 fn is_wanted(inputs: &Inputs<'_>) -> bool {
     inputs.policy.profile.meaning().knows_caller && inputs.policy.toolchains == Toolchains::Auto
 }
 
-fn home_of(row: &Row, inputs: &Inputs<'_>) -> PathBuf {
-    let named =
-        |name: &str| inputs.caller.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+fn home_of(row: &Row, caller: &Caller) -> PathBuf {
+    let named = |name: &str| caller.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     named(row.variable).unwrap_or_else(|| match (row.home.strip_prefix(".cache/"), named(CACHE_BASE)) {
         (Some(below), Some(base)) => base.join(below),
-        _ => inputs.caller.home.join(row.home),
+        _ => caller.home.join(row.home),
     })
 }
 

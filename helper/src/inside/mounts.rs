@@ -168,7 +168,9 @@ pub(crate) fn show_layered(
     place: (&CStr, Within),
 ) -> Result<(), Errno> {
     let directory = sys::open_path(Some(layer), below)?;
-    open_inode(source)?;
+    if source.identity != Inode::NONE.identity {
+        open_inode(source)?;
+    }
     attach(root, &sys::clone_tree_of(&directory)?, place)
 }
 

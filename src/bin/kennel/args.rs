@@ -55,6 +55,12 @@ pub(crate) enum Verb {
         /// The command: `run`, or `session start`.
         command: Vec<String>,
     },
+    /// List or clear what --caches keep has kept.
+    #[command(after_help = CACHE_HELP)]
+    Cache {
+        #[command(subcommand)]
+        action: CacheAction,
+    },
     /// Verify audit logs.
     Audit {
         #[command(subcommand)]
@@ -148,6 +154,30 @@ pub(crate) enum AuditAction {
         /// The logs.
         #[arg(required = true, value_name = "FILE", value_parser = parse::path())]
         files: Vec<PathBuf>,
+    },
+}
+
+const CACHE_HELP: &str = "\
+Examples:
+  kennel cache list
+  kennel cache clear ~/.cargo/registry        what commands have added there; the host's own stays
+  kennel cache clear                          everything that is kept
+
+Exit status: 0 on success; 125 if a sandbox uses a cache, or nothing is kept for a PATH.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CacheAction {
+    /// List the caches with kept changes: size on the disk, time since the last change, path.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove the kept changes of all caches, or of those at PATH. Caches in use stay.
+    Clear {
+        /// A cache, as commands see it.
+        #[arg(value_name = "PATH", value_parser = parse::path())]
+        paths: Vec<PathBuf>,
     },
 }
 

@@ -28,7 +28,8 @@ fn table(found: &[KeptCache]) -> String {
     for cache in found {
         let state = if cache.in_use { "in use" } else { "" };
         let path = harmless(&cache.path.to_string_lossy());
-        let size = Size::from_bytes(cache.size).to_string();
+        let unit = if cache.size < 10 << 20 { 1 << 10 } else { 1 << 20 };
+        let size = Size::from_bytes(cache.size.next_multiple_of(unit)).to_string();
         text.push_str(&format!("{size:>10}  {:>8}  {state:6}  {path}\n", age(cache.changed)));
     }
     text

@@ -6,6 +6,7 @@
 
 mod args;
 mod audit;
+mod cache;
 mod descriptor;
 #[path = "../../report/escape.rs"]
 mod escape;
@@ -58,6 +59,7 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Op(op) => op::op(&op),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
+        Verb::Cache { action } => cache::cache(&action),
         Verb::Audit { action } => audit::audit(&action),
         Verb::Completions { shell } => manual::completions(shell),
         Verb::Man { command } => manual::page(&command),
