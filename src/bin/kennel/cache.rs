@@ -18,7 +18,7 @@ pub(crate) fn cache(action: &CacheAction) -> Result<ExitCode, Error> {
 
 fn list(json: bool) -> Result<ExitCode, Error> {
     let found = kept_caches()?;
-    let text = if json { report::json(&found)? } else { table(&found) };
+    let text = if json { report::json(&found)? + "\n" } else { table(&found) };
     report::print(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 mod caches;
 mod devices;
 mod grants;
+mod kept_caches;
 mod layouts;
 mod masks;
 mod mounts;
