@@ -1,7 +1,8 @@
 //! Policy and facts of the host in, plan out: the only place that turns the one into the other.
 //!
-//! It reads files of the host to check the grants. It changes nothing and starts nothing. It decides every
-//! condition on the policy, so that the inside decides none.
+//! It reads files of the host to check the grants. It starts nothing, and changes nothing except the directories
+//! of kept caches, which it creates and locks. It decides every condition on the policy, so that the inside
+//! decides none.
 
 #[cfg(test)]
 mod tests;

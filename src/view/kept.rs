@@ -54,8 +54,14 @@ impl Kept {
     /// Opens the directory with the changes of `lower`, or creates it.
     ///
     /// # Errors
-    /// `EWOULDBLOCK` if another sandbox uses it. It cannot be created, or others may write there.
-    pub(crate) fn open(caller: &Caller, lower: &Path, mode: u32) -> io::Result<Self> {
+    /// `EWOULDBLOCK` if another sandbox uses it. It cannot be created, or others may write there. Commands could replace
+    /// its directory, as `is_writable` says.
+    pub(crate) fn open(
+        caller: &Caller,
+        lower: &Path,
+        mode: u32,
+        is_writable: impl Fn(&Path) -> bool,
+    ) -> io::Result<Self> {
         let own = own_directory(caller);
         let base = own.parent().unwrap_or(&own);
         if std::fs::symlink_metadata(base).is_err() {
@@ -63,6 +69,10 @@ impl Kept {
                 .create(base)?;
         }
         let base = std::fs::canonicalize(base)?;
+        if is_writable(&base) {
+            let error = "commands could replace their directory: it is in a writable grant";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
+        }
         let name = name_of(lower);
         let mut at = open_without_links(&base, OFlag::O_DIRECTORY)?;
         for part in [OsStr::new("kennel"), OsStr::new("caches"), &name] {

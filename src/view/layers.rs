@@ -90,7 +90,9 @@ fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> 
     let opened = match inputs.shape {
         // Commands of such a sandbox can run at the same time, each with a layer of its own.
         SandboxKind::OneShot => Err(io::Error::other("a sandbox of many commands cannot keep them")),
-        SandboxKind::Once | SandboxKind::Session { .. } => Kept::open(inputs.caller, &lower.path, mode),
+        SandboxKind::Once | SandboxKind::Session { .. } => {
+            Kept::open(inputs.caller, &lower.path, mode, |path| view.is_writable(path))
+        }
     };
     let error = match opened {
         Ok(kept) => return Some(kept),

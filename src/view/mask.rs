@@ -198,9 +198,9 @@ impl Masks {
 fn roots(view: &View, base: &Path) -> Vec<(PathBuf, PathBuf)> {
     let own = view.host_path(base).map(|root| (base.to_owned(), root));
     let others =
-        view.within(base).filter(|(at, _)| *at != base).filter_map(|(at, place)| match &place.node {
+        view.within(base).filter(|(at, _)| *at != base).filter_map(|(at, place)| match place.node.source() {
             // A directory that is bound over itself is searched with the one around it.
-            Node::Bind { source, .. }
+            Some(source)
                 if source.is_dir() && view.host_path_of_mount_point(at).as_deref() != Some(&*source.path) =>
             {
                 Some((at.to_owned(), source.path.clone()))

@@ -121,9 +121,19 @@ fn directory_that_is_not_the_caller_s_alone_keeps_nothing() {
     assert!(stderr(&output).contains("not yours alone"), "{output:?}");
     assert!(!kept(home.path()).join("upper/.npm/_cacache/new").exists());
     let elsewhere = workspace();
-    fs::remove_dir_all(home.path().join(".cache/kennel")).expect("removed");
+    fs::rename(home.path().join(".cache/kennel"), home.path().join("old")).expect("moved");
     symlink(elsewhere.path(), home.path().join(".cache/kennel")).expect("a link");
     let output = run(home.path(), KEEP, "echo x > ~/.npm/_cacache/new");
     assert!(stderr(&output).contains("not kept"), "{output:?}");
     assert_eq!(fs::read_dir(elsewhere.path()).expect("a directory").count(), 0);
+}
+
+#[test]
+fn directory_that_commands_can_replace_keeps_nothing() {
+    let (home, dir) = (home(), workspace());
+    let mut command = kennel(dir.path(), KEEP, &["sh", "-c", "echo x > ~/.npm/_cacache/new; ls -A"]);
+    command.env("HOME", home.path()).env("XDG_CACHE_HOME", dir.path());
+    let output = command.output().expect("kennel runs");
+    assert!(stderr(&output).contains("in a writable grant") && output.status.success(), "{output:?}");
+    assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 0);
 }
