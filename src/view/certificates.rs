@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::policy::network::NetworkMode;
 use crate::view::inputs::Inputs;
 use crate::view::resolved_path::ResolvedPath;
+use crate::view::search_path::{is_trusted, is_visible};
 use crate::view::{Access, Node, View, secrets};
 
 /// Variables that name a file or a directory of certificates, or several of them with colons between.
@@ -52,17 +53,13 @@ const MOST_ENTRIES: usize = 4096;
 
 /// Shows the caller's certificates that are not visible and not covered yet. Call it when the view has all writable grants.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
-    for (variable, resolved) in named(inputs) {
-        if let Some(link) = resolved.link_in_writable_grant(view) {
-            let text =
-                format!("no certificates are shown: commands could have made the link {}", link.display());
-            view.note(variable, &text, Some("name the file itself"));
+    for Named { variable, path, resolved } in named(inputs) {
+        let is_hidden =
+            view.host_path(&resolved.source.path).is_none() && !view.is_covered(&resolved.source.path);
+        if !is_hidden || !is_trusted(view, inputs, &path, &resolved) {
             continue;
         }
         let source = resolved.source;
-        if view.host_path(&source.path).is_some() || view.is_covered(&source.path) {
-            continue;
-        }
         match if source.is_dir() { check_directory(&source.path, inputs) } else { Ok(()) } {
             Ok(()) => {
                 view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
@@ -78,11 +75,8 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
 /// The variables whose certificates are visible in the sandbox, with those of their paths that are.
 pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
     let mut seen: Vec<(OsString, OsString)> = Vec::new();
-    for (variable, ResolvedPath { source, .. }) in
-        named(inputs).filter(|(_, resolved)| resolved.link_in_writable_grant(view).is_none())
-    {
-        let is_seen = view.host_path(&source.path).is_some_and(|shown| shown == source.path)
-            && !view.is_covered(&source.path);
+    for Named { variable, resolved: ResolvedPath { source, .. }, .. } in named(inputs) {
+        let is_seen = is_visible(view, &source.path);
         match seen.last_mut() {
             _ if !is_seen => {}
             Some((last, paths)) if last == variable => {
@@ -95,17 +89,25 @@ pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsSt
     seen
 }
 
+/// A file or directory of certificates.
+struct Named {
+    variable: &'static str,
+    /// As the variable names it.
+    path: PathBuf,
+    resolved: ResolvedPath,
+}
+
 /// The files and directories that variables name, if every user may read them. Profile `ci-only` has none.
-fn named(inputs: &Inputs<'_>) -> impl Iterator<Item = (&'static str, ResolvedPath)> {
+fn named(inputs: &Inputs<'_>) -> impl Iterator<Item = Named> {
     let has_them = inputs.policy.effective_network() != NetworkMode::None
         && inputs.policy.profile.meaning().knows_caller;
-    let paths = |&name: &&'static str| {
-        let value = inputs.caller.variable(name).unwrap_or_default();
-        std::env::split_paths(value).map(move |path| (name, path)).collect::<Vec<_>>()
+    let paths = |&variable: &&'static str| {
+        let value = inputs.caller.variable(variable).unwrap_or_default();
+        std::env::split_paths(value).map(move |path| (variable, path)).collect::<Vec<_>>()
     };
-    let resolved = |(name, path): (&'static str, PathBuf)| {
+    let resolved = |(variable, path): (&'static str, PathBuf)| {
         let resolved = path.is_absolute().then(|| ResolvedPath::resolve(&path).ok())??;
-        is_usable(&resolved, inputs).then_some((name, resolved))
+        is_usable(&resolved, inputs).then_some(Named { variable, path, resolved })
     };
     CERTIFICATE_VARIABLES.iter().filter(move |_| has_them).flat_map(paths).filter_map(resolved)
 }

@@ -112,11 +112,8 @@ pub(crate) fn is_trusted(view: &mut View, inputs: &Inputs<'_>, path: &Path, reso
     let link = resolved.link_in_writable_grant(view).or_else(|| link_in_project(resolved, inputs));
     let Some(link) = link.map(Path::to_owned) else { return true };
     let (end, link) = (resolved.source.path.display(), link.display());
-    let text = format!(
-        "{}: not shown, because commands could have made the link {link}, which leads to {end}",
-        path.display()
-    );
-    view.note("toolchains", &text, Some(&format!("--ro {end}")));
+    let text = format!("not shown, because commands could have made the link {link}, which leads to {end}");
+    view.note(&path.display().to_string(), &text, Some(&format!("--ro {end}")));
     false
 }
 

@@ -207,6 +207,20 @@ fn the_caller_s_directories_of_certificates_are_shown() {
     assert_eq!(certificates("SSL_CERT_DIR", text, &[]).0, None);
     // The policy shows it.
     assert_eq!(certificates("SSL_CERT_DIR", text, &["--ro", text]).0, Some(text.to_owned()));
+    // Commands of an earlier sandbox could have made a link in its workspace.
+    let home = workspace();
+    let project = home.path().join("project");
+    std::fs::create_dir_all(project.join(".git")).unwrap();
+    let link = project.join("certs");
+    symlink(&second, &link).unwrap();
+    let (link, home) = (link.to_str().unwrap(), home.path().to_str().unwrap());
+    let dir = workspace();
+    let mut command = Command::new(kennel_path());
+    command.current_dir(dir.path()).env("HOME", home).env("SSL_CERT_DIR", link);
+    command.args(["run", "--net", "proxy", "--", "sh", "-c", "echo \"$SSL_CERT_DIR\""]);
+    let output = command.output().unwrap();
+    assert_eq!(stdout(&output), "", "{output:?}");
+    assert!(crate::support::stderr(&output).contains("commands could have made the link"), "{output:?}");
 }
 
 #[test]
