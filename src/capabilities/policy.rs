@@ -5,7 +5,7 @@ use std::thread;
 use crate::capabilities::granted::Granted;
 use crate::policy::Policy;
 use crate::policy::network::NetworkMode;
-use crate::policy::profile::{Profile, Toolchains};
+use crate::policy::profile::{Git, Profile, Toolchains};
 use crate::policy::require::{Requirement, Requirements};
 use crate::probe::Probe;
 use crate::probe::facts::{Area, Finding, Found, Verdict};
@@ -20,6 +20,8 @@ pub(crate) fn policy(granted: &Granted) -> Policy {
     };
     let policy =
         Policy::profile(Profile::RepoWrite, &granted.cwd.path).network_mode(mode).toolchains(toolchains);
+    // The command sees its directory and the listed paths, and no repository around them.
+    let policy = policy.git(Git::Workspace);
     let policy = granted.write.iter().fold(policy, |policy, place| policy.read_write(&place.path));
     granted.read.iter().flatten().fold(policy, |policy, place| policy.read_only(&place.path))
 }

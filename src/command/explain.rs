@@ -9,7 +9,7 @@ pub(crate) mod refused;
 mod tests;
 pub(crate) mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -62,8 +62,12 @@ impl Judge {
     }
 
     fn denial_for_path(&self, named: &Named, errno: Errno) -> Option<Denial> {
-        let mut denial =
-            self.explainer.explain(&self.directory.join(&named.path), errno, &self.restrictions)?;
+        // In a subdirectory, git names its files from the top of the work tree.
+        let is_of_git = named.path.starts_with(".git") && errno != Errno::ENOENT;
+        let starts = self.directory.ancestors().take(if is_of_git { usize::MAX } else { 1 });
+        let explain =
+            |start: &Path| self.explainer.explain(&start.join(&named.path), errno, &self.restrictions);
+        let mut denial = starts.map(explain).find_map(|denial| denial)?;
         // The command may have changed its directory, and neighbouring lines may be about different things.
         if named.path.is_relative() || !named.is_same_line {
             denial.basis = Basis::Possible;

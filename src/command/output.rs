@@ -15,6 +15,7 @@ use crate::audit::trail::DenialLog;
 use crate::command::ending::Flood;
 use crate::command::explain::Judge;
 use crate::report::denial::Denial;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 
@@ -255,11 +256,14 @@ impl Tail {
 
 impl Outcome {
     /// Adds what the streams of the command tell, once they were read to the end: how many bytes they carried and, if the
-    /// command failed and the policy asks for explanations, which of its errors the sandbox caused.
+    /// command failed and the policy asks for explanations, which of its errors the sandbox caused. Of a command that succeeded
+    /// only errors at protected paths count: git goes on if it cannot write its configuration.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
-        if let Some(stderr) = stderr.filter(|_| !self.status.success()) {
+        if let Some(stderr) = stderr {
             let mut explained = stderr.explained();
-            explained.retain(|denial| !self.denials.contains(denial));
+            let counts =
+                |denial: &Denial| !self.status.success() || denial.protection == Protection::ProtectedPaths;
+            explained.retain(|denial| counts(denial) && !self.denials.contains(denial));
             stderr.record(&explained);
             self.denials.extend(explained);
         }

@@ -212,7 +212,7 @@ fn workspace(inputs: &Inputs<'_>) -> Result<Option<source::BindSource>, Error> {
 fn view_of(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> Result<(View, Protected), Error> {
     let mut view = View::default();
     show_grants(&mut view, inputs, workspace)?;
-    show_offers(&mut view, inputs);
+    show_offers(&mut view, inputs, workspace);
     let protected = put_walls(&mut view, inputs, workspace)?;
     if inputs.shape.is_session() && inputs.policy.tmp == TmpLife::Session {
         pin::shared_places(&mut view);
@@ -249,9 +249,12 @@ fn show_grants(
 }
 
 /// Shows what the profile offers: files of the home, of the user and of toolchains, and the name server.
-fn show_offers(view: &mut View, inputs: &Inputs<'_>) {
+fn show_offers(view: &mut View, inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) {
     grants::show_home(view, inputs);
     grants::show_identity(view, inputs);
+    if let Some(workspace) = workspace {
+        git::user::show_config(view, inputs, workspace);
+    }
     toolchains::show(view, inputs);
     network::show_resolver(view, inputs);
 }

@@ -20,21 +20,23 @@ use nix::unistd::{AccessFlags, access};
 use crate::plan::network::ports_of_host;
 use crate::plan::restrict::Restriction;
 use crate::policy::network::NetworkMode;
-use crate::policy::profile::Reach;
+use crate::policy::profile::{Git, Reach};
 use crate::policy::units::Size;
-use crate::report::denial::{Basis, Denial, advice, shown};
+use crate::protect::git;
+use crate::report::denial::{Basis, Denial, TRUST_GIT, advice, shown};
 use crate::report::enforcement::Protection;
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
 use crate::view::source::exists;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, Origin, View, ViewEntry};
+use crate::view::{Access, Node, OBEYED_BY_GIT, Origin, View, ViewEntry};
 
 /// What explanations are made from: the view and the settings of the policy.
 #[derive(Debug)]
 pub(crate) struct Explainer {
     view: Arc<View>,
     read_only_workspace: bool,
+    git: Git,
     /// The size of all private directories together.
     pub(crate) private: TmpfsSize,
     pub(crate) network: NetworkMode,
@@ -58,6 +60,7 @@ impl Explainer {
         Self {
             view,
             read_only_workspace: !inputs.policy.profile.meaning().writes,
+            git: inputs.policy.git,
             private: TmpfsSize::from_policy(inputs, None),
             network: inputs.policy.effective_network(),
             proxy_flags: proxy_flags(inputs),
@@ -130,12 +133,12 @@ impl Explainer {
         let flag = |text: Option<String>| text.filter(|_| could_be_written);
         match place.origin {
             Origin::Wall => {
-                let at = shown(at);
-                // Programs outside obey this path, so the text recommends no flag that lets the command write
-                // it.
-                let reason =
-                    format!("it is read-only: {} {at}; change it outside of the sandbox", place.what);
-                certain(place.protection, reason, None)
+                let reason = format!(
+                    "it is read-only: {} {}; change it outside of the sandbox",
+                    place.what,
+                    shown(at)
+                );
+                certain(place.protection, reason, self.git_flag(at, path))
             }
             Origin::Policy if place.what == "workspace" && self.read_only_workspace => {
                 let reason = "the workspace is read-only in profile read-only";
@@ -149,6 +152,15 @@ impl Explainer {
             Origin::Profile if place.what == "cache" => {
                 let reason = format!("{} is a cache, which the policy shows read-only", shown(at));
                 certain(Protection::Root, reason, Some("--caches private".to_owned()))
+            }
+            Origin::Profile if place.what == git::WORK_TREE => {
+                let reason = format!("{} is read-only, because it is not in the workspace", shown(at));
+                let instead = is_plain(at).then(|| format!("--workspace {}", at.display()));
+                certain(Protection::Root, reason, instead)
+            }
+            Origin::Profile if place.what == git::REPOSITORY && self.git == Git::ReadOnly => {
+                let reason = format!("the repository {} is read-only", shown(at));
+                certain(Protection::Root, reason, Some("--git protect".to_owned()))
             }
             Origin::Profile => {
                 let reason = format!("{} is shown read-only by the profile; work on a copy", shown(at));
@@ -185,7 +197,15 @@ impl Explainer {
     fn in_use(&self, path: &Path) -> Option<Finding> {
         let place = self.view.get(path).filter(|place| place.node.is_mount())?;
         let reason = format!("it is a mount of the sandbox ({}), which stays in its place", place.what);
-        Some(certain(place.protection, reason, None))
+        Some(certain(place.protection, reason, self.git_flag(path, path)))
+    }
+
+    /// The flag that would let the command change `path`, if the wall at `at` is there for git, or on the way to one that is.
+    fn git_flag(&self, at: &Path, path: &Path) -> Option<String> {
+        let is_for_git = self.view.within(at).any(|(_, place)| place.what == OBEYED_BY_GIT);
+        let is_obeyed = path.iter().any(|name| git::OBEYED.iter().any(|obeyed| name == *obeyed));
+        let flag = if self.git == Git::ReadOnly && !is_obeyed { "--git protect" } else { TRUST_GIT };
+        is_for_git.then(|| flag.to_owned())
     }
 
     /// ENOSPC: a private file system is full.

@@ -10,7 +10,7 @@ use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
 use crate::policy::overlay::Overlay;
-use crate::policy::profile::{Caches, OnUnavailable, TmpLife, Toolchains};
+use crate::policy::profile::{Caches, Git, OnUnavailable, TmpLife, Toolchains};
 use crate::policy::require::Requirement;
 use crate::policy::units::Size;
 use crate::report::enforcement::Protection;
@@ -160,6 +160,13 @@ impl Policy {
         self
     }
 
+    /// What commands see and change of git repositories.
+    #[must_use]
+    pub fn git(mut self, git: Git) -> Self {
+        self.git = git;
+        self
+    }
+
     /// Keeps a path inside the workspace read-only, or everything that matches a [pattern](Policy::protect).
     #[must_use]
     pub fn protect(mut self, path: impl Into<PathBuf>) -> Self {
@@ -223,6 +230,7 @@ mod tests {
             .timeout(Duration::from_secs(1))
             .toolchains(Toolchains::None)
             .caches(Caches::Keep)
+            .git(Git::Trust)
             .protect(".env")
             .require(Protection::Landlock, Requirement::IfAvailable)
             .on_unavailable(OnUnavailable::Degrade)
@@ -246,6 +254,7 @@ mod tests {
         assert_eq!(policy.limits.timeout, Some(Duration::from_secs(1).into()));
         assert_eq!(policy.toolchains, Toolchains::None);
         assert_eq!(policy.caches, Caches::Keep);
+        assert_eq!(policy.git, Git::Trust);
         assert_eq!(policy.protect, [PathBuf::from(".env")]);
         assert_eq!(policy.require.get(Protection::Landlock), Some(Requirement::IfAvailable));
         assert_eq!(policy.on_unavailable, OnUnavailable::Degrade);

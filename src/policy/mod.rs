@@ -37,7 +37,7 @@ use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::Network;
 use crate::policy::overlay::Overlay;
-use crate::policy::profile::{Caches, OnUnavailable, Profile, TmpLife, Toolchains};
+use crate::policy::profile::{Caches, Git, OnUnavailable, Profile, TmpLife, Toolchains};
 use crate::policy::require::Requirements;
 
 /// Everything that one sandbox is allowed: the only input of a sandbox besides the command.
@@ -82,6 +82,8 @@ pub struct Policy {
     pub caches: Caches,
     /// Whether the commands of a session share private places such as `/tmp`.
     pub tmp: TmpLife,
+    /// What commands see and change of git repositories.
+    pub git: Git,
     /// Paths inside the workspace that stay read-only, in addition to the files that git obeys (`.git/hooks`,
     /// `.git/config` and the like). Relative to the workspace, or absolute and below it.
     ///
@@ -136,6 +138,7 @@ impl Policy {
             toolchains: Toolchains::default(),
             caches: Caches::default(),
             tmp: TmpLife::default(),
+            git: Git::default(),
             protect: Vec::new(),
             require: Requirements::default(),
             on_unavailable: OnUnavailable::default(),

@@ -75,6 +75,23 @@ words! {
 }
 
 words! {
+    /// What commands see and change of git repositories. What git obeys in them, such as hooks and the configuration, decides
+    /// what git outside runs.
+    #[derive(Default)]
+    pub enum Git as "git" {
+        /// Commands cannot change what git obeys.
+        #[default]
+        Protect = "protect",
+        /// As `Protect`. A repository around the workspace is not shown, nor the caller's own configuration of git.
+        Workspace = "workspace",
+        /// Commands change nothing in a repository that exists: no commits either.
+        ReadOnly = "read-only",
+        /// Commands may change everything, so they can make git outside run programs. The report says so.
+        Trust = "trust",
+    }
+}
+
+words! {
     /// What to do when the host cannot provide a required protection.
     #[derive(Default)]
     pub enum OnUnavailable as "on_unavailable" {
@@ -139,6 +156,7 @@ mod tests {
         assert_eq!(Profile::default(), Profile::RepoWrite);
         assert_eq!(Toolchains::default(), Toolchains::Auto);
         assert_eq!(Caches::default(), Caches::Private);
+        assert_eq!(Git::default(), Git::Protect);
         assert_eq!(OnUnavailable::default(), OnUnavailable::Refuse);
     }
 

@@ -9,7 +9,7 @@ use crate::policy::glob::Pattern;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
 use crate::policy::path::{check_source, check_text, has_parent};
-use crate::policy::profile::OnUnavailable;
+use crate::policy::profile::{Git, OnUnavailable};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
@@ -88,6 +88,11 @@ impl Policy {
         {
             let reason = "profile ci-only requires everything; remove it or choose another profile";
             return Err(PolicyError::value(format!("require.{protection}"), requirement, reason));
+        }
+        if self.git == Git::Trust {
+            let reason = "profile ci-only requires that protected paths are enforced; write protect or read-only, or choose \
+                          another profile";
+            return Err(PolicyError::value("git", self.git, reason));
         }
         if self.env.base == EnvBase::Inherit {
             let reason = "profile ci-only has a fixed environment; name each variable in env.pass (--pass-env), or choose \

@@ -1,48 +1,138 @@
-//! Git: the repository of a linked worktree, and what git obeys in a repository.
-//!
-//! A linked worktree needs its repository to commit. The worktree names it, but a command of an earlier sandbox may have written
-//! that name. So the repository must name the worktree too: a command without access to the repository cannot write that.
+//! Git: what of the repository is shown, and what git obeys in a repository.
 
+pub(crate) mod config;
 pub(crate) mod modules;
 pub(crate) mod obeyed;
+pub(crate) mod repository;
+pub(crate) mod user;
 
+use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::host::caller::Caller;
+use crate::policy::profile::Git;
+use crate::protect::git::repository::{Repository, WorkTree, is_own};
+use crate::report::failure::shown;
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::regular;
+use crate::sys::lexical;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::{UnresolvedPath, WalkAim};
 use crate::view::source::BindSource;
-use crate::view::{Access, Node, View, secrets};
+use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// Bytes that are read of a link file or of a config.
 const MOST_READ: usize = 1 << 20;
 
-/// Shows the repository of the workspace, if the workspace is a linked worktree.
+/// Names in messages of what is shown besides the workspace.
+pub(crate) const REPOSITORY: &str = "repository";
+pub(crate) const WORK_TREE: &str = "work tree";
+
+/// Repositories whose objects are borrowed that are named in notes.
+const MOST_BORROWED: usize = 4;
+
+/// Shows what git needs besides the workspace: the work tree around it, read-only, and the repository, writable as the
+/// workspace is. What Kennel cannot show safely gets a note with the flag that shows it.
 pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &BindSource) {
-    let Some(source) = repository_of(&workspace.path) else { return };
-    if !view.is_free(&source.path)
-        || inputs.caller.holds_home(&source.path)
-        || secrets::is_secret(&source.path, inputs.caller)
-    {
+    let Some(tree) = WorkTree::around(&workspace.path, inputs.caller) else { return };
+    let is_around = tree.top != workspace.path;
+    if is_around && (inputs.policy.git == Git::Workspace || !show_work_tree(view, inputs, &tree.top)) {
         return;
     }
     // Beside an overlay it is read-only, because the overlay would not hold back commits to it.
-    let is_read_only = !inputs.policy.profile.meaning().writes || inputs.policy.overlay.is_some();
-    let access = if is_read_only { Access::Read } else { Access::Write };
-    view.offer("repository", source.path.clone(), Node::Bind { source, access });
+    let writes = inputs.policy.profile.meaning().writes
+        && inputs.policy.overlay.is_none()
+        && inputs.policy.git != Git::ReadOnly;
+    let access = if writes { Access::Write } else { Access::Read };
+    let repository = match tree.repository {
+        Repository::Inside(path) => {
+            if let (true, Ok(source)) = (is_around, BindSource::exact(&path)) {
+                view.offer(REPOSITORY, path.clone(), Node::Bind { source, access });
+            }
+            path
+        }
+        Repository::Linked(source) if may_show(view, inputs, &source.path) => {
+            let path = source.path.clone();
+            view.offer(REPOSITORY, path.clone(), Node::Bind { source, access });
+            path
+        }
+        Repository::Linked(source) => source.path,
+        Repository::Unproven(path) => {
+            if is_hidden(view, inputs, &path) {
+                let text = format!(
+                    "it leads to the repository {}, which is not shown, because it does not name this directory too",
+                    shown(&path)
+                );
+                view.note(
+                    &shown(&tree.top.join(".git")),
+                    &text,
+                    Some(&format!("--rw {} shows it", shown(&path))),
+                );
+            }
+            return;
+        }
+    };
+    note_borrowed(view, inputs, &repository);
+}
+
+/// Shows the work tree around the workspace. Returns whether it is visible.
+fn show_work_tree(view: &mut View, inputs: &Inputs<'_>, top: &Path) -> bool {
+    // Nothing can be made in a directory of the host, so what the policy makes there keeps the work tree away.
+    let is_made = |(at, place): (&Path, &ViewEntry)| {
+        let is_bound = matches!(&place.node, Node::Bind { source, .. } if source.path == at);
+        place.origin == Origin::Policy && !is_bound
+    };
+    if !may_show(view, inputs, top) || view.within(top).any(is_made) {
+        return false;
+    }
+    if let Ok(source) = BindSource::exact(top) {
+        view.offer(WORK_TREE, top, Node::Bind { source, access: Access::Read });
+    }
+    true
+}
+
+/// Whether the view may show a place of git: the policy shows nothing there, and it holds no secrets.
+fn may_show(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
+    let is_left = |place: &ViewEntry| {
+        let is_read = !matches!(place.node, Node::Bind { access: Access::Write | Access::Device, .. });
+        place.origin == Origin::Profile && is_read && !matches!(place.node, Node::Proc | Node::Symlink { .. })
+    };
+    lexical::ancestors(path).find_map(|above| view.get(above)).is_none_or(is_left)
+        && !inputs.caller.holds_home(path)
+        && !secrets::is_secret(path, inputs.caller)
+}
+
+/// Whether a directory of the caller is not shown, although it might be.
+fn is_hidden(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
+    let is_own = fs::symlink_metadata(path).is_ok_and(|it| it.is_dir() && is_own(&it, inputs.caller));
+    is_own && may_show(view, inputs, path) && view.host_path(path).is_none_or(|shown| shown != path)
+}
+
+/// Says which objects a repository borrows from others that are not shown: gitrepository-layout(5), `objects/info/alternates`.
+/// Commands can write that file, so it shows nothing by itself.
+fn note_borrowed(view: &mut View, inputs: &Inputs<'_>, repository: &Path) {
+    let objects = repository.join("objects");
+    let Ok(Some(text)) = read_small(&objects.join("info/alternates")) else { return };
+    let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
+    for line in lines.take(MOST_BORROWED) {
+        let Ok(path) = fs::canonicalize(objects.join(OsStr::from_bytes(line))) else { continue };
+        if is_hidden(view, inputs, &path) {
+            let text = format!("the repository borrows objects of {}, which is not shown", shown(&path));
+            view.note(&shown(repository), &text, Some(&format!("--ro {} shows it", shown(&path))));
+        }
+    }
 }
 
 /// The paths of what git obeys for a user, whatever the repository: git-config(1), "FILES".
 pub(crate) fn user_config(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
-    let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), WalkAim::Git));
+    let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), WalkAim::GitOfUser));
     let directories = caller.homes.iter().map(|home| home.join(".config"));
     let named = caller.variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let of_directories = directories.chain(named).map(|path| (path.join("git"), WalkAim::GitList));
+    let of_directories = directories.chain(named).map(|path| (path.join("git"), WalkAim::GitOfUser));
     of_homes.chain(of_directories).map(|(path, aim)| (UnresolvedPath::new(Path::new("/"), path), aim))
 }
 
@@ -56,24 +146,6 @@ fn is_repository(path: &Path) -> bool {
 /// Whether it has the directories for commits and branches.
 fn has_objects_and_refs(repository: &Path) -> bool {
     repository.join("objects").is_dir() && repository.join("refs").is_dir()
-}
-
-/// The repository of a linked worktree, if both name each other.
-///
-/// gitrepository-layout(5): `.git` of the worktree holds `gitdir: REPOSITORY/worktrees/NAME`. In that directory, `commondir`
-/// holds `../..`, and `gitdir` leads back to `.git`. Kennel opens the repository once, without following a link, and reads
-/// everything through that descriptor, because another process may replace the path meanwhile.
-fn repository_of(workspace: &Path) -> Option<BindSource> {
-    let link = workspace.join(".git");
-    let own = canonical_target(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
-    let (name, worktrees) = (own.file_name()?, own.parent()?);
-    let common = worktrees.ends_with("worktrees").then(|| worktrees.parent())??;
-    let (held, source) = BindSource::open_exact(common).ok()?;
-    let anchor = own_path(&held);
-    let own_held = anchor.join("worktrees").join(name);
-    let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."
-        && canonical_target(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
-    (agreed && is_repository(&anchor)).then_some(source)
 }
 
 /// The text of a small regular file.
@@ -140,56 +212,3 @@ pub(crate) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.wor
 
 /// Directories in a repository with a file for each remote: its address, and what is fetched and pushed.
 pub(crate) const LISTS: &[&str] = &["remotes", "branches"];
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    /// A repository `main` and a worktree `linked` of it, as git lays them out.
-    fn linked() -> tempfile::TempDir {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let main = dir.path().join("main/.git");
-        for name in ["objects", "refs", "worktrees/linked"] {
-            fs::create_dir_all(main.join(name)).expect("a directory");
-        }
-        fs::create_dir(dir.path().join("linked")).expect("a directory");
-        let write = |path: PathBuf, text: String| fs::write(path, text).expect("a file");
-        write(main.join("HEAD"), "ref: refs/heads/main\n".into());
-        write(main.join("worktrees/linked/commondir"), "../..\n".into());
-        write(main.join("worktrees/linked/gitdir"), format!("{}/linked/.git\n", dir.path().display()));
-        write(dir.path().join("linked/.git"), format!("gitdir: {}/worktrees/linked\n", main.display()));
-        dir
-    }
-
-    #[test]
-    fn a_linked_worktree_brings_its_repository() {
-        let dir = linked();
-        let found = repository_of(&dir.path().join("linked")).map(|source| source.path);
-        assert_eq!(found, Some(dir.path().join("main/.git")));
-        assert_eq!(repository_of(&dir.path().join("main")), None, "a repository needs no other");
-    }
-
-    #[test]
-    fn a_forged_link_brings_nothing() {
-        let dir = linked();
-        let evil = dir.path().join("evil");
-        fs::create_dir(&evil).expect("a directory");
-        let text = fs::read(dir.path().join("linked/.git")).expect("a file");
-        fs::write(evil.join(".git"), text).expect("a file");
-        assert_eq!(repository_of(&evil), None, "the repository does not say so too");
-        // The back link must name the very file, also when that file is a link to the right one.
-        fs::remove_file(evil.join(".git")).expect("removed");
-        symlink(dir.path().join("linked/.git"), evil.join(".git")).expect("a link");
-        assert_eq!(repository_of(&evil), None);
-        // Nor does a directory of one's own making that only looks like one.
-        let own = evil.join("worktrees/x");
-        fs::create_dir_all(&own).expect("a directory");
-        fs::remove_file(evil.join(".git")).expect("removed");
-        fs::write(evil.join(".git"), format!("gitdir: {}\n", own.display())).expect("a file");
-        fs::write(own.join("commondir"), format!("{}\n", dir.path().join("main").display())).expect("a file");
-        fs::write(own.join("gitdir"), format!("{}\n", evil.join(".git").display())).expect("a file");
-        assert_eq!(repository_of(&evil), None, "the repository must hold the worktree's directory");
-    }
-}

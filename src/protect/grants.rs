@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::policy::profile::Git;
 use crate::protect::git::obeyed;
 use crate::protect::watch::{Watch, hold};
 use crate::report::error::Error;
@@ -92,12 +93,15 @@ impl WritableGrants {
         }
     }
 
-    /// What git obeys in all of them.
+    /// What commands must not change in all of them, because git obeys it.
     ///
     /// # Errors
     /// A shortage of descriptors or memory: the answer is unknown.
-    pub(crate) fn obeyed(&self) -> Result<obeyed::Obeyed, Error> {
-        let mut obeyed = obeyed::Obeyed::default();
+    pub(crate) fn obeyed(&self, git: Git) -> Result<obeyed::Obeyed, Error> {
+        let mut obeyed = obeyed::Obeyed::new(git == Git::ReadOnly);
+        if git == Git::Trust {
+            return Ok(obeyed);
+        }
         for Grant { base, .. } in &self.grants {
             obeyed.add(base, &self.bases).map_err(|error| cannot_hold(base, error))?;
         }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::policy::glob::Pattern;
+use crate::policy::profile::Git;
 use crate::protect::git::{modules, obeyed};
 use crate::protect::grants::WritableGrants;
 use crate::protect::watch::{Expected, Watch};
@@ -23,7 +24,7 @@ use crate::sys::lexical;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
 use crate::view::source::BindSource;
-use crate::view::{Access, Node, Origin, View, ViewEntry, pin};
+use crate::view::{Access, Node, OBEYED_BY_GIT, Origin, View, ViewEntry, pin};
 
 /// The result of [`protect`].
 #[derive(Debug, Default)]
@@ -56,6 +57,12 @@ impl Protected {
             enforcement.set(Protection::ProtectedPaths, State::Degraded, detail);
             return Ok(());
         }
+        if inputs.policy.git == Git::Trust {
+            let detail = "off for git (trust): commands may change hooks and configuration of repositories, which git \
+                          outside obeys; the policy's own paths are read-only";
+            enforcement.not_asked(Protection::ProtectedPaths, detail);
+            return Ok(());
+        }
         let detail = match self.watches.len() {
             0 => "read-only".to_owned(),
             absent => {
@@ -81,7 +88,7 @@ pub(crate) fn protect(
     secrets: &[UnresolvedPath],
 ) -> Result<Protected, Error> {
     let grants = WritableGrants::of(view);
-    let obeyed = grants.as_a_command(|| grants.obeyed())?;
+    let obeyed = grants.as_a_command(|| grants.obeyed(inputs.policy.git))?;
     let gaps = obeyed.incomplete.into_iter().map(|(path, cause)| Gap { path, reason: cause.into() });
     let mut protected = Protected { listed: obeyed.listed, gaps: gaps.collect(), ..Protected::default() };
     for way in secrets {
@@ -123,7 +130,7 @@ fn protect_all<'g>(
         if before.is_none() {
             let linked = other_names(&at, &metadata, &mut protected.budget);
             protected.gaps.extend(linked);
-            bind_everywhere(view, grants, &at)?;
+            bind_everywhere(view, grants, &at, walk.aim())?;
         }
         if before.is_none_or(|links| walk.links() < links) {
             walks.extend(protect_links(&walk, &at, protected));
@@ -161,7 +168,7 @@ fn protect_walk(
             WalkStep::Link { at, to } => {
                 let watch =
                     grants.split(&at).map(|(base, below)| Watch::new(base, below, below, Expected::Link(to)));
-                protected.watches.extend(watch.map(|watch| watch.with_git(walk.aim() != WalkAim::Path)));
+                protected.watches.extend(watch.map(|watch| watch.with_aim(walk.aim())));
                 pin_everywhere(view, grants, &at)?;
                 if protected.budget.is_spent() {
                     protected.gaps.push(Gap { path: at, reason: GapReason::TooMany });
@@ -193,10 +200,10 @@ fn watch_absent(grants: &WritableGrants, path: &Path, first: &Path, walk: &PathW
     let expected = match walk.aim() {
         _ if is_new_repository(path, first) => Expected::NoRepository,
         WalkAim::GitRepositoryFile => Expected::NoFile,
-        WalkAim::GitList => Expected::NoEntry,
+        WalkAim::GitList | WalkAim::GitOfUser => Expected::NoEntry,
         WalkAim::Git | WalkAim::Path => Expected::Absent,
     };
-    let watch = Watch::new(base, path, first, expected).with_git(walk.aim() != WalkAim::Path);
+    let watch = Watch::new(base, path, first, expected).with_aim(walk.aim());
     Some(watch.with_link(walk.link()))
 }
 
@@ -227,12 +234,13 @@ fn pin_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Resu
 }
 
 /// Binds the host's `path` read-only over itself in every place where the sandbox shows it.
-fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
+fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path, aim: WalkAim) -> Result<(), Error> {
     let source = pin::exact_source(path)?;
+    let what = if aim.is_of_repository() { OBEYED_BY_GIT } else { "protected path" };
     for place in grants.shown_at(view, path) {
         pin::parents_of(view, &place)?;
         let node = Node::Bind { source: source.clone(), access: Access::Read };
-        view.wall("protected path", &place, node, Protection::ProtectedPaths);
+        view.wall(what, &place, node, Protection::ProtectedPaths);
     }
     Ok(())
 }

@@ -13,12 +13,13 @@ use crate::protect::place::{Done, ProtectedPlace};
 use crate::protect::remove;
 use crate::protect::remove::Check;
 use crate::protect::watch::{Expected, Watch, parts_from};
-use crate::report::denial::{Basis, Denial};
+use crate::report::denial::{Basis, Denial, TRUST_GIT, advice};
 use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::shown;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
+use crate::view::path_walk::WalkAim;
 
 /// The result of [`undo`].
 #[derive(Debug, Default)]
@@ -107,12 +108,16 @@ fn undo_one(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
 fn watch_denial(watch: &Watch, path: &Path, done: &Done) -> Denial {
     let moved = watch.held.as_ref().and_then(|held| held.words_if_moved(&watch.base));
     let led = watch.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
-    let was = match watch.of_git {
-        true => "a protected path, which git obeys, was changed",
-        false => CHANGED,
+    let was = match watch.aim {
+        WalkAim::Path => CHANGED,
+        _ => "a protected path, which git obeys, was changed",
     };
     let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
-    denial_for(&watch.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
+    let reason = format!("{was}; {}{led}{moved}", done.words());
+    let remedy = (watch.aim.is_of_repository() && done.basis() != Basis::Kept).then_some(TRUST_GIT);
+    let reason = advice(reason, remedy, "would allow it");
+    let remedy = remedy.map(str::to_owned);
+    Denial { remedy, ..denial_for(&watch.base.join(path), reason, done.basis()) }
 }
 
 const CHANGED: &str = "a protected path was changed";

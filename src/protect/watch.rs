@@ -18,6 +18,7 @@ use crate::protect::remove;
 use crate::report::failure::shown;
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::Identity;
+use crate::view::path_walk::WalkAim;
 
 /// A path to look at after the command, in a granted directory of the host.
 #[derive(Clone, Debug)]
@@ -27,8 +28,8 @@ pub(crate) struct Watch {
     /// The first part of the path that is missing, or the path itself.
     pub(crate) first: PathBuf,
     pub(crate) expected: Expected,
-    /// Whether git obeys it.
-    pub(crate) of_git: bool,
+    /// Why it is watched.
+    pub(crate) aim: WalkAim,
     /// The link that leads there, if one does.
     pub(crate) link: Option<PathBuf>,
     /// The directory where looking starts.
@@ -55,12 +56,12 @@ impl Watch {
     /// [`hold`] before the command starts.
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
         let (path, first) = (path.to_owned(), first.to_owned());
-        Self { base: base.to_owned(), path, first, expected, of_git: false, link: None, held: None }
+        Self { base: base.to_owned(), path, first, expected, aim: WalkAim::Path, link: None, held: None }
     }
 
-    /// Sets whether git obeys it.
-    pub(crate) fn with_git(self, of_git: bool) -> Self {
-        Self { of_git, ..self }
+    /// Sets why it is watched.
+    pub(crate) fn with_aim(self, aim: WalkAim) -> Self {
+        Self { aim, ..self }
     }
 
     /// Sets the link that leads there.

@@ -64,6 +64,9 @@ impl Basis {
 /// Longest subject of a denial, in characters.
 pub(crate) const LONGEST: usize = 300;
 
+/// The flag that lets commands change what git obeys in repositories.
+pub(crate) const TRUST_GIT: &str = "--git trust";
+
 /// A reason, followed by the flag that would change it.
 pub(crate) fn advice(reason: String, flag: Option<&str>, would: &str) -> String {
     match flag {

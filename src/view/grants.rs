@@ -17,7 +17,7 @@ use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, View, ViewEntry, path_walk, pin, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
-const NOT_A_WORKSPACE: &[&str] = &[
+pub(crate) const NOT_A_WORKSPACE: &[&str] = &[
     "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin",
     "/sys", "/usr", "/var",
 ];

@@ -377,6 +377,9 @@ pub(crate) enum Unlayered {
     ReadOnly,
 }
 
+/// The name in messages of a wall that keeps commands from changing what git obeys in a repository.
+pub(crate) const OBEYED_BY_GIT: &str = "path that git obeys";
+
 /// What asked for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {

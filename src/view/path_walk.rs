@@ -51,12 +51,21 @@ impl UnresolvedPath {
 pub(crate) enum WalkAim {
     /// A path that must not change.
     Path,
-    /// A path that git obeys.
+    /// A path that git obeys in a repository.
     Git,
+    /// A path that git obeys for the caller in all repositories.
+    GitOfUser,
     /// A directory whose entries git obeys. Some templates of git create it empty.
     GitList,
     /// A file that would turn its directory into a repository. A directory at that name would not.
     GitRepositoryFile,
+}
+
+impl WalkAim {
+    /// Whether a policy that trusts commands with repositories leaves the path to them.
+    pub(crate) fn is_of_repository(self) -> bool {
+        !matches!(self, Self::Path | Self::GitOfUser)
+    }
 }
 
 /// What a walk finds below its bases. Only the last part of each path can be a link.
@@ -117,7 +126,10 @@ impl<'b> PathWalk<'b> {
 
     /// A walk along a link in the directory where this walk ended. `text` is the link's text.
     pub(crate) fn walk_along(&self, link: &Path, text: &Path) -> Self {
-        let aim = if self.aim == WalkAim::Path { WalkAim::Path } else { WalkAim::Git };
+        let aim = match self.aim {
+            WalkAim::Path | WalkAim::GitOfUser => self.aim,
+            WalkAim::Git | WalkAim::GitList | WalkAim::GitRepositoryFile => WalkAim::Git,
+        };
         let way = UnresolvedPath::new(link.parent().unwrap_or(link), text);
         Self { links: self.links + 1, link: Some(link.to_owned()), ..Self::new(self.bases, &way, aim) }
     }

@@ -1,5 +1,7 @@
 //! Protected paths of a writable workspace: files that programs outside trust do not change.
 
+mod git;
+
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, chown, symlink},
@@ -77,7 +79,7 @@ fn absent_protected_paths_are_undone_and_reported() {
     let denied = denials(&report, dir.path());
     let moved = ["hooks", "config"].map(|name| {
         let said = "a protected path, which git obeys, was changed; it was renamed to";
-        (format!(".git/{name}"), format!("{said} {name}.refused-by-kennel.0"))
+        (format!(".git/{name}"), format!("{said} {name}.refused-by-kennel.0; --git trust would allow it"))
     });
     assert_eq!(denied, moved);
     assert!(stderr(&output).contains("kennel: denied by protected_paths: "), "{output:?}");
@@ -187,7 +189,7 @@ fn a_file_in_the_place_of_a_protected_link_is_removed_and_the_link_reported() {
         denied,
         [(
             ".git/hooks".to_owned(),
-            "a protected path, which git obeys, was changed; it was renamed to hooks.refused-by-kennel.0; the link that was there led to ../shared"
+            "a protected path, which git obeys, was changed; it was renamed to hooks.refused-by-kennel.0; the link that was there led to ../shared; --git trust would allow it"
                 .to_owned()
         )]
     );

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kennel::{
-    Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, IoLimits, Mount, Network, NetworkMode,
+    Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, Git, IoLimits, Mount, Network, NetworkMode,
     OnUnavailable, Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
 };
 
@@ -19,7 +19,8 @@ pub(crate) struct PolicyFlags {
     /// Set of grants to start from [default: repo-write].
     #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
     pub(crate) profile: Option<Profile>,
-    /// Directory to work in, visible at its own path [default: the current directory].
+    /// Directory to work in, visible at its own path [default: the current directory, or the top of the git
+    /// work tree around it].
     #[arg(long, value_name = "DIR", value_parser = parse::path())]
     pub(crate) workspace: Option<PathBuf>,
     /// Read a policy from a TOML or JSON file, or from a descriptor such as <(…) of a shell.
@@ -41,6 +42,11 @@ pub(crate) struct PolicyFlags {
     /// '**/.env'; '*.key' matches at any depth.
     #[arg(long, value_name = "P", help_heading = "View", value_parser = parse::path())]
     pub(crate) protect: Vec<PathBuf>,
+    /// What the command may change of git repositories: `protect` keeps hooks and configuration as they are,
+    /// `workspace` does too and shows no repository around the workspace, `read-only` keeps everything, and
+    /// `trust` nothing [default: protect].
+    #[arg(long, value_name = "CHOICE", help_heading = "View", value_parser = word::<Git>(Git::ALL.map(Git::as_str)))]
+    pub(crate) git: Option<Git>,
     /// Collect changes to the workspace in memory instead of writing them.
     #[arg(long, help_heading = "View")]
     pub(crate) overlay: bool,
@@ -62,7 +68,7 @@ pub(crate) struct PolicyFlags {
     /// /dev/shm is not affected [default: exec].
     #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
     pub(crate) tmp: Option<TmpLife>,
-    /// Start in DIR instead of the workspace.
+    /// Start in DIR [default: the current directory; with --workspace or --policy, the workspace].
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
     pub(crate) cwd: Option<PathBuf>,
     /// Network access [default: that of the profile; repo-write and ci-only use `proxy` with --allow or
@@ -176,6 +182,7 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     set(&mut policy.toolchains, flags.toolchains);
     set(&mut policy.caches, flags.caches);
     set(&mut policy.tmp, flags.tmp);
+    set(&mut policy.git, flags.git);
     set(&mut policy.on_unavailable, flags.on_unavailable);
     set(&mut policy.hostname, flags.hostname.clone());
     set(&mut policy.env.base, flags.env);
@@ -189,7 +196,35 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     policy.env.set.extend(flags.setenv.iter().cloned());
     policy.mounts.extend(mounts(flags)?);
     limits(&mut policy, flags);
+    if flags.workspace.is_none() && flags.policy.is_none() {
+        widen_workspace(&mut policy);
+    }
     Ok(policy)
+}
+
+/// Characters that make a path of the policy a pattern.
+const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
+
+/// Makes the whole work tree of git around the current directory the workspace, if the user names none. Commands and paths
+/// still start at the current directory.
+fn widen_workspace(policy: &mut Policy) {
+    let Ok(here) = std::env::current_dir() else { return };
+    let Some(top) = kennel::work_tree(&here).filter(|top| *top != here) else { return };
+    let below = here.strip_prefix(&top).unwrap_or(&here);
+    let has_wildcards = |path: &Path| path.to_string_lossy().contains(WILDCARDS);
+    // A pattern that matches at any depth holds for the whole workspace.
+    let is_everywhere =
+        |path: &Path| has_wildcards(path) && (path.iter().count() == 1 || path.starts_with("**"));
+    // The names of directories are no patterns.
+    let escaped: String = below
+        .to_string_lossy()
+        .chars()
+        .map(|c| if WILDCARDS.contains(&c) { format!("[{c}]") } else { c.to_string() })
+        .collect();
+    let anchored = policy.protect.iter_mut().filter(|path| !is_everywhere(path));
+    anchored.for_each(|path| *path = Path::new(&escaped).join(&*path));
+    policy.workspace = top;
+    policy.cwd.get_or_insert(here);
 }
 
 /// Resolves the path of an audit log; it may name a descriptor.

@@ -25,9 +25,17 @@ fn explainer(host: &Path) -> Explainer {
     view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
     view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
     view.wall("protected path", Path::new("/rw/hooks"), bind(Access::Read), Protection::ProtectedPaths);
+    view.wall(OBEYED_BY_GIT, Path::new("/rw/r/hooks"), bind(Access::Read), Protection::ProtectedPaths);
+    view.wall(
+        "directory on the way to a wall",
+        Path::new("/rw/r"),
+        bind(Access::Write),
+        Protection::ProtectedPaths,
+    );
     Explainer {
         view: view.into(),
         read_only_workspace: false,
+        git: Git::Protect,
         private: TmpfsSize::from_bytes(2 << 20),
         network: NetworkMode::None,
         proxy_flags: Some("--allow"),
@@ -166,4 +174,24 @@ fn restrictions_of_a_command_explain_its_errors() {
     let hidden = "the command was started without it".to_owned();
     assert_eq!(denied("/deep/er/ro/x", Errno::ENOENT), Some((hidden, Basis::Possible, None)));
     assert_eq!(denied("/rw/x", Errno::ENOENT), None);
+}
+
+#[test]
+fn what_git_obeys_has_a_flag() {
+    let host = host();
+    let mut explainer = explainer(host.path());
+    let flag =
+        |explainer: &Explainer, path, errno| explain(explainer, path, errno).map(|(_, _, remedy)| remedy);
+    let trust = Some(Some(TRUST_GIT.to_owned()));
+    for (path, errno, remedy) in [
+        ("/rw/r/hooks/x", Errno::EROFS, trust.clone()),
+        ("/rw/r/hooks", Errno::EBUSY, trust.clone()),
+        ("/rw/r", Errno::EBUSY, trust.clone()),
+        ("/rw/hooks/x", Errno::EROFS, Some(None)),
+        ("/rw/hooks", Errno::EBUSY, Some(None)),
+    ] {
+        assert_eq!(flag(&explainer, path, errno), remedy, "{path} {errno}");
+    }
+    explainer.git = Git::ReadOnly;
+    assert_eq!(flag(&explainer, "/rw/r/hooks/x", Errno::EROFS), trust);
 }

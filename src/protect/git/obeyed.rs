@@ -33,6 +33,8 @@ pub(crate) struct Obeyed {
     /// Repositories in reach of commands that were searched for submodules and worktrees.
     repositories: BTreeSet<PathBuf>,
     budget: WalkBudget,
+    /// Whether repositories are protected as a whole.
+    is_whole: bool,
 }
 
 /// Why something was not looked at completely.
@@ -46,6 +48,11 @@ pub(crate) enum Incomplete {
 }
 
 impl Obeyed {
+    /// Nothing yet. With `is_whole`, each repository that exists counts as a whole.
+    pub(crate) fn new(is_whole: bool) -> Self {
+        Self { is_whole, ..Self::default() }
+    }
+
     /// Adds what git obeys for a command that is started in `base`: what `.git` in `base` leads to, `base` itself if it looks
     /// like a repository (anybody who can write there can arrange that), and the repositories around `base`. Only repositories
     /// in `writable` directories are searched, because commands cannot change others.
@@ -96,6 +103,9 @@ impl Obeyed {
 
     /// Takes one repository, and returns its canonical path.
     fn add_one(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<Option<PathBuf>> {
+        if self.is_whole && is_repository(&way.path()) {
+            self.paths.push((way.clone(), WalkAim::Git));
+        }
         self.paths.extend(OBEYED.iter().map(|name| (way.join(name), WalkAim::Git)));
         self.paths.extend(LISTS.iter().map(|name| (way.join(name), WalkAim::GitList)));
         let at = none_if_closed(fs::canonicalize(way.path()))?;

@@ -58,10 +58,10 @@ fn a_protected_path() {
     fs::write(ws.path().join(".git/config"), "").unwrap();
     let config = format!("{}/.git/config", ws.path().display());
     let (_, told) = explained(ws.path(), &[], &format!("echo >> {config}"));
-    assert_eq!(told, [entry("protected_paths", &config, "derived", None)]);
+    assert_eq!(told, [entry("protected_paths", &config, "derived", Some("--git trust"))]);
     let hooks = format!("{}/.git/hooks", ws.path().display());
     let (_, told) = explained(ws.path(), &[], &format!("mv {hooks} {hooks}2"));
-    assert_eq!(told, [entry("protected_paths", &hooks, "derived", None)]);
+    assert_eq!(told, [entry("protected_paths", &hooks, "derived", Some("--git trust"))]);
 }
 
 #[test]
