@@ -34,6 +34,9 @@ pub struct Network {
     /// What the proxy allows: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
     /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing.
     ///
+    /// `localhost:port` or `127.0.0.1:port` is a service of the host: every program inside reaches it at that port of its own
+    /// loopback.
+    ///
     /// In mode `host`, only `*:port` is possible: Landlock refuses TCP connections to other ports.
     pub allow: Vec<String>,
     /// What the proxy refuses even if `allow` matches it, in the same forms.

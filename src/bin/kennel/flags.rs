@@ -75,7 +75,8 @@ pub(crate) struct PolicyFlags {
     /// --proxy-socket].
     #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
-    /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
+    /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80. localhost:PORT is
+    /// a service of the host.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
     pub(crate) allow: Vec<String>,
     /// Refuse connections to HOST:PORT, even if another rule allows them.

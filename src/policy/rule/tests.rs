@@ -17,6 +17,45 @@ fn rules(texts: &[&str]) -> Rules {
 }
 
 #[test]
+fn loopback_is_what_a_rule_names_and_never_any_host() {
+    let list = rules(&[
+        "localhost:1",
+        "127.0.0.1:2",
+        "[::1]:3",
+        "127.0.0.0/8:4",
+        "0.0.0.0:5",
+        "[::/0]:6",
+        "127.0.0.9:7",
+        "localhost:*",
+        "*:8",
+        "*.localhost:9",
+        "192.0.2.1:10",
+        "a.example:11",
+    ]);
+    assert_eq!(list.loopback_ports().into_iter().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7]);
+    let elsewhere = list.loopback_elsewhere(&[1, 2, 3, 4, 5, 6]).map(Rule::to_string);
+    assert_eq!(elsewhere.collect::<Vec<_>>(), ["127.0.0.9:7", "localhost:*"]);
+    let list =
+        rules(&["localhost:1", "127.0.0.1:2", "[::1]:2", "[::1]:3", "127.0.0.9:3", "0.0.0.0:5", "*:8"]);
+    for (asked, port, expected) in [
+        ("127.0.0.1", 1, Some("localhost")),
+        ("::1", 1, Some("localhost")),
+        ("::ffff:127.0.0.1", 1, Some("localhost")),
+        ("127.0.0.9", 1, None),
+        ("127.0.0.1", 2, Some("127.0.0.1")),
+        ("::1", 2, Some("[::1]")),
+        ("127.0.0.1", 3, Some("[::1]")),
+        ("127.0.0.9", 3, Some("127.0.0.9")),
+        ("127.0.0.1", 5, Some("0.0.0.0")),
+        ("127.0.0.1", 8, None),
+        ("192.0.2.1", 1, None),
+    ] {
+        let host = list.loopback_host(asked.parse().expect("an address"), port);
+        assert_eq!(host.map(|host| host.to_string()).as_deref(), expected, "{asked}:{port}");
+    }
+}
+
+#[test]
 fn rules_have_one_canonical_form() {
     for (text, canonical) in [
         ("crates.io:443", "crates.io:443"),
