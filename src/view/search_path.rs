@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -25,6 +26,10 @@ const NODE_MODULES: &str = "node_modules";
 
 /// What is shown beside a directory of programs if its prefix holds other things too, as `~/.local` does.
 const PARTS: &[&str] = &["include", "lib", "lib64", "libexec"];
+
+/// What an installation has beside its programs. A directory of a person, such as `~/Documents`, may have a `bin` too.
+const SIGNS: &[&str] =
+    &["conda-meta", "include", "jars", "lib", "lib64", "libexec", "libs", "pyvenv.cfg", "resources", "share"];
 
 /// No program is installed in one of these, or is a directory directly below `/`, or below `/var`.
 const NEVER: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys"];
@@ -170,7 +175,7 @@ impl Search<'_, '_> {
         }
         self.prefixes += 1;
         let prefix = prefix_of(directory);
-        if let Some(whole) = self.whole(prefix, directory) {
+        if let Some(whole) = self.whole(prefix, directory, of) {
             offer_at_its_path(self.view, self.inputs, whole);
         } else if of.source.is_dir() || is_of_programs(directory) && is_fit(directory, self.inputs) {
             let is_home = self.inputs.caller.homes.iter().any(|home| home == prefix);
@@ -188,24 +193,36 @@ impl Search<'_, '_> {
     }
 
     /// The prefix, if all of it may be shown.
-    fn whole(&self, prefix: &Path, directory: &Path) -> Option<BindSource> {
+    fn whole(&self, prefix: &Path, directory: &Path, of: &ResolvedPath) -> Option<BindSource> {
         let may_be = is_fit(prefix, self.inputs) && !secrets::holds_secret(prefix, self.inputs.caller);
         let source = may_be.then(|| BindSource::exact(prefix).ok())??;
-        (!self.holds_private_file(prefix, directory)).then_some(source)
+        self.holds_only_programs(prefix, directory, of).then_some(source)
     }
 
-    /// Whether a prefix below HOME has a file that others may not read, although they may enter its directory of programs.
-    /// Such a file holds settings or credentials, so the prefix is more than an installation.
-    fn holds_private_file(&self, prefix: &Path, directory: &Path) -> bool {
-        let in_home = self.inputs.caller.homes.iter().any(|home| prefix.starts_with(home));
-        if !in_home || fs::metadata(directory).is_ok_and(|it| it.mode() & 0o055 == 0) {
-            return false;
-        }
-        let is_private = |entry: fs::DirEntry| {
+    /// Whether a prefix holds programs and what they load, and nothing of a person, as far as one can see. Outside of HOME,
+    /// every prefix does.
+    fn holds_only_programs(&self, prefix: &Path, directory: &Path, of: &ResolvedPath) -> bool {
+        let Some(below) = self.inputs.caller.homes.iter().find_map(|home| prefix.strip_prefix(home).ok())
+        else {
+            return true;
+        };
+        let Ok(entries) = fs::read_dir(prefix) else { return false };
+        let entries: Vec<fs::DirEntry> = entries.flatten().take(MOST_ENTRIES).collect();
+        // A file that others may not read, although they may enter the directory of programs, holds settings or credentials.
+        let is_private = |entry: &fs::DirEntry| {
             entry.file_type().is_ok_and(|kind| kind.is_file())
                 && entry.metadata().is_ok_and(|it| it.mode() & 0o077 == 0)
         };
-        fs::read_dir(prefix).is_ok_and(|entries| entries.flatten().take(MOST_ENTRIES).any(is_private))
+        if fs::metadata(directory).is_ok_and(|it| it.mode() & 0o055 != 0) && entries.iter().any(is_private) {
+            return false;
+        }
+        let has = |name: &str| entries.iter().any(|entry| entry.file_name() == *name);
+        let is_of_tool = below.as_os_str().as_bytes().starts_with(b".") || prefix.ends_with(NODE_MODULES);
+        match prefix == directory {
+            _ if is_of_tool => true,
+            true => of.source.is_dir() || below.components().count() > 1,
+            false => SIGNS.iter().any(|name| has(name)) && !has(".git"),
+        }
     }
 
     fn add_directory(&mut self, directory: &Path) {

@@ -113,6 +113,34 @@ fn a_prefix_with_secrets_or_private_files_is_not_shown_as_a_whole() {
     assert_eq!(place.says(&path, "ls ~/own"), "bin\nshare\ntoken");
 }
 
+/// People have programs among their documents.
+#[test]
+fn a_directory_of_a_person_is_not_taken_for_a_prefix() {
+    let place = Place::new();
+    let script = |name: &str| {
+        place.write(name, "#!/bin/sh\necho ran\n");
+        fs::set_permissions(place.at(name), PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    for name in ["Sync/bin/x", "Documents/y.sh", "src/bin/z", "src/lib/z"] {
+        script(name);
+    }
+    for name in ["Sync/notes", "Documents/notes", "src/notes", "src/.git/HEAD"] {
+        place.write(name, "private");
+    }
+    place.link("Sync/bin/y", place.at("Documents/y.sh"));
+    let said =
+        place.says(&[place.at("Sync/bin"), place.at("src/bin")], "x; y; z; ls ~/Sync ~/Documents ~/src");
+    let home = place.home.path().display();
+    assert_eq!(
+        said,
+        format!("ran\nran\nran\n{home}/Documents:\ny.sh\n\n{home}/Sync:\nbin\n\n{home}/src:\nbin\nlib")
+    );
+    // What a tool keeps in a directory of its own belongs to it.
+    script(".manager/shims/m");
+    place.write(".manager/versions/1", "");
+    assert_eq!(place.says(&[place.at(".manager/shims")], "m; ls ~/.manager"), "ran\nshims\nversions");
+}
+
 #[test]
 fn an_entry_never_shows_the_home_or_a_secret() {
     let place = Place::new();
@@ -245,6 +273,7 @@ fn many_entries_and_many_links_have_an_end_that_is_told() {
     assert!(stderr(&output).contains("only the first 64 directories"), "{output:?}");
     // Links into the own prefix, as Homebrew makes them, are no reason for a note.
     fs::create_dir_all(place.at("farm/bin")).unwrap();
+    place.write("farm/share/x", "");
     for number in 0..5000 {
         place.link(&format!("farm/bin/{number}"), format!("../cellar/{number}"));
     }
