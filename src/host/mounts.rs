@@ -13,32 +13,39 @@ use procfs::process::MountInfo;
 /// # Errors
 /// If /proc is not readable.
 pub(crate) fn mounts() -> io::Result<Vec<MountInfo>> {
-    mounts_of(|_| true)
+    MountTable::read()?.of(|_| true)
 }
 
-/// The mounts whose file system type `is_one` accepts. The others cost little.
-///
-/// # Errors
-/// If /proc is not readable.
-pub(crate) fn mounts_of(is_one: impl Fn(&[u8]) -> bool) -> io::Result<Vec<MountInfo>> {
-    let told = fs::read("/proc/self/mountinfo")?;
-    let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines.filter(|line| file_system(line).is_none_or(&is_one)).map(mount).collect()
-}
+/// The text of /proc/self/mountinfo. The kernel takes long to write it, so a compilation reads it once.
+#[derive(Debug)]
+pub(crate) struct MountTable(Vec<u8>);
 
-/// Whether something is mounted below `path`. It parses no other mount.
-///
-/// # Errors
-/// If /proc is not readable.
-pub(crate) fn is_mounted_below(path: &Path) -> io::Result<bool> {
-    let told = fs::read("/proc/self/mountinfo")?;
-    let mount_points =
-        told.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-    let is_below = |told: &[u8]| {
-        let mount_point = unescaped(Path::new(OsStr::from_bytes(told)));
-        mount_point != path && mount_point.starts_with(path)
-    };
-    Ok(mount_points.into_iter().any(is_below))
+impl MountTable {
+    /// # Errors
+    /// If /proc is not readable.
+    pub(crate) fn read() -> io::Result<Self> {
+        fs::read("/proc/self/mountinfo").map(Self)
+    }
+
+    /// The mounts whose file system type `is_one` accepts. The others cost little.
+    ///
+    /// # Errors
+    /// A line cannot be parsed.
+    pub(crate) fn of(&self, is_one: impl Fn(&[u8]) -> bool) -> io::Result<Vec<MountInfo>> {
+        self.lines().filter(|line| file_system(line).is_none_or(&is_one)).map(mount).collect()
+    }
+
+    /// Whether something is mounted below `path`.
+    pub(crate) fn is_mounted_below(&self, path: &Path) -> bool {
+        let mount_points = self.lines().filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+        mount_points
+            .map(|told| unescaped(Path::new(OsStr::from_bytes(told))))
+            .any(|mount_point| mount_point != path && mount_point.starts_with(path))
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
+    }
 }
 
 /// The file system type of a line: the word after the first `-`. Blanks in names are escaped.
@@ -165,6 +172,15 @@ mod tests {
         ] {
             assert_eq!(unescaped(Path::new(told)), Path::new(is));
         }
+    }
+
+    #[test]
+    fn mounts_below_a_directory_are_found_by_whole_names() {
+        let table =
+            MountTable(b"1 1 0:1 / /home/me rw - x x rw\n2 1 0:2 / /home/me/a\\040b rw - x x rw\n".to_vec());
+        let below = ["/home", "/home/me", "/home/m", "/home/me/a b", "/home/me/a"]
+            .map(|path| table.is_mounted_below(Path::new(path)));
+        assert_eq!(below, [true, true, false, false, false]);
     }
 
     #[test]

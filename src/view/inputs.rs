@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::{fs, io};
 
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::host::cgroups::Controller;
+use crate::host::mounts::MountTable;
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
@@ -92,6 +94,8 @@ fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
 #[derive(Debug, Default)]
 pub(crate) struct HomeNames {
     homes: Vec<(PathBuf, Option<HashSet<OsString>>)>,
+    /// The mounts of the host, once somebody asks.
+    mounts: OnceLock<MountTable>,
 }
 
 impl HomeNames {
@@ -102,7 +106,21 @@ impl HomeNames {
             // If one name cannot be read, the listing is incomplete: then nothing is known to be missing.
             entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>().ok()
         };
-        Self { homes: homes.iter().map(|home| (home.clone(), names(home))).collect() }
+        Self {
+            homes: homes.iter().map(|home| (home.clone(), names(home))).collect(),
+            mounts: OnceLock::new(),
+        }
+    }
+
+    /// The mounts of the host, read at the first call.
+    ///
+    /// # Errors
+    /// If /proc is not readable.
+    pub(crate) fn mounts(&self) -> io::Result<&MountTable> {
+        match self.mounts.get() {
+            Some(table) => Ok(table),
+            None => MountTable::read().map(|table| self.mounts.get_or_init(|| table)),
+        }
     }
 
     /// Whether `path` may exist, as far as the listings say.

@@ -12,7 +12,6 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
 
 use crate::host::Version;
-use crate::host::mounts::is_mounted_below;
 use crate::policy::Policy;
 use crate::policy::profile::{Caches, Toolchains};
 use crate::report::failure;
@@ -150,7 +149,8 @@ pub(crate) fn node(view: &mut View, inputs: &Inputs<'_>, source: BindSource, oth
 /// HOME, unless something is mounted in it: the kernel refuses an overlay that would uncover what is under a mount.
 fn home(inputs: &Inputs<'_>) -> Option<BindSource> {
     let home = BindSource::resolve(&inputs.caller.home).ok()?;
-    let is_one = inputs.caller.homes.contains(&home.path) && !is_mounted_below(&home.path).ok()?;
+    let is_one =
+        inputs.caller.homes.contains(&home.path) && !inputs.names.mounts().ok()?.is_mounted_below(&home.path);
     is_one.then_some(home)
 }
 

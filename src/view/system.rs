@@ -10,7 +10,6 @@ use std::{fs, io};
 
 use nix::fcntl::OFlag;
 
-use crate::host::mounts::mounts_of;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
@@ -313,7 +312,11 @@ pub(crate) fn check_source(source: &BindSource, access: Access) -> io::Result<()
 pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     let is_any =
         |kind: &[u8]| kind == PROC.as_bytes() || KERNEL_SETTINGS.iter().any(|name| kind == name.as_bytes());
-    let mut found = mounts_of(is_any).map_err(Error::io("read /proc/self/mountinfo"))?;
+    let mut found = inputs
+        .names
+        .mounts()
+        .and_then(|table| table.of(is_any))
+        .map_err(Error::io("read /proc/self/mountinfo"))?;
     // Sorted, so that a cover comes before the mounts below it.
     found.sort_by(|one, other| one.mount_point.cmp(&other.mount_point));
     for mount in found {
