@@ -25,8 +25,8 @@ use crate::view::{Access, Node, Unlayered, View};
 /// by another.
 pub(crate) const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
-/// Upper bound of the inodes of one layer: its directory, `upper`, `work`, and what overlayfs makes in `work`.
-pub(crate) const INODES: u64 = 8;
+/// Inodes of one layer: its directory, `upper`, `work`, `work/work`, and the space of its extended attributes.
+pub(crate) const INODES: u64 = 5;
 
 /// A copy-on-write layer.
 #[derive(Clone, Debug)]
