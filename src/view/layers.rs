@@ -25,8 +25,8 @@ use crate::view::{Access, Node, Unlayered, View};
 /// by another.
 pub(crate) const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
-/// Inodes of one layer: its directory, `upper`, `work`, `work/work`, and the space of its extended attributes.
-pub(crate) const INODES: u64 = 5;
+/// Inodes of one layer: its directory, `upper`, `work`, `work/work`, and the room for its extended attributes.
+pub(crate) const INODES: u64 = 6;
 
 /// A copy-on-write layer.
 #[derive(Clone, Debug)]
