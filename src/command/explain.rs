@@ -6,6 +6,8 @@
 
 pub(crate) mod refused;
 #[cfg(test)]
+mod samples;
+#[cfg(test)]
 mod tests;
 pub(crate) mod text;
 
@@ -14,8 +16,8 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 
-use crate::command::explain::text::{Complaint, Named, Trouble};
-use crate::plan::explain::Explainer;
+use crate::command::explain::text::{Complaint, FileTrouble, Named, Trouble};
+use crate::plan::explain::{Attempt, Explainer};
 use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
@@ -41,11 +43,18 @@ impl Judge {
     /// The errors in `stderr` that the sandbox caused.
     pub(crate) fn denials(&self, stderr: &[u8]) -> Vec<Denial> {
         let mut denials: Vec<Denial> = Vec::new();
-        for complaint in text::complaints(stderr) {
-            for denial in self.denials_for(&complaint) {
-                if denials.len() < MOST && !denials.contains(&denial) {
-                    denials.push(denial);
-                }
+        for denial in text::complaints(stderr).iter().flat_map(|complaint| self.denials_for(complaint)) {
+            let same = |other: &&mut Denial| {
+                (&other.subject, other.protection) == (&denial.subject, denial.protection)
+            };
+            match denials.iter_mut().find(same) {
+                // One line for each subject: the surest.
+                Some(known) if !known.basis.is_certain() && denial.basis.is_certain() => *known = denial,
+                Some(_) => {}
+                None => denials.push(denial),
+            }
+            if denials.len() == MOST {
+                break;
             }
         }
         denials
@@ -53,20 +62,31 @@ impl Judge {
 
     fn denials_for(&self, complaint: &Complaint) -> Vec<Denial> {
         match complaint {
-            Complaint::File(errno, named) => {
-                let for_paths = named.iter().filter_map(|named| self.denial_for_path(named, *errno));
-                for_paths.chain(denial_for_errno(&self.limits, *errno)).collect()
+            Complaint::File(trouble) => {
+                let mut denials = Vec::new();
+                let mut is_explained = false;
+                for named in &trouble.named {
+                    // Another reading of the same words.
+                    if !(named.is_alternative && is_explained) {
+                        let denial = self.denial_for_path(named, trouble);
+                        is_explained = denial.is_some();
+                        denials.extend(denial);
+                    }
+                }
+                denials.extend(denial_for_errno(&self.limits, trouble.errno));
+                denials
             }
             Complaint::Network(trouble) => network_denial(&self.explainer, trouble).into_iter().collect(),
         }
     }
 
-    fn denial_for_path(&self, named: &Named, errno: Errno) -> Option<Denial> {
+    fn denial_for_path(&self, named: &Named, trouble: &FileTrouble) -> Option<Denial> {
+        let attempt = Attempt { errno: trouble.errno, writes: trouble.writes };
         // In a subdirectory, git names its files from the top of the work tree.
-        let is_of_git = named.path.starts_with(".git") && errno != Errno::ENOENT;
+        let is_of_git = named.path.starts_with(".git") && trouble.errno != Errno::ENOENT;
         let starts = self.directory.ancestors().take(if is_of_git { usize::MAX } else { 1 });
         let explain =
-            |start: &Path| self.explainer.explain(&start.join(&named.path), errno, &self.restrictions);
+            |start: &Path| self.explainer.explain(&start.join(&named.path), attempt, &self.restrictions);
         let mut denial = starts.map(explain).find_map(|denial| denial)?;
         // The command may have changed its directory, and neighbouring lines may be about different things.
         if named.path.is_relative() || !named.is_same_line {

@@ -29,7 +29,7 @@ use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
 use crate::view::source::exists;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, OBEYED_BY_GIT, Origin, View, ViewEntry};
+use crate::view::{Access, Node, OBEYED_BY_GIT, Origin, View, ViewEntry, secrets};
 
 /// What explanations are made from: the view and the settings of the policy.
 #[derive(Debug)]
@@ -45,6 +45,15 @@ pub(crate) struct Explainer {
     pub(crate) proxy_flags: Option<&'static str>,
     /// The only TCP ports that the command may connect to on the host's network, if Landlock restricts them.
     pub(crate) ports: Option<Vec<u16>>,
+    /// The home directories of the caller.
+    homes: Vec<PathBuf>,
+}
+
+/// What a command tried with a path, as far as its message says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt {
+    pub(crate) errno: Errno,
+    pub(crate) writes: bool,
 }
 
 /// A reason, before it is attached to a path.
@@ -65,32 +74,79 @@ impl Explainer {
             network: inputs.policy.effective_network(),
             proxy_flags: proxy_flags(inputs),
             ports: ports_of_host(inputs),
+            homes: inputs.caller.homes.clone(),
         }
     }
 
-    /// Explains why `path` in the sandbox gives `errno`. `None` if the sandbox is not the reason.
+    /// Explains why an attempt with `path` in the sandbox failed. `None` if the sandbox is not the reason.
     /// `restrictions` lists the restrictions of the command.
-    pub(crate) fn explain(&self, path: &Path, errno: Errno, restrictions: &[Restriction]) -> Option<Denial> {
+    pub(crate) fn explain(
+        &self,
+        path: &Path,
+        Attempt { errno, writes }: Attempt,
+        restrictions: &[Restriction],
+    ) -> Option<Denial> {
         let itself = resolve(&self.view, path, LastLink::Kept)?;
         let target = resolve(&self.view, path, LastLink::Followed)?;
-        let (subject, finding) = match errno {
-            Errno::EROFS => match self.read_only(&target, restrictions) {
+        let replaced = match errno {
+            Errno::EROFS => self.replaced_file(&target, errno),
+            Errno::EBUSY | Errno::EXDEV => self.replaced_file(&itself, errno),
+            _ => None,
+        };
+        let is_replacement = replaced.is_some();
+        let (subject, finding) = match (replaced, errno) {
+            (Some(replaced), _) => replaced,
+            (None, Errno::EROFS) => match self.read_only(&target, restrictions) {
                 Some(finding) => (target, finding),
                 None => (itself.clone(), self.read_only(&itself, restrictions)?),
             },
-            Errno::ENOENT => (target.clone(), self.absent(&target, restrictions)?),
-            Errno::EBUSY => (itself.clone(), self.in_use(&itself)?),
-            Errno::ENOSPC => (target.clone(), self.full(&target)?),
+            (None, Errno::ENOENT) => (target.clone(), self.absent(&target, writes, restrictions)?),
+            (None, Errno::EBUSY) => (itself.clone(), self.in_use(&itself)?),
+            (None, Errno::ENOSPC) => (target.clone(), self.full(&target)?),
             _ => return None,
         };
         let Finding { protection, reason, basis, remedy } = finding;
         let would = match errno {
+            _ if is_replacement => "in place of its own grant would allow it",
+            Errno::ENOENT if writes => "would allow it, if there is such a directory outside",
             Errno::ENOENT => "would show it, if there is such a path outside",
             Errno::ENOSPC => "would give more",
             _ => "would allow it",
         };
         let reason = advice(reason, remedy.as_deref(), would);
         Some(Denial { protection, subject: shown(&subject), reason, basis, remedy })
+    }
+
+    /// A granted file that a program tried to replace: it makes another file beside it and renames that, which needs the
+    /// directory. `path` is the granted file, or the other one.
+    fn replaced_file(&self, path: &Path, errno: Errno) -> Option<(PathBuf, Finding)> {
+        let directory = path.parent()?;
+        let is_granted = |(target, place): &(&Path, &ViewEntry)| {
+            let is_file = matches!(&place.node, Node::Bind { source, .. } if !source.is_dir());
+            is_file && place.origin == Origin::Policy && target.parent() == Some(directory)
+        };
+        let is_shown = self.view.host_path(directory).is_some();
+        let (target, place) = match self.view.get(path) {
+            // Only the file itself is read-only.
+            Some(_) if errno == Errno::EROFS => return None,
+            Some(place) => Some((path, place)).filter(is_granted)?,
+            None if is_shown => return None,
+            None => self.view.within(directory).find(is_granted)?,
+        };
+        let Node::Bind { source, .. } = &place.node else { return None };
+        let parent = source.path.parent().filter(|parent| {
+            !is_shown
+                && !self.homes.iter().any(|home| home.starts_with(parent))
+                && is_writable_outside(parent, parent)
+        });
+        let remedy = parent.and_then(|parent| bind_flag("--rw", parent, directory));
+        let reason = match is_shown {
+            true => {
+                "it has a grant of its own, so no other file can take its place; its directory is shown anyway"
+            }
+            false => "it is granted without its directory, so no other file can take its place",
+        };
+        Some((target.to_owned(), certain(Protection::Root, reason, remedy)))
     }
 
     /// The entry of the view that holds `path`, and its path.
@@ -170,7 +226,7 @@ impl Explainer {
     }
 
     /// ENOENT: the sandbox does not show the path. Kennel does not look whether it exists outside.
-    fn absent(&self, path: &Path, restrictions: &[Restriction]) -> Option<Finding> {
+    fn absent(&self, path: &Path, writes: bool, restrictions: &[Restriction]) -> Option<Finding> {
         if restrictions.iter().any(|restriction| restriction.hides(path)) {
             return Some(possible("the command was started without it", None));
         }
@@ -178,9 +234,17 @@ impl Explainer {
         if self.view.has_children(path) || path == Path::new("/") {
             return None;
         }
-        let remedy = bind_flag("--ro", path, path).filter(|_| !path.starts_with("/proc"));
+        // A new file needs its directory.
+        let remedy = match path.parent() {
+            Some(parent) if writes => bind_flag("--rw", parent, parent).filter(|_| parent != Path::new("/")),
+            _ => bind_flag("--ro", path, path),
+        };
+        let remedy = remedy.filter(|_| !path.starts_with("/proc"));
         let reason = match &place {
             Some((at, _)) if at == path => return None,
+            _ if secrets::is_secret_of(path, &self.homes) => {
+                "it is a known place of secrets, which the sandbox hides".to_owned()
+            }
             None | Some((_, ViewEntry { node: Node::Dir, .. })) => "the sandbox does not show it".to_owned(),
             Some((at, ViewEntry { node: Node::Cover, what, .. })) => {
                 format!("{} is covered ({what})", shown(at))
@@ -289,8 +353,8 @@ fn is_plain(path: &Path) -> bool {
 // follow a link on the host: it reads each link through a descriptor that was opened without following any.
 // So nobody learns where a hidden link points.
 
-/// More components than any path of the kernel has (PATH_MAX is 4096 bytes).
-const MOST_PARTS: usize = 4096;
+/// Most components of a path that is explained. The time to resolve one grows with their square.
+const MOST_PARTS: usize = 128;
 
 /// What to do with a link in the last component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -216,11 +216,14 @@ pub(crate) fn secrets_below<'p>(
 
 /// Whether `path` is a place of secrets or inside one.
 pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
+    is_secret_of(path, &caller.homes) || is_within(path, &kept::own_directory(caller))
+}
+
+/// The same for a caller with these home directories, without Kennel's own.
+pub(crate) fn is_secret_of(path: &Path, homes: &[PathBuf]) -> bool {
     let lies_in = |path: &Path, secrets: &[&str]| secrets.iter().any(|name| is_within(path, Path::new(name)));
     let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, HOME_SECRETS));
-    caller.homes.iter().any(of_home)
-        || lies_in(path, SYSTEM_SECRETS)
-        || is_within(path, &kept::own_directory(caller))
+    homes.iter().any(of_home) || lies_in(path, SYSTEM_SECRETS)
 }
 
 /// Whether a place of secrets of the caller is below `path`.

@@ -11,7 +11,7 @@ use crate::report::enforcement::Protection;
 use crate::report::escape::is_harmless;
 use crate::view::inputs::SandboxKind;
 
-fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
+pub(super) fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
     let compiled = crate::plan::compile::compile(
         &policy.explain(true),
         &crate::host::Host::detect(),
@@ -27,7 +27,7 @@ fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
     }
 }
 
-fn workspace() -> tempfile::TempDir {
+pub(super) fn workspace() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/tmp").expect("a directory")
 }
 
@@ -198,6 +198,39 @@ fn limits_are_named_if_the_command_has_them() {
     ];
     assert_eq!(found, expected);
     assert!(denials[0].reason.contains("the limit is 7"), "{}", denials[0].reason);
+}
+
+/// However hostile the text is, it delays the end of a command for a moment only.
+#[test]
+fn hostile_text_takes_little_time_and_gives_few_plain_lines() {
+    let workspace = workspace();
+    let judge = plain(&workspace);
+    let long = "a/".repeat(2000);
+    let size = 64 << 10;
+    for piece in [
+        format!("cat: /{long}: No such file or directory\n"),
+        "/srv/a: not found\n".to_owned(),
+        "`'\"\u{2018}/srv/x: ".to_owned(),
+        "'/srv/--ro /etc/shadow'; rm -rf ~: No such file or directory\n".to_owned(),
+        "\u{1b}[2J\u{1b}]0;x\u{7}/srv/\u{202e}x: not found\n".to_owned(),
+        "cannot open --rw / : No such file\n".to_owned(),
+        "/ ".to_owned(),
+        "../".to_owned(),
+        ": /srv/x".to_owned(),
+    ] {
+        let mut text = piece.repeat(size / piece.len()).into_bytes();
+        text.extend(b"\xff\xfe\x00/srv/\xff: No such file or directory\n");
+        let begun = std::time::Instant::now();
+        let denials = judge.denials(&text);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{piece}: {:?}", begun.elapsed());
+        assert!(denials.len() <= MOST, "{piece}");
+        for Denial { subject, reason, remedy, .. } in denials {
+            let line = format!("{subject}{reason}");
+            assert!(line.chars().all(is_harmless) && line.len() < 4096, "{piece}: {line}");
+            let is_one_word = |flag: &str| flag.split(' ').count() == 2 && !flag.contains("--ro --");
+            assert!(remedy.is_none_or(|flag| is_one_word(&flag)), "{piece}: {line}");
+        }
+    }
 }
 
 proptest! {

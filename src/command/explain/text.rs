@@ -18,13 +18,18 @@ const LONGEST_LINE: usize = 8192;
 /// How many lines above an error may name its path, as with `Caused by:`.
 const NEAR: usize = 4;
 
-/// The words of strerror(3) for errors that a wall may cause, in lower case. Some runtimes have their own words.
+/// The words of strerror(3) for errors that a wall may cause, in lower case, and what programs say instead. Words that say
+/// less are explained only for a path that the sandbox does not show.
 const WORDS: &[(&str, Errno)] = &[
     ("read-only file system", Errno::EROFS),
     ("readonly filesystem", Errno::EROFS),
+    ("isn't writable", Errno::EROFS),
+    ("not writable", Errno::EROFS),
     ("no such file or directory", Errno::ENOENT),
     ("device or resource busy", Errno::EBUSY),
     ("resource busy or locked", Errno::EBUSY),
+    ("invalid cross-device link", Errno::EXDEV),
+    ("cross-device link not permitted", Errno::EXDEV),
     ("no space left on device", Errno::ENOSPC),
     ("file too large", Errno::EFBIG),
     ("too many open files", Errno::EMFILE),
@@ -37,14 +42,37 @@ const WORDS: &[(&str, Errno)] = &[
     ("network is unreachable", Errno::ENETUNREACH),
     ("network unreachable", Errno::ENETUNREACH),
     ("permission denied", Errno::EACCES),
+    // dash.
+    ("no such file", Errno::ENOENT),
+    ("directory nonexistent", Errno::ENOENT),
+    ("can't cd to", Errno::ENOENT),
+    ("not found", Errno::ENOENT),
+    ("does not exist", Errno::ENOENT),
+    ("nosuchfileexception", Errno::ENOENT),
+    ("not a git repository", Errno::ENOENT),
+    ("is not a valid editable requirement", Errno::ENOENT),
+    ("cannot find", Errno::ENOENT),
+    ("cannot open", Errno::ENOENT),
+    ("can't open", Errno::ENOENT),
+    ("could not open", Errno::ENOENT),
+    ("couldn't open", Errno::ENOENT),
+    ("unable to open", Errno::ENOENT),
+    ("unable to access", Errno::ENOENT),
 ];
+
+/// Parts of words about an attempt to write.
+const WRITING: &[&str] = &["creat", "mkdir", "touch", "writ", "output", "temporary", "rename"];
 
 /// Words for a failed name lookup, and whether the name follows them.
 const LOOKUPS: &[(&str, bool)] = &[
     ("could not resolve host: ", true),
     ("couldn't resolve host ", true),
+    ("unable to resolve host address ", true),
     ("getaddrinfo enotfound ", true),
     ("getaddrinfo eai_again ", true),
+    ("failed to resolve ", true),
+    ("unknownhostexception: ", true),
+    ("dial tcp: lookup ", true),
     ("temporary failure in name resolution", false),
     ("name or service not known", false),
     ("failed to lookup address information", false),
@@ -53,10 +81,20 @@ const LOOKUPS: &[(&str, bool)] = &[
 /// An error message of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    /// About a file or a resource, with the paths that the message may mean.
-    File(Errno, Vec<Named>),
+    /// About a file or a resource.
+    File(FileTrouble),
     /// About the network.
     Network(Trouble),
+}
+
+/// An error with a file or a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileTrouble {
+    pub(crate) errno: Errno,
+    /// Whether the message speaks of writing.
+    pub(crate) writes: bool,
+    /// The paths that the message may mean.
+    pub(crate) named: Vec<Named>,
 }
 
 /// A path that a message may mean.
@@ -65,6 +103,8 @@ pub(crate) struct Named {
     pub(crate) path: PathBuf,
     /// Whether it is in the same line as the error.
     pub(crate) is_same_line: bool,
+    /// Whether it is another reading of the one before, which may have spaces in it.
+    pub(crate) is_alternative: bool,
 }
 
 /// A network error.
@@ -115,7 +155,7 @@ fn complaint(line: &str, above: &VecDeque<String>) -> Option<Complaint> {
     }
     // The last match counts: a file name may contain such words.
     let found = WORDS.iter().filter_map(|(words, errno)| Some((lower.rfind(words)?, *words, *errno)));
-    let (at, words, errno) = found.max_by_key(|(at, ..)| *at)?;
+    let (at, words, errno) = found.max_by_key(|(at, words, _)| (*at, words.len()))?;
     let (before, after) = (line.get(..at)?, line.get(at + words.len()..)?);
     match errno {
         Errno::ENETUNREACH => return Some(Complaint::Network(Trouble::Unreachable)),
@@ -124,53 +164,92 @@ fn complaint(line: &str, above: &VecDeque<String>) -> Option<Complaint> {
         Errno::EACCES => return port(before).map(|port| Complaint::Network(Trouble::Port(port))),
         _ => {}
     }
+    let writes = WRITING.iter().any(|word| lower.contains(word));
     let mut named = same_line(before, after);
     if named.is_empty() && before.trim().is_empty() {
-        let quoted = above.iter().rev().flat_map(|line| quoted(line));
-        named = quoted.filter(|path| path.starts_with('/')).take(1).map(|path| name(&path, false)).collect();
+        let above = above.iter().rev().flat_map(|line| absolute_paths(line));
+        named = above
+            .take(1)
+            .map(|path| Named { path: path.into(), is_same_line: false, is_alternative: false })
+            .collect();
     }
-    Some(Complaint::File(errno, named))
+    Some(Complaint::File(FileTrouble { errno, writes, named }))
 }
 
-/// The paths in the line of an error, the surest kind only: in quotes; else before the error, the nearest first; else after it.
+/// The absolute paths in a line, the surest kind only.
+fn absolute_paths(line: &str) -> Vec<String> {
+    let in_quotes: Vec<String> = quoted(line).into_iter().filter(|path| path.starts_with('/')).collect();
+    if in_quotes.is_empty() { line.split(": ").filter_map(absolute).collect() } else { in_quotes }
+}
+
+/// The paths in the line of an error, the surest kind only: in quotes, if one of them is absolute; absolute before the error,
+/// the nearest first; absolute after it; the first segment of the line, which may be the program; relative ones.
 fn same_line(before: &str, after: &str) -> Vec<Named> {
     let in_quotes: Vec<String> = quoted(before).into_iter().chain(quoted(after)).collect();
-    let mut paths: Vec<String> = in_quotes.into_iter().filter(|path| is_path(path)).collect();
-    if paths.is_empty() {
-        paths = unquoted_before(before);
-    }
-    if paths.is_empty() {
-        let segments = after.split(": ").flat_map(|segment| segment.split(", "));
-        paths = segments.filter_map(absolute).take(1).collect();
-    }
-    paths.truncate(4);
-    paths.iter().map(|path| name(path, true)).collect()
-}
-
-fn name(path: &str, is_same_line: bool) -> Named {
-    Named { path: path.into(), is_same_line }
-}
-
-/// `prog: PATH: words`, `prog: 1: cannot create PATH: words`, `open PATH: words`.
-fn unquoted_before(before: &str) -> Vec<String> {
+    let mut in_quotes: Vec<String> = in_quotes.into_iter().filter(|path| is_path(path)).collect();
+    in_quotes.truncate(4);
     let before = before.trim_end().trim_end_matches(['(', '[', ':', '-', ' ']);
     let segments: Vec<&str> = before.split(": ").collect();
-    for (index, segment) in segments.iter().enumerate().rev() {
-        if let Some(path) = absolute(segment) {
-            let single = path.split_whitespace().next().filter(|first| first.len() < path.len());
-            return single.map(str::to_owned).into_iter().chain([path]).rev().collect();
-        }
-        let words: Vec<&str> = segment.split_whitespace().collect();
-        let is_sentence =
-            matches!(words.first(), Some(&("cannot" | "can't" | "could" | "failed" | "unable")));
-        match words.as_slice() {
-            // The first segment of a line is the name of the program.
-            [word] if index > 0 && is_path(word) => return vec![(*word).to_owned()],
-            [_, _, .., last] if is_sentence && is_path(last) => return vec![(*last).to_owned()],
-            _ => {}
+    let (program, others) = segments.split_first().map_or(("", &[][..]), |(first, rest)| (*first, rest));
+    if in_quotes.iter().any(|path| path.starts_with('/')) {
+        return in_quotes.into_iter().map(|path| name(path, false)).collect();
+    }
+    let after = after.split(": ").flat_map(|segment| segment.split(", "));
+    let absolute = others.iter().rev().copied().chain(after).chain([program]).find_map(readings);
+    if let Some(readings) = absolute {
+        return readings;
+    }
+    if in_quotes.is_empty() {
+        // The first segment of a line is the name of the program.
+        in_quotes.extend(others.iter().rev().find_map(|segment| relative(segment)));
+    }
+    in_quotes.into_iter().map(|path| name(path, false)).collect()
+}
+
+fn name(path: String, is_alternative: bool) -> Named {
+    Named { path: path.into(), is_same_line: true, is_alternative }
+}
+
+/// The absolute paths of a segment. A path with spaces has no clear end: what is most likely comes first.
+fn readings(segment: &str) -> Option<Vec<Named>> {
+    let whole = absolute(segment)?;
+    if let Some((one, other)) = whole.split_once(" /") {
+        // Two names, as `rename /a /b`. In `/a /b/c`, the space may be part of one name.
+        let one = one.trim_end_matches([' ', '-', '>', ',', '\'', '"']);
+        if !one.contains(' ') {
+            return Some(vec![name(one.to_owned(), false), name(first_word(&format!("/{other}")), false)]);
         }
     }
-    Vec::new()
+    let single = first_word(&whole);
+    if single == whole {
+        return Some(vec![name(whole, false)]);
+    }
+    let leading = segment.split(" /").next().unwrap_or_default().split_whitespace();
+    let is_whole = segment.trim_start().starts_with('/')
+        || leading.clone().count() <= 1
+        || leading.clone().next().is_some_and(is_refusal)
+        || whole.rsplit(' ').next().is_some_and(|last| last.contains('/'));
+    Some(if is_whole { vec![name(whole, false), name(single, true)] } else { vec![name(single, false)] })
+}
+
+fn first_word(text: &str) -> String {
+    text.split_whitespace().next().unwrap_or_default().trim_end_matches([',', ')', ';']).to_owned()
+}
+
+/// The first word of `cannot create PATH` and the like: the path ends with the segment.
+fn is_refusal(word: &str) -> bool {
+    ["cannot", "can't", "could", "couldn't", "failed", "unable"].contains(&word)
+}
+
+/// `x`, `cannot create x`.
+fn relative(segment: &str) -> Option<String> {
+    let words: Vec<&str> = segment.split_whitespace().collect();
+    let last = match words.as_slice() {
+        [word] => word,
+        [first, _, .., last] if is_refusal(first) => last,
+        _ => return None,
+    };
+    is_path(last).then(|| (*last).to_owned())
 }
 
 /// The rest of a segment from the first word that begins with a slash.
@@ -182,7 +261,10 @@ fn absolute(segment: &str) -> Option<String> {
         let before = segment.find(" /").map(|at| at + 1);
         before.or_else(|| segment.find("(/").map(|at| at + 1))?
     };
-    segment.get(start..).filter(|path| is_path(path)).map(str::to_owned)
+    // `PATH (No such file …`, `PATH (Errno::ENOENT)`.
+    let path = segment.get(start..)?.split(" (").next().unwrap_or_default();
+    let path = path.trim_end_matches([')', ']', ',', ';', ' ']);
+    is_path(path).then(|| path.to_owned())
 }
 
 /// All texts in quotes.
@@ -212,23 +294,22 @@ fn quoted(line: &str) -> Vec<String> {
     found
 }
 
-/// Whether a text may be a path: not a sentence, an option or a URL.
+/// Whether a text may be a path: absolute, or a plain name; not a sentence, an option, a URL or code.
 fn is_path(text: &str) -> bool {
-    let is_short = !text.is_empty() && text.len() < 4096;
-    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_url = !text.starts_with('/') && text.contains("://");
-    is_short
-        && !is_number
-        && !is_url
-        && !text.starts_with('-')
-        && (text.starts_with('/') || !text.contains(' '))
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@%~,=".contains(c);
+    !text.is_empty()
+        && text.len() < 4096
+        && (text.starts_with('/')
+            || (text.chars().all(is_plain)
+                && !text.starts_with('-')
+                && !text.bytes().all(|byte| byte.is_ascii_digit())))
 }
 
 /// The host name at the beginning of a text.
 fn host(text: &str) -> Option<String> {
     let is_part = |c: &char| c.is_ascii_alphanumeric() || ".-_".contains(*c);
     let host: String =
-        text.trim_start_matches(['\'', '"', ' ']).chars().take_while(is_part).take(253).collect();
+        text.trim_start_matches(['\'', '"', ' ', '\u{2018}']).chars().take_while(is_part).take(253).collect();
     let host = host.trim_end_matches('.');
     (!host.is_empty()).then(|| host.to_ascii_lowercase())
 }

@@ -40,7 +40,12 @@ fn explainer(host: &Path) -> Explainer {
         network: NetworkMode::None,
         proxy_flags: Some("--allow"),
         ports: None,
+        homes: vec!["/home/me".into()],
     }
+}
+
+fn reading(errno: Errno) -> Attempt {
+    Attempt { errno, writes: false }
 }
 
 fn host() -> tempfile::TempDir {
@@ -51,7 +56,7 @@ fn host() -> tempfile::TempDir {
 
 /// The subject, whether the reason is certain, and the recommended flag.
 fn explain(explainer: &Explainer, path: &str, errno: Errno) -> Option<(String, bool, Option<String>)> {
-    let denial = explainer.explain(Path::new(path), errno, &[])?;
+    let denial = explainer.explain(Path::new(path), reading(errno), &[])?;
     Some((denial.subject, denial.basis.is_certain(), denial.remedy))
 }
 
@@ -104,6 +109,56 @@ fn a_hidden_path_is_a_possible_reason_and_a_shown_one_is_none() {
 }
 
 #[test]
+fn a_known_secret_is_called_one_and_what_is_to_be_made_needs_its_directory() {
+    let host = host();
+    let explainer = explainer(host.path());
+    let denial = |path: &str, writes| {
+        let attempt = Attempt { errno: Errno::ENOENT, writes };
+        explainer.explain(Path::new(path), attempt, &[]).expect(path)
+    };
+    let secret = denial("/home/me/.ssh/id", false);
+    assert!(secret.reason.starts_with("it is a known place of secrets"), "{secret:?}");
+    assert_eq!(denial("/srv/a/b", true).remedy.as_deref(), Some("--rw /srv/a"));
+    assert_eq!(denial("/srv", true).remedy, None, "no flag grants the root");
+}
+
+#[test]
+fn a_file_with_a_grant_of_its_own_cannot_be_replaced() {
+    let host = host();
+    let file = host.path().join("file");
+    fs::write(&file, "").expect("a file");
+    let mut explainer = explainer(host.path());
+    let mut view = View::clone(&explainer.view);
+    let node = || Node::Bind { source: BindSource::resolve(&file).expect("a file"), access: Access::Write };
+    for place in ["/alone/file", "/rw/file", "/home/me/file"] {
+        view.grant("read-write grant", place.into(), node()).expect("granted");
+    }
+    explainer.view = view.into();
+    let directory = host.path().canonicalize().expect("canonical").display().to_string();
+    let flag = Some(format!("--rw {directory}:/alone"));
+    for (path, errno) in [
+        ("/alone/file", Errno::EBUSY),
+        ("/alone/file", Errno::EXDEV),
+        ("/alone/other", Errno::EBUSY),
+        ("/alone/other", Errno::EROFS),
+    ] {
+        let told = explain(&explainer, path, errno);
+        assert_eq!(told, Some(("/alone/file".to_owned(), true, flag.clone())), "{path} {errno}");
+    }
+    // Its directory is writable anyway.
+    assert_eq!(explain(&explainer, "/rw/file", Errno::EBUSY), Some(("/rw/file".to_owned(), true, None)));
+    assert_eq!(explain(&explainer, "/rw/other", Errno::EBUSY), None);
+    assert_eq!(explain(&explainer, "/alone/file", Errno::EROFS), None, "it is writable");
+    assert_eq!(explain(&explainer, "/other/file", Errno::EXDEV), None);
+    // No advice gives a whole HOME away.
+    explainer.homes = vec![host.path().canonicalize().expect("canonical")];
+    assert_eq!(
+        explain(&explainer, "/alone/file", Errno::EBUSY),
+        Some(("/alone/file".to_owned(), true, None))
+    );
+}
+
+#[test]
 fn a_flag_is_recommended_only_if_it_can_be_typed() {
     let host = host();
     let explainer = explainer(host.path());
@@ -129,7 +184,8 @@ fn mount_points_cannot_be_moved() {
 fn a_full_file_system_is_explained_with_its_size() {
     let host = host();
     let explainer = explainer(host.path());
-    let full = |path| explainer.explain(Path::new(path), Errno::ENOSPC, &[]).map(|denial| denial.reason);
+    let full =
+        |path| explainer.explain(Path::new(path), reading(Errno::ENOSPC), &[]).map(|denial| denial.reason);
     let private = "private places hold 2M and 512 inodes together; --tmp-size 4M would give more";
     assert_eq!(full("/tmp/x").as_deref(), Some(private));
     assert_eq!(
@@ -166,7 +222,7 @@ fn restrictions_of_a_command_explain_its_errors() {
     let explainer = explainer(host.path());
     let restrictions = [Restriction::ReadOnly("/rw".into()), Restriction::Hide("/deep/er/ro".into())];
     let denied = |path: &str, errno| {
-        let denial = explainer.explain(Path::new(path), errno, &restrictions)?;
+        let denial = explainer.explain(Path::new(path), reading(errno), &restrictions)?;
         Some((denial.reason, denial.basis, denial.remedy))
     };
     let writing = "the command was started without writing there".to_owned();
