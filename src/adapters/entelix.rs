@@ -86,7 +86,7 @@ impl KennelSandbox {
     /// A command of the session, with an output limit so that its output fits in memory.
     fn command(&self, program: &str, timeout: Option<Duration>) -> Command {
         let mut command = self.session.command(program);
-        if self.session.compiled().limits.output.is_none() {
+        if self.session.prepared().compiled.limits.output.is_none() {
             command.limits(Limits { output: Some(Size::from_bytes(OUTPUT)), ..Limits::default() });
         }
         if let Some(timeout) = timeout {

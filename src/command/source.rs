@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kennel_helper::control::Report;
 
 use crate::audit::trail::Trail;
-use crate::launch::inside::Inside;
+use crate::launch::inside::{CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::plan::Section;
@@ -20,27 +20,49 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// The plan of the last start; before the first start, the plan it will use.
     fn prepared(&self) -> Arc<Prepared>;
 
-    /// The plan for a start now.
+    /// What one command runs in: fits the host's files now.
     ///
     /// # Errors
-    /// The workspace or a writable grant was replaced or removed; a protected path on the host cannot be protected any more.
-    fn renewed(&self) -> Result<Arc<Prepared>, Error>;
+    /// The workspace was replaced or removed, or a grant was removed; a protected path on the host cannot be protected any
+    /// more.
+    fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>>;
 
+    /// Whether background processes of a command can live on.
+    fn keeps_background(&self) -> bool;
+}
+
+/// What one command runs in.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) workers: Arc<dyn Workers>,
+    /// The place of the command in its session.
+    pub(crate) entered: Option<Entered>,
+}
+
+/// The permission to run a command of a session, after the check of its mounts.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    pub(crate) hold: CommandHold,
+    /// The generation of the mounts.
+    pub(crate) generation: u64,
+}
+
+/// Where one command gets its worker.
+pub(crate) trait Workers: fmt::Debug + Send + Sync {
     /// The audit trail of one start.
     fn trail(&self) -> Arc<Trail>;
 
     /// The parent span of its commands.
     fn span(&self) -> Option<tracing::Id>;
 
-    /// Whether background processes of a command can live on.
-    fn keeps_background(&self) -> bool;
-
-    /// A worker for one command. Its proxy, if it gets one, writes to `trail`. `own_steps` are steps of this worker alone. With
+    /// A worker for one command, which `entered` if it is one of a session. Its proxy, if it gets one, writes to `trail`. `own_steps` are steps of this worker alone. With
     /// `fail_fast`, it must be ready now.
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
         trail: &'s Arc<Trail>,
+        entered: Option<Entered>,
         own_steps: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>>;

@@ -10,7 +10,7 @@ use crate::audit::trail::Trail;
 use crate::command::child::Child;
 use crate::command::explain::Judge;
 use crate::command::running::{CommandLog, CommandSpec, HandedOver, Running};
-use crate::command::source::ReadyWorker;
+use crate::command::source::{Entered, ReadyWorker, Turn, Workers};
 use crate::command::stdio::{Connected, StdioKind};
 use crate::command::{Command, stdio};
 use crate::launch::prepared;
@@ -47,16 +47,26 @@ impl DefaultStdio {
     }
 }
 
+/// What a worker gets.
+struct Ordered<'a> {
+    prepared: &'a Prepared,
+    trail: &'a Arc<Trail>,
+    spec: &'a CommandSpec,
+    request: &'a RequestBuf,
+    stdio: [BorrowedFd<'a>; 3],
+}
+
 impl Command {
     /// Starts the command and returns once a worker has it. The program may not run yet.
     pub(crate) async fn start(&mut self, defaults: DefaultStdio) -> Result<Child, Error> {
-        let prepared = self.source.renewed()?;
+        let Turn { prepared, workers, entered } = Arc::clone(&self.source).turn().await?;
         let (request, spec) = self.request(&prepared)?;
         let streams = self.connect(&spec, defaults)?;
-        let trail = self.source.trail();
-        let mut log = self.open_log(&trail, &spec)?;
-        let command_ends = streams.each_ref().map(|stream| stream.command_end.as_fd());
-        let handed_over = self.hand_over(&prepared, &trail, &spec, &request, command_ends).await;
+        let trail = workers.trail();
+        let mut log = self.open_log(&trail, workers.span(), &spec)?;
+        let stdio = streams.each_ref().map(|stream| stream.command_end.as_fd());
+        let ordered = Ordered { prepared: &prepared, trail: &trail, spec: &spec, request: &request, stdio };
+        let handed_over = self.hand_over(&workers, entered, ordered).await;
         let handed_over = handed_over.inspect_err(|error| log.exec.record_failure(error))?;
         tracing::debug!(parent: &log.span, "handed over");
         // Wipes the environment, which may hold secrets.
@@ -183,9 +193,14 @@ impl Command {
         })
     }
 
-    fn open_log(&self, trail: &Arc<Trail>, spec: &CommandSpec) -> Result<CommandLog, Error> {
-        // The source's span is the parent. Nothing enters this span: a span may not be held across an await.
-        let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
+    fn open_log(
+        &self,
+        trail: &Arc<Trail>,
+        parent: Option<tracing::Id>,
+        spec: &CommandSpec,
+    ) -> Result<CommandLog, Error> {
+        // Nothing enters this span: a span may not be held across an await.
+        let span = tracing::debug_span!(parent: parent, "exec", program = ?self.program);
         let exec = trail.begin(&self.program, &self.arguments, &spec.directory)?;
         Ok(CommandLog { exec, span })
     }
@@ -193,24 +208,23 @@ impl Command {
     /// Gives the request to a worker. If the worker was killed before that, it takes another one.
     async fn hand_over(
         &self,
-        prepared: &Prepared,
-        trail: &Arc<Trail>,
-        spec: &CommandSpec,
-        request: &RequestBuf,
-        stdio: [BorrowedFd<'_>; 3],
+        workers: &Arc<dyn Workers>,
+        mut entered: Option<Entered>,
+        Ordered { prepared, trail, spec, request, stdio }: Ordered<'_>,
     ) -> Result<HandedOver, Error> {
         loop {
-            let worker = self.source.worker(prepared, trail, spec.own_steps.as_ref(), self.fail_fast).await?;
+            let own_steps = spec.own_steps.as_ref();
+            let worker = workers.worker(prepared, trail, entered.take(), own_steps, self.fail_fast).await?;
             set_cgroup_limits(&worker, spec)?;
             let started_at = Instant::now();
             match prepared::send_request(&worker.inside, request, stdio) {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.source.has_others()? => {}
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe && workers.has_others()? => {}
                 // If the only worker is gone, waiting for the command reports how it ended.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                     return Err(Error::io("hand the command over")(error));
                 }
                 _ => {
-                    let membership = Arc::clone(&self.source).join();
+                    let membership = Arc::clone(workers).join();
                     return Ok(HandedOver { worker, membership, started_at });
                 }
             }

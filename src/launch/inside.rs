@@ -68,7 +68,7 @@ impl Inside {
 
     /// What has changed about those mounts.
     pub(crate) fn footing_change(&self) -> MountChange {
-        self.footing.change(true)
+        self.footing.change(true, true)
     }
 
     /// For a worker that a zygote will fork.

@@ -123,7 +123,7 @@ impl Prepared {
     pub(crate) fn mount_change(&self) -> MountChange {
         match (&*locked(&self.prestarted), &self.compiled.mount_snapshot) {
             (Some(prestarted), _) => prestarted.footing_change(),
-            (None, Some(ground)) => ground.change(true),
+            (None, Some(ground)) => ground.change(true, true),
             // No snapshot was taken.
             (None, None) => MountChange::Some,
         }

@@ -42,6 +42,10 @@ struct SnapshotEntry {
 enum Role {
     /// The workspace or a writable grant, and everything in it; with the policy's word for it.
     Grant(&'static str),
+    /// What a grant shows; with its name in messages. It is mounted once, for the whole session.
+    Source(&'static str),
+    /// The same for what the profile shows besides.
+    Offer(&'static str),
     /// A mount that shows what commands write. No command can move its mount point.
     Mount,
     /// A mount that keeps commands from writing. No command can move its mount point.
@@ -82,6 +86,9 @@ pub(crate) enum MountChange {
     Some,
     /// A grant is not what it was: the policy's word for it, and its path.
     Grant(&'static str, PathBuf),
+    /// Another file or directory is at the path of a bind, or none: its name in messages, and the path. Only new mounts
+    /// can show it.
+    Source(&'static str, PathBuf),
 }
 
 impl MountSnapshot {
@@ -91,23 +98,13 @@ impl MountSnapshot {
         protected: &Protected,
         secrets: Vec<PathBuf>,
     ) -> Self {
-        let called = |target: &Path| view.get(target).map_or("writable grant", |place| place.what);
-        let grants = view
-            .writable_directories()
-            .map(|(target, source)| (source.path.clone(), Role::Grant(called(target))));
-        // If it was replaced, commands would find an empty directory, or one that nobody else sees.
-        let read_only = view.iter().filter_map(|(_, place)| match &place.node {
-            Node::Bind { source, access: Access::Read } if place.what == "workspace" => {
-                Some((source.path.clone(), Role::Grant(place.what)))
-            }
-            _ => None,
-        });
+        let sources = view.iter().filter_map(|(target, place)| source_role(view, target, place, mounts));
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), Role::of(view, mount)));
         let watches = protected.watches.iter().map(|watch| (watch.depends_on(), Role::Watch));
         let listed = protected.listed.iter().chain(&view.awaited.listed);
         let listed = listed.map(|path| (path.clone(), Role::Listed));
         let secrets = secrets.iter().chain(&view.awaited.absent).map(|path| (path.clone(), Role::Watch));
-        let of_view = grants.chain(read_only).chain(mounts);
+        let of_view = sources.chain(mounts);
         let mut paths: Vec<(PathBuf, Role)> = of_view.chain(watches).chain(listed).chain(secrets).collect();
         // Several watches can depend on the same path, one after the other.
         paths.dedup();
@@ -170,18 +167,37 @@ impl MountSnapshot {
         self.seen.iter().filter(|seen| seen.role == Role::Wall).filter_map(denial).collect()
     }
 
-    /// Compares with the host. Paths that commands may modify are compared only if no command is running
-    /// (`is_idle`).
-    pub(crate) fn change(&self, is_idle: bool) -> MountChange {
-        let counts = |seen: &&SnapshotEntry| is_idle || !matches!(seen.role, Role::Watch | Role::Listed);
-        let mut changed =
-            self.seen.iter().filter(counts).filter(|seen| read_state(&seen.path, seen.role) != seen.state);
-        let Some(first) = changed.next() else { return MountChange::None };
-        let grant = |seen: &SnapshotEntry| match seen.role {
-            Role::Grant(called) => Some(MountChange::Grant(called, seen.path.clone())),
-            _ => None,
+    /// Compares with the host. Paths that commands may modify are compared only if no command is running (`is_idle`), and
+    /// what the profile shows only if somebody can make new mounts for it (`renews`).
+    pub(crate) fn change(&self, is_idle: bool, renews: bool) -> MountChange {
+        let counts = |seen: &&SnapshotEntry| match seen.role {
+            Role::Watch | Role::Listed => is_idle,
+            Role::Offer(_) => renews,
+            _ => true,
         };
-        [first].into_iter().chain(changed).find_map(grant).unwrap_or(MountChange::Some)
+        // What nobody can mend comes first. Of equals, `max_by_key` takes the last.
+        let severity = |seen: &&SnapshotEntry| match seen.role {
+            Role::Grant(_) => 2,
+            Role::Source(_) | Role::Offer(_) => 1,
+            _ => 0,
+        };
+        let changed = self.seen.iter().rev().filter(counts).filter(|seen| seen.has_changed());
+        match changed.max_by_key(severity) {
+            None => MountChange::None,
+            Some(SnapshotEntry { role: Role::Grant(what), path, .. }) => {
+                MountChange::Grant(what, path.clone())
+            }
+            Some(SnapshotEntry { role: Role::Source(what) | Role::Offer(what), path, .. }) => {
+                MountChange::Source(what, path.clone())
+            }
+            Some(_) => MountChange::Some,
+        }
+    }
+
+    /// What the profile shows and is another file by now.
+    pub(crate) fn outdated_offer(&self) -> Option<&Path> {
+        let mut offers = self.seen.iter().filter(|seen| matches!(seen.role, Role::Offer(_)));
+        offers.find(|seen| seen.has_changed()).map(|seen| &*seen.path)
     }
 
     /// Records the mount points anew.
@@ -192,11 +208,18 @@ impl MountSnapshot {
     }
 }
 
-/// The error for a grant whose directory was replaced or removed.
+impl SnapshotEntry {
+    fn has_changed(&self) -> bool {
+        read_state(&self.path, self.role) != self.state
+    }
+}
+
+/// The error for a path that was replaced or removed.
 pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: &str) -> Error {
     let (source, remedy) = match fs::symlink_metadata(&path) {
-        Ok(_) => {
-            let remedy = format!("another directory is in its place: {remedy}");
+        Ok(now) => {
+            let another = if now.is_dir() { "directory" } else { "file" };
+            let remedy = format!("another {another} is in its place: {remedy}");
             (io::Error::from_raw_os_error(libc::ESTALE), remedy)
         }
         Err(error) => {
@@ -206,20 +229,74 @@ pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: &str) -> Error
     Error::Grant { what, path, source, remedy: Some(remedy) }
 }
 
+/// The path behind a bind or link of the view, if its mount is made once. Devices are the host's own. Each worker repeats
+/// `mounts` that show their own mount point.
+fn source_role(
+    view: &View,
+    target: &Path,
+    place: &ViewEntry,
+    mounts: &[MountOnHost],
+) -> Option<(PathBuf, Role)> {
+    match &place.node {
+        _ if place.origin == Origin::Wall => None,
+        Node::Bind { access: Access::Device, .. } => None,
+        // A system that is upgraded keeps its directories.
+        Node::Bind { source, .. } if place.what == "system" && source.is_dir() => None,
+        // Whatever happens to the host's cache, commands can go on with theirs.
+        Node::Layered { .. } if place.what == "cache" => None,
+        Node::Bind { source, .. } if place.what == "workspace" => {
+            Some((source.path.clone(), Role::Grant(place.what)))
+        }
+        Node::Bind { source, .. } | Node::Layered { source, .. } => {
+            let is_repeated = |mount: &MountOnHost| mount.target == target && mount.path == source.path;
+            if mounts.iter().any(is_repeated) {
+                return None;
+            }
+            // The path as it is named may lead through links, which can change too.
+            let is_named =
+                target != source.path && Identity::at(target).is_ok_and(|found| found == source.identity);
+            let path = if is_named { target } else { &source.path };
+            let role = match place.origin {
+                Origin::Policy => Role::Source(place.what),
+                _ => Role::Offer(place.what),
+            };
+            Some((path.to_owned(), role))
+        }
+        // A link on the way to a grant, as the grant is named.
+        Node::Symlink { points_to } => {
+            let followed = view.follow(target);
+            let leads_to = if followed == target { points_to } else { &*followed };
+            let granted = view
+                .within(leads_to)
+                .find(|(_, place)| place.origin == Origin::Policy && place.node.source().is_some());
+            let (_, ViewEntry { what, .. }) = granted.filter(|_| Identity::at(target).is_ok())?;
+            Some((target.to_owned(), Role::Source(what)))
+        }
+        _ => None,
+    }
+}
+
 /// What is at a path; `None` if nothing is. Before Linux 6.13, the clock of change times ticks every 1 to 10
 /// ms: a change in the same tick as the recorded one goes unnoticed.
 fn read_state(path: &Path, role: Role) -> Option<FileState> {
-    fs::symlink_metadata(path).ok().map(|metadata| file_state(&metadata, role))
+    let metadata = match role {
+        Role::Source(_) | Role::Offer(_) => fs::metadata(path),
+        _ => fs::symlink_metadata(path),
+    };
+    metadata.ok().map(|metadata| file_state(&metadata, role))
 }
 
 fn file_state(metadata: &fs::Metadata, role: Role) -> FileState {
     let is_recorded = match role {
         Role::Wall => !metadata.is_dir(),
         Role::Listed => metadata.is_dir(),
-        Role::Grant(_) | Role::Mount | Role::Watch => false,
+        Role::Grant(_) | Role::Source(_) | Role::Offer(_) | Role::Mount | Role::Watch => false,
     };
+    // The mount of a session keeps the inode, and so its number. A one-shot looks the path up again.
+    let is_kept = matches!(role, Role::Source(_) | Role::Offer(_));
+    let born = if is_kept { None } else { metadata.created().ok() };
     let changed = is_recorded.then(|| (metadata.ctime(), metadata.ctime_nsec()));
-    FileState { identity: Identity::of_metadata(metadata), born: metadata.created().ok(), changed }
+    FileState { identity: Identity::of_metadata(metadata), born, changed }
 }
 
 /// Steps of a worker whose zygote may have lost mounts. Each step repeats a mount if it is gone.

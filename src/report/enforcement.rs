@@ -80,6 +80,14 @@ impl Note {
     pub(crate) fn new(subject: &str, text: &str, remedy: Option<&str>) -> Self {
         Self { subject: harmless(subject), text: harmless(text), remedy: remedy.map(harmless) }
     }
+
+    /// The line for people.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Self { subject, text, remedy } = self;
+        let remedy = remedy.iter().map(|remedy| format!("; {remedy}")).collect::<String>();
+        format!("kennel: note: {subject}: {text}{remedy}")
+    }
 }
 
 /// What was enforced for a command.

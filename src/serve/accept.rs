@@ -70,7 +70,7 @@ impl Acceptor {
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let last = {
             let session = self.session.clone();
-            let mut closed = pin!(session.live().closed());
+            let mut closed = pin!(session.closed());
             loop {
                 tokio::select! {
                     Some(next_step) = clients.join_next() => if let Ok(NextStep::Stop(asker)) = next_step { break asker },

@@ -125,7 +125,7 @@ impl Call {
     /// The command's variables. With `Variables`, those of the session, overridden by the client's as far as the
     /// policy allows; otherwise the client's alone.
     fn variables(&mut self, session: &Session, environment: ClientEnvironment) -> Vec<(OsString, OsString)> {
-        let compiled = session.compiled();
+        let compiled = &session.prepared().compiled;
         let mut variables: BTreeMap<_, _> = match environment {
             ClientEnvironment::Variables => compiled.environment.0.iter().cloned().collect(),
             ClientEnvironment::Environment | ClientEnvironment::Nothing => BTreeMap::new(),

@@ -8,6 +8,7 @@ use kennel_helper::wire::Field;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::failure::exit;
@@ -66,10 +67,14 @@ impl Connection {
     }
 
     /// Sends the result of the command.
-    pub(crate) fn ended(&self, result: &Result<Outcome, Error>, wants_report: bool) {
-        // The session named degraded protections when it was prepared.
+    pub(crate) fn ended(&self, result: &Result<Outcome, Error>, told: &[Note], wants_report: bool) {
         let (code, lines) = match result {
-            Ok(outcome) => (outcome.exit_code(), outcome.remarks()),
+            Ok(outcome) => {
+                let notes = outcome.enforcement.notes().iter().filter(|note| !told.contains(note));
+                let mut lines: Vec<String> = notes.map(Note::line).collect();
+                lines.extend(outcome.remarks());
+                (outcome.exit_code(), lines)
+            }
             Err(error) => (error.exit_code(), error.lines()),
         };
         let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());

@@ -84,7 +84,7 @@ impl Session {
     ) -> Result<Listening, Error> {
         let name = Name::new(name)?;
         let directory = Directory::make(directory)?;
-        check_socket_directory(&self.compiled().view, directory.path())?;
+        check_socket_directory(&self.prepared().compiled.view, directory.path())?;
         let place = Arc::new(SocketPlace::take(directory, name)?);
         let listener = place.open()?.ok_or(Error::SessionEnded)?;
         let client = directory::install(place.directory())?;

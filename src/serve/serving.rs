@@ -102,7 +102,8 @@ async fn run(
     };
     // `None`: the client has left, and the command was killed.
     let Some(result) = result else { return NextStep::Nothing };
-    connection.ended(&result, wants_report);
+    // `session start` has told what the session was prepared with.
+    connection.ended(&result, session.prepared().compiled.enforcement.notes(), wants_report);
     match result {
         // The zygote was killed: the session cannot run anything any more.
         Err(Error::SessionEnded) => NextStep::Stop(None),
@@ -145,11 +146,11 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
         return Outlets::new(command, None, None);
     }
     let [stdin, stdout, stderr] = call.stdio;
-    let is_cut = session.compiled().limits.output.is_some();
+    let is_cut = session.prepared().compiled.limits.output.is_some();
     // Output to a terminal is not counted, even for a report: the command would notice a pipe.
     let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
     // Kennel looks for error messages in stderr.
-    let is_read = session.compiled().explainer.is_some();
+    let is_read = session.prepared().compiled.explainer.is_some();
     command.stdin(stdin);
     let stdout = if is_counted(&stdout) {
         Some(stdout)

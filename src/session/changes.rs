@@ -6,12 +6,14 @@
 
 use std::path::PathBuf;
 
+use crate::launch::inside::PATIENCE;
 use crate::overlay::tree::ReadableTree;
 use crate::overlay::{apply, clock, scan};
 use crate::report::change::{Change, Committed};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::Session;
+use crate::session::mount_state::SettlingFor;
 use crate::sys::{blocking, dirfd};
 
 /// # Changes of an overlay
@@ -81,8 +83,9 @@ impl Session {
     /// # Panics
     /// Outside of a tokio runtime with time enabled.
     pub async fn commit(&self) -> Result<Committed, Error> {
-        let ledger = self.live().ledger()?;
-        let settling = self.live().settle().await?;
+        let live = self.live();
+        let ledger = live.ledger()?;
+        let settling = live.settle(&SettlingFor::Commit, PATIENCE).await.ok_or(OverlayError::Running)?;
         let committed = blocking(move || {
             // Held until the last file is in place, even if the caller no longer waits.
             let _settling = settling;

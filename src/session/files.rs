@@ -178,7 +178,8 @@ impl Session {
         path: &Path,
         act: impl FnOnce(FileCall, &Path) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let call = self.live().file_call().await?;
+        let (live, entered) = self.owner.renewable.enter().await?;
+        let call = live.file_call(entered).await?;
         if path.as_os_str().is_empty() {
             return Err(failed(what, path, Errno::ENOENT.into()));
         }

@@ -11,7 +11,7 @@ use procfs::{Current, MemoryPressure};
 
 use crate::audit::record::Record;
 use crate::audit::trail::Trail;
-use crate::command::source::{Membership, ReadyWorker, WorkerSource};
+use crate::command::source::{Entered, Membership, ReadyWorker, Workers};
 use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
@@ -20,10 +20,10 @@ use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::overlay::ledger::SharedLedger;
 use crate::plan::Section;
 use crate::protect::recheck;
-use crate::report::enforcement::Enforcement;
+use crate::report::enforcement::{Enforcement, Note};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
-use crate::session::mount_state::{SessionMounts, Settling};
+use crate::session::mount_state::{MountCheck, SessionMounts, Settling, SettlingFor};
 use crate::session::stats::{Counts, Stats};
 use crate::session::view_fd::ViewFd;
 use crate::session::worker::Worker;
@@ -49,13 +49,15 @@ pub(crate) struct Live {
     pub(crate) background: Mutex<Vec<Inside>>,
     pub(crate) ready_workers: ReadyWorkers,
     pub(crate) ended: AtomicBool,
-    pub(crate) counts: Counts,
+    pub(crate) counts: Arc<Counts>,
     /// The changes of an overlay.
     pub(crate) ledger: Mutex<Option<SharedLedger>>,
     /// The proxy, if the policy needs one.
     pub(crate) proxy: Option<Serving>,
     pub(crate) trail: Arc<Trail>,
     pub(crate) span: tracing::Span,
+    /// What the report of the next command tells besides.
+    pub(crate) news: Mutex<Option<Note>>,
 }
 
 /// Shows numbers and names of variables only: the policy and the environment may hold secrets, and a plan is long.
@@ -82,17 +84,15 @@ impl Live {
         locked(&self.ledger).take();
     }
 
-    /// Keeps commands from starting until the result is dropped. Waits a moment for killed commands to be gone.
-    ///
-    /// # Errors
-    /// A command runs.
-    pub(crate) async fn settle(&self) -> Result<Settling, OverlayError> {
+    /// Keeps commands from starting until the result is dropped. Waits a moment for killed commands to be gone; `None` if a
+    /// command still runs then.
+    pub(crate) async fn settle(&self, reason: &SettlingFor, patience: Duration) -> Option<Settling> {
         let begun = Instant::now();
         loop {
             self.drop_ended_background();
-            match self.mounts.settle() {
-                Some(settling) => return Ok(settling),
-                None if begun.elapsed() > PATIENCE => return Err(OverlayError::Running),
+            match self.mounts.settle(reason) {
+                Some(settling) => return Some(settling),
+                None if begun.elapsed() > patience => return None,
                 None => tokio::time::sleep(CHECK_INTERVAL).await,
             }
         }
@@ -115,6 +115,11 @@ impl Live {
             // The session ends even if this record cannot be written.
             let _ = self.trail.write(None, || Record::SessionEnd {});
         }
+        self.retire();
+    }
+
+    /// Kills the zygote and with it all of its processes, while the session goes on with another one.
+    pub(crate) fn retire(&self) {
         // If the kill fails, `gone` reports what is left.
         let _ = self.zygote.kill();
         if let Some(proxy) = &self.proxy {
@@ -158,7 +163,7 @@ impl Live {
 
     /// Whether a command could run now. Takes only the first steps of one.
     pub(crate) fn takes_commands(&self) -> bool {
-        !self.is_gone() && self.mounts.enter().is_ok()
+        !self.is_gone() && matches!(self.mounts.enter(), Ok(MountCheck::Entered(_)))
     }
 
     /// Runs `act`, which waits for the zygote. If the zygote ends meanwhile, this fails.
@@ -268,6 +273,11 @@ impl ReadyWorkers {
         Self { wanted, begun: Instant::now(), due_ms: AtomicU64::new(0), is_short: AtomicBool::new(false) }
     }
 
+    /// How many workers the caller asked for.
+    pub(crate) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
     /// How many workers shall be ready now.
     pub(crate) fn target(&self) -> usize {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -285,16 +295,7 @@ fn reduced(wanted: usize, is_short: bool) -> usize {
     if is_short { wanted / 2 } else { wanted }
 }
 
-impl WorkerSource for Live {
-    fn prepared(&self) -> Arc<Prepared> {
-        Arc::clone(&self.prepared)
-    }
-
-    /// The session checks its mounts when it hands out a worker.
-    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
-        Ok(Arc::clone(&self.prepared))
-    }
-
+impl Workers for Live {
     fn trail(&self) -> Arc<Trail> {
         Arc::clone(&self.trail)
     }
@@ -303,18 +304,15 @@ impl WorkerSource for Live {
         self.span.id()
     }
 
-    fn keeps_background(&self) -> bool {
-        true
-    }
-
     fn worker<'s>(
         &'s self,
         _: &'s Prepared,
         _: &'s Arc<Trail>,
+        entered: Option<Entered>,
         own_steps: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(self.take_worker(own_steps, fail_fast))
+        Box::pin(self.take_worker(entered, own_steps, fail_fast))
     }
 
     fn has_others(&self) -> Result<bool, Error> {
@@ -332,18 +330,22 @@ impl WorkerSource for Live {
 #[derive(Debug)]
 pub(crate) struct CountedCommand {
     live: Arc<Live>,
+    news: Option<Note>,
 }
 
 impl CountedCommand {
     pub(crate) fn new(live: Arc<Live>) -> Self {
         live.counts().running.fetch_add(1, Relaxed);
-        Self { live }
+        let news = locked(&live.news).take();
+        Self { live, news }
     }
 }
 
 impl Membership for CountedCommand {
     fn enforcement(&self) -> Enforcement {
-        self.live.enforcement()
+        let mut enforcement = self.live.enforcement();
+        enforcement.add_notes(self.news.clone());
+        enforcement
     }
 
     fn refilled(&self, took_us: u64) {

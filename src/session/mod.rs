@@ -12,6 +12,7 @@ pub(crate) mod metrics;
 pub(crate) mod mount_state;
 pub(crate) mod pool;
 pub(crate) mod prepare;
+pub(crate) mod renewal;
 pub(crate) mod sandbox;
 pub(crate) mod stats;
 pub(crate) mod view_fd;
@@ -24,12 +25,13 @@ use std::time::Duration;
 
 use crate::command::Command;
 use crate::command::source::WorkerSource;
+use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
-use crate::plan::compile::Compiled;
 use crate::policy::Policy;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::session::live::Live;
+use crate::session::renewal::Renewable;
 use crate::session::stats::Stats;
 
 /// How many workers a session keeps ready by default.
@@ -61,15 +63,15 @@ pub struct Session {
     owner: Arc<Owner>,
 }
 
-/// Ends the session when the last handle is dropped. Commands hold only `live`, so they do not keep the session alive.
+/// Ends the session when the last handle is dropped. Commands hold only `renewable`, so they do not keep the session alive.
 #[derive(Debug)]
 struct Owner {
-    live: Arc<Live>,
+    renewable: Arc<Renewable>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.live.end();
+        self.renewable.end();
     }
 }
 
@@ -112,40 +114,50 @@ impl Session {
 
     /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Arc::clone(&self.owner.live) as Arc<dyn WorkerSource>, program.as_ref())
+        Command::new(Arc::clone(&self.owner.renewable) as Arc<dyn WorkerSource>, program.as_ref())
     }
 
-    pub(crate) fn live(&self) -> &Live {
-        &self.owner.live
+    pub(crate) fn live(&self) -> Arc<Live> {
+        self.owner.renewable.live()
     }
 
-    pub(crate) fn compiled(&self) -> &Compiled {
-        &self.owner.live.prepared().compiled
+    pub(crate) fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(self.live().prepared())
+    }
+
+    /// Waits until the session has no processes any more, for whatever reason.
+    pub(crate) async fn closed(&self) {
+        self.owner.renewable.closed().await;
+    }
+
+    /// Kills every process of the session and does not wait until they are gone.
+    pub(crate) fn end(&self) {
+        self.owner.renewable.end();
     }
 
     /// What the session enforces for its next command.
     #[must_use]
     pub fn enforcement(&self) -> Enforcement {
-        self.owner.live.enforcement()
+        self.live().enforcement()
     }
 
     /// Whether the session takes no more commands: it was shut down, or somebody killed its zygote.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.owner.live.is_gone()
+        self.live().is_gone()
     }
 
     /// The numbers of the session.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.owner.live.stats()
+        self.live().stats()
     }
 
     /// Kills every process of the session and waits until they are gone. Running commands end with
     /// [`Error::SessionEnded`]. Idempotent.
     pub async fn shutdown(&self) {
-        self.owner.live.end();
-        self.owner.live.gone().await;
+        self.end();
+        self.live().gone().await;
     }
 }
 
@@ -189,9 +201,8 @@ impl SessionBuilder<'_> {
     /// # Panics
     /// As for [`Session::prepare`].
     pub async fn prepare(&self) -> Result<Session, Error> {
-        let live = Arc::new(
-            Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?,
-        );
-        Ok(Session { owner: Arc::new(Owner { live }) })
+        let live =
+            Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?;
+        Ok(Session { owner: Arc::new(Owner { renewable: Arc::new(Renewable::new(live)) }) })
     }
 }

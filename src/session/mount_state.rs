@@ -2,10 +2,12 @@
 //! a protected file, and with it its mount, or created a new repository.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::command::source::Entered;
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::inside::CommandHold;
@@ -14,12 +16,20 @@ use crate::plan::compile::Compiled;
 use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
+use crate::policy::profile::TmpLife;
 use crate::protect::watch::Watch;
+use crate::report::denial::shown;
 use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::locked;
 use crate::view::inputs::SandboxKind;
+
+/// What helps if a session cannot show what is there now.
+pub(crate) const NEW_SESSION: &str = "prepare a new session (kennel session stop, then start)";
+
+/// What helps if commands keep a session from showing what is there now.
+const AFTER_COMMANDS: &str = "the first command that starts while no other one runs sees it";
 
 /// What a plan is compiled from, to compile it again.
 pub(crate) struct CompileInputs {
@@ -36,7 +46,7 @@ impl CompileInputs {
 }
 
 pub(crate) struct SessionMounts {
-    inputs: CompileInputs,
+    pub(crate) inputs: Arc<CompileInputs>,
     current: Arc<Mutex<Current>>,
     /// How many commands and file calls run.
     holds: Arc<AtomicUsize>,
@@ -59,8 +69,19 @@ struct Current {
     own: Option<Arc<OwnSteps>>,
     /// How often something has changed. A worker of an older generation is out of date.
     generation: u64,
-    /// Whether a commit runs.
-    is_settling: bool,
+    /// A path of the profile that was replaced and cannot be shown anew now.
+    outdated: Option<PathBuf>,
+    /// Why no command may start.
+    settling: Option<SettlingFor>,
+}
+
+/// What waits until no command runs, and keeps others from starting.
+#[derive(Clone, Debug)]
+pub(crate) enum SettlingFor {
+    /// The changes of an overlay are committed.
+    Commit,
+    /// Another zygote takes over, because of this path.
+    Renewal(&'static str, PathBuf),
 }
 
 /// No command runs, and none can start, until this is dropped.
@@ -69,14 +90,17 @@ pub(crate) struct Settling(Arc<Mutex<Current>>);
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        locked(&self.0).is_settling = false;
+        locked(&self.0).settling = None;
     }
 }
 
-/// The permission to run a command, after the check.
-pub(crate) struct Entered {
-    pub(crate) hold: CommandHold,
-    pub(crate) generation: u64,
+/// What the check before a command finds.
+pub(crate) enum MountCheck {
+    /// The command may run.
+    Entered(Entered),
+    /// Something that the zygote mounted once was replaced: its name in messages, and its path. Only another zygote can
+    /// show what is there now.
+    Outdated(&'static str, PathBuf),
 }
 
 /// What a new worker needs.
@@ -97,13 +121,14 @@ impl Current {
             remount: compiled.repair_mounts.clone(),
             own: None,
             generation,
-            is_settling: false,
+            outdated: None,
+            settling: None,
         }
     }
 }
 
 impl SessionMounts {
-    pub(crate) fn new(compiled: &Compiled, inputs: CompileInputs) -> Self {
+    pub(crate) fn new(compiled: &Compiled, inputs: Arc<CompileInputs>) -> Self {
         Self { inputs, current: Arc::new(Mutex::new(Current::new(compiled, 0))), holds: Arc::default() }
     }
 
@@ -113,19 +138,21 @@ impl SessionMounts {
     /// runs, starts or is being undone.
     ///
     /// # Errors
-    /// The workspace or a writable grant was replaced or removed; a compile error, because the new files cannot be protected.
-    pub(crate) fn enter(&self) -> Result<Entered, Error> {
+    /// The workspace was replaced or removed, or a grant was removed; a compile error, because the new files cannot be
+    /// protected.
+    pub(crate) fn enter(&self) -> Result<MountCheck, Error> {
         let mut current = self.lock();
-        if current.is_settling {
-            return Err(OverlayError::Committing.into());
+        match &current.settling {
+            None => {}
+            Some(SettlingFor::Commit) => return Err(OverlayError::Committing.into()),
+            Some(SettlingFor::Renewal(what, path)) => return Ok(MountCheck::Outdated(what, path.clone())),
         }
         let is_idle = self.holds.load(SeqCst) == 0;
-        match current.snapshot.change(is_idle) {
+        let renews = is_idle && self.is_renewable();
+        match current.snapshot.change(is_idle, renews) {
             MountChange::None => {}
-            MountChange::Grant(what, path) => {
-                let remedy = "prepare a new session (kennel session stop, then start)";
-                return Err(replaced(what, path, remedy));
-            }
+            MountChange::Grant(what, path) => return Err(replaced(what, path, NEW_SESSION)),
+            MountChange::Source(what, path) => return Ok(MountCheck::Outdated(what, path)),
             MountChange::Some => {
                 tracing::info!(
                     "somebody outside replaced a mounted or protected file: the session makes new workers"
@@ -144,7 +171,16 @@ impl SessionMounts {
                 (current.own, current.generation) = (own, generation);
             }
         }
-        Ok(Entered { hold: CommandHold::new(&self.holds), generation: current.generation })
+        // With `renews` there is none, or another zygote would show it.
+        let outdated = (!renews).then(|| current.snapshot.outdated_offer().map(Path::to_owned)).flatten();
+        current.outdated = outdated;
+        let hold = CommandHold::new(&self.holds);
+        Ok(MountCheck::Entered(Entered { hold, generation: current.generation }))
+    }
+
+    /// Whether another zygote may take over: commands share nothing that would be lost.
+    pub(crate) fn is_renewable(&self) -> bool {
+        self.inputs.policy.tmp == TmpLife::Exec && self.inputs.policy.overlay.is_none()
     }
 
     /// Compiles the policy again, against the host's files now.
@@ -153,12 +189,12 @@ impl SessionMounts {
     }
 
     /// Keeps commands from starting; `None` if one runs.
-    pub(crate) fn settle(&self) -> Option<Settling> {
+    pub(crate) fn settle(&self, reason: &SettlingFor) -> Option<Settling> {
         let mut current = self.lock();
-        if current.is_settling || self.holds.load(SeqCst) > 0 {
+        if current.settling.is_some() || self.holds.load(SeqCst) > 0 {
             return None;
         }
-        current.is_settling = true;
+        current.settling = Some(reason.clone());
         Some(Settling(Arc::clone(&self.current)))
     }
 
@@ -179,8 +215,12 @@ impl SessionMounts {
         if let Some(entry) = &current.protection {
             enforcement.set(entry.name, entry.state, entry.detail.clone());
         }
-        current.weaker.iter().for_each(|entry| enforcement.weaken(entry.name, &entry.detail));
         enforcement.replace_notes(current.notes.clone());
+        enforcement.add_notes(current.outdated.iter().map(|path| {
+            let remedy = if self.is_renewable() { AFTER_COMMANDS } else { NEW_SESSION };
+            Note::new(&shown(path), "was replaced outside; commands see what was there before", Some(remedy))
+        }));
+        current.weaker.iter().for_each(|entry| enforcement.weaken(entry.name, &entry.detail));
     }
 
     /// Whether a command may run, or has ended and is not undone yet.

@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex};
 use kennel_helper::control::Report;
 
 use crate::audit::record::Record;
+use crate::audit::trail::Trail;
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::image::Images;
+use crate::launch::inside::Inside;
 use crate::launch::prepared::Prepared;
 use crate::launch::start;
 use crate::network::ask::Ask;
@@ -26,6 +28,15 @@ use crate::session::mount_state::{CompileInputs, SessionMounts};
 use crate::session::stats::Counts;
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
+
+/// What a session keeps when another zygote takes over.
+struct Lasting {
+    /// How many workers to keep ready.
+    ready: usize,
+    counts: Arc<Counts>,
+    span: tracing::Span,
+    trail: Arc<Trail>,
+}
 
 impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
@@ -42,12 +53,52 @@ impl Live {
         let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
         let inputs = CompileInputs { policy: policy.clone(), host, caller, kind };
-        let mounts = SessionMounts::new(&compiled, inputs);
+        let mounts = SessionMounts::new(&compiled, Arc::new(inputs));
         let prepared = Prepared::new(compiled, images)?;
         let trail = prepared.trail();
         if let Some(ask) = ask {
             prepared.set_ask(ask);
         }
+        let span = tracing::info_span!("session", name = trail.session(), workspace = %workspace.display());
+        let lasting = Lasting { ready, counts: Arc::default(), span, trail };
+        let live = Self::hand_over(prepared, (zygote, groups), mounts, claim, lasting).await?;
+        live.trail.write(None, || Record::Session {
+            profile: policy.profile,
+            workspace: workspace.display().to_string(),
+            network: policy.effective_network(),
+            enforcement: live.enforcement.level(),
+        })?;
+        tracing::info!(parent: &live.span, "ready");
+        Ok(live)
+    }
+
+    /// Another zygote for the same session, which shows the host's files as they are now. Proxy rules, log and numbers go on.
+    pub(crate) async fn successor(&self) -> Result<Self, Error> {
+        let inputs = Arc::clone(&self.mounts.inputs);
+        let compiled = inputs.compile()?;
+        let mounts = SessionMounts::new(&compiled, inputs);
+        let prepared = self.prepared.recompiled(compiled);
+        let (images, compiled) = (&prepared.images, &prepared.compiled);
+        let groups = compiled.groups.plan.as_ref().map(|plan| Groups::make(plan, images)).transpose()?;
+        let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
+        let zygote = start::begin_session(images, &compiled.namespaces, leaf)?;
+        let lasting = Lasting {
+            ready: self.ready_workers.wanted(),
+            counts: Arc::clone(&self.counts),
+            span: self.span.clone(),
+            trail: Arc::clone(&self.trail),
+        };
+        Self::hand_over(prepared, (zygote, groups), mounts, None, lasting).await
+    }
+
+    /// Sends the plan to the zygote and waits until it has carried it out.
+    async fn hand_over(
+        prepared: Prepared,
+        (zygote, groups): (Inside, Option<Arc<Groups>>),
+        mounts: SessionMounts,
+        claim: Option<Claim>,
+        Lasting { ready, counts, span, trail }: Lasting,
+    ) -> Result<Self, Error> {
         start::hand_over_session(&zygote, &prepared)?;
         let mut live = Self {
             enforcement: prepared.compiled.enforcement.clone(),
@@ -60,22 +111,16 @@ impl Live {
             background: Mutex::default(),
             ready_workers: ReadyWorkers::new(ready),
             ended: AtomicBool::new(false),
-            counts: Counts::default(),
+            counts,
             ledger: Mutex::default(),
             proxy: None,
-            span: tracing::info_span!("session", name = trail.session(), workspace = %workspace.display()),
+            span,
             trail,
+            news: Mutex::default(),
         };
         // The orders wait in the socket of the zygote until it has set up.
         live.refill();
         live.set_up(claim).await?;
-        live.trail.write(None, || Record::Session {
-            profile: policy.profile,
-            workspace: workspace.display().to_string(),
-            network: policy.effective_network(),
-            enforcement: live.enforcement.level(),
-        })?;
-        tracing::info!(parent: &live.span, "ready");
         Ok(live)
     }
 

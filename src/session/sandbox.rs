@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::audit::trail::Trail;
 use crate::command::Command;
-use crate::command::source::{Membership, ReadyWorker, WorkerSource};
+use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
@@ -200,6 +200,17 @@ impl WorkerSource for OneShots {
         Arc::clone(&locked(&self.prepared))
     }
 
+    fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>> {
+        let prepared = self.renewed();
+        Box::pin(async move { Ok(Turn { prepared: prepared?, workers: self, entered: None }) })
+    }
+
+    fn keeps_background(&self) -> bool {
+        false
+    }
+}
+
+impl OneShots {
     /// Compiles the policy again if mounted or granted paths have changed.
     fn renewed(&self) -> Result<Arc<Prepared>, Error> {
         let mut prepared = locked(&self.prepared);
@@ -207,14 +218,16 @@ impl WorkerSource for OneShots {
             match prepared.mount_change() {
                 MountChange::None => {}
                 MountChange::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
-                MountChange::Some => {
+                MountChange::Source(..) | MountChange::Some => {
                     *prepared = Arc::new(prepared.recompiled(inputs.compile()?));
                 }
             }
         }
         Ok(Arc::clone(&prepared))
     }
+}
 
+impl Workers for OneShots {
     fn trail(&self) -> Arc<Trail> {
         self.prepared().trail()
     }
@@ -223,14 +236,11 @@ impl WorkerSource for OneShots {
         tracing::Span::current().id()
     }
 
-    fn keeps_background(&self) -> bool {
-        false
-    }
-
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
         trail: &'s Arc<Trail>,
+        _: Option<Entered>,
         own_steps: Option<&'s Section>,
         _: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::command::source::Entered;
 use crate::launch::inside::CommandHold;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::mount_state::Entered;
 use crate::session::worker::{MOST_TRIES, is_replaced};
 
 /// A view without any process.
@@ -50,18 +50,20 @@ impl FileCall {
 }
 
 impl Live {
-    /// Checks the host's files as before a command and returns a view that fits them.
-    pub(crate) async fn file_call(&self) -> Result<FileCall, Error> {
+    /// A view for a file call that `entered`.
+    pub(crate) async fn file_call(&self, entered: Entered) -> Result<FileCall, Error> {
         if self.is_gone() {
             return Err(Error::SessionEnded);
         }
-        self.drop_ended_background();
-        let mut tries = 0;
+        let (mut tries, mut entered) = (0, entered);
         loop {
-            let entered = self.mounts().enter()?;
             match self.view_for(&entered).await {
                 // Somebody outside is replacing a file right now.
-                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => tries += 1,
+                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
+                    tries += 1;
+                    drop(entered);
+                    entered = self.enter()?;
+                }
                 Err(Error::Lost) => return Err(self.lost()),
                 view => {
                     return Ok(FileCall {

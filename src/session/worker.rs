@@ -9,7 +9,7 @@ use kennel_helper::control::{Report, ZygoteOrder};
 use kennel_helper::wire::Field;
 use nix::errno::Errno;
 
-use crate::command::source::ReadyWorker;
+use crate::command::source::{Entered, ReadyWorker};
 use crate::launch::cgroup::Groups;
 use crate::launch::control::{Arrival, socket_pair};
 use crate::launch::inside::{CommandHold, Inside};
@@ -18,7 +18,8 @@ use crate::plan::Section;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::mount_state::WorkerMounts;
+use crate::session::mount_state::{MountCheck, WorkerMounts};
+use crate::session::renewal::outdated;
 use crate::session::stats::Counts;
 
 /// A worker without a command, with what it has reported so far.
@@ -195,12 +196,12 @@ impl Live {
     /// steps of this worker alone.
     pub(crate) async fn take_worker(
         &self,
+        entered: Option<Entered>,
         own_steps: Option<&Section>,
         fail_fast: bool,
     ) -> Result<ReadyWorker, Error> {
-        self.drop_ended_background();
         let mut tries = 0;
-        let mut entered = self.mounts.enter()?;
+        let mut entered = entered.map_or_else(|| self.enter(), Ok)?;
         loop {
             // A waiting worker has no steps of its own.
             let waiting = if own_steps.is_none() { self.take_waiting(entered.generation) } else { None };
@@ -224,11 +225,19 @@ impl Live {
                 Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
                     tries += 1;
                     drop(entered);
-                    entered = self.mounts.enter()?;
+                    entered = self.enter()?;
                 }
                 Err(Error::Lost) => return Err(self.lost()),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Checks the mounts again. Between the turn of a command and its worker, the zygote is not replaced.
+    pub(crate) fn enter(&self) -> Result<Entered, Error> {
+        match self.mounts.enter()? {
+            MountCheck::Entered(entered) => Ok(entered),
+            MountCheck::Outdated(what, path) => Err(outdated(what, path)),
         }
     }
 

@@ -55,8 +55,8 @@ impl Context {
         let listening = session.listen_to(place.path(), &place.next(), ClientEnvironment::Nothing)?;
         let words = [text("the client", listening.client())?, text("the socket", listening.socket())?]
             .map(str::to_owned);
-        text("workspace", &session.compiled().directory)?;
-        let variables = session.compiled().environment.0.iter();
+        text("workspace", &session.prepared().compiled.directory)?;
+        let variables = session.prepared().compiled.environment.0.iter();
         // The harness takes only UTF-8. The session itself keeps the other variables too.
         let variables = variables
             .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.to_str()?.to_owned())))
@@ -88,7 +88,7 @@ impl Context {
 
     /// The command line and environment to start for a command.
     pub(crate) fn wrap(&self, argv: &[String], cwd: Option<&Path>) -> Result<WrappedCommand, FluersError> {
-        let directory = &self.session.compiled().directory;
+        let directory = &self.session.prepared().compiled.directory;
         let cwd = match cwd {
             None => directory.clone(),
             // The sandbox may show the workspace under another path than the one the harness uses.
@@ -98,7 +98,7 @@ impl Context {
         if has_parent(&cwd) {
             return refused("must not contain `..`");
         }
-        if !self.session.compiled().view.may_be_entered(&cwd) {
+        if !self.session.prepared().compiled.view.may_be_entered(&cwd) {
             return refused("is not in the sandbox");
         }
         let [client, socket] = self.words.each_ref().map(String::as_str);
@@ -109,7 +109,7 @@ impl Context {
 
     /// Kills everything that runs in it.
     pub(crate) fn end(&self) {
-        self.session.live().end();
+        self.session.end();
     }
 
     /// Ends it, and waits until nothing of it is left.

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Enforcement, Entry, Error, Note, Outcome, Report, State, inherited_descriptor};
+use kennel::{Enforcement, Entry, Error, Outcome, Report, State, inherited_descriptor};
 use serde::Serialize;
 
 use crate::{
@@ -100,10 +100,7 @@ pub(crate) fn degraded(enforcement: &Enforcement) {
         say(format_args!("kennel: cgroups: {cause}"));
         say(format_args!("kennel: hint: {remedy}"));
     }
-    for Note { subject, text, remedy, .. } in enforcement.notes() {
-        let remedy = remedy.iter().map(|remedy| format!("; {remedy}")).collect::<String>();
-        say(format_args!("kennel: note: {subject}: {text}{remedy}"));
-    }
+    enforcement.notes().iter().for_each(|note| say(format_args!("{}", note.line())));
 }
 
 /// Why limits are weaker and what helps, each pair once.

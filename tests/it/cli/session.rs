@@ -112,6 +112,41 @@ fn session_is_started_listed_used_and_stopped() {
     assert!(stderr(&output).contains("hint: start it with kennel session start"), "{output:?}");
 }
 
+/// A command that runs keeps the session from showing it, and the grants of the policy do not depend on it.
+#[test]
+fn a_toolchain_that_was_updated_is_shown_anew_or_a_note_says_that_it_is_not() {
+    let session = Background { workspace: workspace(), runtime: runtime() };
+    let home = workspace();
+    let bin = home.path().join(".deno/bin");
+    let install = |text: &str| {
+        let _ = fs::remove_dir_all(&bin);
+        fs::create_dir_all(&bin).unwrap();
+        fs::write(bin.join("tool"), text).unwrap();
+    };
+    install("one");
+    let start =
+        session.command(&["session", "start", "--name", "s"]).env("HOME", home.path()).output().unwrap();
+    assert!(start.status.success(), "{start:?}");
+    let tool = bin.join("tool").display().to_string();
+    let read = || session.exec(&[], &["cat", &tool]);
+    assert_eq!(stdout(&read()), "one");
+    install("two");
+    let output = read();
+    let said = format!("kennel: note: {}: was replaced outside and is shown anew", bin.display());
+    assert!(stdout(&output) == "two" && stderr(&output).starts_with(&said), "{output:?}");
+    assert_eq!(stderr(&read()), "", "once");
+    let mut running = session.command(&["exec", "s", "--", "sleep", "60"]).spawn().unwrap();
+    until("it runs", || stdout(&session.session(&["list", "--json"])).contains("\"running\": 1"));
+    install("three");
+    let note = format!("kennel: note: {}: was replaced outside", bin.display());
+    let output = session.exec(&[], &["true"]);
+    assert!(output.status.success() && stderr(&output).starts_with(&note), "{output:?}");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    until("it is gone", || stdout(&read()) == "three");
+    assert_eq!(stderr(&read()), "");
+}
+
 #[test]
 fn list_is_complete_or_an_error() {
     let session = Background::start(&[]);

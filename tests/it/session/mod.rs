@@ -18,6 +18,7 @@
 //! | `killed` | the embedding program is killed: nothing is left |
 //! | `forked` | the same if another process has an end of a control socket |
 //! | `counts` | many commands and sessions leave nothing in the program |
+//! | `renewal` | a replaced grant is shown anew or refused |
 //! | `report` | enforcement and numbers are true |
 //! | `outside` | changes outside meanwhile: walls hold, and the user's files stay |
 //! | `whose` | a file at a protected path counts as the user's only if no command can have made it |
@@ -39,6 +40,7 @@ mod neighbours;
 mod outside;
 mod places;
 mod pool;
+mod renewal;
 mod report;
 mod sharing;
 mod shortage;

@@ -1,0 +1,161 @@
+//! A session shows what is at the paths of its policy now. Its zygote mounts each of them once. If somebody outside has
+//! replaced one, another zygote takes over before the next command.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::command::source::{Entered, Turn, WorkerSource, Workers};
+use crate::launch::prepared::Prepared;
+use crate::network::serving::BoxFuture;
+use crate::plan::mount_state::replaced;
+use crate::report::denial::shown;
+use crate::report::enforcement::Note;
+use crate::report::error::Error;
+use crate::session::live::Live;
+use crate::session::mount_state::{MountCheck, NEW_SESSION, SettlingFor};
+use crate::session::worker::MOST_TRIES;
+use crate::sys::locked;
+
+/// How long to wait for killed commands to be gone.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The zygote of a session, and its successors.
+#[derive(Debug)]
+pub(crate) struct Renewable {
+    live: Mutex<Arc<Live>>,
+    /// Held while a successor is prepared.
+    renewing: tokio::sync::Mutex<()>,
+    ended: AtomicBool,
+}
+
+impl Renewable {
+    pub(crate) fn new(live: Live) -> Self {
+        let live = Mutex::new(Arc::new(live));
+        Self { live, renewing: tokio::sync::Mutex::default(), ended: AtomicBool::new(false) }
+    }
+
+    /// The zygote that takes commands, with its workers.
+    pub(crate) fn live(&self) -> Arc<Live> {
+        Arc::clone(&locked(&self.live))
+    }
+
+    /// Checks the host's files before a command or a file call. Replaces the zygote if it cannot show what is there now.
+    ///
+    /// # Errors
+    /// A replaced path that cannot be shown anew; everything that keeps a session from being prepared.
+    pub(crate) async fn enter(&self) -> Result<(Arc<Live>, Entered), Error> {
+        let mut tries = 0;
+        loop {
+            let live = self.live();
+            live.drop_ended_background();
+            match live.mounts().enter()? {
+                MountCheck::Entered(entered) => return Ok((live, entered)),
+                // Somebody outside replaces it all the time.
+                MountCheck::Outdated(what, path) if tries == MOST_TRIES => return Err(outdated(what, path)),
+                MountCheck::Outdated(what, path) => self.renew(&live, what, path).await?,
+            }
+            tries += 1;
+        }
+    }
+
+    /// Replaces `old`, unless another command has done so meanwhile.
+    async fn renew(&self, old: &Arc<Live>, what: &'static str, path: PathBuf) -> Result<(), Error> {
+        let _alone = self.renewing.lock().await;
+        if self.ended.load(SeqCst) {
+            return Err(Error::SessionEnded);
+        }
+        if !Arc::ptr_eq(old, &self.live()) {
+            return Ok(());
+        }
+        if !old.mounts().is_renewable() {
+            return Err(outdated(what, path));
+        }
+        let reason = SettlingFor::Renewal(what, path.clone());
+        let Some(_settling) = old.settle(&reason, PATIENCE).await else { return Err(in_use(what, path)) };
+        tracing::info!(path = %path.display(), "was replaced outside: the session gets another zygote");
+        let news = news(old, &path);
+        let new = Arc::new(old.successor().await.map_err(|error| match error {
+            Error::Grant { .. } => outdated(what, path),
+            error => error,
+        })?);
+        *locked(&new.news) = news;
+        {
+            let mut live = locked(&self.live);
+            if self.ended.load(SeqCst) {
+                new.retire();
+                return Err(Error::SessionEnded);
+            }
+            *live = new;
+        }
+        old.retire();
+        Ok(())
+    }
+
+    /// Kills every process of the session.
+    pub(crate) fn end(&self) {
+        let live = locked(&self.live);
+        self.ended.store(true, SeqCst);
+        live.end();
+    }
+
+    /// Waits until the session has no zygote any more, for whatever reason.
+    pub(crate) async fn closed(&self) {
+        loop {
+            let live = self.live();
+            live.closed().await;
+            // A successor takes over before the old zygote is killed.
+            if Arc::ptr_eq(&live, &self.live()) {
+                return;
+            }
+        }
+    }
+}
+
+/// What the next command's report says about the change of the zygote. A layer in memory is lost with it.
+fn news(old: &Live, path: &Path) -> Option<Note> {
+    let has_layers = !old.prepared().compiled.view.layers.all.is_empty();
+    let text =
+        "was replaced outside and is shown anew; what commands installed or cached in memory before is gone";
+    has_layers.then(|| Note::new(&shown(path), text, None))
+}
+
+/// The error for a path that the zygote cannot show anew.
+pub(crate) fn outdated(what: &'static str, path: PathBuf) -> Error {
+    match fs::symlink_metadata(&path) {
+        Ok(_) => replaced(what, path, NEW_SESSION),
+        Err(source) => {
+            let remedy =
+                format!("it was there when the session began: have it there again, or {NEW_SESSION}");
+            Error::Grant { what, path, source, remedy: Some(remedy) }
+        }
+    }
+}
+
+/// The error for a path that was replaced while commands run.
+fn in_use(what: &'static str, path: PathBuf) -> Error {
+    let remedy = "commands of this session still use the one before: wait until they have ended, or prepare a new \
+                  session (kennel session stop, then start)";
+    replaced(what, path, remedy)
+}
+
+impl WorkerSource for Renewable {
+    fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(self.live().prepared())
+    }
+
+    fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>> {
+        Box::pin(async move {
+            let (live, entered) = self.enter().await?;
+            let prepared = Arc::clone(live.prepared());
+            Ok(Turn { prepared, workers: live as Arc<dyn Workers>, entered: Some(entered) })
+        })
+    }
+
+    fn keeps_background(&self) -> bool {
+        true
+    }
+}
