@@ -16,7 +16,7 @@ use crate::plan::compile::Compiled;
 use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
-use crate::policy::profile::TmpLife;
+use crate::policy::profile::{Caches, TmpLife};
 use crate::protect::watch::Watch;
 use crate::report::denial::shown;
 use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
@@ -178,9 +178,11 @@ impl SessionMounts {
         Ok(MountCheck::Entered(Entered { hold, generation: current.generation }))
     }
 
-    /// Whether another zygote may take over: commands share nothing that would be lost.
+    /// Whether another zygote may take over: commands share no files that would be lost, and no directory for changes that
+    /// only one zygote can have.
     pub(crate) fn is_renewable(&self) -> bool {
-        self.inputs.policy.tmp == TmpLife::Exec && self.inputs.policy.overlay.is_none()
+        let Policy { tmp, overlay, caches, .. } = &self.inputs.policy;
+        *tmp == TmpLife::Exec && overlay.is_none() && *caches != Caches::Keep
     }
 
     /// Compiles the policy again, against the host's files now.
