@@ -5,6 +5,7 @@ pub(crate) mod commit_rule;
 pub(crate) mod forbid;
 pub(crate) mod git;
 pub(crate) mod grants;
+pub(crate) mod home;
 pub(crate) mod named;
 pub(crate) mod paths;
 pub(crate) mod place;

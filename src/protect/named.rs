@@ -92,7 +92,7 @@ impl Named {
         }
         if let Some((first, why)) = found.closed.first() {
             let more = found.closed.len() - 1;
-            let others = if more > 0 { format!("; {more} others as well") } else { String::new() };
+            let others = if more > 0 { format!("; {more} more as well") } else { String::new() };
             let text = format!("could not be searched ({why}): all of it is read-only{others}");
             let remedy = "give yourself access to it, or remove it";
             view.note(&shown(&workspace.path.join(first)), &text, Some(remedy));

@@ -6,7 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -16,10 +16,11 @@ use crate::policy::profile::Git;
 use crate::protect::git::{modules, obeyed};
 use crate::protect::grants::WritableGrants;
 use crate::protect::watch::{Expected, Watch};
-use crate::protect::{git, named};
+use crate::protect::{git, home, named};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
+use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
@@ -76,8 +77,8 @@ impl Protected {
     }
 }
 
-/// Protects paths in all writable grants: the policy's paths in the workspace, the policy's own files, what git obeys, and the
-/// links to `secrets`, because Kennel finds these secrets through the links.
+/// Protects paths in all writable grants: the policy's paths in the workspace, the policy's own files, what git and programs
+/// of the caller's home obey, and the links to `secrets`, because Kennel finds these secrets through the links.
 ///
 /// # Errors
 /// Another process replaces parts of a path, or the caller may not look at one.
@@ -98,7 +99,8 @@ pub(crate) fn protect(
     let named = grants.as_a_command(|| named::paths(view, inputs, workspace, &grants))?;
     protected.listed.extend(named.listed);
     protected.patterns = named.patterns;
-    let named = named.paths.into_iter().map(|path| (path, WalkAim::Path));
+    let of_home = grants.as_a_command(|| Ok(home::obeyed(view, inputs, &grants)))?;
+    let named = named.paths.into_iter().chain(of_home).map(|path| (path, WalkAim::Path));
     let ways = named.chain(git::user_config(inputs.caller)).chain(obeyed.paths);
     let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
@@ -264,23 +266,29 @@ fn close_pins(view: &mut View) {
     }
 }
 
-/// A file that has other hard links, by which commands can write it: the path itself, or a file directly in the directory.
+/// A file that has other hard links, by which commands can write it: the path itself, or a file directly in the directory
+/// that has links elsewhere.
 /// Or that the directory has too many entries to find out.
 fn other_names(path: &Path, metadata: &fs::Metadata, budget: &mut LinkBudget) -> Option<Gap> {
     let linked = |path| Gap { path, reason: GapReason::Linked };
     if !metadata.is_dir() {
         return (metadata.is_file() && metadata.nlink() > 1).then(|| linked(path.to_owned()));
     }
+    let mut names: BTreeMap<Identity, (PathBuf, u64)> = BTreeMap::new();
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if let Err(error) = budget.entry() {
             return Some(Gap { path: path.to_owned(), reason: GapReason::Unseen(failure::words(&error)) });
         }
         let is_sample = entry.path().extension().is_some_and(|extension| extension == "sample");
-        if entry.metadata().is_ok_and(|it| it.is_file() && it.nlink() > 1) && !is_sample {
-            return Some(linked(entry.path()));
+        let Ok(metadata) = entry.metadata() else { continue };
+        if metadata.is_file() && metadata.nlink() > 1 && !is_sample {
+            let all = names.entry(Identity::of_metadata(&metadata));
+            let left = &mut all.or_insert_with(|| (entry.path(), metadata.nlink())).1;
+            *left = left.saturating_sub(1);
         }
     }
-    None
+    // Names in the directory itself are protected with it.
+    names.into_values().find_map(|(path, others)| (others > 0).then(|| linked(path)))
 }
 
 /// Whether creating `path` is legitimate, because its whole repository does not exist yet (`git init`).

@@ -1,12 +1,19 @@
 //! Checks the workspace and the mounts of the policy against the host, and adds them to the view.
 
-use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, faccessat};
 
 use crate::policy::mount::Mount;
 use crate::policy::path::has_parent;
 use crate::report::error::Error;
+use crate::report::failure::shown;
 use crate::report::shortage::of_path;
+use crate::sys::birth::Users;
+use crate::sys::dirfd;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::HostLink;
@@ -52,7 +59,7 @@ pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
             io::Error::new(io::ErrorKind::InvalidInput, "a directory of the system cannot be a workspace");
         return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
     }
-    std::fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
+    fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
     system::check_source(&source, Access::Write).map_err(|error| refused(error, NAME))?;
     Ok(source)
 }
@@ -64,6 +71,9 @@ pub(crate) fn show_workspace(
     workspace: &BindSource,
 ) -> Result<(), Error> {
     let access = if inputs.policy.profile.meaning().writes { Access::Write } else { Access::Read };
+    if inputs.caller.is_root() && inputs.users() == Users::Own {
+        check_owner(view, workspace, access)?;
+    }
     let node = Node::Bind { source: workspace.clone(), access };
     view.grant("workspace", workspace.path.clone(), node)?;
     let given = clean(inputs.caller.absolute(&inputs.policy.workspace));
@@ -178,6 +188,36 @@ fn bind<'p>(
     }
     view.grant(what, place, Node::Bind { source: source.clone(), access })?;
     Ok(NamedPath { what, given, resolved })
+}
+
+/// Root in a sandbox has no power over the files of others: says so if the workspace belongs to another user and commands
+/// cannot write there.
+///
+/// # Errors
+/// Commands cannot even enter it.
+fn check_owner(view: &mut View, workspace: &BindSource, access: Access) -> Result<(), Error> {
+    const REMEDY: &str = "run as its owner: --as-owner";
+    let owner = fs::metadata(&workspace.path).map_or(0, |metadata| metadata.uid());
+    let may = |asked| {
+        let checked = || Ok(faccessat(AT_FDCWD, &workspace.path.join("."), asked, AtFlags::AT_EACCESS));
+        // If it cannot be found out, the sandbox finds out.
+        dirfd::of_a_command(checked).unwrap_or(Ok(()))
+    };
+    if owner == 0 {
+        return Ok(());
+    }
+    if let Err(errno) = may(AccessFlags::X_OK) {
+        let (path, remedy) = (workspace.path.clone(), Some(REMEDY.to_owned()));
+        return Err(Error::Grant { what: "workspace", path, source: errno.into(), remedy });
+    }
+    if access == Access::Write && may(AccessFlags::W_OK).is_err() {
+        let text = format!(
+            "belongs to uid {owner}: root in a sandbox has no power over the files of others, so commands cannot write \
+             there"
+        );
+        view.note(&shown(&workspace.path), &text, Some(REMEDY));
+    }
+    Ok(())
 }
 
 /// HOME: a private directory, unless the policy shows something there.

@@ -154,7 +154,7 @@ impl Masks {
             }
             if let Some((first, why)) = found.closed.first() {
                 let more = found.closed.len() - 1;
-                let others = if more > 0 { format!("; {more} others as well") } else { String::new() };
+                let others = if more > 0 { format!("; {more} more as well") } else { String::new() };
                 let text = format!("could not be searched for a mask ({why}): all of it is hidden{others}");
                 view.note(
                     &shown(&target.join(first)),

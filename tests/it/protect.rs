@@ -17,6 +17,7 @@ use crate::support::{
     succeeds, workspace,
 };
 
+mod home;
 mod patterns;
 
 /// Subjects of the denials, relative to the workspace, each with its reason.

@@ -213,6 +213,10 @@ pub(crate) struct Run {
     /// With --overlay: discard the changes.
     #[arg(long, group = "then")]
     pub(crate) discard: bool,
+    /// As root: become the owner of the workspace (--workspace, or the current directory) before anything is read,
+    /// with that user's groups and HOME. Kennel then has no privilege left.
+    #[arg(long)]
+    pub(crate) as_owner: bool,
     /// Run on its own terminal, with job control. Needs a terminal; output is not counted.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
@@ -298,6 +302,10 @@ pub(crate) struct Start {
     /// Stay in the foreground; the session ends with this process.
     #[arg(long)]
     pub(crate) foreground: bool,
+    /// As root: become the owner of the workspace (--workspace, or the current directory) before anything is read,
+    /// with that user's groups and HOME. Kennel then has no privilege left.
+    #[arg(long)]
+    pub(crate) as_owner: bool,
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
     /// Do not report degraded protections on stderr.

@@ -14,6 +14,7 @@ mod exec;
 mod flags;
 mod manual;
 mod op;
+mod owner;
 mod parse;
 mod policy;
 mod probe;

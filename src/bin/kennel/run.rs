@@ -18,7 +18,7 @@ use nix::sys::signal::{Signal, raise};
 use crate::{
     FAILED,
     args::Run,
-    flags,
+    flags, owner,
     process::{Signals, is_ending, runtime, start_blocking_thread},
     report,
     terminal::{self, Keyboard, Raw, Screen, Showing, copy_size},
@@ -29,6 +29,9 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
+    if run.as_owner {
+        owner::become_owner(run.policy.workspace.as_deref())?;
+    }
     let json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
     let written = match (&json, &run.json) {

@@ -16,7 +16,7 @@ use crate::{
     FAILED,
     args::{SessionAction, Start},
     descriptor::write_all,
-    flags,
+    flags, owner,
     process::{self, interrupted},
     report,
 };
@@ -26,6 +26,11 @@ const ACTION: usize = 2;
 
 /// Runs `kennel session`.
 pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
+    if let SessionAction::Start(start) = action
+        && start.as_owner
+    {
+        owner::become_owner(start.policy.workspace.as_deref())?;
+    }
     match action {
         SessionAction::Start(start) if !start.foreground => start_in_background(start),
         SessionAction::Start(start) => foreground(start),

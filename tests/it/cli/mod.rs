@@ -3,6 +3,7 @@
 mod keys;
 mod manual;
 mod output;
+mod owner;
 mod plain;
 mod report;
 mod session;

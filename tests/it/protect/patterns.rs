@@ -175,7 +175,7 @@ fn what_cannot_be_searched_is_read_only_as_a_whole_and_noted() {
     assert!(output.status.success(), "{output:?}");
     let found = notes(&report);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].1.contains("all of it is read-only; 1 others as well"), "{found:?}");
+    assert!(found[0].1.contains("all of it is read-only; 1 more as well"), "{found:?}");
     let said = fails(dir.path(), &flags, "chmod 700 closed && echo x > closed/a.key");
     assert!(said.contains("Read-only file system"), "{said}");
     let deep = "d/".repeat(70);

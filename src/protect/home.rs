@@ -1,0 +1,149 @@
+//! What programs outside obey in a home directory without being asked: a command that could write there would run its own
+//! code outside.
+//!
+//! The list is data: add a row to protect more. Known secrets, such as `.ssh`, are covered anyway.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::protect::grants::WritableGrants;
+use crate::report::failure::shown;
+use crate::view::inputs::Inputs;
+use crate::view::path_walk::UnresolvedPath;
+use crate::view::{Origin, View};
+
+/// Below HOME. A directory is protected with everything in it.
+const OBEYED: &[&str] = &[
+    // Shells and what they read lines with.
+    ".bash_aliases",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_profile",
+    ".bashrc",
+    ".config/fish",
+    ".config/nushell",
+    ".config/zsh",
+    ".cshrc",
+    ".inputrc",
+    ".kshrc",
+    ".login",
+    ".logout",
+    ".mkshrc",
+    ".oh-my-zsh",
+    ".profile",
+    ".tcshrc",
+    ".zlogin",
+    ".zlogout",
+    ".zprofile",
+    ".zshenv",
+    ".zshrc",
+    // Logins and desktops.
+    ".config/autostart",
+    ".config/environment.d",
+    ".config/hypr",
+    ".config/i3",
+    ".config/plasma-workspace",
+    ".config/sway",
+    ".config/systemd",
+    ".local/share/applications",
+    ".local/share/dbus-1",
+    ".local/share/systemd",
+    ".pam_environment",
+    ".xinitrc",
+    ".xprofile",
+    ".xsession",
+    ".xsessionrc",
+    // Terminals.
+    ".config/alacritty",
+    ".config/kitty",
+    ".config/tmux",
+    ".screenrc",
+    ".tmux.conf",
+    // Editors.
+    ".config/Code",
+    ".config/VSCodium",
+    ".config/emacs",
+    ".config/nvim",
+    ".emacs",
+    ".emacs.d",
+    ".exrc",
+    ".gvimrc",
+    ".vim",
+    ".vimrc",
+    ".vscode",
+    ".vscode-server",
+    // Programs on PATH, and what programs of a language or a tool load when they start.
+    ".cargo/bin",
+    ".cargo/config",
+    ".cargo/config.toml",
+    ".cargo/env",
+    ".config/direnv",
+    ".config/gdb",
+    ".config/mise",
+    ".config/pip",
+    ".gdbinit",
+    ".gradle/init.d",
+    ".gradle/init.gradle",
+    ".irbrc",
+    ".lldbinit",
+    ".local/bin",
+    ".local/lib",
+    ".psqlrc",
+    ".Rprofile",
+    "bin",
+];
+
+/// Names in the note.
+const MOST_NAMED: usize = 4;
+
+/// The paths that programs outside obey in the caller's homes. If writable grants have some of them, a note says so.
+///
+/// Of a home that no grant has, only links are looked at: they may lead into a grant, as in a repository of such files.
+pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGrants) -> Vec<UnresolvedPath> {
+    let mut paths = Vec::new();
+    for home in &inputs.caller.homes {
+        let (mut named, mut known) = (Vec::new(), HashMap::new());
+        for name in OBEYED {
+            let path = home.join(name);
+            let is_granted = grants.bases.base_above(&path).is_some();
+            if !is_granted && !(inputs.names.may_exist(&path) && has_link(home, &path, &mut known)) {
+                continue;
+            }
+            if let Ok(to) = fs::canonicalize(&path) {
+                let is_writable = grants.bases.base_above(&to).is_some()
+                    && view.get(&to).is_none_or(|place| place.origin != Origin::Policy);
+                named.extend(is_writable.then_some(*name));
+            }
+            paths.push(UnresolvedPath::new(Path::new("/"), path));
+        }
+        note(view, home, &named);
+    }
+    paths
+}
+
+/// Whether `path`, or a directory on the way to it from `home`, is a link.
+fn has_link(home: &Path, path: &Path, known: &mut HashMap<PathBuf, bool>) -> bool {
+    let ways = path.ancestors().take_while(|way| *way != home);
+    ways.into_iter().any(|way| match known.get(way) {
+        Some(is_link) => *is_link,
+        None => {
+            let is_link = fs::symlink_metadata(way).is_ok_and(|it| it.is_symlink());
+            known.insert(way.to_owned(), is_link);
+            is_link
+        }
+    })
+}
+
+/// Says which of them exist in a grant.
+fn note(view: &mut View, home: &Path, named: &[&str]) {
+    if named.is_empty() {
+        return;
+    }
+    let (first, rest) = named.split_at(named.len().min(MOST_NAMED));
+    let others = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    let text =
+        format!("shells and other programs outside obey {}{others}: they stay read-only", first.join(", "));
+    let remedy = "grant a file by its own path (--rw) if commands are to change it";
+    view.note(&shown(home), &text, Some(remedy));
+}
