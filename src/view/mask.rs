@@ -24,6 +24,10 @@ const MASK: &str = "mask";
 /// Why a mask over a link is refused.
 const LINKED: (&str, &str) = ("the way to it passes a symbolic link", "name the place it leads to");
 
+/// Why a mask over nothing but other grants is refused.
+const GRANTED: (&str, &str) =
+    ("all that is visible there is what the policy shows below it", "keep one of the two");
+
 /// Adds the masks of the policy.
 ///
 /// # Errors
@@ -238,7 +242,9 @@ fn cover(view: &mut View, path: &Path) -> Result<bool, Error> {
     if is_linked {
         return Err(refused(path, LINKED));
     }
-    let Some(kind) = kind.or(has_shown.then_some(SourceKind::Directory)) else { return Ok(false) };
+    let Some(kind) = kind.or(has_shown.then_some(SourceKind::Directory)) else {
+        return if view.has_children(path) { Err(refused(path, GRANTED)) } else { Ok(false) };
+    };
     pin::parents_of(view, path)?;
     view.grant(MASK, path.to_owned(), secrets::cover_node(kind))?;
     Ok(true)
