@@ -107,7 +107,8 @@ pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGran
         for name in OBEYED {
             let path = home.join(name);
             let is_granted = grants.bases.base_above(&path).is_some();
-            if !is_granted && !(inputs.names.may_exist(&path) && has_link(home, &path, &mut known)) {
+            let mut may_lead_into_one = || inputs.names.may_exist(&path) && has_link(home, &path, &mut known);
+            if !is_granted && !may_lead_into_one() {
                 continue;
             }
             if let Ok(to) = fs::canonicalize(&path) {
