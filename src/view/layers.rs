@@ -135,6 +135,9 @@ pub(crate) fn show_absent(view: &mut View, inputs: &Inputs<'_>, what: &'static s
 /// no layers, or if the caller cannot write there either.
 pub(crate) fn node(view: &mut View, inputs: &Inputs<'_>, source: BindSource, otherwise: Unlayered) -> Node {
     let may_be = are_wanted(inputs.policy) && source.is_dir();
+    if may_be && !are_possible(inputs) {
+        note_old_kernel(view, inputs);
+    }
     if may_be && !are_possible(inputs) && otherwise == Unlayered::Empty {
         return Node::Private { mode: 0o755 };
     }
@@ -143,6 +146,15 @@ pub(crate) fn node(view: &mut View, inputs: &Inputs<'_>, source: BindSource, oth
     match layer {
         Some(layer) => Node::Layered { source, layer, otherwise },
         None => Node::Bind { source, access: Access::Read },
+    }
+}
+
+fn note_old_kernel(view: &mut View, inputs: &Inputs<'_>) {
+    let kernel = format!("Linux {}", inputs.host.kernel);
+    if view.notes.iter().all(|note| note.subject != kernel) {
+        let text = "has no copy-on-write layers in memory: caches start empty, and toolchains are read-only";
+        let remedy = "use Linux 6.6 or later, or see the host's caches with --caches read-only";
+        view.note(&kernel, text, Some(remedy));
     }
 }
 

@@ -158,12 +158,6 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
             }
         }
     }
-    if layers::are_wanted(inputs.policy) && !layers::are_possible(inputs) {
-        let kernel = format!("Linux {}", inputs.host.kernel);
-        let text = "has no copy-on-write layers in memory: caches start empty, and toolchains are read-only";
-        let remedy = "use Linux 6.6 or later, or see the host's caches with --caches read-only";
-        view.note(&kernel, text, Some(remedy));
-    }
     if !inputs.policy.profile.meaning().shows_host {
         tool_variables::show(view, inputs);
         search_path::show(view, inputs);

@@ -46,7 +46,7 @@ pub(crate) use crate::support::workspace_on_disk as workspace;
 const UPPERS: &str = "KENNEL_TEST_UPPERS";
 
 /// Whether an overlay in memory works here.
-fn in_memory() -> bool {
+pub(crate) fn in_memory() -> bool {
     Host::detect().kernel >= Version(6, 6)
 }
 

@@ -1,12 +1,20 @@
 //! Caches and toolchains take what commands write, and the host's files never change.
 
+use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
-use std::{fs, io};
 
 use crate::serve::Hosted;
-use crate::support::{TempDir, fails, kennel, report, stderr, stdout, workspace, workspace_in};
+use crate::support::{TempDir, fails, kennel, report, skip, stderr, stdout, workspace, workspace_in};
+
+/// Skips a test on a kernel without copy-on-write layers in memory.
+macro_rules! require_layers {
+    () => {
+        crate::support::require!(crate::overlay::in_memory(), "copy-on-write layers, Linux 6.6");
+    };
+}
+pub(super) use require_layers;
 
 /// A home directory with caches, a toolchain, and a secret beside them.
 fn home() -> TempDir {
@@ -68,6 +76,7 @@ fn state(path: &Path) -> Vec<String> {
 
 #[test]
 fn caches_take_new_entries_that_the_host_never_sees() {
+    require_layers!();
     let home = home();
     let outside = workspace();
     fs::write(outside.path().join("file"), "outside").expect("a file");
@@ -94,6 +103,7 @@ fn caches_take_new_entries_that_the_host_never_sees() {
 
 #[test]
 fn caches_take_new_entries_where_the_whole_host_is_visible() {
+    require_layers!();
     // Not in /tmp, which is private.
     let home = filled(workspace_in(Path::new("/var/tmp")));
     let before = state(home.path());
@@ -134,6 +144,7 @@ fn grant_of_a_cache_is_the_host_s() {
 
 #[test]
 fn workspace_in_a_cache_is_the_host_s() {
+    require_layers!();
     let home = home();
     let dir = home.path().join(".cargo/registry/cache/index");
     let script = "echo x > new; echo x > ../beside; cat ../beside";
@@ -145,6 +156,7 @@ fn workspace_in_a_cache_is_the_host_s() {
 
 #[test]
 fn secrets_in_a_cache_stay_covered() {
+    require_layers!();
     let home = home();
     let script = "cat ~/.cargo/credentials.toml; mv ~/.cargo/credentials.toml ~/.cargo/x; ln ~/.cargo/credentials.toml \
                   ~/.cargo/y; rm ~/.cargo/credentials.toml; echo x > ~/.cargo/new; cat ~/.cargo/new ~/.cargo/x";
@@ -178,6 +190,7 @@ fn link_that_commands_made_shows_no_cache() {
 
 #[test]
 fn changes_are_out_of_reach_except_through_the_cache() {
+    require_layers!();
     let home = home();
     let script = "echo x > ~/.npm/_cacache/new; ls /run/layers; cat /run/layers/0/upper/.npm/_cacache/new; \
                   chmod 700 /run/layers; mv /run/layers /run/x";
@@ -190,6 +203,7 @@ fn changes_are_out_of_reach_except_through_the_cache() {
 
 #[test]
 fn changes_count_as_private_files() {
+    require_layers!();
     let home = home();
     let flags = ["--tmp-size", "1M"];
     let output = run(home.path(), &flags, "dd if=/dev/zero of=$HOME/.npm/_cacache/new bs=64k count=32 2>&1");
@@ -198,6 +212,7 @@ fn changes_count_as_private_files() {
 
 #[test]
 fn caches_outside_of_home_are_made_where_their_variable_says() {
+    require_layers!();
     let (home, dir, elsewhere) = (home(), workspace(), workspace());
     let base = elsewhere.path().join("base");
     fs::create_dir_all(base.join("pip")).expect("a directory");
@@ -216,6 +231,7 @@ fn caches_outside_of_home_are_made_where_their_variable_says() {
 
 #[test]
 fn modes_of_a_cache_are_those_of_the_host() {
+    require_layers!();
     let home = home();
     let cache = home.path().join(".npm/_cacache");
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o750)).expect("a mode");
@@ -227,20 +243,21 @@ fn modes_of_a_cache_are_those_of_the_host() {
 }
 
 #[test]
-fn usual_start_has_nothing_to_say_about_caches() -> io::Result<()> {
+fn usual_start_has_nothing_to_say_about_caches() {
+    require_layers!();
     let home = home();
     let dir = workspace();
-    let output = at(home.path(), dir.path(), &[], "true").output()?;
+    let output = at(home.path(), dir.path(), &[], "true").output().expect("kennel runs");
     assert_eq!(stderr(&output), "", "{output:?}");
     let (_, report) = report(dir.path(), &[], &["true"]);
     assert_eq!(report["enforcement"]["notes"], serde_json::json!([]));
     let said = fails(dir.path(), &["--caches", "read-only", "--explain"], "touch ~/.cache/x/y");
     assert!(said.contains("No such file"), "{said}");
-    Ok(())
 }
 
 #[test]
 fn commands_of_a_session_share_the_layer_and_leave_the_host_alone() {
+    require_layers!();
     let home = home();
     let before = state(home.path());
     for life in ["exec", "session"] {
@@ -255,5 +272,20 @@ fn commands_of_a_session_share_the_layer_and_leave_the_host_alone() {
         assert!(stderr(&output).contains("'/run/layers': Permission denied"), "{life}: {output:?}");
         assert_eq!(stdout(&session.shell("cat ~/.npm/_cacache/*")), "new", "{life}");
     }
+    assert_eq!(state(home.path()), before);
+}
+
+#[test]
+fn without_layers_caches_start_empty_and_toolchains_are_read_only() {
+    if crate::overlay::in_memory() {
+        return skip(module_path!(), "this kernel is new enough");
+    }
+    let home = home();
+    let before = state(home.path());
+    let script = "echo x > ~/.npm/_cacache/new; cat ~/.npm/_cacache/*; ls ~/.cargo/bin; touch ~/.cargo/bin/x";
+    let output = run(home.path(), &[], script);
+    assert_eq!(stdout(&output), "x\ntool", "{output:?}");
+    assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+    assert!(stderr(&output).contains("note: Linux"), "{output:?}");
     assert_eq!(state(home.path()), before);
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use super::caches::require_layers;
 use crate::serve::Hosted;
 use crate::support::{TempDir, kennel, kennel_path, stderr, stdout, workspace};
 
@@ -52,6 +53,7 @@ fn listed(home: &Path) -> (Vec<String>, bool) {
 
 #[test]
 fn kept_changes_are_for_later_sandboxes_that_keep_theirs() {
+    require_layers!();
     let home = home();
     let script = "echo x > ~/.npm/_cacache/new; rm ~/.npm/_cacache/old; echo y > ~/.cache/uv/new; touch ~/.cargo/bin/new";
     let output = run(home.path(), KEEP, script);
@@ -68,6 +70,7 @@ fn kept_changes_are_for_later_sandboxes_that_keep_theirs() {
 
 #[test]
 fn kept_changes_are_cleared_one_by_one_and_all_at_once() {
+    require_layers!();
     let home = home();
     let script =
         "rm ~/.npm/_cacache/old; mkdir -p ~/.cache/uv/a/b; touch ~/.cache/uv/a/b/c; chmod 0 ~/.cache/uv/a/b";
@@ -84,6 +87,7 @@ fn kept_changes_are_cleared_one_by_one_and_all_at_once() {
 
 #[test]
 fn kept_changes_have_one_user_at_a_time() {
+    require_layers!();
     let home = home();
     let session = Hosted::start_for(home.path(), KEEP);
     assert_eq!(stdout(&session.shell("echo x > ~/.npm/_cacache/new; cat ~/.npm/_cacache/new")), "x");
@@ -101,6 +105,7 @@ fn kept_changes_have_one_user_at_a_time() {
 
 #[test]
 fn kept_changes_are_out_of_reach_except_through_the_caches() {
+    require_layers!();
     let home = home();
     run(home.path(), KEEP, "echo x > ~/.npm/_cacache/new");
     let path = home.path().to_str().expect("text");
@@ -114,6 +119,7 @@ fn kept_changes_are_out_of_reach_except_through_the_caches() {
 
 #[test]
 fn directory_that_is_not_the_caller_s_alone_keeps_nothing() {
+    require_layers!();
     let home = home();
     run(home.path(), KEEP, "true");
     fs::set_permissions(kept(home.path()), fs::Permissions::from_mode(0o755)).expect("a mode");
@@ -130,6 +136,7 @@ fn directory_that_is_not_the_caller_s_alone_keeps_nothing() {
 
 #[test]
 fn directory_that_commands_can_replace_keeps_nothing() {
+    require_layers!();
     let (home, dir) = (home(), workspace());
     let mut command = kennel(dir.path(), KEEP, &["sh", "-c", "echo x > ~/.npm/_cacache/new; ls -A"]);
     command.env("HOME", home.path()).env("XDG_CACHE_HOME", dir.path());
