@@ -53,6 +53,12 @@ enum Step<'w> {
     11 = BindOwn { source: &'w CStr, target: &'w CStr },
     /// mknodat(2): an empty file in the new root as a mount point.
     12 = MakeMountPoint { path: &'w CStr },
+    /// mknodat(2): a whiteout. An overlay over this directory then shows nothing by that name.
+    70 = Whiteout { path: &'w CStr },
+    /// mount(2) of an overlay that cannot be written. Its files are opened with the rights of whoever mounts
+    /// it, in addition to those of the process that opens them. With a `reader`, a child mounts it whose
+    /// setfsuid(2) and setfsgid(2) are that id and which has no groups.
+    71 = Merge { target: &'w CStr, options: &'w CStr, reader: u32 },
     /// pivot_root(2), umount2(2): the new root becomes `/`, and the old one is gone.
     13 = PivotRoot {},
     /// mount_setattr(2) on an existing mount; if `recursive` is not zero, also on every mount below it.

@@ -43,6 +43,8 @@ proptest! {
             Step::DetachLayers {},
             Step::PivotRoot {},
             Step::Room { path: &path },
+            Step::Whiteout { path: &path },
+            Step::Merge { target: &path, options: &other, reader: c },
             Step::Limit { resource: c, soft: a, hard: b },
             Step::Ordinary { policy: c, nice: 1, io: 0 },
             Step::Seccomp { program: &bytes },

@@ -14,6 +14,7 @@ pub(crate) fn host() -> Host {
         seccomp: true,
         user_namespaces: true,
         possible_cpus: 4,
+        etc_overlays: true,
         core_socket: false,
     }
 }

@@ -7,16 +7,17 @@ pub(crate) mod fixtures;
 pub(crate) mod mounts;
 pub(crate) mod remedy;
 
+use std::os::unix::fs::MetadataExt;
 use std::{fmt, fs};
 
-use caps::CapSet;
+use caps::{CapSet, Capability};
 use serde::Serialize;
 
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::report::shortage;
-use crate::sys::birth::{INSIDE_CAPABILITIES, try_namespaces};
+use crate::sys::birth::{INSIDE_CAPABILITIES, try_namespaces, try_overlay};
 
 /// Facts about the kernel on which the plan depends. They are plain data, so a test can describe a kernel that it does
 /// not run on.
@@ -33,6 +34,8 @@ pub struct Host {
     /// How many processors the machine can have (`/sys/devices/system/cpu/possible`): the kernel counts the processes of a
     /// user per processor. 0 if unknown or not read; only a process limit for root needs it.
     pub possible_cpus: u32,
+    /// Whether an overlay can be mounted over `/etc`, with which a sandbox shows the host's files and its own.
+    pub etc_overlays: bool,
     /// Whether the kernel sends core dumps to a socket (`@` in kernel.core_pattern, Linux 6.16). No limit prevents that.
     pub core_socket: bool,
 }
@@ -49,6 +52,10 @@ impl fmt::Display for Version {
 
 /// The oldest supported kernel: mount_setattr(2) came with Linux 5.12.
 pub(crate) const OLDEST: Version = Version(5, 12);
+
+/// The user and group as which PID 1 of root's sandboxes opens files of /etc. It owns nothing, so the kernel shows what every
+/// user may read. Distributions and service managers leave this id free.
+pub(crate) const READER: u32 = 65533;
 
 /// The first kernel that can send core dumps to a socket.
 const CORE_SOCKETS: Version = Version(6, 16);
@@ -86,6 +93,7 @@ impl Host {
             seccomp: crate::sys::seccomp_available(),
             user_namespaces: true,
             possible_cpus: 0,
+            etc_overlays: has_etc_overlays(),
             core_socket: kernel >= CORE_SOCKETS && has_core_socket(),
         }
     }
@@ -133,6 +141,36 @@ pub(crate) fn root_suffices() -> bool {
     nix::unistd::geteuid().is_root() && needed.iter().all(holds)
 }
 
+/// Whether PID 1 of a sandbox can mount an overlay over /etc. Root's also needs a second id: see [`READER`].
+fn has_etc_overlays() -> bool {
+    let is_known = || {
+        let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+        known.lines().any(|line| line.trim_start_matches("nodev").trim() == "overlay")
+    };
+    // Overlays can be stacked twice. In a container, / is the first.
+    let device = |path: &str| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let is_plain = device("/") == device("/etc");
+    let can = is_plain && is_known() || try_overlay(c"lowerdir=/etc:/usr").is_ok();
+    can && (!nix::unistd::geteuid().is_root() || may_change_ids())
+}
+
+/// Whether the caller may give a child the id [`READER`]. In a container it may have neither the right nor such an id.
+fn may_change_ids() -> bool {
+    let held = caps::read(None, CapSet::Effective).unwrap_or_default();
+    let may = [Capability::CAP_SETUID, Capability::CAP_SETGID].iter().all(|needed| held.contains(needed));
+    may && ["/proc/self/uid_map", "/proc/self/gid_map"]
+        .iter()
+        .all(|path| maps(&fs::read_to_string(path).unwrap_or_default(), READER))
+}
+
+/// Whether an id map of user_namespaces(7) has `id` inside.
+fn maps(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let numbers: Vec<u32> = line.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+        matches!(numbers[..], [first, _, count] if id.checked_sub(first).is_some_and(|above| above < count))
+    })
+}
+
 /// core(5): whether core dumps go to a socket.
 fn has_core_socket() -> bool {
     fs::read_to_string("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with('@'))
@@ -141,6 +179,14 @@ fn has_core_socket() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_id_is_mapped_if_a_line_of_the_map_has_it() {
+        let has = |map| maps(map, 65533);
+        assert!(has("         0          0 4294967295\n") && has("0 1000 1\n1 100000 65536\n"));
+        assert!(has("65533 9 1\n") && !has("65532 9 1\n") && !has("65534 9 1\n") && !has("0 0 65533\n"));
+        assert!(!has("") && !has("x") && !has("0 0\n"));
+    }
 
     #[test]
     fn versions_are_read_from_releases() {

@@ -37,10 +37,14 @@ impl MountTable {
 
     /// Whether something is mounted below `path`.
     pub(crate) fn is_mounted_below(&self, path: &Path) -> bool {
-        let mount_points = self.lines().filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
-        mount_points
-            .map(|told| unescaped(Path::new(OsStr::from_bytes(told))))
-            .any(|mount_point| mount_point != path && mount_point.starts_with(path))
+        self.below(path).next().is_some()
+    }
+
+    /// The mount points below `path`.
+    pub(crate) fn below(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
+        let told = self.lines().filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+        told.map(|told| unescaped(Path::new(OsStr::from_bytes(told))))
+            .filter(move |mount_point| mount_point != path && mount_point.starts_with(path))
     }
 
     fn lines(&self) -> impl Iterator<Item = &[u8]> {

@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::{env, io};
+use std::{env, fs, io};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{getegid, geteuid};
 
 use crate::host::remedy;
 use crate::launch::control::socket_pair;
@@ -56,6 +57,22 @@ impl Images {
         // clone(2) with new user and pid namespaces, then execveat(2) of the image.
         let Born { pidfd, pid, is_in_group } = self.execute(child_end.as_fd(), placement)?;
         Ok(Spawned { control, pidfd, pid, is_in_group })
+    }
+
+    /// Writes the id maps of init if it needs a second id: see [`SpawnOptions::reader`].
+    ///
+    /// # Errors
+    /// Those of write(2).
+    pub(crate) fn map_ids(&self, pid: i32) -> Result<(), Error> {
+        let SpawnOptions { users: Users::Own, reader: Some(reader), .. } = self.options else {
+            return Ok(());
+        };
+        let write = |name: &str, own: u32| {
+            let map = format!("{own} {own} 1\n{reader} {reader} 1\n");
+            fs::write(format!("/proc/{pid}/{name}"), map).map_err(Error::io("map the ids of the sandbox"))
+        };
+        write("uid_map", geteuid().as_raw())?;
+        write("gid_map", getegid().as_raw())
     }
 
     /// Executes the memfd, or the file on disk once the host has refused to execute the memfd.

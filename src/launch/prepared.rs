@@ -277,6 +277,8 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         }
         Step::SetMode { path, .. } => format!("set the mode of {}", target(path)),
         Step::MakeMountPoint { path } => format!("make mount point {}", target(path)),
+        Step::Whiteout { path } => format!("hide {}", target(path)),
+        Step::Merge { target: at, .. } => format!("merge {} with the sandbox's own files", target(at)),
         Step::PivotRoot {} => "make the new root the root".to_owned(),
         Step::SetAttributes { target: at, .. } => format!("make {} read-only", target(at)),
         Step::LandlockRuleset { .. } => "make a Landlock ruleset".to_owned(),

@@ -122,6 +122,9 @@ fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<Inside,
         leaf.add_process(pid)?;
     }
 
+    // uid_map and gid_map of user_namespaces(7). Init may only map its own ids, one each.
+    images.map_ids(pid)?;
+
     send_role(&inside, role)?;
     inside.set_leaf(leaf);
     Ok(inside)

@@ -18,6 +18,7 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::shortage::of_path;
+use crate::sys::birth::READER_CAPABILITIES;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::{Inputs, spawn_options};
@@ -39,7 +40,8 @@ pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Res
     let by_worker =
         |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(inputs, view, target, node);
     let (made, on_host) = (BTreeSet::new(), Vec::new());
-    let mut emitter = Emitter { view, setup, made, empty, by_worker: &by_worker, on_host };
+    let mut emitter =
+        Emitter { view, setup, made, empty, by_worker: &by_worker, on_host, reader: inputs.reader() };
     // First, because a cover can lie anywhere.
     let above: Vec<&Path> = empty.ancestors().collect();
     for path in above.into_iter().rev().skip(1) {
@@ -86,6 +88,8 @@ pub(crate) struct Emitter<'e> {
     pub(crate) empty: &'e Path,
     pub(crate) by_worker: &'e dyn Fn(&Path, &Node) -> bool,
     pub(crate) on_host: Vec<MountOnHost>,
+    /// As which user files of merged directories are opened.
+    pub(crate) reader: Option<u32>,
 }
 
 impl Emitter<'_> {
@@ -105,13 +109,40 @@ impl Emitter<'_> {
                 self.mount(target, place, Within::Root);
                 Ok(())
             }
+            // The layer has what it takes, and is read-only.
+            Some((_, ViewEntry { node: Node::Merged { .. }, .. })) => {
+                if place.node.is_mount() {
+                    self.mount(target, place, Within::Granted);
+                }
+                Ok(())
+            }
             _ => {
                 self.parents(target, place)?;
                 self.mount_point(target, place);
+                if let Node::Merged { .. } = &place.node {
+                    self.layer(target)?;
+                }
                 self.mount(target, place, Within::Root);
                 Ok(())
             }
         }
+    }
+
+    /// Makes the sandbox's own layer of a merged directory, before the overlay is mounted over it: files, links, whiteouts,
+    /// and mount points.
+    fn layer(&mut self, merged: &Path) -> Result<(), Error> {
+        let is_in = |(above, _): (&Path, &ViewEntry)| above == merged;
+        let view = self.view;
+        for (target, place) in view.within(merged).skip(1) {
+            if view.mount_above(target).is_some_and(is_in) {
+                self.parents(target, place)?;
+                self.mount_point(target, place);
+                if !place.node.is_mount() {
+                    self.mount(target, place, Within::Root);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The target lies in a directory of the host: the mount point must exist.
@@ -195,7 +226,7 @@ impl Emitter<'_> {
 
     fn mount_point(&mut self, target: &Path, place: &ViewEntry) {
         match &place.node {
-            Node::File { .. } | Node::Symlink { .. } => {}
+            Node::File { .. } | Node::Symlink { .. } | Node::Absent => {}
             Node::Private { mode } => self.make_dir(target, *mode),
             node if node.is_dir() => self.make_dir(target, 0o755),
             _ => self.setup.push(place.protection, &Step::MakeMountPoint { path: &relative(target) }),
@@ -213,6 +244,16 @@ impl Emitter<'_> {
         };
         match &place.node {
             Node::Dir => {}
+            Node::Absent => push(&Step::Whiteout { path: &path }),
+            Node::Merged { source } => {
+                let options = &merge_options(target, &source.path);
+                push(&Step::Merge { target: &path, options, reader: self.reader.unwrap_or(0) });
+                if self.reader.is_some() {
+                    for capability in READER_CAPABILITIES {
+                        push(&Step::DropCapability { capability });
+                    }
+                }
+            }
             Node::Proc => mount(c"proc", PROC_FLAGS, c""),
             Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620"),
             Node::Tmpfs { mode, room } => {
@@ -262,6 +303,14 @@ impl Emitter<'_> {
     }
 }
 
+/// Mount options of a merged directory: the sandbox's layer over the host's directory. `userxattr`: without privileges
+/// overlayfs reads no other attributes.
+pub(crate) fn merge_options(target: &Path, source: &Path) -> CString {
+    let layer = relative(target);
+    let text = format!("lowerdir={}:{},userxattr", layer.to_string_lossy(), source.display());
+    CString::new(text).unwrap_or_default()
+}
+
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -286,6 +335,7 @@ pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Sectio
         empty,
         by_worker: &|_, _| false,
         on_host: Vec::new(),
+        reader: None,
     };
     let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
     for (target, place) in view.iter() {

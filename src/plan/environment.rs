@@ -127,6 +127,11 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString
     if inputs.caller.variable("PATH").is_none() {
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
+    if inputs.policy.profile.meaning().knows_caller {
+        // ss(8) of iproute2 then reads /proc/net at once. Else it complains first: the filter refuses sock_diag(7), by
+        // which any user can make the kernel load modules.
+        put("PROC_ROOT", OsStr::new("/proc"));
+    }
     variables.extend(toolchains::variables(inputs, view));
     variables.extend(network::variables(inputs));
     variables.extend(certificates::variables(inputs, view));

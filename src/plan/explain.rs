@@ -164,7 +164,9 @@ impl Explainer {
         };
         let is_it = at == path;
         match &place.node {
-            Node::Bind { access: Access::Read, .. } => Some(self.read_only_bind(path, &at, place)),
+            Node::Bind { access: Access::Read, .. } | Node::Merged { .. } => {
+                Some(self.read_only_bind(path, &at, place))
+            }
             Node::Dir => Some(certain(Protection::Root, "the sandbox's own root is read-only", None)),
             Node::Cover => Some(certain(
                 place.protection,
@@ -181,7 +183,7 @@ impl Explainer {
 
     /// A read-only bind of the host.
     fn read_only_bind(&self, path: &Path, at: &Path, place: &ViewEntry) -> Finding {
-        let Node::Bind { source, .. } = &place.node else {
+        let Some(source) = place.node.source() else {
             return certain(Protection::Root, "it is read-only", None);
         };
         let could_be_written =
@@ -241,6 +243,9 @@ impl Explainer {
         };
         let remedy = remedy.filter(|_| !path.starts_with("/proc"));
         let reason = match &place {
+            Some((at, ViewEntry { node: Node::Absent, what, .. })) => {
+                format!("{} is left out ({what})", shown(at))
+            }
             Some((at, _)) if at == path => return None,
             _ if secrets::is_secret_of(path, &self.homes) => {
                 "it is a known place of secrets, which the sandbox hides".to_owned()

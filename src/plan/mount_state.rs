@@ -50,6 +50,9 @@ enum Role {
     Mount,
     /// A mount that keeps commands from writing. No command can move its mount point.
     Wall,
+    /// A directory that is merged with the sandbox's own files. Overlayfs goes on showing a file of it that was replaced,
+    /// until a new worker looks again.
+    Merged,
     /// A watched path, or a secret that did not exist. A command can have created something there, or
     /// replaced a link.
     Watch,
@@ -65,7 +68,7 @@ struct FileState {
     born: Option<SystemTime>,
     /// When its inode was changed, in seconds and nanoseconds. Recorded for files that no command writes: a
     /// program outside can give the file a second name, remove the first, which takes the mount away, and
-    /// then restore the first. Recorded also for listed directories: it changes with their entries.
+    /// then restore the first. Recorded also for listed and merged directories: it changes with their entries.
     changed: Option<(i64, i64)>,
 }
 
@@ -202,7 +205,8 @@ impl MountSnapshot {
 
     /// Records the mount points anew.
     pub(crate) fn record_mount_points(&mut self) {
-        for seen in self.seen.iter_mut().filter(|seen| matches!(seen.role, Role::Mount | Role::Wall)) {
+        let is_mount = |role| matches!(role, Role::Mount | Role::Wall | Role::Merged);
+        for seen in self.seen.iter_mut().filter(|seen| is_mount(seen.role)) {
             seen.state = read_state(&seen.path, seen.role);
         }
     }
@@ -262,6 +266,7 @@ fn source_role(
             };
             Some((path.to_owned(), role))
         }
+        Node::Merged { source } => Some((source.path.clone(), Role::Merged)),
         // A link on the way to a grant, as the grant is named.
         Node::Symlink { points_to } => {
             let followed = view.follow(target);
@@ -289,7 +294,7 @@ fn read_state(path: &Path, role: Role) -> Option<FileState> {
 fn file_state(metadata: &fs::Metadata, role: Role) -> FileState {
     let is_recorded = match role {
         Role::Wall => !metadata.is_dir(),
-        Role::Listed => metadata.is_dir(),
+        Role::Listed | Role::Merged => metadata.is_dir(),
         Role::Grant(_) | Role::Source(_) | Role::Offer(_) | Role::Mount | Role::Watch => false,
     };
     // The mount of a session keeps the inode, and so its number. A one-shot looks the path up again.

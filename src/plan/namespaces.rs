@@ -96,7 +96,10 @@ pub(crate) fn new_network(steps: &mut Section) {
 
 /// The user and group ids inside. If there is a user namespace, it exists when PID 1 starts.
 fn users(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
-    id_maps(inputs, setup);
+    // With a second id, the outside writes the maps.
+    if inputs.reader().is_none() {
+        id_maps(inputs, setup);
+    }
     match inputs.users() {
         Users::Own => {
             let detail = "own user namespace, the caller's uid and gid only";

@@ -292,11 +292,12 @@ pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
     }
     let usual = Path::new("/etc/resolv.conf");
     let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
+    let is_hosts = view.host_path(usual).is_some() && !view.is_merged(usual);
     let mut show = |at: &Path, node| view.wall("name server", at, node, Protection::Proxy);
-    if !inputs.policy.profile.meaning().shows_host {
+    if !is_hosts {
         return show(usual, system::file(contents));
     }
-    // The profile shows the host's tree, so this is the host's file. It may be a link.
+    // A bind of the host's /etc, so this is the host's file. It may be a link.
     match usual.canonicalize() {
         Ok(leads_to) if view.host_path(&leads_to).is_some() => {
             let own = Path::new("/run/kennel/resolv.conf");

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use kennel_helper::plan::{Step, Within};
 
-use crate::plan::emit::kernel_file_systems;
-use crate::plan::{Section, relative};
+use crate::plan::emit::{kernel_file_systems, merge_options};
+use crate::plan::{Section, TMPFS_FLAGS, relative};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
 use crate::sys::lexical;
@@ -57,6 +57,19 @@ pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
         renewal.push(&Step::Detach { target: &relative(stage) });
     }
     kernel_file_systems(view, inputs.policy.tmp, worker);
+    look_again(view, worker);
+}
+
+/// Appends a remount of each merged directory: overlayfs then forgets the names that it knows, and finds what somebody
+/// outside has made or replaced since.
+fn look_again(view: &View, worker: &mut Section) {
+    for (target, place) in view.iter() {
+        if let Node::Merged { source } = &place.node {
+            let (target, options) = (&relative(target), &merge_options(target, &source.path));
+            let (within, flags) = (Within::Root, libc::MS_REMOUNT | libc::MS_RDONLY | TMPFS_FLAGS);
+            worker.push(Protection::Root, &Step::Mount { kind: c"overlay", target, within, flags, options });
+        }
+    }
 }
 
 /// Appends the steps that make a worker's own directories read-only.
@@ -190,7 +203,7 @@ fn rebased(target: &Path, above: &Path, at: &Path) -> PathBuf {
 /// private directory that commands share.
 pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
     let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
-        Some(Node::Bind { .. } | Node::Layered { .. }) => true,
+        Some(Node::Bind { .. } | Node::Layered { .. } | Node::Merged { .. }) => true,
         Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
         _ => false,
     };

@@ -23,6 +23,7 @@ const GOOD: Host = Host {
     seccomp: true,
     user_namespaces: true,
     possible_cpus: 4,
+    etc_overlays: true,
     core_socket: false,
 };
 

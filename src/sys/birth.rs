@@ -1,20 +1,22 @@
 //! Starts the inside with a vfork-like clone. Until it executes the image, the child borrows the memory of this program,
 //! so it must not allocate or take a lock.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::{io, ptr};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::geteuid;
 
 use crate::sys::received;
 
 // Numbers of linux/capability.h.
 const CAP_DAC_OVERRIDE: u32 = 1;
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
 const CAP_SETPCAP: u32 = 8;
 const CAP_NET_BIND_SERVICE: u32 = 10;
 const CAP_NET_ADMIN: u32 = 12;
@@ -39,19 +41,23 @@ pub(crate) struct SpawnOptions {
     pub(crate) users: Users,
     /// Whether it mounts an overlay. That needs one more capability.
     pub(crate) overlays: bool,
+    /// A second id, as which it opens files of /etc. It needs capabilities for that, too.
+    pub(crate) reader: Option<u32>,
 }
 
 impl SpawnOptions {
     /// Options for an inside that mounts no overlay.
     pub(crate) fn of(users: Users) -> Self {
-        Self { users, overlays: false }
+        Self { users, overlays: false, reader: None }
     }
 }
 
-/// [`INSIDE_CAPABILITIES`] and CAP_DAC_OVERRIDE: overlayfs accesses its work directory, which has mode 0, with the
-/// rights of the process that mounted it. The inside drops the capability right after that mount.
-const OVERLAY_CAPABILITIES: [u32; 5] =
-    [CAP_DAC_OVERRIDE, CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN];
+/// What overlays need as well: overlayfs accesses its work directory, which has mode 0, with the rights of the process that
+/// mounted it. The inside drops the capability right after that mount.
+const OVERLAY_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
+
+/// What [`SpawnOptions::reader`] needs as well. The inside drops them right after the mount of /etc.
+pub(crate) const READER_CAPABILITIES: [u32; 2] = [CAP_SETGID, CAP_SETUID];
 
 /// What the reaper needs if the caller is root.
 const REAPER_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
@@ -118,11 +124,12 @@ pub(crate) fn spawn_inside(
 ) -> Result<Born, CloneError> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
     let is_beside = matches!(placement, Placement::Beside);
-    let capabilities: &[u32] = match options {
-        _ if is_beside && geteuid().is_root() => &REAPER_CAPABILITIES,
-        _ if is_beside => &[],
-        SpawnOptions { overlays: true, .. } => &OVERLAY_CAPABILITIES,
-        SpawnOptions { overlays: false, .. } => &INSIDE_CAPABILITIES,
+    let capabilities = &*if is_beside {
+        if geteuid().is_root() { REAPER_CAPABILITIES.to_vec() } else { Vec::new() }
+    } else {
+        let of_overlays: &[u32] = if options.overlays { &OVERLAY_CAPABILITIES } else { &[] };
+        let of_reader: &[u32] = if options.reader.is_some() { &READER_CAPABILITIES } else { &[] };
+        [&INSIDE_CAPABILITIES, of_overlays, of_reader].concat()
     };
     let is_callers = is_beside || options.users == Users::Callers;
     let (image, control) = (image.as_raw_fd(), control.as_raw_fd());
@@ -153,7 +160,7 @@ pub(crate) fn spawn_inside(
     // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, and nothing else owns it.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     if birth.errno != 0 {
-        reap_blocking(&pidfd);
+        let _ = reap_blocking(&pidfd);
         let why = if birth.kept { CloneError::Exec } else { CloneError::Keep };
         return Err(why(io::Error::from_raw_os_error(birth.errno)));
     }
@@ -227,26 +234,43 @@ fn clone_into(
     }
 }
 
-/// clone(2) of a child that ends at once: whether the kernel grants `namespaces`, which are flags of clone(2). The child
-/// sends no signal when it ends, so no other code waits for it.
+/// clone(2) of a child that ends at once: whether the kernel grants `namespaces`, which are flags of clone(2).
 pub(crate) fn try_namespaces(namespaces: c_int) -> io::Result<()> {
+    try_in_child(namespaces, end_at_once, ptr::null_mut()).map(drop)
+}
+
+/// Whether a child with namespaces of its own can mount an overlay with these options.
+pub(crate) fn try_overlay(options: &CStr) -> io::Result<()> {
+    let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
+    match try_in_child(namespaces, mount_overlay, options.as_ptr().cast_mut().cast())? {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// clone(2) of a child that runs `entry(argument)`; returns its exit status. The child sends no signal when it ends, so no
+/// other code waits for it.
+fn try_in_child(
+    namespaces: c_int,
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    argument: *mut c_void,
+) -> io::Result<c_int> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
     let mut pidfd: c_int = -1;
     // The child shares the memory of the embedding program, so none of its signal handlers may run there.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | namespaces;
     let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: stack and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread asleep until the
-    // child has ended. `end_at_once` takes no argument.
-    let pid = unsafe { libc::clone(end_at_once, top, flags, ptr::null_mut(), ptr::from_mut(&mut pidfd)) };
+    // SAFETY: stack, argument and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread asleep until
+    // the child has ended. Both entries only read their argument.
+    let pid = unsafe { libc::clone(entry, top, flags, argument, ptr::from_mut(&mut pidfd)) };
     let error = io::Error::last_os_error();
     // Restoring the previous mask cannot fail.
     let _ = before.thread_set_mask();
     if pid < 0 {
         return Err(error);
     }
-    reap_blocking(&received(pidfd));
-    Ok(())
+    Ok(reap_blocking(&received(pidfd)))
 }
 
 /// Main function of a child in borrowed memory. clone(2) exits with the status that it returns.
@@ -254,10 +278,26 @@ extern "C" fn end_at_once(_: *mut c_void) -> c_int {
     0
 }
 
+/// The same for a child that mounts an overlay over /etc, with these options. Its mount namespace ends with it.
+extern "C" fn mount_overlay(options: *mut c_void) -> c_int {
+    let kind = c"overlay".as_ptr();
+    let flags = libc::MS_RDONLY;
+    // SAFETY: mount(2) with C strings that outlive the call.
+    let mounted = unsafe { libc::syscall(libc::SYS_mount, kind, c"/etc".as_ptr(), kind, flags, options) };
+    errno_of(mounted).err().unwrap_or_default()
+}
+
 /// waitid(P_PIDFD) for a child that is about to end: CLONE_VFORK wakes the parent shortly before the child is a zombie.
-fn reap_blocking(pidfd: &OwnedFd) {
-    // ECHILD: as in `reap`.
-    while waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) == Err(Errno::EINTR) {}
+/// Returns its exit status.
+fn reap_blocking(pidfd: &OwnedFd) -> c_int {
+    loop {
+        match waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) {
+            Err(Errno::EINTR) => {}
+            Ok(WaitStatus::Exited(_, status)) => return status,
+            // ECHILD: as in `reap`.
+            _ => return 1,
+        }
+    }
 }
 
 // What the child does before it executes the image. It borrows the memory of its sleeping parent, so it only makes raw

@@ -223,8 +223,14 @@ fn check_owner(view: &mut View, workspace: &BindSource, access: Access) -> Resul
 /// HOME: a private directory, unless the policy shows something there.
 pub(crate) fn show_home(view: &mut View, inputs: &Inputs<'_>) {
     let home = inputs.home();
-    let shown = view.host_path(&home).is_some() || home == Path::new("/");
-    if !shown {
+    if home == Path::new("/") {
+        return;
+    }
+    if view.is_merged(&home) && !home.is_dir() {
+        // The merged directory is read-only.
+        let node = Node::Tmpfs { mode: 0o700, room: TmpfsSize::from_policy(inputs, None) };
+        view.offer("private directory", home, node);
+    } else if view.host_path(&home).is_none() {
         view.offer("private directory", home, Node::Private { mode: 0o700 });
     }
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::{fs, io};
 
-use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::host::cgroups::Controller;
 use crate::host::mounts::MountTable;
+use crate::host::{Host, READER};
 use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
@@ -32,6 +32,16 @@ pub(crate) struct Inputs<'p> {
 impl Inputs<'_> {
     pub(crate) fn users(&self) -> Users {
         users(self.policy, self.host, self.caller)
+    }
+
+    /// Whether the sandbox shows the host's /etc together with files of its own. Profile `ci-only` shows only a few files.
+    pub(crate) fn merges_etc(&self) -> bool {
+        merges_etc(self.policy, self.host)
+    }
+
+    /// As [`reader`].
+    pub(crate) fn reader(&self) -> Option<u32> {
+        reader(self.policy, self.host, self.caller)
     }
 
     /// HOME inside: the caller's, unless the profile hides everything about the caller.
@@ -77,7 +87,17 @@ pub(crate) struct OwnProgram {
 /// How PID 1 of this policy is started.
 pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
     let overlays = policy.overlay.is_some() || layers::are_wanted(policy);
-    SpawnOptions { users: users(policy, host, caller), overlays }
+    SpawnOptions { users: users(policy, host, caller), overlays, reader: reader(policy, host, caller) }
+}
+
+fn merges_etc(policy: &Policy, host: &Host) -> bool {
+    host.etc_overlays && policy.profile.meaning().knows_caller
+}
+
+/// The id as which a sandbox of root opens files of /etc. Other callers have only their own: the kernel keeps what they may
+/// not read from them anyway.
+fn reader(policy: &Policy, host: &Host, caller: &Caller) -> Option<u32> {
+    (caller.is_root() && merges_etc(policy, host)).then_some(READER)
 }
 
 /// The user namespace. A sandbox does without one only if the host refuses it, the policy allows that, and the caller is

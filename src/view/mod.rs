@@ -119,7 +119,7 @@ impl View {
             let is_below = below.is_some_and(|rest| !rest.as_os_str().is_empty());
             let is_shown = match place.node {
                 Node::Bind { access, .. } => access != Access::Device,
-                Node::File { .. } | Node::Symlink { .. } | Node::Layered { .. } => true,
+                Node::File { .. } | Node::Symlink { .. } | Node::Absent | Node::Layered { .. } => true,
                 _ => false,
             };
             !(is_below && is_shown && place.origin == Origin::Profile)
@@ -168,8 +168,8 @@ impl View {
         match nearest {
             Some((_, Node::Symlink { .. } | Node::Private { .. } | Node::Tmpfs { .. } | Node::Proc)) => true,
             Some((_, Node::DevPts | Node::Layered { .. })) => true,
-            Some((_, Node::Bind { source, .. })) => source.is_dir(),
-            Some((_, Node::File { .. } | Node::CoverFile | Node::OwnFile { .. })) => false,
+            Some((_, Node::Bind { source, .. } | Node::Merged { source })) => source.is_dir(),
+            Some((_, Node::File { .. } | Node::CoverFile | Node::OwnFile { .. } | Node::Absent)) => false,
             Some((at, Node::Dir | Node::Cover)) => at == target || self.has_children(target),
             None => target.parent().is_none() || self.has_children(target),
         }
@@ -225,20 +225,20 @@ impl View {
         place.node.is_mount().then_some((Path::new(path), place))
     }
 
-    /// The host path that a bind shows at `target`.
+    /// The host path that is visible at `target`.
     pub(crate) fn host_path(&self, target: &Path) -> Option<PathBuf> {
         let target = &*self.follow(target);
         let at = self.mount_at(target).or_else(|| self.mount_above(target))?;
         shown_by(at, target)
     }
 
-    /// Only the binds: all that [`shown_at`](Self::shown_at) needs. Walls added later show nothing new.
+    /// Only what shows files of the host: all that [`shown_at`](Self::shown_at) needs. Walls added later show nothing new.
     pub(crate) fn binds(&self) -> Self {
         let binds = self.places.iter().filter(|(_, place)| place.node.source().is_some());
         Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), ..Self::default() }
     }
 
-    /// Every place in the sandbox where a bind shows the host's `path`, except places that the policy names itself.
+    /// Every place in the sandbox that shows the host's `path`, except places that the policy names itself.
     pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
         let path = clean(path);
         let shown = |(target, place): (&Path, &ViewEntry)| {
@@ -250,6 +250,11 @@ impl View {
             Some(target.join(below))
         };
         self.iter().filter_map(shown).collect()
+    }
+
+    /// Whether the sandbox's own files are among those of the host around `target`. Then anything can be made there.
+    pub(crate) fn is_merged(&self, target: &Path) -> bool {
+        matches!(self.mount_above(target), Some((_, ViewEntry { node: Node::Merged { .. }, .. })))
     }
 
     /// Whether a cover hides `target`.
@@ -304,6 +309,10 @@ pub(crate) enum Node {
     /// A directory of the host that commands can change without changing the host: a part of one of
     /// [`View::layers`]. If the host cannot mount the layer, it is `otherwise`.
     Layered { source: BindSource, layer: usize, otherwise: Unlayered },
+    /// A directory of the host, read-only, with the places of the view below it among the host's files: an overlay.
+    Merged { source: BindSource },
+    /// Nothing, in a merged directory whose host may have something there.
+    Absent,
     /// A writable directory of the root. All private directories share the root's tmpfs and its size.
     Private { mode: u32 },
     /// A writable tmpfs, mounted for this place alone.
@@ -327,29 +336,36 @@ pub(crate) enum Node {
 impl Node {
     /// Whether it is a mount, so that places below it are in that mount.
     pub(crate) fn is_mount(&self) -> bool {
-        !matches!(self, Self::Dir | Self::File { .. } | Self::Symlink { .. })
+        !matches!(self, Self::Dir | Self::File { .. } | Self::Symlink { .. } | Self::Absent)
     }
 
     /// The file or directory of the host that it shows.
     pub(crate) fn source(&self) -> Option<&BindSource> {
         match self {
-            Self::Bind { source, .. } | Self::Layered { source, .. } => Some(source),
+            Self::Bind { source, .. } | Self::Merged { source } | Self::Layered { source, .. } => {
+                Some(source)
+            }
             _ => None,
         }
     }
 
     /// Whether it hides what is under it.
     pub(crate) fn covers(&self) -> bool {
-        matches!(self, Self::Cover | Self::CoverFile)
+        matches!(self, Self::Cover | Self::CoverFile | Self::Absent)
     }
 
     /// Whether it is a directory.
     pub(crate) fn is_dir(&self) -> bool {
         match self {
             Self::Bind { source, .. } => source.is_dir(),
-            Self::File { .. } | Self::Symlink { .. } | Self::CoverFile | Self::OwnFile { .. } => false,
+            Self::File { .. }
+            | Self::Symlink { .. }
+            | Self::CoverFile
+            | Self::OwnFile { .. }
+            | Self::Absent => false,
             Self::Dir
             | Self::Layered { .. }
+            | Self::Merged { .. }
             | Self::Private { .. }
             | Self::Tmpfs { .. }
             | Self::Cover

@@ -73,19 +73,27 @@ const HOME_SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
-/// Of the system. Most are readable only by root, so this matters if the caller is root. These paths must have no links on
+/// Of the system. Most are readable only by root or a group, so this matters if the caller is one of these. These paths must have no links on
 /// the way, because the view is asked for exactly these.
 const SYSTEM_SECRETS: &[&str] = &[
     "/boot",
+    "/etc/NetworkManager/system-connections",
     "/etc/gshadow",
     "/etc/gshadow-",
+    "/etc/krb5.keytab",
     "/etc/pki/tls/private",
+    "/etc/ppp",
+    "/etc/security/opasswd",
     "/etc/shadow",
     "/etc/shadow-",
-    "/etc/ssh",
+    "/etc/ssh/ssh_host_dsa_key",
+    "/etc/ssh/ssh_host_ecdsa_key",
+    "/etc/ssh/ssh_host_ed25519_key",
+    "/etc/ssh/ssh_host_rsa_key",
     "/etc/ssl/private",
     "/etc/sudoers",
     "/etc/sudoers.d",
+    "/etc/wireguard",
     "/run/containerd/containerd.sock",
     "/run/docker.sock",
     "/run/podman/podman.sock",
@@ -231,9 +239,10 @@ pub(crate) fn holds_secret(path: &Path, caller: &Caller) -> bool {
     home_secrets(caller).any(|secret| is_within(&secret, path))
 }
 
-/// Puts an empty read-only directory, or `/dev/null`, over `path`.
+/// Hides `path`: with an empty read-only directory, with `/dev/null`, or by leaving it out of a merged directory.
 pub(crate) fn cover(view: &mut View, what: &'static str, path: &Path, kind: SourceKind) {
-    view.wall(what, path, cover_node(kind), Protection::Root);
+    let node = if view.is_merged(path) { Node::Absent } else { cover_node(kind) };
+    view.wall(what, path, node, Protection::Root);
 }
 
 /// The node that hides something of this kind.

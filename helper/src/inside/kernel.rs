@@ -35,6 +35,9 @@ pub(crate) mod nr {
     pub(crate) const FCHDIR: usize = 81;
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETSID: usize = 112;
+    pub(crate) const SETGROUPS: usize = 116;
+    pub(crate) const SETFSUID: usize = 122;
+    pub(crate) const SETFSGID: usize = 123;
     pub(crate) const CAPGET: usize = 125;
     pub(crate) const CAPSET: usize = 126;
     pub(crate) const STATFS: usize = 137;
@@ -139,6 +142,7 @@ pub(crate) const FSMOUNT_CLOEXEC: usize = 1;
 pub(crate) const FSCONFIG_SET_FLAG: usize = 0;
 pub(crate) const FSCONFIG_SET_STRING: usize = 1;
 pub(crate) const FSCONFIG_CMD_CREATE: usize = 6;
+pub(crate) const MS_RDONLY: u64 = 1;
 pub(crate) const MS_NOSUID: u64 = 2;
 pub(crate) const MS_NODEV: u64 = 4;
 pub(crate) const MS_BIND: u64 = 4096;

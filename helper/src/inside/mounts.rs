@@ -1,10 +1,12 @@
 //! Mounts. The inside copies a host mount detached, checks it, sets its attributes, and only then attaches
 //! it.
 
-use core::ffi::CStr;
+use core::{ffi::CStr, mem::MaybeUninit};
 
 use crate::{
-    kernel::{ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID},
+    kernel::{
+        EPROTO, ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID, MS_RDONLY,
+    },
     plan::{Inode, Within},
     sys::{self, Errno, Fd},
 };
@@ -190,4 +192,44 @@ pub(crate) fn without_layer(
         // The host's directory is visible there already, and nothing can be made in it.
         Within::Granted => pin(root, target, attributes | MOUNT_ATTR_RDONLY),
     }
+}
+
+/// Stack of the child that mounts an overlay, in bytes.
+const STACK: usize = 4 * 1024;
+
+/// An overlay to mount, and how it went.
+struct Merging<'p> {
+    target: &'p CStr,
+    options: &'p CStr,
+    reader: u32,
+    end: Result<(), Errno>,
+}
+
+impl Merging<'_> {
+    fn mount(&self) -> Result<(), Errno> {
+        let flags = MS_RDONLY | MS_NOSUID | MS_NODEV;
+        sys::mount(Some(c"kennel"), self.target, Some(c"overlay"), flags, Some(self.options))
+    }
+}
+
+/// Mounts a read-only overlay. See `Merge`.
+pub(crate) fn merge(target: &CStr, options: &CStr, reader: u32) -> Result<(), Errno> {
+    let mut merging = Merging { target, options, reader, end: Err(Errno(EPROTO)) };
+    if reader == 0 {
+        return merging.mount();
+    }
+    // A child, because its ids and groups cannot be restored.
+    let mut stack = [MaybeUninit::uninit(); STACK];
+    sys::vfork(&mut stack, merge_as_reader, &mut merging)?;
+    sys::reap(true)?;
+    merging.end
+}
+
+/// The entry of the child.
+extern "C" fn merge_as_reader(argument: *mut u8) -> ! {
+    #[expect(unsafe_code, reason = "the other half of vfork")]
+    // SAFETY: `merge` passed its `Merging` to this very entry.
+    let merging: &mut Merging<'_> = unsafe { sys::vfork_argument(argument) };
+    merging.end = sys::read_as(merging.reader).and_then(|()| merging.mount());
+    sys::exit(0)
 }

@@ -108,6 +108,8 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         }
         Step::BindOwn { source, target } => sys::mount(Some(source), target, None, MS_BIND, None),
         Step::MakeMountPoint { path } => sys::make_empty_file(state.root()?, path),
+        Step::Whiteout { path } => sys::make_whiteout(state.root()?, path),
+        Step::Merge { target, options, reader } => mounts::merge(target, options, reader),
         Step::PivotRoot {} => mounts::pivot(state.root()?),
         Step::SetAttributes { target, attributes, recursive } => {
             sys::set_attributes(&sys::open_path(Some(state.root()?), target)?, attributes, recursive != 0)

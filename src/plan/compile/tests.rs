@@ -139,11 +139,14 @@ fn only_root_may_lack_a_user_namespace_and_only_if_the_policy_allows_it() {
     ] {
         for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
             let compiled = compile(policy, host, caller, shape).expect("compiles");
-            assert_eq!(
-                crate::view::inputs::spawn_options(policy, host, caller).users == Users::Callers,
-                without
-            );
-            let maps = steps(&compiled).iter().any(|step| matches!(step, Step::Write { .. }));
+            let options = crate::view::inputs::spawn_options(policy, host, caller);
+            assert_eq!(options.users == Users::Callers, without);
+            // The outside writes root's maps, which have a second id.
+            let by_outside = options.users == Users::Own && options.reader.is_some();
+            assert_eq!(options.reader.is_some(), caller.uid == 0);
+            let writes = steps(&compiled).iter().any(|step| matches!(step, Step::Write { .. }));
+            assert!(!(writes && by_outside));
+            let maps = writes || by_outside;
             let separate = steps(&compiled).iter().any(|step| matches!(step, Step::Separate {}));
             assert_eq!((maps, separate), (!without, without));
             let state = compiled.enforcement.get(Protection::UserNamespace).expect("reported").state;
@@ -333,7 +336,7 @@ fn the_environment_is_scrubbed_by_default() {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
         compiled.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     };
-    assert_eq!(names(&policy), ["HOME", "PATH"]);
+    assert_eq!(names(&policy), ["HOME", "PATH", "PROC_ROOT"]);
     assert!(names(&policy.pass_env("SECRET")).contains(&"SECRET".to_owned()));
 }
 

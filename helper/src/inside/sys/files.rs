@@ -147,6 +147,11 @@ pub(crate) fn make_empty_file(root: &Fd, path: &CStr) -> Result<(), Errno> {
     call!(nr::MKNODAT, root.0, path.as_ptr(), S_IFREG | 0o444, 0).map(drop)
 }
 
+/// mknodat(2) of character device 0:0, which overlayfs takes for a whiteout. It needs no capability.
+pub(crate) fn make_whiteout(root: &Fd, path: &CStr) -> Result<(), Errno> {
+    call!(nr::MKNODAT, root.0, path.as_ptr(), S_IFCHR, 0).map(drop)
+}
+
 /// fchdir(2).
 pub(crate) fn change_dir_to(dir: &Fd) -> Result<(), Errno> {
     call!(nr::FCHDIR, dir.0).map(drop)

@@ -63,6 +63,19 @@ pub(crate) fn drop_capability(capability: u32) -> Result<(), Errno> {
     call!(nr::CAPSET, &raw const header, &raw const sets).map(drop)
 }
 
+/// setgroups(2), setfsgid(2), setfsuid(2): this process opens files as `id`, which has no groups.
+pub(crate) fn read_as(id: u32) -> Result<(), Errno> {
+    call!(nr::SETGROUPS, 0, 0)?;
+    for number in [nr::SETFSGID, nr::SETFSUID] {
+        call!(number, id)?;
+        // Both return the former id and no error. An id that is invalid changes nothing.
+        if call!(number, u32::MAX)? != id as usize {
+            return Err(Errno(EINVAL));
+        }
+    }
+    Ok(())
+}
+
 /// keyctl(KEYCTL_JOIN_SESSION_KEYRING, NULL).
 pub(crate) fn new_session_keyring() -> Result<(), Errno> {
     call!(nr::KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0).map(drop)
