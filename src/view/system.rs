@@ -1,10 +1,9 @@
-//! What every profile shows of the system: programs and libraries, some files of /etc, /dev, /proc, and private places.
+//! What every profile shows of the system: programs and libraries, /dev, /proc, and private places.
 //!
 //! The lists are data: change them here.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -21,7 +20,7 @@ use crate::view::path_walk::HostLink;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::secrets::cover;
 use crate::view::source::{BindSource, SourceKind, exists};
-use crate::view::{Access, Node, View, ViewEntry, pin, secrets};
+use crate::view::{Access, Node, View, ViewEntry, etc, pin, secrets};
 
 /// Directories of the system, shown read-only. On most hosts all but /usr are symbolic links into it. The last two are
 /// the stores of Nix and Guix, which every user may read.
@@ -34,59 +33,6 @@ const OFTEN_LINKS: &[&str] = &["/home", "/mnt", "/opt", "/root", "/srv"];
 
 /// The directory below /usr that is a link out of it on some hosts: `/usr/local -> ../var/usrlocal` on ostree systems.
 const USR_LOCAL: &str = "/usr/local";
-
-const ETC: &str = "/etc";
-
-/// Files of /etc that name the users of the host, or that make every program load a library. They are left out.
-const ETC_HIDDEN: &[&str] = &[
-    "/etc/group-",
-    "/etc/ld.so.preload",
-    "/etc/passwd-",
-    "/etc/subgid",
-    "/etc/subgid-",
-    "/etc/subuid",
-    "/etc/subuid-",
-];
-
-/// The id of every sandbox. Programs need one, and the host's would tell a command on which machine it runs.
-const MACHINE_ID: &str = "6b656e6e656c6b656e6e656c6b656e6e\n";
-
-/// The notes on a host where /etc cannot be merged.
-const SHOWS_FEW: &str = "shows only a few files: no overlay can be mounted over it here (overlayfs; for root also CAP_SETUID \
-                         and CAP_SETGID)";
-const COVERS_KNOWN: &str = "known secrets in it are covered, and nothing else: no overlay can be mounted over it here \
-                            (overlayfs; for root also CAP_SETUID and CAP_SETGID)";
-
-/// Directories and large files of /etc, shown read-only where not all of it is. Each is a mount, so keep the list short.
-const ETC_SHOWN: &[&str] = &[
-    "/etc/alternatives",
-    "/etc/crypto-policies",
-    "/etc/fonts",
-    "/etc/java-11-openjdk",
-    "/etc/java-17-openjdk",
-    "/etc/java-21-openjdk",
-    "/etc/java-25-openjdk",
-    "/etc/ld.so.cache",
-    "/etc/pki",
-    "/etc/ssl/certs",
-];
-
-/// Small files of /etc, shown where not all of it is. Kennel copies them, because a mount takes longer.
-const ETC_COPIED: &[&str] = &[
-    "/etc/gitconfig",
-    "/etc/ld.so.conf",
-    "/etc/locale.conf",
-    "/etc/localtime",
-    "/etc/os-release",
-    "/etc/protocols",
-    "/etc/resolv.conf",
-    "/etc/services",
-    "/etc/ssl/openssl.cnf",
-    "/etc/timezone",
-];
-
-/// A larger file is no configuration file, and is left out.
-const LARGEST_COPY: usize = 256 * 1024;
 
 /// Directories of /sys that lscpu(1), glibc, allocators, Go and JVMs read. Root can write to some of their files: each is
 /// mounted read-only.
@@ -156,13 +102,7 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
         show_root_link(view, path);
     }
     show_usr_local(view);
-    show_own_of_etc(view);
-    if merge_etc(view, inputs) {
-        replace_in_etc(view);
-        show_mounts_of_etc(view, inputs)?;
-    } else {
-        show_least_of_etc(view);
-    }
+    etc::show(view, inputs)?;
     show_machine(view, inputs);
     view.offer("directory", "/var", Node::Dir);
     view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
@@ -227,9 +167,7 @@ impl RootNames {
 
 /// Profile `full-dev`: everything of the host, read-only. Secrets are covered later.
 fn show_whole_tree(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
-    if merge_etc(view, inputs) {
-        show_mounts_of_etc(view, inputs)?;
-    }
+    etc::show(view, inputs)?;
     show_machine(view, inputs);
     let entries = fs::read_dir("/").into_iter().flatten().flatten();
     for entry in entries.filter(|entry| !NOT_SHOWN.iter().any(|name| entry.file_name() == *name)) {
@@ -243,44 +181,6 @@ fn show_whole_tree(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows of /etc what every user may read, if this host can. Returns whether it can.
-fn merge_etc(view: &mut View, inputs: &Inputs<'_>) -> bool {
-    let source = BindSource::exact(Path::new(ETC)).ok().filter(BindSource::is_dir);
-    let Some(source) = source.filter(|_| inputs.merges_etc()) else {
-        if inputs.policy.profile.meaning().knows_caller {
-            let what = if inputs.policy.profile.meaning().shows_host { COVERS_KNOWN } else { SHOWS_FEW };
-            view.note(ETC, what, None);
-        }
-        return false;
-    };
-    view.offer("system", ETC, Node::Merged { source });
-    true
-}
-
-/// Shows what the host has mounted in /etc, such as configuration of a container: an overlay does not show mounts. If every
-/// user may read it. In a mounted directory of root's, the kernel would not ask about each file.
-fn show_mounts_of_etc(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
-    for path in inputs.names.mounts().map_err(Error::io("read /proc/self/mountinfo"))?.below(Path::new(ETC)) {
-        let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-        let may = |metadata: &Metadata, all: u32| metadata.mode() & all == all;
-        let above = path.ancestors().skip(1).take_while(|above| *above != Path::new(ETC));
-        let is_reached = above.map(fs::symlink_metadata).all(|it| it.is_ok_and(|it| may(&it, 0o001)));
-        let is_public = is_reached && may(&metadata, if metadata.is_dir() { 0o005 } else { 0o004 });
-        if !is_public || view.get(&path).is_some() {
-            continue;
-        }
-        if metadata.is_dir() && inputs.caller.is_root() {
-            let remedy = format!("--ro {}", path.display());
-            let what = "is a mount of the host, which the sandboxes of root do not show";
-            view.note(&path.to_string_lossy(), what, Some(&remedy));
-            continue;
-        }
-        let source = BindSource::of(path.clone(), &metadata);
-        view.offer("mount of the host", path, Node::Bind { source, access: Access::Read });
-    }
-    Ok(())
-}
-
 /// Shows what runtimes ask about the processors and the memory of the machine.
 fn show_machine(view: &mut View, inputs: &Inputs<'_>) {
     for path in SYS_SHOWN.iter().filter(|_| inputs.policy.profile.meaning().knows_caller) {
@@ -288,43 +188,6 @@ fn show_machine(view: &mut View, inputs: &Inputs<'_>) {
             view.offer("system", *path, Node::Bind { source, access: Access::Read });
         }
     }
-}
-
-/// Replaces or leaves out files of the host's /etc that are about the host.
-fn replace_in_etc(view: &mut View) {
-    for path in ETC_HIDDEN {
-        view.offer("file about the host", *path, Node::Absent);
-    }
-    let resolver = Path::new("/etc/resolv.conf");
-    view.offer("file", resolver, copy(resolver).unwrap_or(Node::Absent));
-    view.offer("file", "/etc/machine-id", file(MACHINE_ID));
-}
-
-/// Shows the files of /etc without which little works.
-fn show_least_of_etc(view: &mut View) {
-    for path in ETC_SHOWN {
-        if let Ok(source) = BindSource::stat(Path::new(path)) {
-            view.offer("system", *path, Node::Bind { source, access: Access::Read });
-        }
-    }
-    for path in ETC_COPIED {
-        if let Some(node) = copy(Path::new(path)) {
-            view.offer("system", *path, node);
-        }
-    }
-}
-
-/// Shows files of /etc that describe the sandbox rather than the host.
-fn show_own_of_etc(view: &mut View) {
-    let names = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n";
-    view.offer("file", "/etc/nsswitch.conf", file(names));
-    view.offer("link", "/etc/mtab", Node::Symlink { points_to: "/proc/self/mounts".into() });
-}
-
-/// A copy of the file at `path`. Links are followed. `None` if it cannot be read or is too large.
-fn copy(path: &Path) -> Option<Node> {
-    let contents = fs::read(path).ok().filter(|contents| contents.len() <= LARGEST_COPY)?;
-    Some(file(contents))
 }
 
 /// A small text file that Kennel makes in the sandbox.

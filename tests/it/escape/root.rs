@@ -109,15 +109,18 @@ fn sysrq_is_not_triggered() {
 }
 
 #[test]
-fn sysfs_and_cgroupfs_are_not_there() {
+fn settings_of_sysfs_and_cgroupfs_are_not_there() {
     let ws = workspace();
+    let refused = if is_root() { "EROFS" } else { "EACCES" };
     // An ordinary user cannot enter some directories on the way, and so finds nothing in the whole tree.
     for profile in if is_root() { &["repo-write", "full-dev"][..] } else { &["repo-write"] } {
         check(
             ws.path(),
             &["--profile", profile],
             &[
-                ("open s:/sys 0", "ENOENT"),
+                ("open s:/sys/class 0", "ENOENT"),
+                ("open s:/sys/devices/system/cpu/online 1", refused),
+                ("open s:/sys/kernel/mm/transparent_hugepage/enabled 1", refused),
                 ("open s:/sys/fs/cgroup/cgroup.procs 1", "ENOENT"),
                 ("open s:/sys/kernel/uevent_helper 1", "ENOENT"),
                 ("open s:/sys/kernel/debug 0", "ENOENT"),

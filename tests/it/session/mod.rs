@@ -31,6 +31,7 @@ pub mod counts;
 mod crowd;
 mod death;
 mod end;
+mod etc;
 pub mod files;
 mod forked;
 mod killed;

@@ -1,6 +1,9 @@
 //! /dev, /proc and /sys.
 
-use crate::support::{fails, kennel, only_as_root, require, stdout, succeeds, workspace};
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{fails, kennel, only_as_root, require, stderr, stdout, succeeds, workspace};
 
 #[test]
 fn device_nodes_do_what_they_are_for() {
@@ -107,9 +110,44 @@ fn kernel_knobs_are_out_of_root_s_reach() {
 }
 
 #[test]
-fn there_is_no_sys() {
+fn sys_has_only_what_runtimes_ask_about_the_machine() {
     let dir = workspace();
-    assert!(fails(dir.path(), &[], "ls /sys").contains("No such file or directory"));
+    let shown = succeeds(dir.path(), &[], "cd /sys && ls -d */*/* kernel/mm/*");
+    let names: Vec<&str> = shown.lines().collect();
+    let all = ["devices/system/cpu", "devices/system/node", "kernel/mm/transparent_hugepage", "kernel/mm"];
+    assert!(names.iter().all(|name| all.contains(name)) && names.contains(&all[0]), "{shown}");
+    let cpus = "cat /sys/devices/system/cpu/online /sys/devices/system/cpu/possible; nproc";
+    let outside = Command::new("sh").args(["-c", cpus]).output().unwrap();
+    assert_eq!(succeeds(dir.path(), &[], cpus), stdout(&outside).trim_end());
+    assert!(fails(dir.path(), &["--profile", "ci-only"], "ls /sys").contains("No such file or directory"));
+}
+
+#[test]
+fn nothing_in_sys_can_be_written() {
+    only_as_root!();
+    let dir = workspace();
+    for profile in ["repo-write", "full-dev"] {
+        let all = "find /sys -type f -perm /222 | head -n 2000";
+        let files = succeeds(dir.path(), &["--profile", profile], all);
+        assert!(files.contains("/sys/devices/system/cpu/"), "{files}");
+        let attempt = format!("for f in $({all}); do (: >> $f) 2>/dev/null && echo $f; done; true");
+        assert_eq!(succeeds(dir.path(), &["--profile", profile], &attempt), "");
+    }
+}
+
+#[test]
+fn ss_lists_the_servers_of_the_sandbox_without_a_complaint() {
+    require!(Path::new("/usr/bin/ss").exists() && Path::new("/usr/bin/python3").exists(), "ss and python3");
+    let dir = workspace();
+    let script = "python3 -c 'import socket, subprocess; s = socket.create_server((\"127.0.0.1\", 8765)); \
+                  subprocess.run([\"ss\", \"-tln\"])'";
+    let output = kennel(dir.path(), &["--profile", "no-network"], &["sh", "-c", script]).output().unwrap();
+    assert!(stdout(&output).contains("127.0.0.1:8765") && stderr(&output).is_empty(), "{output:?}");
+}
+
+#[test]
+fn sys_can_be_granted() {
+    let dir = workspace();
     assert!(
         !succeeds(dir.path(), &["--ro", "/sys/kernel"], "ls -A /sys/kernel").is_empty(),
         "unless granted"

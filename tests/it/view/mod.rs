@@ -2,6 +2,7 @@
 
 mod caches;
 mod devices;
+pub mod etc;
 mod grants;
 mod kept_caches;
 mod layouts;

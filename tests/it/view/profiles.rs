@@ -87,7 +87,9 @@ fn full_dev_shows_the_host_tree_and_writes_only_the_workspace() {
     let flags = ["--profile", "full-dev"];
     let inside = succeeds(dir.path(), &flags, "ls -A /etc");
     let host = fs::read_dir("/etc").unwrap().count();
-    assert!(inside.lines().count() + 2 >= host, "{inside}");
+    // A few are secrets.
+    assert!(inside.lines().count() + 10 >= host, "{inside}");
+    assert!(!inside.lines().any(|name| name == "shadow"), "{inside}");
     succeeds(dir.path(), &flags, "touch written && cat /etc/passwd /etc/hostname > /dev/null");
     for attempt in ["touch /etc/x", "touch /usr/x", "touch /var/x", "mkdir /x"] {
         let said = fails(dir.path(), &flags, attempt);
@@ -105,7 +107,7 @@ fn full_dev_has_its_own_processes_and_temporary_files() {
     let flags = ["--profile", "full-dev"];
     assert_eq!(succeeds(dir.path(), &flags, "tr -d '\\0' < /proc/1/cmdline"), "kennel");
     assert_eq!(succeeds(dir.path(), &flags, "ls -A /tmp"), super::visible::own_in_tmp(dir.path()));
-    assert!(fails(dir.path(), &flags, "ls /sys").contains("No such file or directory"));
+    assert!(fails(dir.path(), &flags, "ls /sys/block").contains("No such file or directory"));
     let devices = succeeds(dir.path(), &flags, "ls /dev");
     assert!(!devices.contains("kmsg") && !devices.contains("mem"), "{devices}");
 }
