@@ -102,7 +102,10 @@ fn users(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement
     }
     match inputs.users() {
         Users::Own => {
-            let detail = "own user namespace, the caller's uid and gid only";
+            let detail = match inputs.reader() {
+                None => "own user namespace, the caller's uid and gid only",
+                Some(_) => "own user namespace, the caller's uid and gid, and one that owns nothing",
+            };
             enforcement.set(Protection::UserNamespace, State::Enforced, detail);
         }
         Users::Callers => enforcement.set(Protection::UserNamespace, State::Off, WITHOUT_USERS),

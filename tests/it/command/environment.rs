@@ -37,7 +37,7 @@ fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-const USUAL: [(&str, &str); 11] = [
+const USUAL: [(&str, &str); 12] = [
     ("COLORTERM", "truecolor"),
     ("HOME", "/home/kennel-test"),
     ("LANG", "C.UTF-8"),
@@ -45,6 +45,7 @@ const USUAL: [(&str, &str); 11] = [
     ("LC_TIME", "C"),
     ("LOGNAME", "me"),
     ("PATH", "/usr/bin:/bin"),
+    ("PROC_ROOT", "/proc"),
     ("SHELL", "/bin/sh"),
     ("TERM", "xterm"),
     ("TZ", "UTC"),
