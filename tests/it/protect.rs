@@ -1,6 +1,7 @@
 //! Protected paths of a writable workspace: files that programs outside trust do not change.
 
 mod git;
+mod git_user;
 
 use std::{
     fs,
