@@ -10,10 +10,11 @@ use std::{fs, io, mem};
 
 use nix::unistd::{AccessFlags, access};
 
+use crate::protect::git::repository::named_work_tree;
 use crate::protect::git::{LISTS, OBEYED, is_repository, none_if_missing, read_small};
 use crate::report::failure;
 use crate::report::failure::shown;
-use crate::view::path_walk::WalkAim;
+use crate::view::path_walk::{UnresolvedPath, WalkAim};
 
 /// Submodules and linked worktrees that are looked at, in all repositories together.
 pub(crate) const MOST: usize = 2000;
@@ -78,6 +79,8 @@ pub(crate) struct ObeyedPaths {
     pub(crate) paths: BTreeMap<PathBuf, WalkAim>,
     /// Directories, existing or not, in which git puts other repositories or worktrees.
     pub(crate) listed: BTreeSet<PathBuf>,
+    /// The files `.git` of the submodules' work trees: they name the repository that git obeys there.
+    pub(crate) work_trees: Vec<UnresolvedPath>,
 }
 
 /// A walk through a part of a repository.
@@ -202,6 +205,7 @@ impl ModuleWalk<'_> {
             self.count()?;
             self.add(path, OBEYED, WalkAim::Git);
             self.add(path, LISTS, WalkAim::GitList);
+            self.found.work_trees.extend(mark_of(&self.at(path)));
         }
         let is_repository = is_surely_repository(&self.at(path))?;
         let is_around = self.submodules_in(path, is_repository)?;
@@ -244,6 +248,13 @@ impl ModuleWalk<'_> {
         }
         Ok(())
     }
+}
+
+/// The file `.git` of a submodule's work tree, if it is there.
+fn mark_of(repository: &Path) -> Option<UnresolvedPath> {
+    let top = named_work_tree(repository, repository)?;
+    let is_there = fs::symlink_metadata(top.join(".git")).is_ok_and(|it| it.is_file());
+    is_there.then(|| UnresolvedPath::new(&top, ".git"))
 }
 
 /// Adds the path to an error of permissions.

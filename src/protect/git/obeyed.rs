@@ -138,6 +138,7 @@ impl Obeyed {
         for (part, found) in results {
             match found {
                 Ok(found) if !is_beyond => {
+                    self.paths.extend(found.work_trees.into_iter().map(|mark| (mark, WalkAim::Git)));
                     let ways = found
                         .paths
                         .into_iter()

@@ -135,7 +135,7 @@ pub(crate) fn repository_of(top: &Path) -> Option<Repository> {
     let linked = common_of_worktree(&mark, &own);
     let (at, named) = match &linked {
         Some((common, linked)) => (*common, linked.clone()),
-        None => (&*own, open_if(&own, |held| names_work_tree(held, &own, top))),
+        None => (&*own, open_if(&own, |held| named_work_tree(held, &own).is_some_and(|named| named == top))),
     };
     // What contains the work tree is no repository of it: a command could have made a repository of the directory around.
     if is_within(top, at) {
@@ -165,14 +165,15 @@ fn common_of_worktree<'o>(mark: &Path, own: &'o Path) -> Option<(&'o Path, Optio
     Some((common, open_if(common, agrees)))
 }
 
-/// Whether a repository names `top` as its work tree, as git writes it for a submodule: git-config(1), `core.worktree`.
-fn names_work_tree(held: &Path, own: &Path, top: &Path) -> bool {
+/// The work tree that a repository names, as git writes it for a submodule: git-config(1), `core.worktree`. `held` is the
+/// repository, and a relative path starts at `own`.
+pub(crate) fn named_work_tree(held: &Path, own: &Path) -> Option<PathBuf> {
     let named = |file: &str| {
         let text = read_small(&held.join(file)).ok()??;
         let value = variables(&text).filter(|it| it.is("core", "worktree")).last()?.value?;
         canonical_target(own, str::from_utf8(&value).ok()?)
     };
-    named("config.worktree").or_else(|| named("config")).is_some_and(|named| named == top)
+    named("config.worktree").or_else(|| named("config"))
 }
 
 /// Opens a repository once, without following a link, if it `agrees`. Kennel reads everything through that descriptor,

@@ -113,6 +113,26 @@ fn a_submodule_is_a_workspace() {
 }
 
 #[test]
+fn what_names_the_repository_of_a_submodule_stays() {
+    require!(has("git"), "git");
+    let place = Place::new();
+    place.outside(
+        ".",
+        "git init -q super && cd super && git submodule --quiet add ../r lib && git commit -qm lib",
+    );
+    for attempt in ["echo gitdir: ../evil > lib/.git", "rm lib/.git", "mv lib other", "rm -rf lib"] {
+        let said = place.fails("super", &[], attempt);
+        assert!(said.contains("Read-only file system") || said.contains("busy"), "{attempt}: {said}");
+    }
+    place.works(
+        "super",
+        &[],
+        "cd lib; echo 2 > top; git commit -qam two; cd ..; git commit -qam lib; git status --short",
+    );
+    assert_eq!(place.commits("super/lib"), "2");
+}
+
+#[test]
 fn a_subdirectory_of_a_repository_is_a_workspace() {
     require!(has("git"), "git");
     let place = Place::new();
