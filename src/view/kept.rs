@@ -78,7 +78,9 @@ impl Kept {
         for part in [OsStr::new("kennel"), OsStr::new("caches"), &name] {
             at = make(&at, part, Mode::S_IRWXU)?;
             let metadata = File::from(at.try_clone()?).metadata()?;
-            if metadata.uid() != caller.uid || metadata.mode() & OTHERS != 0 {
+            // Other programs may read beside the changes, and only there.
+            let closed = if part == "kennel" { OTHERS & 0o022 } else { OTHERS };
+            if metadata.uid() != caller.uid || metadata.mode() & closed != 0 {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
             }
         }
