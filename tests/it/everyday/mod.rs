@@ -75,6 +75,7 @@ jobs! {
     git_bisect,
     git_clone_and_push,
     git_commit,
+    git_config_protected,
     git_config_trusted,
     git_filters_and_ignores,
     git_gc_and_blame,
