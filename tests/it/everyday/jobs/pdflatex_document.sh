@@ -1,0 +1,13 @@
+# subject: Browsers and documents
+# tool: pdflatex
+# version: TeX Live 2022
+# job: typesets a document
+# needs: pdflatex
+# flags: --ro /var/lib/texmf
+# note: Debian keeps the formats there
+# before:
+printf '\\documentclass{article}\\begin{document}Hello $x^2$.\\tableofcontents\\section{One}\\end{document}\n' > doc.tex
+# job:
+pdflatex -interaction=batchmode doc >/dev/null
+pdflatex -interaction=batchmode doc >/dev/null
+head -c 5 doc.pdf; echo
