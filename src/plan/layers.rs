@@ -40,14 +40,15 @@ pub(crate) fn mount(view: &View, setup: &mut Section) {
             make(&at.join("work"), 0o700);
         }
     }
-    for (number, layer) in view.layers.all.iter().enumerate() {
+    for (number, layer) in (0..).zip(&view.layers.all) {
+        let number: u32 = number;
         let at = &relative(&stage.join(number.to_string()));
         let path = &absolute(&layer.lower.path);
         let lower = Inode { path, identity: numbers(&layer.lower) };
         let path = layer.kept.as_ref().map(|kept| absolute(&kept.source.path)).unwrap_or_default();
         let identity = layer.kept.as_ref().map_or((0, 0), |kept| numbers(&kept.source));
         let kept = Inode { path: &path, identity };
-        let step = Step::Layer { lower, kept, at, layer: number as u32 };
+        let step = Step::Layer { lower, kept, at, layer: number };
         setup.push_optional(Protection::Root, &step);
     }
 }
@@ -56,11 +57,13 @@ pub(crate) fn mount(view: &View, setup: &mut Section) {
 pub(crate) fn show(view: &View, target: &Path, within: Within, node: &Node, setup: &mut Section) {
     let Node::Layered { source, layer, otherwise } = node else { return };
     let Some(lower) = view.layers.all.get(*layer).map(|layer| &layer.lower) else { return };
+    // At most MOST_LAYERS.
+    let Ok(layer) = u32::try_from(*layer) else { return };
     let below = source.path.strip_prefix(&lower.path).unwrap_or(Path::new(""));
     let below = &relative(&Path::new("/").join(below));
     let source = Inode { path: &absolute(&source.path), identity: numbers(source) };
     let or_shows = u32::from(*otherwise == Unlayered::ReadOnly);
-    let (layer, target) = (*layer as u32, &relative(target));
+    let target = &relative(target);
     setup.push_optional(
         Protection::Root,
         &Step::ShowLayered { layer, below, source, target, within, or_shows },
