@@ -107,27 +107,33 @@ fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
     if host.user_namespaces || !may || !caller.is_root() { Users::Own } else { Users::Callers }
 }
 
-/// The names in each home; `None` for a home that cannot be listed.
+/// Directories of a home with many of the paths that Kennel looks for.
+const LISTED: &[&str] = &[".cache", ".config"];
+
+/// The names in each home and in some of its directories; `None` for a directory that cannot be listed.
 ///
-/// Kennel lists each home once. Most of the paths that it looks for do not exist, and one system call for each of them
+/// Kennel lists each of them once. Most of the paths that it looks for do not exist, and one system call for each of them
 /// would take longer than the rest of a compilation.
 #[derive(Debug, Default)]
 pub(crate) struct HomeNames {
-    homes: Vec<(PathBuf, Option<HashSet<OsString>>)>,
+    directories: Vec<(PathBuf, Option<HashSet<OsString>>)>,
     /// The mounts of the host, once somebody asks.
     mounts: OnceLock<MountTable>,
 }
 
 impl HomeNames {
-    /// Lists each home.
+    /// Lists each home and those of its directories.
     pub(crate) fn read(homes: &[PathBuf]) -> Self {
         let names = |home: &PathBuf| {
             let entries = fs::read_dir(home).ok()?;
             // If one name cannot be read, the listing is incomplete: then nothing is known to be missing.
             entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>().ok()
         };
+        let directories = homes
+            .iter()
+            .flat_map(|home| [home.clone()].into_iter().chain(LISTED.iter().map(|name| home.join(name))));
         Self {
-            homes: homes.iter().map(|home| (home.clone(), names(home))).collect(),
+            directories: directories.map(|path| (path.clone(), names(&path))).collect(),
             mounts: OnceLock::new(),
         }
     }
@@ -145,10 +151,10 @@ impl HomeNames {
 
     /// Whether `path` may exist, as far as the listings say.
     pub(crate) fn may_exist(&self, path: &Path) -> bool {
-        let missing = |(home, names): &(PathBuf, Option<HashSet<OsString>>)| {
-            let first = path.strip_prefix(home).ok().and_then(|below| below.iter().next());
+        let missing = |(directory, names): &(PathBuf, Option<HashSet<OsString>>)| {
+            let first = path.strip_prefix(directory).ok().and_then(|below| below.iter().next());
             first.zip(names.as_ref()).is_some_and(|(first, names)| !names.contains(first))
         };
-        !self.homes.iter().any(missing)
+        !self.directories.iter().any(missing)
     }
 }
