@@ -7,4 +7,4 @@
 # before:
 printf 'task hello { doLast { println "hello" } }\n' > build.gradle
 # job:
-gradle --offline --console plain -q hello 2>/dev/null
+gradle --no-daemon --offline --console plain -q hello 2>/dev/null
