@@ -21,11 +21,13 @@ use crate::network::ask::Ask;
 use crate::network::serving::Serving;
 use crate::overlay::ledger::{Claim, Ledger};
 use crate::plan::compile;
+use crate::plan::mount_state::replaced;
 use crate::policy::Policy;
 use crate::report::error::Error;
 use crate::session::live::{Live, ReadyWorkers};
-use crate::session::mount_state::{CompileInputs, SessionMounts};
+use crate::session::mount_state::{CompileInputs, NEW_SESSION, SessionMounts};
 use crate::session::stats::Counts;
+use crate::view::View;
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
 
@@ -76,6 +78,7 @@ impl Live {
     pub(crate) async fn successor(&self) -> Result<Self, Error> {
         let inputs = Arc::clone(&self.mounts.inputs);
         let compiled = inputs.compile()?;
+        refuse_new_links(&self.prepared.compiled.view, &compiled.view)?;
         let mounts = SessionMounts::new(&compiled, inputs);
         let prepared = self.prepared.recompiled(compiled);
         let (images, compiled) = (&prepared.images, &prepared.compiled);
@@ -162,4 +165,14 @@ impl Live {
         }
         Ok(())
     }
+}
+
+/// Refuses a view whose grants lead over links that did not lead to the grants of `old`. A command of another sandbox may have
+/// put such a link in place of a grant, and nobody looks at the path again before the session shows its target.
+///
+/// # Errors
+/// There is such a link.
+fn refuse_new_links(old: &View, new: &View) -> Result<(), Error> {
+    let Some(link) = new.links_to_grants.difference(&old.links_to_grants).next() else { return Ok(()) };
+    Err(replaced("grant", link.clone(), NEW_SESSION))
 }

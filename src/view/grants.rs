@@ -21,7 +21,7 @@ use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, SourceKind};
 use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, Origin, View, ViewEntry, path_walk, pin, system};
+use crate::view::{Access, Node, Origin, View, ViewEntry, path_walk, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
 pub(crate) const NOT_A_WORKSPACE: &[&str] = &[
@@ -166,6 +166,11 @@ fn bind<'p>(
         refused(error, Some(remedy))
     })?;
     let source = &resolved.source;
+    if secrets::is_behind_link(&clean(path.clone()), source, inputs.caller) {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "a link leads from there to a known secret");
+        let remedy = format!("name the secret itself, {}, if that is what you mean", shown(&source.path));
+        return Err(refused(error, Some(&remedy)));
+    }
     if source.path.starts_with("/proc") || source.path == Path::new("/") {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "cannot be granted");
         let remedy = "the sandbox has its own /proc; to see the whole host read-only use --profile full-dev";
@@ -182,6 +187,7 @@ fn bind<'p>(
     if access != Access::Device {
         system::check_source(source, access).map_err(|error| refused(error, Some("grant another path")))?;
     }
+    view.links_to_grants.extend(resolved.links.iter().map(|link| link.at.clone()));
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {
         show_links(view, &resolved.links, &clean(path), &source.path);

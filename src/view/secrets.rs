@@ -227,7 +227,14 @@ pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
     is_secret_of(path, &caller.homes) || is_within(path, &kept::own_directory(caller))
 }
 
-/// The same for a caller with these home directories, without Kennel's own.
+/// Whether `source` is a secret of the caller's home, and `named`, which led there, is no place of secrets. A command may have
+/// made a link on the way.
+pub(crate) fn is_behind_link(named: &Path, source: &BindSource, caller: &Caller) -> bool {
+    let is_of_home = caller.homes.iter().any(|home| is_within(&source.path, home));
+    is_of_home && is_secret(&source.path, caller) && !is_secret(named, caller)
+}
+
+/// The same as [`is_secret`] for a caller with these home directories, without Kennel's own.
 pub(crate) fn is_secret_of(path: &Path, homes: &[PathBuf]) -> bool {
     let lies_in = |path: &Path, secrets: &[&str]| secrets.iter().any(|name| is_within(path, Path::new(name)));
     let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, HOME_SECRETS));

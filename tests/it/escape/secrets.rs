@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use super::{command, landlock_abi, lines};
-use crate::support::{TempDir, attempt, only_as_root, require, workspace};
+use crate::support::{TempDir, attempt, only_as_root, require, stderr, workspace};
 
 /// A home directory with secrets and one ordinary file.
 pub(super) fn home() -> TempDir {
@@ -148,4 +148,35 @@ fn the_runtime_directory_of_sessions_is_covered() {
     assert!(errors.contains("Read-only file system") && errors.contains("busy"), "{errors}");
     assert!(output.status.success(), "the rest of it is granted: {errors}");
     assert!(runtime.path().join("kennel/kennel-exec").exists() && runtime.path().join("x").exists());
+}
+
+/// A command of another sandbox may have made the link.
+#[test]
+fn a_link_that_leads_to_a_secret_does_not_name_it() {
+    let (home, ws) = (home(), workspace());
+    fs::create_dir(home.path().join("other")).unwrap();
+    for (name, target) in [("dir", "../.ssh"), ("file", "../.netrc"), ("up", "..")] {
+        symlink(target, home.path().join("other").join(name)).unwrap();
+    }
+    let key = home.path().join(".ssh/id_ed25519").display().to_string();
+    let read = |flag: &str, granted: &str| {
+        let granted = home.path().join(granted).display().to_string();
+        let mut command = command(ws.path(), &[flag, &granted], &["read", &key]);
+        command.env("HOME", home.path()).output().unwrap()
+    };
+    for granted in ["other/dir", "other/dir/id_ed25519", "other/file", "other/up/.ssh"] {
+        for flag in ["--ro", "--rw"] {
+            let output = read(flag, granted);
+            let said = stderr(&output);
+            assert!(
+                output.stdout.is_empty() && said.contains("a link leads from there"),
+                "{granted}: {output:?}"
+            );
+        }
+    }
+    assert_eq!(lines(&read("--ro", ".ssh")), ["[secret]"]);
+    // A home with a link: the secret is at its end, and may be named by either path.
+    fs::rename(home.path().join(".ssh"), home.path().join("keys")).unwrap();
+    symlink("keys", home.path().join(".ssh")).unwrap();
+    assert_eq!(lines(&read("--ro", ".ssh")), ["[secret]"]);
 }

@@ -149,6 +149,38 @@ async fn a_link_that_leads_elsewhere_is_followed_anew() {
     assert_eq!(shell(&session, &read).await, "v2");
 }
 
+/// A command of another sandbox may have made the link.
+#[tokio::test]
+async fn a_link_in_place_of_a_grant_or_above_it_is_refused() {
+    let host = Host::new();
+    for name in ["a/data", "private/data"] {
+        fs::create_dir_all(host.at(name)).unwrap();
+        fs::write(host.at(name).join("file"), name).unwrap();
+    }
+    fs::write(host.at("conf"), "conf").unwrap();
+    let session = host.session([rw(&host.at("a/data")), ro(&host.at("conf"))]).await;
+    let data = host.at("a/data").display().to_string();
+    assert_eq!(shell(&session, &format!("cat {data}/file")).await, "a/data");
+    for (replaced, target) in [("a/data", "../private/data"), ("a", "private"), ("conf", "private/data/file")]
+    {
+        fs::rename(host.at(replaced), host.at("old")).unwrap();
+        symlink(target, host.at(replaced)).unwrap();
+        for _ in 0..2 {
+            let error = error_of(&session).await;
+            assert!(matches!(error, Error::Grant { .. }), "{error:?}");
+            assert!(
+                error.remedy().is_some_and(|remedy| remedy.contains("prepare a new session")),
+                "{error:?}"
+            );
+        }
+        assert!(session.read(format!("{data}/file")).await.is_err());
+        fs::remove_file(host.at(replaced)).unwrap();
+        fs::rename(host.at("old"), host.at(replaced)).unwrap();
+        assert_eq!(shell(&session, &format!("cat {data}/file")).await, "a/data");
+    }
+    assert_eq!(fs::read_to_string(host.at("private/data/file")).unwrap(), "private/data");
+}
+
 #[tokio::test]
 async fn while_commands_run_a_replaced_grant_is_refused_with_the_reason() {
     let host = Host::new();
