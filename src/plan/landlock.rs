@@ -61,6 +61,12 @@ pub(crate) fn ruleset(
     rule(Path::new("/"), AccessFs::from_read(abi));
     rule(Path::new("/dev"), devices(abi));
     for (target, place) in view.iter() {
+        // The rule of a private directory holds for the layers in it: rules hold across mounts.
+        let is_in_private =
+            || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Private { .. }, .. })));
+        if matches!(place.node, Node::Layered { .. }) && is_in_private() {
+            continue;
+        }
         if let Some(access) = allowed(place, abi) {
             rule(target, access);
         }

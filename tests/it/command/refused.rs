@@ -47,8 +47,8 @@ fn a_workspace_closed_to_its_caller_names_its_owner_in_the_hint() {
     chown(dir.path(), Some(1234), Some(1234)).unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let said = refused(dir.path(), &[]);
-    assert!(said.contains("its permissions keep the command out"), "{said}");
-    assert!(said.contains("hint: run kennel as the owner"), "{said}");
+    assert!(said.contains("Permission denied"), "{said}");
+    assert!(said.contains("hint: run as its owner: --as-owner"), "{said}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Place {
     fn works(&self, directory: &str, flags: &[&str], script: &str) -> String {
         let output = self.inside(directory, flags, script);
         assert!(
-            output.status.success() && output.stderr.is_empty(),
+            output.status.success() && stderr(&output).is_empty(),
             "{directory} {flags:?} {script}: {output:?}"
         );
         stdout(&output)

@@ -32,7 +32,7 @@ fn inside(place: &TempDir, variables: &[(&str, &Path)], flags: &[&str], script: 
 /// Runs a script inside, which must say nothing on stderr. Returns its stdout.
 fn works(place: &TempDir, flags: &[&str], script: &str) -> String {
     let output = inside(place, &[], flags, script);
-    assert!(output.stderr.is_empty(), "{flags:?} {script}: {output:?}");
+    assert!(stderr(&output).is_empty(), "{flags:?} {script}: {output:?}");
     stdout(&output)
 }
 

@@ -122,8 +122,13 @@ pub fn stdout(output: &Output) -> String {
 }
 
 /// The stderr of a command, trimmed.
+///
+/// Without the line that every sandbox prints on a host without user namespaces.
 pub fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).trim_end().to_owned()
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let is_usual =
+        |line: &&str| !is_without_user_namespace() || !line.starts_with("kennel: user_namespace off");
+    text.lines().filter(is_usual).collect::<Vec<_>>().join("\n").trim_end().to_owned()
 }
 
 /// Whether a program is on PATH.
