@@ -77,6 +77,17 @@ pub(crate) fn is_system_path(path: &Path) -> bool {
     SYSTEM.iter().any(|directory| path.starts_with(directory))
 }
 
+/// Data of the system's programs outside of /usr, shown read-only: cached fonts, installed packages, formats of TeX.
+const DATA: &[&str] = &["/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/texmf"];
+
+fn show_data(view: &mut View) {
+    for path in DATA {
+        if let Ok(source) = BindSource::exact(Path::new(path)) {
+            view.offer("system", *path, Node::Bind { source, access: Access::Read });
+        }
+    }
+}
+
 /// Adds the system to the view.
 ///
 /// # Errors
@@ -105,6 +116,9 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     etc::show(view, inputs)?;
     show_machine(view, inputs);
     view.offer("directory", "/var", Node::Dir);
+    if inputs.policy.profile.meaning().knows_caller {
+        show_data(view);
+    }
     view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
     view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
     Ok(())

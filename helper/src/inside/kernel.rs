@@ -102,6 +102,7 @@ pub(crate) const ENFILE: i32 = 23;
 pub(crate) const ENOSYS: i32 = 38;
 pub(crate) const EMFILE: i32 = 24;
 pub(crate) const EPROTO: i32 = 71;
+pub(crate) const EAFNOSUPPORT: i32 = 97;
 pub(crate) const ECONNABORTED: i32 = 103;
 pub(crate) const ENOBUFS: i32 = 105;
 pub(crate) const ESTALE: i32 = 116;

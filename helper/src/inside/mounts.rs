@@ -5,7 +5,8 @@ use core::{ffi::CStr, mem::MaybeUninit};
 
 use crate::{
     kernel::{
-        EPROTO, ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID, MS_RDONLY,
+        EPROTO, ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID,
+        MS_RDONLY,
     },
     plan::{Inode, Within},
     sys::{self, Errno, Fd},

@@ -56,7 +56,8 @@ impl Context {
         let words = [text("the client", listening.client())?, text("the socket", listening.socket())?]
             .map(str::to_owned);
         text("workspace", &session.prepared().compiled.directory)?;
-        let variables = session.prepared().compiled.environment.0.iter();
+        let prepared = session.prepared();
+        let variables = prepared.compiled.environment.0.iter();
         // The harness takes only UTF-8. The session itself keeps the other variables too.
         let variables = variables
             .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.to_str()?.to_owned())))

@@ -79,8 +79,6 @@ fn tmpfs_covers_a_part_of_the_workspace() {
     fs::write(dir.path().join("target/old"), "old").unwrap();
     let place = dir.path().join("target");
     let flags = ["--tmpfs", place.to_str().unwrap()];
-    // Toolchains and the copy of ~/.gitconfig are what a usual HOME shows.
-    let flags = ["--toolchains", "none", "--git", "workspace"];
     assert_eq!(succeeds(dir.path(), &flags, "ls -A target; touch target/new; ls -A target"), "new");
     assert_eq!(fs::read_to_string(place.join("old")).unwrap(), "old");
     assert!(!place.join("new").exists());
@@ -93,8 +91,6 @@ fn masked_directory_is_empty_and_closed() {
     fs::write(dir.path().join("keys/id"), "secret").unwrap();
     assert_eq!(succeeds(dir.path(), &[], "cat keys/id"), "secret");
     let flags = ["--mask", "keys"];
-    // Toolchains and the copy of ~/.gitconfig are what a usual HOME shows.
-    let flags = ["--toolchains", "none", "--git", "workspace"];
     assert_eq!(succeeds(dir.path(), &flags, "ls -A keys"), "");
     assert!(fails(dir.path(), &flags, "cat keys/id").contains("No such file or directory"));
     assert!(fails(dir.path(), &flags, "touch keys/x").contains("Read-only file system"));
@@ -108,8 +104,6 @@ fn masked_file_is_unreadable_and_stays() {
     let dir = workspace();
     fs::write(dir.path().join(".env"), "secret").unwrap();
     let flags = ["--mask", ".env"];
-    // Toolchains and the copy of ~/.gitconfig are what a usual HOME shows.
-    let flags = ["--toolchains", "none", "--git", "workspace"];
     assert_eq!(succeeds(dir.path(), &flags, "cat .env"), "");
     assert!(fails(dir.path(), &flags, "rm -f .env").contains("Device or resource busy"));
     assert!(fails(dir.path(), &flags, "mv .env other").contains("Device or resource busy"));

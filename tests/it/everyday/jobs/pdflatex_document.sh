@@ -3,8 +3,6 @@
 # version: TeX Live 2022
 # job: typesets a document
 # needs: pdflatex
-# flags: --ro /var/lib/texmf
-# note: Debian keeps the formats there
 # before:
 printf '\\documentclass{article}\\begin{document}Hello $x^2$.\\tableofcontents\\section{One}\\end{document}\n' > doc.tex
 # job:
