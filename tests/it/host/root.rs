@@ -316,6 +316,7 @@ fn all_attempts_to_get_out_fail_as_before() {
     // test compares the level of enforcement.
     let impossible = [
         "protect::git::with_trust_commands",
+        "protect::git_user::name_and_address",
         "view::caches::commands_of_a_session",
         "view::devices::sys_has_only_what_runtimes",
         "view::etc::ci_only_",

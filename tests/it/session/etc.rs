@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use super::{session, shell};
-use crate::support::{is_root, require, workspace};
+use crate::support::{only_as_root, workspace};
 use crate::view::etc::{made, write};
 
 #[tokio::test]
 async fn a_file_that_becomes_private_is_private_to_running_sessions() {
-    require!(is_root(), "root");
+    only_as_root!();
     let (Some(made), dir) = (made(), workspace()) else { return };
     let session = session(dir.path()).await;
     let file = write(made.path().join("file"), "public\n", 0o644, 0);
@@ -25,7 +25,7 @@ async fn a_file_that_becomes_private_is_private_to_running_sessions() {
 
 #[tokio::test]
 async fn a_session_sees_what_was_replaced_in_etc() {
-    require!(is_root(), "root");
+    only_as_root!();
     let (Some(made), dir) = (made(), workspace()) else { return };
     let session = session(dir.path()).await;
     let (file, next) = (made.path().join("file"), made.path().join("next"));
