@@ -93,6 +93,11 @@ impl Caller {
         self.environment.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
+    /// The path in a variable of the caller's environment, if it is absolute.
+    pub(crate) fn path_in(&self, name: &str) -> Option<PathBuf> {
+        self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
+    }
+
     /// The absolute directories of the caller's PATH.
     pub(crate) fn search_path(&self) -> Vec<PathBuf> {
         let path = self.variable("PATH").unwrap_or_default();

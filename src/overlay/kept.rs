@@ -14,13 +14,11 @@ use crate::host::caller::Caller;
 use crate::protect::remove;
 use crate::report::error::Error;
 use crate::sys::dirfd;
-use crate::sys::dirfd::open_without_links;
+use crate::sys::dirfd::{DIRECTORY, open_without_links};
 use crate::view::{kept, toolchains};
 
 /// Deeper directories are not counted.
 const DEEPEST: u32 = 128;
-
-const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// What commands with [`Caches::Keep`](crate::policy::profile::Caches::Keep) have added to one cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -21,7 +21,7 @@ use xattr::FileExt;
 
 use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
 use crate::overlay::tree::{OverlayTree, open_for_listing};
-use crate::plan::overlay::{Merged, OTHERS, UPPER, WORK};
+use crate::plan::overlay::Merged;
 use crate::policy::glob::Pattern;
 use crate::protect::commit_rule::CommitRule;
 use crate::protect::recheck;
@@ -29,6 +29,7 @@ use crate::report::overlay_error::OverlayError;
 use crate::sys::dirfd::{names, open_without_links};
 use crate::sys::inode::{FileKind, Identity, kind};
 use crate::sys::locked;
+use crate::view::kept::{OTHERS, UPPER, WORK};
 
 /// The upper directory and the workspace of a mounted overlay.
 #[derive(Debug)]

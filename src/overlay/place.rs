@@ -22,14 +22,11 @@ use crate::overlay::tree::OverlayTree;
 use crate::protect::{recheck, remove};
 use crate::report::change::Refusal;
 use crate::sys::dirfd;
-use crate::sys::dirfd::{names, rename_without_replacing, under_temporary_name};
+use crate::sys::dirfd::{DIRECTORY, names, rename_without_replacing, under_temporary_name};
 use crate::sys::inode::{FileKind, Identity, kind};
 
 /// The deepest tree that is removed.
 const MAX_DEPTH: u32 = 200;
-
-const DIRECTORY: OFlag =
-    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// An entry under a temporary name; dropping this removes it. Anybody who may write in the directory can see the name
 /// and put another entry there.

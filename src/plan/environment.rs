@@ -134,7 +134,7 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString
     }
     variables.extend(toolchains::variables(inputs, view));
     variables.extend(network::variables(inputs));
-    variables.extend(certificates::variables(inputs, view));
+    variables.extend(certificates::variables(view));
     for name in &inputs.policy.env.pass {
         if let Some(value) = inputs.caller.variable(name) {
             note_missing(inputs, view, name, value);

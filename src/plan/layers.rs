@@ -10,6 +10,7 @@ use crate::plan::{Section, absolute, relative};
 use crate::report::enforcement::{Enforcement, Note, Protection};
 use crate::report::failure;
 use crate::sys::inode::Identity;
+use crate::view::kept::{UPPER, WORK};
 use crate::view::source::BindSource;
 use crate::view::{Node, Unlayered, View};
 
@@ -36,12 +37,11 @@ pub(crate) fn mount(view: &View, setup: &mut Section) {
         let at = stage.join(number.to_string());
         make(&at, 0o700);
         if layer.kept.is_none() {
-            make(&at.join("upper"), layer.mode);
-            make(&at.join("work"), 0o700);
+            make(&at.join(UPPER), layer.mode);
+            make(&at.join(WORK), 0o700);
         }
     }
-    for (number, layer) in (0..).zip(&view.layers.all) {
-        let number: u32 = number;
+    for (number, layer) in (0_u32..).zip(&view.layers.all) {
         let at = &relative(&stage.join(number.to_string()));
         let path = &absolute(&layer.lower.path);
         let lower = Inode { path, identity: numbers(&layer.lower) };

@@ -16,7 +16,6 @@ use kennel_helper::plan::{Step, Within};
 use nix::sys::statfs;
 use nix::sys::statfs::FsType;
 
-use crate::host::mounts::mounts;
 use crate::plan::{Section, absolute, relative};
 use crate::policy::glob::Pattern;
 use crate::policy::overlay::Overlay;
@@ -28,20 +27,13 @@ use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
+use crate::view::kept::{OTHERS, UPPER, WORK};
 use crate::view::layers::OLDEST_IN_MEMORY;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::BindSource;
 use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
-
-/// The subdirectories of the directory of changes: overlayfs' upperdir and workdir.
-pub(crate) const UPPER: &str = "upper";
-pub(crate) const WORK: &str = "work";
-
-/// Permission bits of anyone but the owner. Another user who reads changes may see secrets, and one who
-/// writes them forges them.
-pub(crate) const OTHERS: u32 = 0o077;
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
 pub(crate) const DAC_OVERRIDE: u32 = 1;
@@ -70,7 +62,7 @@ pub(crate) fn overlaid(
     let Some(wanted) = &inputs.policy.overlay else { return Ok(None) };
     check_kernel(inputs, wanted)?;
     let upper = wanted.upper.as_deref().map(|path| check_upper(inputs, view, workspace, path)).transpose()?;
-    check_workspace(workspace)?;
+    check_workspace(inputs, workspace)?;
     check_grants(view, workspace)?;
     let metadata = fs::metadata(&workspace.path);
     let mode = metadata
@@ -260,7 +252,7 @@ pub(crate) fn check_upper(
 }
 
 /// Checks that an overlay shows all of the workspace, and that Kennel can notice what others change in it.
-pub(crate) fn check_workspace(workspace: &BindSource) -> Result<(), Error> {
+pub(crate) fn check_workspace(inputs: &Inputs<'_>, workspace: &BindSource) -> Result<(), Error> {
     const REMEDY: &str = "copy it to a file system of this machine, or go without --overlay";
     let path = &workspace.path;
     let refused = |error: io::Error, remedy| not_usable("workspace", path, error, remedy);
@@ -275,18 +267,14 @@ pub(crate) fn check_workspace(workspace: &BindSource) -> Result<(), Error> {
     if ignores_case(path).map_err(|error| refused(error, REMEDY))? {
         return Err(invalid("lies on a file system that ignores the case of names", REMEDY));
     }
-    match mounted_below(path).map_err(|error| refused(error, "mount /proc"))? {
+    let mounts = inputs.names.mounts().map_err(|error| refused(error, "mount /proc"))?;
+    match mounts.below(path).next() {
         None => Ok(()),
         Some(mount) => {
             let reason = format!("{} is mounted in it, which an overlay would not show", mount.display());
             Err(invalid(&reason, "unmount it, choose another workspace, or go without --overlay"))
         }
     }
-}
-
-fn mounted_below(path: &Path) -> io::Result<Option<PathBuf>> {
-    let mut points = mounts()?.into_iter().map(|mount| mount.mount_point);
-    Ok(points.find(|point| point != path && point.starts_with(path)))
 }
 
 /// Checks that no writable grant shows the workspace too: the overlay would not keep writes through it apart.

@@ -131,8 +131,9 @@ fn note_borrowed(view: &mut View, inputs: &Inputs<'_>, repository: &Path) {
 pub(crate) fn user_config(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
     let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), WalkAim::GitOfUser));
     let directories = caller.homes.iter().map(|home| home.join(".config"));
-    let named = caller.variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let of_directories = directories.chain(named).map(|path| (path.join("git"), WalkAim::GitOfUser));
+    let of_directories = directories
+        .chain(caller.path_in("XDG_CONFIG_HOME"))
+        .map(|path| (path.join("git"), WalkAim::GitOfUser));
     of_homes.chain(of_directories).map(|(path, aim)| (UnresolvedPath::new(Path::new("/"), path), aim))
 }
 

@@ -90,13 +90,7 @@ impl Named {
                 view.note(&shown(given), text, None);
             }
         }
-        if let Some((first, why)) = found.closed.first() {
-            let more = found.closed.len() - 1;
-            let others = if more > 0 { format!("; {more} more as well") } else { String::new() };
-            let text = format!("could not be searched ({why}): all of it is read-only{others}");
-            let remedy = "give yourself access to it, or remove it";
-            view.note(&shown(&workspace.path.join(first)), &text, Some(remedy));
-        }
+        found.note_closed(view, &workspace.path, "", "read-only");
         let matches = found.matches.into_iter();
         self.paths.extend(matches.map(|path| UnresolvedPath::new(&workspace.path, path)));
         self.listed.extend(found.listed);

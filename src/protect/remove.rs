@@ -12,7 +12,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::sys::dirfd;
-use crate::sys::dirfd::{names, temporary_name};
+use crate::sys::dirfd::{DIRECTORY, names, temporary_name};
 
 /// Deeper directories are moved up first, because each level keeps a descriptor and a stack frame.
 const DEEPEST: u32 = 200;
@@ -23,8 +23,6 @@ const BATCH: usize = 8 << 10;
 
 /// How often a directory is listed again while another process adds entries: about four million short names.
 const MOST_BATCHES: u32 = 1 << 14;
-
-const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Called for each entry right before it is removed, with its directory, its name, and its path from where the removal
 /// started. An error ends the removal.

@@ -22,6 +22,9 @@ use crate::sys::inode::{FileKind, kind};
 /// How many symbolic links one path may have: the limit of path_resolution(7).
 pub(crate) const MOST_LINKS: u32 = 40;
 
+/// Flags of openat(2) for a directory to list or to work in. A link is refused.
+pub(crate) const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
 /// How often an openat2(2) is repeated after `EAGAIN`: a rename or mount elsewhere raced with a `..` of its path.
 const MOST_TRIES: u32 = 1000;
 

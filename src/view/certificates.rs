@@ -56,6 +56,7 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
     for Named { variable, path, resolved } in named(inputs) {
         let is_hidden =
             view.host_path(&resolved.source.path).is_none() && !view.is_covered(&resolved.source.path);
+        view.certificates.push((variable, resolved.source.path.clone()));
         if !is_hidden || !is_trusted(view, inputs, &path, &resolved) {
             continue;
         }
@@ -73,17 +74,15 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
 }
 
 /// The variables whose certificates are visible in the sandbox, with those of their paths that are.
-pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
+pub(crate) fn variables(view: &View) -> Vec<(OsString, OsString)> {
     let mut seen: Vec<(OsString, OsString)> = Vec::new();
-    for Named { variable, resolved: ResolvedPath { source, .. }, .. } in named(inputs) {
-        let is_seen = is_visible(view, &source.path);
+    for (variable, path) in view.certificates.iter().filter(|(_, path)| is_visible(view, path)) {
         match seen.last_mut() {
-            _ if !is_seen => {}
             Some((last, paths)) if last == variable => {
                 paths.push(":");
-                paths.push(source.path);
+                paths.push(path);
             }
-            _ => seen.push((variable.into(), source.path.into())),
+            _ => seen.push((variable.into(), path.into())),
         }
     }
     seen

@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::report::error::Error;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
-use crate::view::system::file;
+use crate::view::system::{LARGEST_COPY, file};
 use crate::view::{Access, Node, View};
 
 const ETC: &str = "/etc";
@@ -63,9 +63,6 @@ const ETC_COPIED: &[&str] = &[
     "/etc/ssl/openssl.cnf",
     "/etc/timezone",
 ];
-
-/// A larger file is no configuration file, and is left out.
-const LARGEST_COPY: usize = 256 * 1024;
 
 /// Adds /etc to the view. In profile `full-dev` it is the host's, but for what not every user may read.
 ///

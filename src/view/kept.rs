@@ -18,17 +18,19 @@ use nix::sys::stat::{Mode, mkdirat};
 use nix::sys::statfs;
 
 use crate::host::caller::Caller;
-use crate::sys::dirfd::open_without_links;
+use crate::sys::dirfd::{DIRECTORY, open_without_links};
 use crate::view::source::BindSource;
 
-/// The changes, and what overlayfs needs beside them.
+/// The subdirectories of a directory of changes: overlayfs' upperdir and workdir.
 pub(crate) const UPPER: &str = "upper";
-const WORK: &str = "work";
+pub(crate) const WORK: &str = "work";
 
-/// Permission bits of anyone but the owner.
-const OTHERS: u32 = 0o077;
+/// Permission bits of anyone but the owner. Another user who reads changes may see secrets, and one who writes them
+/// forges them.
+pub(crate) const OTHERS: u32 = 0o077;
 
-const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+/// The variable that names the base of caches, instead of `~/.cache`.
+pub(crate) const CACHE_BASE: &str = "XDG_CACHE_HOME";
 
 /// One of these directories, locked: only one layer may use it at a time.
 #[derive(Clone, Debug)]
@@ -41,8 +43,7 @@ pub(crate) struct Kept {
 
 /// `$XDG_CACHE_HOME/kennel`, which holds nothing else than kept changes.
 pub(crate) fn own_directory(caller: &Caller) -> PathBuf {
-    let base = caller.variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    base.unwrap_or_else(|| caller.home.join(".cache")).join("kennel")
+    caller.path_in(CACHE_BASE).unwrap_or_else(|| caller.home.join(".cache")).join("kennel")
 }
 
 /// The directory of all kept changes.

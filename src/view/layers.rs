@@ -135,27 +135,31 @@ pub(crate) fn show_absent(view: &mut View, inputs: &Inputs<'_>, what: &'static s
 /// no layers, or if the caller cannot write there either.
 pub(crate) fn node(view: &mut View, inputs: &Inputs<'_>, source: BindSource, otherwise: Unlayered) -> Node {
     let may_be = are_wanted(inputs.policy) && source.is_dir();
-    if may_be && !are_possible(inputs) {
-        note_old_kernel(view, inputs);
-    }
-    if may_be && !are_possible(inputs) && otherwise == Unlayered::Empty {
-        return Node::Private { mode: 0o755 };
-    }
-    let lower = (may_be && are_possible(inputs)).then(|| view.layers.lower(inputs, &source)).flatten();
-    let layer = lower.and_then(|lower| number(view, inputs, lower, keeps(inputs, otherwise)));
+    let layer = match are_possible(inputs) {
+        true if may_be => {
+            let lower = view.layers.lower(inputs, &source);
+            lower.and_then(|lower| number(view, inputs, lower, keeps(inputs, otherwise)))
+        }
+        false if may_be => {
+            note_old_kernel(view, inputs);
+            if otherwise == Unlayered::Empty {
+                return Node::Private { mode: 0o755 };
+            }
+            None
+        }
+        _ => None,
+    };
     match layer {
         Some(layer) => Node::Layered { source, layer, otherwise },
         None => Node::Bind { source, access: Access::Read },
     }
 }
 
+/// Says it for each directory; the report has each note once.
 fn note_old_kernel(view: &mut View, inputs: &Inputs<'_>) {
-    let kernel = format!("Linux {}", inputs.host.kernel);
-    if view.notes.iter().all(|note| note.subject != kernel) {
-        let text = "has no copy-on-write layers in memory: caches start empty, and toolchains are read-only";
-        let remedy = "use Linux 6.6 or later, or see the host's caches with --caches read-only";
-        view.note(&kernel, text, Some(remedy));
-    }
+    let text = "has no copy-on-write layers in memory: caches start empty, and toolchains are read-only";
+    let remedy = "use Linux 6.6 or later, or see the host's caches with --caches read-only";
+    view.note(&format!("Linux {}", inputs.host.kernel), text, Some(remedy));
 }
 
 /// HOME, unless something is mounted in it: the kernel refuses an overlay that would uncover what is under a mount.

@@ -156,16 +156,7 @@ impl Masks {
                     Err(_) => drop(self.matched.insert(at)),
                 }
             }
-            if let Some((first, why)) = found.closed.first() {
-                let more = found.closed.len() - 1;
-                let others = if more > 0 { format!("; {more} more as well") } else { String::new() };
-                let text = format!("could not be searched for a mask ({why}): all of it is hidden{others}");
-                view.note(
-                    &shown(&target.join(first)),
-                    &text,
-                    Some("give yourself access to it, or remove it"),
-                );
-            }
+            found.note_closed(view, &target, " for a mask", "hidden");
             view.awaited.listed.extend(found.listed);
         }
         for (given, _) in group.given.iter().zip(&is_matched).filter(|(_, is_matched)| !**is_matched) {

@@ -50,6 +50,8 @@ pub(crate) struct View {
     pub(crate) overlay: Option<Overlaid>,
     /// The copy-on-write layers whose parts [`Node::Layered`] shows.
     pub(crate) layers: Layers,
+    /// Variables of the caller that name certificates, with where each of their paths leads.
+    pub(crate) certificates: Vec<(&'static str, PathBuf)>,
     /// What the report says about what is visible.
     pub(crate) notes: Vec<Note>,
     pub(crate) awaited: Awaited,

@@ -13,9 +13,11 @@ use nix::fcntl::OFlag;
 use crate::policy::glob::{Pattern, Progress};
 use crate::report::error::Error;
 use crate::report::failure;
+use crate::report::failure::shown;
 use crate::report::shortage::{is_shortage, of_call};
 use crate::sys::dirfd;
 use crate::sys::inode::stores;
+use crate::view::View;
 
 /// Entries that all searches of one start look at. A million takes a second or more.
 const MOST_ENTRIES: u32 = 1_000_000;
@@ -143,6 +145,16 @@ impl Pending {
 }
 
 impl Found {
+    /// Notes the directories below `base` that could not be looked into, if there are some. `what` follows "searched", and
+    /// `effect` is what happens to all that is in them.
+    pub(crate) fn note_closed(&self, view: &mut View, base: &Path, what: &str, effect: &str) {
+        let Some((first, why)) = self.closed.first() else { return };
+        let more = self.closed.len() - 1;
+        let others = if more > 0 { format!("; {more} more as well") } else { String::new() };
+        let text = format!("could not be searched{what} ({why}): all of it is {effect}{others}");
+        view.note(&shown(&base.join(first)), &text, Some("give yourself access to it, or remove it"));
+    }
+
     /// Takes a directory that cannot be looked into as a match.
     fn close(&mut self, at: Pending, why: String, budget: &mut SearchBudget) -> Result<(), SearchError> {
         for (is_matched, progress) in self.is_matched.iter_mut().zip(&at.progress) {

@@ -73,8 +73,8 @@ const HOME_SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
-/// Of the system. Most are readable only by root or a group, so this matters if the caller is one of these. These paths must have no links on
-/// the way, because the view is asked for exactly these.
+/// Of the system. Most are readable only by root or a group, so this matters if the caller is one of these. These paths must
+/// have no links on the way, because the view is asked for exactly these.
 const SYSTEM_SECRETS: &[&str] = &[
     "/boot",
     "/etc/NetworkManager/system-connections",

@@ -80,14 +80,6 @@ pub(crate) fn is_system_path(path: &Path) -> bool {
 /// Data of the system's programs outside of /usr, shown read-only: cached fonts, installed packages, formats of TeX.
 const DATA: &[&str] = &["/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/texmf"];
 
-fn show_data(view: &mut View) {
-    for path in DATA {
-        if let Ok(source) = BindSource::exact(Path::new(path)) {
-            view.offer("system", *path, Node::Bind { source, access: Access::Read });
-        }
-    }
-}
-
 /// Adds the system to the view.
 ///
 /// # Errors
@@ -114,11 +106,9 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     }
     show_usr_local(view);
     etc::show(view, inputs)?;
-    show_machine(view, inputs);
+    show_listed(view, inputs, SYS_SHOWN);
     view.offer("directory", "/var", Node::Dir);
-    if inputs.policy.profile.meaning().knows_caller {
-        show_data(view);
-    }
+    show_listed(view, inputs, DATA);
     view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
     view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
     Ok(())
@@ -182,7 +172,7 @@ impl RootNames {
 /// Profile `full-dev`: everything of the host, read-only. Secrets are covered later.
 fn show_whole_tree(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     etc::show(view, inputs)?;
-    show_machine(view, inputs);
+    show_listed(view, inputs, SYS_SHOWN);
     let entries = fs::read_dir("/").into_iter().flatten().flatten();
     for entry in entries.filter(|entry| !NOT_SHOWN.iter().any(|name| entry.file_name() == *name)) {
         show_root_entry(view, &entry.path());
@@ -195,14 +185,17 @@ fn show_whole_tree(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows what runtimes ask about the processors and the memory of the machine.
-fn show_machine(view: &mut View, inputs: &Inputs<'_>) {
-    for path in SYS_SHOWN.iter().filter(|_| inputs.policy.profile.meaning().knows_caller) {
+/// Shows what exists of a list, read-only. Profile `ci-only` has none of it.
+fn show_listed(view: &mut View, inputs: &Inputs<'_>, paths: &[&str]) {
+    for path in paths.iter().filter(|_| inputs.policy.profile.meaning().knows_caller) {
         if let Ok(source) = BindSource::exact(Path::new(path)) {
             view.offer("system", *path, Node::Bind { source, access: Access::Read });
         }
     }
 }
+
+/// The most bytes of a configuration file that Kennel copies. A larger file is none, and is left out.
+pub(crate) const LARGEST_COPY: usize = 256 * 1024;
 
 /// A small text file that Kennel makes in the sandbox.
 pub(crate) fn file(contents: impl Into<Vec<u8>>) -> Node {

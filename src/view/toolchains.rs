@@ -11,6 +11,7 @@ use Kind::{Cache, Toolchain};
 use crate::host::caller::Caller;
 use crate::policy::profile::{Caches, Toolchains};
 use crate::view::inputs::Inputs;
+use crate::view::kept::CACHE_BASE;
 use crate::view::source::exists;
 use crate::view::{Access, Node, Origin, Unlayered, View, layers, search_path, tool_variables};
 
@@ -131,9 +132,6 @@ const TABLE: &[Row] = &[
     row(Cache, "MISE_CACHE_DIR", ".cache/mise", &["."]),
 ];
 
-/// The base of caches, instead of `.cache`. It is passed on if it is set.
-const CACHE_BASE: &str = "XDG_CACHE_HOME";
-
 /// Adds the caller's toolchains and caches to the view.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
     if !is_wanted(inputs) {
@@ -217,8 +215,8 @@ fn is_wanted(inputs: &Inputs<'_>) -> bool {
 }
 
 fn home_of(row: &Row, caller: &Caller) -> PathBuf {
-    let named = |name: &str| caller.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    named(row.variable).unwrap_or_else(|| match (row.home.strip_prefix(".cache/"), named(CACHE_BASE)) {
+    let base = || caller.path_in(CACHE_BASE);
+    caller.path_in(row.variable).unwrap_or_else(|| match (row.home.strip_prefix(".cache/"), base()) {
         (Some(below), Some(base)) => base.join(below),
         _ => caller.home.join(row.home),
     })

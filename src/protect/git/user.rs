@@ -18,10 +18,8 @@ use crate::sys::dirfd::{open_without_links, own_path};
 use crate::sys::inode::regular;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
+use crate::view::system::LARGEST_COPY;
 use crate::view::{View, secrets, system};
-
-/// A larger file is no configuration file, and is left out.
-const LARGEST: usize = 256 * 1024;
 
 /// Variables whose value is a file that git reads.
 const FILES: &[(&str, &str)] =
@@ -46,8 +44,7 @@ pub(crate) fn show_config(view: &mut View, inputs: &Inputs<'_>, workspace: &Bind
         return;
     }
     let home = &inputs.caller.home;
-    let named =
-        inputs.caller.variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let named = inputs.caller.path_in("XDG_CONFIG_HOME");
     let directory = named.unwrap_or_else(|| home.join(".config")).join("git");
     let mut copies = Copies { view, inputs, workspace: &workspace.path, directory };
     copies.config(&home.join(".gitconfig"));
@@ -136,7 +133,7 @@ impl Copies<'_> {
         if !self.inputs.names.may_exist(path) {
             return None;
         }
-        let text = read_followed(path).ok()?.filter(|text| text.len() <= LARGEST)?;
+        let text = read_followed(path).ok()?.filter(|text| text.len() <= LARGEST_COPY)?;
         let at = fs::canonicalize(path).ok()?;
         (!secrets::is_secret(&at, self.inputs.caller)).then_some(text)
     }
@@ -167,7 +164,7 @@ fn read_without_links(path: &Path) -> io::Result<Vec<u8>> {
     let held = open_without_links(path, OFlag::empty())?;
     regular(&held)?;
     let text = contents(fs::File::open(own_path(&held))?)?;
-    if text.len() <= LARGEST { Ok(text) } else { Err(io::ErrorKind::FileTooLarge.into()) }
+    if text.len() <= LARGEST_COPY { Ok(text) } else { Err(io::ErrorKind::FileTooLarge.into()) }
 }
 
 /// Whether a variable holds a credential, or says how to get one.
