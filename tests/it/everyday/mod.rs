@@ -14,6 +14,7 @@
 //! | `# user: yes` | the tool refuses to work as root |
 //! | `# flags:` | flags of `kennel run` that the job needs |
 //! | `# path:` | a directory to put first on PATH |
+//! | `# server:` | a script of `servers/` that runs on the host first, and leaves its process in `../pid` |
 //! | `# cwd:` | the directory below the workspace in which the job starts |
 //! | `# fails:` | the job fails inside, and its output has this text; it does not run bare |
 //! | `# note:` | why a flag is needed, or why it fails |
@@ -175,9 +176,16 @@ struct Job {
     after: &'static str,
 }
 
+/// Servers that several jobs use. The second pass cannot always read the sources.
+const SERVERS: [(&str, &str); 2] = [
+    ("npm_registry", include_str!("servers/npm_registry.sh")),
+    ("python_index", include_str!("servers/python_index.sh")),
+];
+
 /// The fields that a script may have.
-const FIELDS: [&str; 12] = [
-    "subject", "tool", "version", "job", "needs", "by-hand", "user", "flags", "path", "cwd", "fails", "note",
+const FIELDS: [&str; 13] = [
+    "subject", "tool", "version", "job", "needs", "by-hand", "user", "flags", "path", "server", "cwd",
+    "fails", "note",
 ];
 
 impl Job {
@@ -205,6 +213,14 @@ impl Job {
         self.fields.get(key).copied().unwrap_or_default()
     }
 
+    /// What runs on the host first.
+    fn preparation(&self) -> String {
+        let name = self.field("server");
+        let server = SERVERS.iter().find(|(other, _)| *other == name).map(|(_, script)| *script);
+        assert!(name.is_empty() || server.is_some(), "{}: no such server: {name}", self.name);
+        server.unwrap_or_default().to_owned() + self.before
+    }
+
     /// The first command that is not here.
     fn missing(&self) -> Option<&'static str> {
         self.field("needs").split(' ').find(|command| !command.is_empty() && !has(command))
@@ -227,7 +243,7 @@ impl<'j> Place<'j> {
             fs::create_dir(place.dir.path().join(name)).unwrap();
         }
         let (said, status) =
-            place.run(&mut place.shell(job.before), "before", &place.dir.path().join("work"));
+            place.run(&mut place.shell(&job.preparation()), "before", &place.dir.path().join("work"));
         assert_eq!(status, Some(0), "{}: the section `before` failed: {said:?}", job.name);
         place
     }

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 use nix::time::{ClockId, clock_gettime};
 
 use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
-use crate::support::TempDir;
+use crate::support::{TempDir, filled};
 
 fn read(path: &Path, name: &str) -> String {
     fs::read_to_string(path.join(name)).unwrap_or_else(|error| error.kind().to_string())
@@ -13,12 +13,7 @@ fn read(path: &Path, name: &str) -> String {
 
 /// A workspace with files of one name each in them.
 fn with_files(names: &[&str]) -> TempDir {
-    let dir = workspace();
-    for name in names {
-        fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
-        fs::write(dir.path().join(name), name).unwrap();
-    }
-    dir
+    filled(workspace(), names, |name| name)
 }
 
 #[tokio::test]

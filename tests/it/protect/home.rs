@@ -7,17 +7,11 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::support::{TempDir, kennel, stderr, workspace};
+use crate::support::{TempDir, filled, kennel, stderr, workspace};
 
 /// A home with these files.
 fn home(files: &[&str]) -> TempDir {
-    let dir = workspace();
-    for file in files {
-        let path = dir.path().join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, "mine").unwrap();
-    }
-    dir
+    filled(workspace(), files, |_| "mine")
 }
 
 /// Runs a script for somebody with this home.

@@ -13,17 +13,11 @@ use kennel::{Policy, Profile, Session};
 use serde_json::Value;
 
 use super::denials;
-use crate::support::{TempDir, fails, kennel, refused, report, stderr, succeeds, workspace};
+use crate::support::{TempDir, fails, filled, kennel, refused, report, stderr, succeeds, workspace};
 
 /// A workspace with these files; each holds `s`.
 fn with_files(files: &[&str]) -> TempDir {
-    let dir = workspace();
-    for file in files {
-        let path = dir.path().join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, "s").unwrap();
-    }
-    dir
+    filled(workspace(), files, |_| "s")
 }
 
 /// Subjects and texts of the notes.

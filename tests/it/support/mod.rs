@@ -14,7 +14,7 @@ mod processes;
 mod second_pass;
 
 pub use place::{
-    GIT_CONFIG, TempDir, make_repository, repository, workspace, workspace_in, workspace_on_disk,
+    GIT_CONFIG, TempDir, filled, make_repository, repository, workspace, workspace_in, workspace_on_disk,
 };
 pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
 pub use second_pass::second_pass;

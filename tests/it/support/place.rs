@@ -46,6 +46,16 @@ pub fn workspace() -> TempDir {
     workspace_in(Path::new("/tmp"))
 }
 
+/// Writes these files into a directory. `contents` makes the contents of each of its name.
+pub fn filled<'f>(dir: TempDir, files: &[&'f str], contents: impl Fn(&'f str) -> &'f str) -> TempDir {
+    for file in files {
+        let path = dir.path().join(file);
+        create_dir_all(path.parent().unwrap()).unwrap();
+        write(path, contents(file)).unwrap();
+    }
+    dir
+}
+
 /// An empty workspace in another directory.
 pub fn workspace_in(place: &Path) -> TempDir {
     let dir = TempDir::new("kennel-test-", place);

@@ -9,17 +9,11 @@ use std::{
 use kennel::{Mount, Policy, Profile, Session};
 use serde_json::Value;
 
-use crate::support::{TempDir, fails, kennel, refused, report, stderr, succeeds, workspace};
+use crate::support::{TempDir, fails, filled, kennel, refused, report, stderr, succeeds, workspace};
 
 /// A workspace with these files; each holds `secret`.
 fn with_files(files: &[&str]) -> TempDir {
-    let dir = workspace();
-    for file in files {
-        let path = dir.path().join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, "secret").unwrap();
-    }
-    dir
+    filled(workspace(), files, |_| "secret")
 }
 
 fn subjects(report: &Value) -> Vec<&str> {

@@ -4,19 +4,8 @@
 # job: installs a package from an index on this machine
 # needs: /usr/bin/python3
 # flags: --allow localhost:$PORT
+# server: python_index
 # before:
-mkdir -p ../index/simple/demo-everyday ../src/demo_everyday
-/usr/bin/python3 - <<'END'
-import zipfile
-with zipfile.ZipFile('../index/simple/demo-everyday/demo_everyday-1.0-py3-none-any.whl', 'w') as wheel:
-    wheel.writestr('demo_everyday.py', 'value = 42\n')
-    info = 'demo_everyday-1.0.dist-info/'
-    wheel.writestr(info + 'METADATA', 'Metadata-Version: 2.1\nName: demo-everyday\nVersion: 1.0\n')
-    wheel.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
-    wheel.writestr(info + 'RECORD', '')
-END
-echo '<a href="demo_everyday-1.0-py3-none-any.whl">demo_everyday-1.0-py3-none-any.whl</a>' > ../index/simple/demo-everyday/index.html
-/usr/bin/python3 -m http.server -b 127.0.0.1 -d ../index $PORT >/dev/null 2>&1 & echo $! > ../pid
 /usr/bin/python3 -m venv env
 # job:
 env/bin/pip install -q --disable-pip-version-check --index-url http://localhost:$PORT/simple demo-everyday
