@@ -9,12 +9,17 @@ use kennel::{Profile, Span};
 use crate::{
     flags::PolicyFlags,
     parse::{self, assignment, credential, word},
+    style::When,
 };
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
 #[derive(Debug, Parser)]
 #[command(name = "kennel", version, arg_required_else_help = true)]
 pub(crate) struct Arguments {
+    /// When to use colours; `auto` means on terminals [default: auto]. NO_COLOR, CLICOLOR and CLICOLOR_FORCE count for
+    /// `auto`.
+    #[arg(long, value_name = "WHEN", global = true, value_parser = word::<When>(When::WORDS))]
+    pub(crate) color: Option<When>,
     #[command(subcommand)]
     pub(crate) verb: Verb,
 }

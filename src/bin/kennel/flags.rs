@@ -387,7 +387,8 @@ mod tests {
         let mut whole = crate::args::Arguments::command();
         whole.build();
         let run = whole.find_subcommand("run").expect("a command");
-        let flags = run.get_arguments().filter_map(|argument| argument.get_long());
+        let own = run.get_arguments().filter(|argument| !argument.is_global_set());
+        let flags = own.filter_map(|argument| argument.get_long());
         let flags: BTreeSet<String> =
             flags.filter(|flag| *flag != "help").map(|flag| format!("--{flag}")).collect();
         let without_key =

@@ -22,16 +22,19 @@ mod process;
 mod report;
 mod run;
 mod session;
+mod style;
+mod table;
 mod terminal;
 mod window;
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, io, process::ExitCode};
 
 use clap::error::ErrorKind;
 use kennel::Error;
 use nix::sys::signal::{SigSet, Signal};
 
 use args::Verb;
+use style::{Paint, When};
 
 /// Exit status if Kennel itself failed: the command did not run, or its end is unknown.
 const FAILED: u8 = 125;
@@ -42,8 +45,14 @@ fn main() -> ExitCode {
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let words: Vec<OsString> = std::env::args_os().collect();
     let done = match parse::parse(&words) {
-        Ok(arguments) => dispatch(arguments.verb),
-        Err(error) => help_or_usage_error(&error, &words),
+        Ok(arguments) => {
+            arguments.color.into_iter().for_each(When::apply);
+            dispatch(arguments.verb)
+        }
+        Err(error) => {
+            parse::color(&words).into_iter().for_each(When::apply);
+            help_or_usage_error(&error, &words)
+        }
     };
     done.unwrap_or_else(|error| {
         report::error(&error);
@@ -71,14 +80,19 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
 fn help_or_usage_error(said: &clap::Error, words: &[OsString]) -> Result<ExitCode, Error> {
     match said.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            report::printed(said.print()).map(|()| ExitCode::SUCCESS)
+            report::print(text(said, Paint::stdout()).as_bytes()).map(|()| ExitCode::SUCCESS)
         }
         // The parser does not say which argument is not UTF-8.
         ErrorKind::InvalidUtf8 => Err(parse::not_utf8(words)),
         _ => {
             // If stderr is closed, there is no way to report that.
-            let _ = said.print();
+            let _ = descriptor::write_all(io::stderr(), text(said, Paint::stderr()).as_bytes());
             Ok(FAILED.into())
         }
     }
+}
+
+fn text(said: &clap::Error, paint: Paint) -> String {
+    let text = said.render();
+    if paint.is_on() { text.ansi().to_string() } else { text.to_string() }
 }

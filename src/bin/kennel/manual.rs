@@ -189,11 +189,13 @@ mod tests {
         text
     }
 
-    /// The arguments of a command that help shows.
+    /// The arguments of a command that help shows, without those of all commands.
     fn arguments(command: &Command) -> Vec<&Arg> {
         command
             .get_arguments()
-            .filter(|argument| !argument.is_hide_set() && argument.get_id() != "help")
+            .filter(|argument| {
+                !argument.is_hide_set() && !argument.is_global_set() && argument.get_id() != "help"
+            })
             .collect()
     }
 

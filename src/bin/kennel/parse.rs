@@ -14,7 +14,10 @@ use clap::{
 };
 use kennel::Error;
 
-use crate::args::{Arguments, Exec, Run, Verb};
+use crate::{
+    args::{Arguments, Exec, Run, Verb},
+    style::When,
+};
 
 const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
 
@@ -34,7 +37,7 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
         _ => None,
     };
     match verb {
-        Some(verb) => Ok(Arguments { verb }),
+        Some(verb) => Ok(Arguments { color: None, verb }),
         // The full parser writes every error and every help text.
         None => Arguments::try_parse_from(typed).map_err(with_advice),
     }
@@ -55,6 +58,22 @@ fn with_advice(mut error: clap::Error) -> clap::Error {
         _ => drop(error.remove(ContextKind::Suggested)),
     }
     error
+}
+
+/// `--color` among words that do not parse.
+pub(crate) fn color(typed: &[OsString]) -> Option<When> {
+    let mut words = typed.iter().take_while(|word| *word != "--").filter_map(|word| word.to_str());
+    while let Some(word) = words.next() {
+        let value = match word.strip_prefix("--color") {
+            Some("") => words.next(),
+            Some(value) => value.strip_prefix('='),
+            None => None,
+        };
+        if value.is_some() {
+            return value?.parse().ok();
+        }
+    }
+    None
 }
 
 /// The error for the first argument of Kennel's own that must be UTF-8 and is not.

@@ -2,12 +2,9 @@
 
 use std::{fmt, process::ExitCode};
 
-use kennel::{Area, Error, Finding, Probe, Profile, Verdict};
+use kennel::{Area, Error, Finding, Found, Probe, Profile, Verdict};
 
-use crate::{FAILED, args, process, process::interrupted, report};
-
-/// Column where details and hints start.
-const DETAIL_COLUMN: usize = 33;
+use crate::{FAILED, args, process, process::interrupted, report, style, table::Table};
 
 /// Runs `kennel probe`.
 pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
@@ -26,7 +23,7 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
         Err(status) => return Ok(status.into()),
     };
     let text =
-        if arguments.json { report::json(&probe)? } else { Table(&probe, arguments.profile).to_string() };
+        if arguments.json { report::json(&probe)? } else { Findings(&probe, arguments.profile).to_string() };
     report::print(format!("{text}\n").as_bytes())?;
     Ok(match probe.verdict {
         Verdict::FullyEnforced => ExitCode::SUCCESS,
@@ -36,29 +33,40 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
 }
 
 /// The findings as a table for people, and the profile that was tested.
-struct Table<'p>(&'p Probe, Profile);
+struct Findings<'p>(&'p Probe, Profile);
 
-impl fmt::Display for Table<'_> {
+impl fmt::Display for Findings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(probe, profile) = self;
+        let (Self(probe, profile), table) = (self, Table::stdout());
         for (area, title) in [
             (Area::Host, "What the host offers"),
             (Area::Protection, "Protections, put up"),
             (Area::Attempt, "Attempts from inside"),
         ] {
-            writeln!(f, "{title}")?;
+            writeln!(f, "{}", table.paint.paint(style::TITLE, title))?;
             let mut findings = probe.findings.iter().filter(|finding| finding.area == area);
-            findings.try_for_each(|finding| line(f, finding))?;
+            findings.try_for_each(|finding| f.write_str(&row(table, finding)))?;
             writeln!(f)?;
         }
-        write!(f, "profile {profile}: {}", probe.verdict)
+        let style = match probe.verdict {
+            Verdict::FullyEnforced => style::GOOD,
+            Verdict::Partial => style::WEAK,
+            Verdict::Unavailable => style::BAD,
+        };
+        write!(f, "profile {profile}: {}", table.paint.paint(style, &probe.verdict.to_string()))
     }
 }
 
-fn line(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
-    writeln!(f, "  {:<20} {:<9} {}", finding.name, finding.state, finding.detail)?;
-    match &finding.remedy {
-        Some(remedy) => writeln!(f, "{:DETAIL_COLUMN$}hint: {remedy}", ""),
-        None => Ok(()),
+fn row(table: Table, finding: &Finding) -> String {
+    let style = match finding.state {
+        Found::Works => style::GOOD,
+        Found::Missing if finding.needed => style::BAD,
+        Found::Degraded | Found::Missing => style::WEAK,
+        Found::Untested => style::FAINT,
+    };
+    let mut row = table.row("  ", finding.name, (style, &finding.state.to_string()), &finding.detail);
+    if let Some(remedy) = &finding.remedy {
+        row += &table.line(&" ".repeat(table.detail_column("  ")), "hint:", style::HINT, remedy);
     }
+    row
 }

@@ -14,12 +14,15 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Enforcement, Entry, Error, Outcome, Report, State, inherited_descriptor};
+use anstyle::Style;
+use kennel::{Change, ChangeKind, Enforcement, Entry, Error, Outcome, Report, State, inherited_descriptor};
 use serde::Serialize;
 
 use crate::{
     descriptor::{reopen, reopen_nonblocking, write_all, write_patiently},
     escape::harmless,
+    style::{self, Paint},
+    table::Table,
 };
 
 /// How long to wait for a stderr that takes nothing before dropping messages.
@@ -32,7 +35,12 @@ static STDERR_STALLED: AtomicBool = AtomicBool::new(false);
 /// command ended.
 pub(crate) fn say(line: impl Display) {
     // Anybody can choose a file name, and a terminal obeys control characters.
-    let line = harmless(&line.to_string()) + "\n";
+    show(&styled(&harmless(&line.to_string()), style::REMARK, Paint::stderr()));
+}
+
+/// Prints one line on stderr that is harmless and may have styles.
+fn show(line: &str) {
+    let line = format!("{line}\n");
     if STDERR_STALLED.load(Relaxed) {
         return;
     }
@@ -42,6 +50,22 @@ pub(crate) fn say(line: impl Display) {
     };
     if told.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
         STDERR_STALLED.store(true, Relaxed);
+    }
+}
+
+/// A line of a message with styles: for the name of this program, which tells remarks and errors apart, for what kind of
+/// line it is, and for each flag that it names.
+fn styled(line: &str, kind: Style, paint: Paint) -> String {
+    const KINDS: [(&str, Style); 2] = [("hint:", style::HINT), ("note:", style::NOTE)];
+    let Some(text) = line.strip_prefix("kennel: ").filter(|_| paint.is_on()) else { return line.to_owned() };
+    let word =
+        |word: &str| if word.starts_with("--") { paint.paint(style::LITERAL, word) } else { word.to_owned() };
+    let words = |text: &str| text.split(' ').map(word).collect::<Vec<_>>().join(" ");
+    match KINDS.iter().find_map(|(kind, style)| Some((kind, style, text.strip_prefix(kind)?))) {
+        Some((kind, style, text)) => {
+            format!("{} {}{}", paint.paint(style::FAINT, "kennel:"), paint.paint(*style, kind), words(text))
+        }
+        None => format!("{} {}", paint.paint(kind, "kennel:"), words(text)),
     }
 }
 
@@ -73,7 +97,18 @@ pub(crate) fn printed(written: io::Result<()>) -> Result<(), Error> {
 
 /// Prints an error with its causes on one line and its remedy on another.
 pub(crate) fn error(error: &Error) {
-    error.lines().iter().for_each(say);
+    let paint = Paint::stderr();
+    error.lines().iter().for_each(|line| show(&styled(&harmless(line), style::ERROR, paint)));
+}
+
+/// Prints one change of an overlay.
+pub(crate) fn change(change: &Change) {
+    let style = match change.kind {
+        ChangeKind::Added => style::ADDED,
+        ChangeKind::Deleted => style::REMOVED,
+        _ => style::HUNK,
+    };
+    show(&Paint::stderr().paint(style, &harmless(&change.to_string())));
 }
 
 /// Prints which protections are weaker than asked, and what was denied.
@@ -122,11 +157,21 @@ fn state(state: State) -> &'static str {
 
 /// A table of the protections, then the reasons for weaker limits.
 pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
-    let line =
-        |entry: &Entry| format!("{:<20} {:<9} {}\n", entry.name.as_str(), state(entry.state), entry.detail);
-    let lines = enforcement.protections().iter().map(line);
+    let table = Table::stdout();
+    let row = |entry: &Entry| {
+        let style = match entry.state {
+            State::Enforced => style::GOOD,
+            State::Degraded => style::WEAK,
+            State::Off => style::BAD,
+        };
+        table.row("", entry.name.as_str(), (style, state(entry.state)), &entry.detail)
+    };
+    let rows = enforcement.protections().iter().map(row);
     let causes = causes(enforcement.protections().iter());
-    lines.chain(causes.iter().map(|(cause, remedy)| format!("cgroups: {cause}\nhint: {remedy}\n"))).collect()
+    let causes = causes.iter().map(|(cause, remedy)| {
+        table.line("", "cgroups:", style::WEAK, cause) + &table.line("", "hint:", style::HINT, remedy)
+    });
+    rows.chain(causes).collect()
 }
 
 /// Formats plain data as indented JSON.

@@ -378,7 +378,7 @@ impl Settled {
     fn print(&self, run: &Run) {
         let changes = self.changes.iter().flatten();
         if !run.discard {
-            changes.for_each(report::say);
+            changes.for_each(report::change);
         }
         if self.commit_was_skipped {
             report::say(format_args!("kennel: nothing was committed, because the command failed"));
