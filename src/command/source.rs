@@ -56,8 +56,9 @@ pub(crate) trait Workers: fmt::Debug + Send + Sync {
     /// The parent span of its commands.
     fn span(&self) -> Option<tracing::Id>;
 
-    /// A worker for one command, which `entered` if it is one of a session. Its proxy, if it gets one, writes to `trail`. `own_steps` are steps of this worker alone. With
-    /// `fail_fast`, it must be ready now.
+    /// A worker for one command. A command of a session passes what it got from [`WorkerSource::turn`] as `entered`, once.
+    /// The worker's proxy, if it gets one, writes to `trail`. `own_steps` are steps of this worker alone. With `fail_fast`,
+    /// the worker must be ready now.
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,

@@ -1,7 +1,8 @@
 //! The kept changes of caches, as a person sees them: what there is, and how to remove it.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
@@ -40,30 +41,18 @@ pub struct KeptCache {
 /// Kennel's directory cannot be read.
 pub fn kept_caches() -> Result<Vec<KeptCache>, Error> {
     let caller = Caller::current();
-    let mut all = Vec::new();
-    for layer in layers(&caller).map_err(Error::io("read the kept caches"))? {
+    let mut all = BTreeMap::new();
+    for layer in layers(&caller)? {
         let in_use = layer.lock().is_err();
-        let whole = layer.count(Path::new(""));
-        let rows = toolchains::caches(&caller)
-            .filter_map(|path| Some(path.strip_prefix(&layer.lower).ok()?.to_owned()));
-        let mut found: Vec<(PathBuf, Count)> = rows
-            .filter_map(|below| {
-                Some((layer.lower.join(&below), layer.count(&below).filter(|count| count.entries > 0)?))
-            })
+        let mut found: Vec<KeptCache> = toolchains::caches(&caller)
+            .filter_map(|path| layer.cache(path.strip_prefix(&layer.lower).ok()?, in_use))
             .collect();
         if found.is_empty() {
-            found.extend(whole.filter(|count| count.entries > 0).map(|count| (layer.lower.clone(), count)));
+            found.extend(layer.cache(Path::new(""), in_use));
         }
-        all.extend(found.into_iter().map(|(path, Count { size, changed, .. })| KeptCache {
-            path,
-            size,
-            changed,
-            in_use,
-        }));
+        all.extend(found.into_iter().map(|cache| (cache.path.clone(), cache)));
     }
-    all.sort_by(|one, other| one.path.cmp(&other.path));
-    all.dedup_by(|one, other| one.path == other.path);
-    Ok(all)
+    Ok(all.into_values().collect())
 }
 
 /// Removes what commands have added to the caches at `paths`, or to all caches if there are none.
@@ -72,27 +61,21 @@ pub fn kept_caches() -> Result<Vec<KeptCache>, Error> {
 /// A sandbox uses one of them, nothing is kept for a path, or a file cannot be removed. The others are removed all the same.
 pub fn clear_kept_caches(paths: &[PathBuf]) -> Result<(), Error> {
     let caller = Caller::current();
-    let layers = layers(&caller).map_err(Error::io("read the kept caches"))?;
-    let mut first = Ok(());
-    let mut note = |done: Result<(), Error>| {
-        if first.is_ok() {
-            first = done;
-        }
-    };
-    if paths.is_empty() {
-        layers.iter().for_each(|layer| note(layer.remove(Path::new(""))));
-        return first;
-    }
-    for path in paths {
+    let layers = layers(&caller)?;
+    let clear = |path: &PathBuf| {
         let absolute = caller.absolute(path);
         let path = fs::canonicalize(&absolute).unwrap_or(absolute);
         let around = layers.iter().filter(|layer| path.starts_with(&layer.lower));
-        note(match around.max_by_key(|layer| layer.lower.as_os_str().len()) {
+        match around.max_by_key(|layer| layer.lower.as_os_str().len()) {
             Some(layer) => layer.remove(path.strip_prefix(&layer.lower).unwrap_or(Path::new(""))),
             None => Err(refused(&path, io::ErrorKind::NotFound.into(), "see `kennel cache list`")),
-        });
-    }
-    first
+        }
+    };
+    let cleared: Vec<Result<(), Error>> = match paths {
+        [] => layers.iter().map(|layer| layer.remove(Path::new(""))).collect(),
+        paths => paths.iter().map(clear).collect(),
+    };
+    cleared.into_iter().collect()
 }
 
 /// The kept changes of one layer.
@@ -120,19 +103,22 @@ impl Count {
 }
 
 /// All layers with kept changes.
-fn layers(caller: &Caller) -> io::Result<Vec<KeptLayer>> {
-    let path = match fs::canonicalize(kept::directory(caller)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        path => path?,
+fn layers(caller: &Caller) -> Result<Vec<KeptLayer>, Error> {
+    let read = || {
+        let path = match fs::canonicalize(kept::directory(caller)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            path => path?,
+        };
+        let all = open_without_links(&path, OFlag::O_DIRECTORY)?;
+        let all = openat(&all, ".", DIRECTORY, Mode::empty())?;
+        let layer = |name: &OsStr| {
+            let lower = kept::path_of(name)?;
+            let directory = openat(&all, name, DIRECTORY, Mode::empty()).ok()?;
+            Some(KeptLayer { lower, all: all.try_clone().ok()?, directory })
+        };
+        Ok(dirfd::names(&all)?.iter().filter_map(|name| layer(name)).collect())
     };
-    let all = open_without_links(&path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-    let all = openat(&all, ".", DIRECTORY, Mode::empty())?;
-    let layer = |name: &OsStr| {
-        let lower = kept::path_of(name)?;
-        let directory = openat(&all, name, DIRECTORY, Mode::empty()).ok()?;
-        Some(KeptLayer { lower, all: all.try_clone().ok()?, directory })
-    };
-    Ok(dirfd::names(&all)?.iter().filter_map(|name| layer(name)).collect())
+    read().map_err(Error::io("read the kept caches"))
 }
 
 impl KeptLayer {
@@ -150,10 +136,12 @@ impl KeptLayer {
         Ok(at)
     }
 
-    fn count(&self, below: &Path) -> Option<Count> {
+    /// What is kept for a part of the layer, if there is something.
+    fn cache(&self, below: &Path, in_use: bool) -> Option<KeptCache> {
         let mut count = Count::default();
         add(&self.open(below).ok()?, &mut count, 0);
-        Some(count)
+        let Count { size, changed, entries } = count;
+        (entries > 0).then(|| KeptCache { path: self.lower.join(below), size, changed, in_use })
     }
 
     fn remove(&self, below: &Path) -> Result<(), Error> {
@@ -161,7 +149,7 @@ impl KeptLayer {
         let _lock = self
             .lock()
             .map_err(|error| refused(&path, error, "a sandbox uses it: end it first, or stop its session"))?;
-        let any = &|_: std::os::fd::BorrowedFd<'_>, _: &OsStr, _: &Path| Ok(());
+        let any = &|_: BorrowedFd<'_>, _: &OsStr, _: &Path| Ok(());
         let removed = match (below.parent(), below.file_name()) {
             (Some(above), Some(name)) => match self.open(above) {
                 Ok(above) => remove::tree(above.as_fd(), name, any),

@@ -125,8 +125,8 @@ pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGran
 
 /// Whether `path`, or a directory on the way to it from `home`, is a link.
 fn has_link(home: &Path, path: &Path, known: &mut HashMap<PathBuf, bool>) -> bool {
-    let ways = path.ancestors().take_while(|way| *way != home);
-    ways.into_iter().any(|way| match known.get(way) {
+    let mut ways = path.ancestors().take_while(|way| *way != home);
+    ways.any(|way| match known.get(way) {
         Some(is_link) => *is_link,
         None => {
             let is_link = fs::symlink_metadata(way).is_ok_and(|it| it.is_symlink());

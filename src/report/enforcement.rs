@@ -129,9 +129,9 @@ impl Enforcement {
         }
     }
 
-    /// Replaces all notes by those of a newer plan.
-    pub(crate) fn replace_notes(&mut self, notes: Vec<Note>) {
-        self.notes = notes;
+    /// A copy of the entries alone.
+    pub(crate) fn without_notes(&self) -> Self {
+        Self { entries: self.entries.clone(), notes: Vec::new() }
     }
 
     /// What a person who runs a command should see: every protection that the policy asked for and that is not in force,
@@ -199,8 +199,8 @@ impl Enforcement {
         self.put(Entry { name, state, detail, cause: None, remedy: None, asked: false });
     }
 
-    /// Details contain paths with arbitrary names, so this escapes them.
-    fn put(&mut self, mut entry: Entry) {
+    /// Puts an entry in the place of the old one. Details contain paths with arbitrary names, so this escapes them.
+    pub(crate) fn put(&mut self, mut entry: Entry) {
         entry.detail = harmless(&entry.detail);
         match self.entries.iter_mut().find(|old| old.name == entry.name) {
             Some(old) => *old = entry,

@@ -57,12 +57,8 @@ pub(crate) struct SessionMounts {
 struct Current {
     snapshot: MountSnapshot,
     watches: Arc<[Watch]>,
-    /// How protected paths are protected.
-    protection: Option<Entry>,
-    /// Protections that the host's files weaken.
-    weaker: Vec<Entry>,
-    /// What a person should know about the plan.
-    notes: Vec<Note>,
+    /// What the plan would enforce.
+    enforcement: Enforcement,
     /// Steps that mount again what the zygote may have lost.
     remount: Section,
     /// The same steps for every worker, after the first change.
@@ -115,9 +111,7 @@ impl Current {
         Self {
             snapshot: compiled.mount_snapshot.clone().unwrap_or_default(),
             watches: Arc::clone(&compiled.watches),
-            protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
-            weaker: weaker(&compiled.enforcement),
-            notes: compiled.enforcement.notes().to_vec(),
+            enforcement: compiled.enforcement.clone(),
             remount: compiled.repair_mounts.clone(),
             own: None,
             generation,
@@ -211,18 +205,21 @@ impl SessionMounts {
         Ok(WorkerMounts { own, watches: Arc::clone(&current.watches), generation: current.generation })
     }
 
-    /// Adds how protected paths are protected now, which protections became weaker, and the notes of now.
-    pub(crate) fn report(&self, enforcement: &mut Enforcement) {
+    /// Adds to what the zygote has set up: how protected paths are protected now, which protections became weaker, and the
+    /// notes of now. The notes of the set-up stay.
+    pub(crate) fn report(&self, set_up: &mut Enforcement) {
         let current = self.lock();
-        if let Some(entry) = &current.protection {
-            enforcement.set(entry.name, entry.state, entry.detail.clone());
+        let now = &current.enforcement;
+        if let Some(entry) = now.get(Protection::ProtectedPaths) {
+            set_up.put(entry.clone());
         }
-        enforcement.replace_notes(current.notes.clone());
-        enforcement.add_notes(current.outdated.iter().map(|path| {
+        let is_weaker = |entry: &&Entry| entry.asked && entry.state == State::Degraded;
+        now.protections().iter().filter(is_weaker).for_each(|entry| set_up.weaken(entry.name, &entry.detail));
+        set_up.add_notes(now.notes().iter().cloned());
+        set_up.add_notes(current.outdated.iter().map(|path| {
             let remedy = if self.is_renewable() { AFTER_COMMANDS } else { NEW_SESSION };
             Note::new(&shown(path), "was replaced outside; commands see what was there before", Some(remedy))
         }));
-        current.weaker.iter().for_each(|entry| enforcement.weaken(entry.name, &entry.detail));
     }
 
     /// Whether a command may run, or has ended and is not undone yet.
@@ -237,9 +234,4 @@ impl SessionMounts {
     fn lock(&self) -> MutexGuard<'_, Current> {
         locked(&self.current)
     }
-}
-
-fn weaker(enforcement: &Enforcement) -> Vec<Entry> {
-    let is_weaker = |entry: &&Entry| entry.asked && entry.state == State::Degraded;
-    enforcement.protections().iter().filter(is_weaker).cloned().collect()
 }

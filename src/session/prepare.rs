@@ -104,7 +104,8 @@ impl Live {
     ) -> Result<Self, Error> {
         start::hand_over_session(&zygote, &prepared)?;
         let mut live = Self {
-            enforcement: prepared.compiled.enforcement.clone(),
+            // `mounts` has the notes of the plan, which change with the host's files.
+            enforcement: prepared.compiled.enforcement.without_notes(),
             prepared: Arc::new(prepared),
             zygote,
             groups,

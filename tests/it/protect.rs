@@ -2,6 +2,8 @@
 
 mod git;
 mod git_user;
+mod home;
+mod patterns;
 
 use std::{
     fs,
@@ -17,9 +19,6 @@ use crate::support::{
     fails, has, kennel, may_mount, mount, only_as_root, patient_flag, report, repository, require, stderr,
     succeeds, workspace,
 };
-
-mod home;
-mod patterns;
 
 /// Subjects of the denials, relative to the workspace, each with its reason.
 fn denials(report: &Value, dir: &Path) -> Vec<(String, String)> {

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use super::{Degraded, Row, no_user_namespaces, place, refusing, root_goes_without, run};
-use crate::support::{is_root, kennel_path, require, stderr, stdout};
+use super::{Degraded, Row, no_user_namespaces, place, refusing, root_goes_without, run, runtime_directory};
+use crate::support::{is_root, kennel_path, require, stderr, stdout, workspace};
 
 #[test]
 fn clone3_is_not_missed() {
@@ -203,6 +203,32 @@ fn calls_that_start_the_inside() {
             assert!(hint.starts_with("kennel: hint: ") && hint.contains(remedy), "{rule}: {said}");
         }
     }
+}
+
+/// The report of each command of a session has the notes of what the session did without when it was set up.
+#[test]
+fn copy_on_write_layers_of_a_session() {
+    require!(crate::overlay::in_memory(), "copy-on-write layers, Linux 6.6");
+    let (dir, home) = (place(), workspace());
+    std::fs::create_dir_all(home.path().join(".npm/_cacache")).unwrap();
+    let sockets = runtime_directory(dir.path());
+    let kennel = |arguments: &[&str]| {
+        let mut kennel = super::kennel(&refusing(&["fsopen=EPERM"]), dir.path(), arguments);
+        kennel.env("HOME", home.path()).env("XDG_RUNTIME_DIR", &sockets).env_remove("npm_config_cache");
+        kennel.output().unwrap()
+    };
+    let says = format!("kennel: note: {}: no copy-on-write layer can be put over it", home.path().display());
+    let started = kennel(&["session", "start", "--name", "layers"]);
+    assert!(started.status.success() && stderr(&started).contains(&says), "{started:?}");
+    for _ in 0..2 {
+        let output = kennel(&["exec", "--json", "/dev/stdout", "layers", "--", "true"]);
+        let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let notes = report["enforcement"]["notes"].as_array().unwrap();
+        let subject = home.path().to_str().unwrap();
+        assert!(notes.iter().any(|note| note["subject"] == subject), "{report}");
+    }
+    assert!(kennel(&["session", "stop", "layers"]).status.success());
+    std::fs::remove_dir_all(sockets).unwrap();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kennel::{Level, Limits, Policy, Profile, Protection, Sandbox, Session, State};
+use kennel::{Git, Level, Limits, Policy, Profile, Protection, Sandbox, Session, State};
 
 use super::{eventually, in_time, policy, ready, session, shell};
 use crate::{
@@ -13,27 +13,29 @@ use crate::{
 #[tokio::test]
 async fn a_session_enforces_what_a_one_shot_enforces() {
     let dir = workspace();
-    for profile in
+    let policies =
         [Profile::NoNetwork, Profile::ReadOnly, Profile::RepoWrite, Profile::CiOnly, Profile::FullDev]
             .into_iter()
             .filter(|profile| runs(&profile.to_string()))
-    {
-        let policy = Policy::profile(profile, dir.path());
+            .map(|profile| Policy::profile(profile, dir.path()))
+            .chain([Policy::profile(Profile::RepoWrite, dir.path()).git(Git::Trust)]);
+    for policy in policies {
+        let what = format!("{} {}", policy.profile, policy.git);
         let session = Session::prepare(&policy).await.unwrap();
         let sandbox = Sandbox::new(&policy).unwrap();
         let states = |enforcement: &kennel::Enforcement| {
             let mut states: Vec<_> = enforcement
                 .protections()
                 .iter()
-                .map(|entry| (entry.name, entry.state, entry.detail.clone()))
+                .map(|entry| (entry.name, entry.state, entry.asked, entry.detail.clone()))
                 .collect();
             states.sort_by_key(|(name, ..)| name.to_string());
             states
         };
         let alone = states(sandbox.enforcement());
-        assert_eq!(states(&session.enforcement()), alone, "{profile}");
+        assert_eq!(states(&session.enforcement()), alone, "{what}");
         let out = in_time(session.command("true").output()).await.unwrap();
-        assert_eq!(&out.enforcement, &session.enforcement(), "{profile}: foretold and confirmed");
+        assert_eq!(&out.enforcement, &session.enforcement(), "{what}: foretold and confirmed");
         let out = in_time(sandbox.command("true").output()).await.unwrap();
         assert_eq!(states(&out.enforcement), alone);
     }
