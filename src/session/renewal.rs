@@ -55,7 +55,9 @@ impl Renewable {
             match live.mounts().enter()? {
                 MountCheck::Entered(entered) => return Ok((live, entered)),
                 // Somebody outside replaces it all the time.
-                MountCheck::Outdated(what, path) if tries == MOST_TRIES => return Err(outdated(what, path)),
+                MountCheck::Outdated(what, path) if tries == MOST_TRIES => {
+                    return Err(outdated(what, path, NEW_SESSION));
+                }
                 MountCheck::Outdated(what, path) => self.renew(&live, what, path).await?,
             }
             tries += 1;
@@ -72,14 +74,16 @@ impl Renewable {
             return Ok(());
         }
         if !old.mounts().is_renewable() {
-            return Err(outdated(what, path));
+            return Err(outdated(what, path, NEW_SESSION));
         }
         let reason = SettlingFor::Renewal(what, path.clone());
-        let Some(_settling) = old.settle(&reason, PATIENCE).await else { return Err(in_use(what, path)) };
+        let Some(_settling) = old.settle(&reason, PATIENCE).await else {
+            return Err(outdated(what, path, IN_USE));
+        };
         tracing::info!(path = %path.display(), "was replaced outside: the session gets another zygote");
         let news = news(old, &path);
         let new = Arc::new(old.successor().await.map_err(|error| match error {
-            Error::Grant { .. } => outdated(what, path),
+            Error::Grant { what, path, .. } => outdated(what, path, NEW_SESSION),
             error => error,
         })?);
         *locked(&new.news) = news;
@@ -123,23 +127,20 @@ fn news(old: &Live, path: &Path) -> Option<Note> {
     has_layers.then(|| Note::new(&shown(path), text, None))
 }
 
-/// The error for a path that the zygote cannot show anew.
-pub(crate) fn outdated(what: &'static str, path: PathBuf) -> Error {
+/// What helps if commands keep the zygote from being replaced.
+const IN_USE: &str = "commands of this session still use the one before: wait until they have ended, or prepare a new session \
+                      (kennel session stop, then start)";
+
+/// The error for a path that the zygote cannot show anew. `remedy` helps if another file is there.
+pub(crate) fn outdated(what: &'static str, path: PathBuf, remedy: &str) -> Error {
     match fs::symlink_metadata(&path) {
-        Ok(_) => replaced(what, path, NEW_SESSION),
+        Ok(_) => replaced(what, path, remedy),
         Err(source) => {
             let remedy =
                 format!("it was there when the session began: have it there again, or {NEW_SESSION}");
             Error::Grant { what, path, source, remedy: Some(remedy) }
         }
     }
-}
-
-/// The error for a path that was replaced while commands run.
-fn in_use(what: &'static str, path: PathBuf) -> Error {
-    let remedy = "commands of this session still use the one before: wait until they have ended, or prepare a new \
-                  session (kennel session stop, then start)";
-    replaced(what, path, remedy)
 }
 
 impl WorkerSource for Renewable {

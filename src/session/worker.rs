@@ -18,7 +18,7 @@ use crate::plan::Section;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::mount_state::{MountCheck, WorkerMounts};
+use crate::session::mount_state::{MountCheck, NEW_SESSION, WorkerMounts};
 use crate::session::renewal::outdated;
 use crate::session::stats::Counts;
 
@@ -237,7 +237,7 @@ impl Live {
     pub(crate) fn enter(&self) -> Result<Entered, Error> {
         match self.mounts.enter()? {
             MountCheck::Entered(entered) => Ok(entered),
-            MountCheck::Outdated(what, path) => Err(outdated(what, path)),
+            MountCheck::Outdated(what, path) => Err(outdated(what, path, NEW_SESSION)),
         }
     }
 
