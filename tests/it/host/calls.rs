@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::{Degraded, Row, no_user_namespaces, place, refusing, root_goes_without, run, runtime_directory};
-use crate::support::{is_root, kennel_path, require, stderr, stdout, workspace};
+use crate::support::{is_root, kennel_path, notes, require, stderr, stdout, workspace};
 
 #[test]
 fn clone3_is_not_missed() {
@@ -223,9 +223,8 @@ fn copy_on_write_layers_of_a_session() {
     for _ in 0..2 {
         let output = kennel(&["exec", "--json", "/dev/stdout", "layers", "--", "true"]);
         let report: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
-        let notes = report["enforcement"]["notes"].as_array().unwrap();
-        let subject = home.path().to_str().unwrap();
-        assert!(notes.iter().any(|note| note["subject"] == subject), "{report}");
+        let of_home = |(subject, _): &(&str, &str)| *subject == home.path().to_str().unwrap();
+        assert_eq!(notes(&report).into_iter().filter(of_home).count(), 1, "{report}");
     }
     assert!(kennel(&["session", "stop", "layers"]).status.success());
     std::fs::remove_dir_all(sockets).unwrap();

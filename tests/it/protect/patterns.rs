@@ -10,21 +10,13 @@ use std::{
 };
 
 use kennel::{Policy, Profile, Session};
-use serde_json::Value;
 
 use super::denials;
-use crate::support::{TempDir, fails, filled, kennel, refused, report, stderr, succeeds, workspace};
+use crate::support::{TempDir, fails, filled, kennel, notes, refused, report, stderr, succeeds, workspace};
 
 /// A workspace with these files; each holds `s`.
 fn with_files(files: &[&str]) -> TempDir {
     filled(workspace(), files, |_| "s")
-}
-
-/// Subjects and texts of the notes.
-fn notes(report: &Value) -> Vec<(String, String)> {
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let notes = report["enforcement"]["notes"].as_array().unwrap().iter();
-    notes.map(|note| (text(&note["subject"]), text(&note["text"]))).collect()
 }
 
 #[test]
@@ -126,7 +118,7 @@ fn a_pattern_or_a_path_that_names_nothing_is_noted() {
     let flags = ["--protect", "*.none", "--protect", "absent", "--protect", "*.key", "--protect", "a.key"];
     let (output, report) = report(dir.path(), &flags, &["true"]);
     let found = notes(&report);
-    let subjects: Vec<&str> = found.iter().map(|(subject, _)| &**subject).collect();
+    let subjects: Vec<&str> = found.iter().map(|(subject, _)| *subject).collect();
     assert_eq!(subjects, ["absent", "*.none"], "{found:?}");
     let said = stderr(&output);
     assert!(said.contains("kennel: note: *.none: nothing in the workspace matches"), "{said}");

@@ -17,7 +17,7 @@ pub use place::{
     GIT_CONFIG, TempDir, filled, make_repository, repository, workspace, workspace_in, workspace_on_disk,
 };
 pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
-pub use second_pass::second_pass;
+pub use second_pass::{pass, second_pass};
 
 /// Skips the test if the host lacks something that it needs. With `KENNEL_MUST_RUN=1` that is a failure.
 ///
@@ -172,6 +172,13 @@ pub fn protection<'r>(report: &'r serde_json::Value, name: &str) -> (&'r str, &'
     let entry = entries.iter().find(|entry| entry["name"] == name);
     let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
     (entry["state"].as_str().unwrap(), entry["detail"].as_str().unwrap())
+}
+
+/// Subjects and texts of the notes in a report.
+pub fn notes(report: &serde_json::Value) -> Vec<(&str, &str)> {
+    let notes = report["enforcement"]["notes"].as_array();
+    let notes = notes.unwrap_or_else(|| panic!("it did not start: {report}"));
+    notes.iter().map(|note| (note["subject"].as_str().unwrap(), note["text"].as_str().unwrap())).collect()
 }
 
 /// Runs a shell script that must succeed. Returns its stdout.

@@ -1,5 +1,4 @@
-//! Runs all tests of a binary again as an ordinary user, if root runs them: root's sandboxes leak first, but users'
-//! sandboxes are refused first.
+//! Runs tests of this binary again in other circumstances.
 
 use std::{
     fs::{self, File, Permissions},
@@ -9,15 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{TempDir, has, is_root, is_second_pass, require};
+use super::{TempDir, has, is_root, is_second_pass, patient, require};
 
 /// The ordinary user. It needs no account.
 const USER: u32 = 1000;
 
-/// The time limit of the second pass, in case it hangs. Two idle processors take four minutes.
-const LONGEST: Duration = Duration::from_secs(420);
+/// A pass hangs if no test has ended for so long.
+const LONGEST: Duration = Duration::from_secs(180);
 
-/// The second pass. `programs` are programs or directories that the tests also need, by the variables that name them.
+/// The second pass: all tests again, as an ordinary user, if root runs them. Root's sandboxes leak first, but users'
+/// sandboxes are refused first. `programs` are programs or directories that the tests also need, by the variables that
+/// name them.
 pub fn second_pass(programs: &[(&str, PathBuf)]) {
     if is_second_pass() || !is_root() {
         return;
@@ -45,9 +46,7 @@ pub fn second_pass(programs: &[(&str, PathBuf)]) {
         copy(program, &there);
         command.env(variable, there);
     }
-    let (status, said) = run(command, &place("log"));
-    assert_eq!(status, Some(0), "{}", tail(&said));
-    assert!(passed(&said) > 20, "{}", tail(&said));
+    pass(command, &place("log"), 21);
 }
 
 /// Copies a program, or a directory with its contents, to a place that everybody may use.
@@ -56,33 +55,28 @@ fn copy(from: &Path, to: &Path) {
     assert!(Command::new("sh").args(["-c", script]).args([from, to]).status().unwrap().success());
 }
 
-/// Returns the exit status, or `None` if it took too long, and the output.
-fn run(mut command: Command, log: &Path) -> (Option<i32>, String) {
+/// Runs tests, with their output in `log`. At least `least` must pass and none may fail.
+pub fn pass(mut tests: Command, log: &Path, least: usize) {
     let file = File::create(log).unwrap();
-    let mut child = command.stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
-    let start = Instant::now();
+    let mut child = tests.stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
+    let (mut size, mut grown) = (0, Instant::now());
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status.code();
         }
-        if start.elapsed() > LONGEST {
+        let now = fs::metadata(log).unwrap().len();
+        if now > size {
+            (size, grown) = (now, Instant::now());
+        }
+        if grown.elapsed() > patient(LONGEST) {
             child.kill().unwrap();
             child.wait().unwrap();
             break None;
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    (status, String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned())
-}
-
-/// The number of tests that passed, according to the summary.
-fn passed(said: &str) -> u32 {
-    let count = |line: &str| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse().ok();
-    said.lines().find_map(count).unwrap_or(0)
-}
-
-/// The failures and their reasons: the output without the tests that passed.
-fn tail(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with(" ... ok")).collect();
-    lines[lines.len().saturating_sub(200)..].join("\n")
+    let said = String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned();
+    let (passed, rest): (Vec<&str>, Vec<&str>) = said.lines().partition(|line| line.ends_with(" ... ok"));
+    assert_eq!(status, Some(0), "{}", rest[rest.len().saturating_sub(200)..].join("\n"));
+    assert!(passed.len() >= least, "{said}");
 }

@@ -9,7 +9,7 @@ use std::{
 use kennel::{Mount, Policy, Profile, Session};
 use serde_json::Value;
 
-use crate::support::{TempDir, fails, filled, kennel, refused, report, stderr, succeeds, workspace};
+use crate::support::{TempDir, fails, filled, kennel, notes, refused, report, stderr, succeeds, workspace};
 
 /// A workspace with these files; each holds `secret`.
 fn with_files(files: &[&str]) -> TempDir {
@@ -17,8 +17,7 @@ fn with_files(files: &[&str]) -> TempDir {
 }
 
 fn subjects(report: &Value) -> Vec<&str> {
-    let notes = report["enforcement"]["notes"].as_array().unwrap().iter();
-    notes.map(|note| note["subject"].as_str().unwrap()).collect()
+    notes(report).into_iter().map(|(subject, _)| subject).collect()
 }
 
 #[test]
