@@ -81,7 +81,7 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
 
 /// Shows the work tree around the workspace. Returns whether it is visible.
 fn show_work_tree(view: &mut View, inputs: &Inputs<'_>, top: &Path) -> bool {
-    // Nothing can be made in a directory of the host, so what the policy makes there keeps the work tree away.
+    // Kennel makes no mount point in a directory of the host. If the policy needs one there, the work tree is not shown.
     let is_made = |(at, place): (&Path, &ViewEntry)| {
         let is_bound = matches!(&place.node, Node::Bind { source, .. } if source.path == at);
         place.origin == Origin::Policy && !is_bound
@@ -106,7 +106,7 @@ fn may_show(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
         && !secrets::is_secret(path, inputs.caller)
 }
 
-/// Whether a directory of the caller is not shown, although it might be.
+/// Whether Kennel may show a directory of the caller, and does not.
 fn is_hidden(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
     let is_own = fs::symlink_metadata(path).is_ok_and(|it| it.is_dir() && is_own(&it, inputs.caller));
     is_own && may_show(view, inputs, path) && view.host_path(path).is_none_or(|shown| shown != path)

@@ -97,9 +97,10 @@ const OBEYED: &[&str] = &[
 /// Names in the note.
 const MOST_NAMED: usize = 4;
 
-/// The paths that programs outside obey in the caller's homes. If writable grants have some of them, a note says so.
+/// The paths that programs outside obey in the caller's homes. A note names those in writable grants.
 ///
-/// Of a home that no grant has, only links are looked at: they may lead into a grant, as in a repository of such files.
+/// In a home outside all grants, Kennel looks at links only. They may lead into a grant, such as a repository with the
+/// user's settings.
 pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGrants) -> Vec<UnresolvedPath> {
     let mut paths = Vec::new();
     for home in &inputs.caller.homes {

@@ -266,9 +266,8 @@ fn close_pins(view: &mut View) {
     }
 }
 
-/// A file that has other hard links, by which commands can write it: the path itself, or a file directly in the directory
-/// that has links elsewhere.
-/// Or that the directory has too many entries to find out.
+/// Finds a file that commands can write by another hard link: the path itself, or a file directly in the directory. It also
+/// reports a directory with too many entries to look at.
 fn other_names(path: &Path, metadata: &fs::Metadata, budget: &mut LinkBudget) -> Option<Gap> {
     let linked = |path| Gap { path, reason: GapReason::Linked };
     if !metadata.is_dir() {

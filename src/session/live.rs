@@ -56,7 +56,7 @@ pub(crate) struct Live {
     pub(crate) proxy: Option<Serving>,
     pub(crate) trail: Arc<Trail>,
     pub(crate) span: tracing::Span,
-    /// What the report of the next command tells besides.
+    /// A note for the report of the next command.
     pub(crate) news: Mutex<Option<Note>>,
 }
 

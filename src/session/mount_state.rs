@@ -71,7 +71,7 @@ struct Current {
     settling: Option<SettlingFor>,
 }
 
-/// What waits until no command runs, and keeps others from starting.
+/// What must not happen while a command runs.
 #[derive(Clone, Debug)]
 pub(crate) enum SettlingFor {
     /// The changes of an overlay are committed.
@@ -165,7 +165,7 @@ impl SessionMounts {
                 (current.own, current.generation) = (own, generation);
             }
         }
-        // With `renews` there is none, or another zygote would show it.
+        // With `renews`, a replaced path has been returned above.
         let outdated = (!renews).then(|| current.snapshot.outdated_offer().map(Path::to_owned)).flatten();
         current.outdated = outdated;
         let hold = CommandHold::new(&self.holds);

@@ -50,7 +50,7 @@ impl FileCall {
 }
 
 impl Live {
-    /// A view for a file call that `entered`.
+    /// A view for a file call, which has `entered` the session.
     pub(crate) async fn file_call(&self, entered: Entered) -> Result<FileCall, Error> {
         if self.is_gone() {
             return Err(Error::SessionEnded);

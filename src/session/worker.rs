@@ -233,7 +233,7 @@ impl Live {
         }
     }
 
-    /// Checks the mounts again. Between the turn of a command and its worker, the zygote is not replaced.
+    /// Checks the mounts again, for a command that has no worker yet. Another zygote cannot take over now.
     pub(crate) fn enter(&self) -> Result<Entered, Error> {
         match self.mounts.enter()? {
             MountCheck::Entered(entered) => Ok(entered),

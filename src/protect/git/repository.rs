@@ -93,8 +93,8 @@ impl<'d> Mark<'d> {
         None
     }
 
-    /// Its directory, if it may decide what commands in `inside` see. Git takes nothing of another user. Kennel takes no
-    /// directory of the system either, and none with a home of the caller.
+    /// Its top directory, if commands in `inside` may see all of it. Git ignores what belongs to another user. Kennel also
+    /// ignores directories of the system, and those that contain a home of the caller.
     fn for_caller(&self, inside: &Path, caller: &Caller) -> Option<&'d Path> {
         let is_of_system = NOT_A_WORKSPACE.iter().any(|system| self.top == Path::new(system));
         let is_own = is_own(&self.directory, caller) && is_own(&self.mark, caller);
