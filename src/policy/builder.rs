@@ -48,8 +48,8 @@ impl Policy {
         self.mount(Mount::Tmpfs { target: target.into(), size })
     }
 
-    /// Lets the proxy allow connections to `host:port`; see [`Network::allow`](crate::policy::network::Network::allow) for
-    /// the forms.
+    /// Lets the proxy allow connections to `host:port`, or to the hosts of a preset such as `@cargo`; see
+    /// [`Network::allow`](crate::policy::network::Network::allow) for the forms.
     #[must_use]
     pub fn allow(mut self, rule: impl Into<String>) -> Self {
         self.network.allow.push(rule.into());

@@ -19,6 +19,7 @@ pub(crate) mod mount_text;
 pub(crate) mod network;
 pub(crate) mod overlay;
 pub(crate) mod path;
+pub(crate) mod preset;
 pub(crate) mod profile;
 pub(crate) mod require;
 pub(crate) mod rule;

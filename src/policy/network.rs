@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::address;
 use crate::policy::path::check_text;
+use crate::policy::preset;
 use crate::policy::profile::{Profile, Reach};
 use crate::policy::rule::Rules;
 use crate::policy::units::{Size, Span, check_size, check_span};
@@ -33,6 +34,8 @@ pub struct Network {
     pub mode: Option<NetworkMode>,
     /// What the proxy allows: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
     /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing.
+    ///
+    /// A preset stands for the hosts of a registry: `@cargo`, `@npm`, `@pypi` and others. `docs/network.md` lists them.
     ///
     /// `localhost:port` or `127.0.0.1:port` is a service of the host: every program inside reaches it at that port of its own
     /// loopback.
@@ -124,10 +127,16 @@ words! {
 }
 
 impl Network {
-    /// The same network without the credentials of an upstream proxy, for display. A policy with it is not valid.
+    /// The same network for display: every preset in full, and without the credentials of an upstream proxy. A policy with
+    /// credentials left out is not valid.
     #[must_use]
     pub fn shown(&self) -> Self {
-        Self { upstream: self.upstream.as_deref().map(without_credentials), ..self.clone() }
+        Self {
+            allow: preset::expanded(&self.allow),
+            deny: preset::expanded(&self.deny),
+            upstream: self.upstream.as_deref().map(without_credentials),
+            ..self.clone()
+        }
     }
 
     pub(crate) fn effective(&self, profile: Profile) -> NetworkMode {

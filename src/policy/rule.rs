@@ -20,7 +20,8 @@ use thiserror::Error;
 
 use crate::policy::address::NetworkError;
 use crate::policy::destination::{Destination, Host, Malformed, Name};
-use crate::policy::{address, destination};
+use crate::policy::preset::UnknownPreset;
+use crate::policy::{address, destination, preset};
 
 /// Why a text is not a rule. Some variants hold a valid rule that the caller may have meant.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -39,6 +40,8 @@ pub(crate) enum RuleError {
     Host(#[from] Malformed),
     #[error(transparent)]
     Network(#[from] NetworkError),
+    #[error(transparent)]
+    Preset(#[from] UnknownPreset),
 }
 
 /// One rule: a host pattern and a port.
@@ -121,14 +124,25 @@ impl Pattern {
 }
 
 impl Rules {
-    /// Parses a list.
+    /// Parses a list. A preset, such as `@cargo`, stands for its own list.
     ///
     /// # Errors
     /// The index of the first text that is not a rule, and the reason.
     pub(crate) fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, (usize, RuleError)> {
-        let numbered = texts.into_iter().enumerate();
-        let rules = numbered.map(|(index, text)| text.parse().map_err(|error| (index, error)));
-        rules.collect::<Result<_, _>>().map(Self)
+        let mut rules = Vec::new();
+        for (index, text) in texts.into_iter().enumerate() {
+            let failed = |error| (index, error);
+            match preset::of(text) {
+                Some(preset) => {
+                    let preset = preset.map_err(|error| failed(error.into()))?;
+                    for rule in preset.rules {
+                        rules.push(rule.parse().map_err(failed)?);
+                    }
+                }
+                None => rules.push(text.parse().map_err(failed)?),
+            }
+        }
+        Ok(Self(rules))
     }
 
     /// The first rule that matches.

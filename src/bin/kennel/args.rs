@@ -88,7 +88,7 @@ const RUN_HELP: &str = "\
 Examples:
   kennel run -- make test                     the current directory writable, no network
   kennel run --profile read-only -- rg TODO   nothing writable but /tmp
-  kennel run --allow crates.io:443 --allow '*.crates.io:443' -- cargo build
+  kennel run --allow @cargo,@github -- cargo build   only these registries can be reached
   kennel run --overlay --diff -- ./install.sh list what it would change
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 

@@ -76,11 +76,11 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
     /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80. localhost:PORT is
-    /// a service of the host.
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
+    /// a service of the host. @cargo, @npm, @pypi, @github, @go, @debian and others name the hosts of a registry.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', help_heading = "Network")]
     pub(crate) allow: Vec<String>,
     /// Refuse connections to HOST:PORT, even if another rule allows them.
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', help_heading = "Network")]
     pub(crate) deny: Vec<String>,
     /// Allow names that resolve to private or special addresses in CIDR.
     #[arg(long, value_name = "CIDR", help_heading = "Network")]

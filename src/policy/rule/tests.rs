@@ -312,3 +312,19 @@ proptest! {
         prop_assert_eq!(list.may_match(&host), found);
     }
 }
+
+#[test]
+fn a_preset_stands_for_its_own_list() {
+    let list = rules(&["a.example:1", "@cargo", "@github"]);
+    for (asked, is_listed) in [
+        ("index.crates.io:443", true),
+        ("index.crates.io:80", false),
+        ("upload.crates.io:443", false),
+        ("raw.githubusercontent.com:443", true),
+        ("a.example:1", true),
+    ] {
+        assert_eq!(list.find(&to(asked)).is_some(), is_listed, "{asked}");
+    }
+    let (at, error) = Rules::parse(["@npm", "@carg"]).expect_err("unknown");
+    assert!(at == 1 && error.to_string().contains("(did you mean @cargo?)"), "{error}");
+}

@@ -199,6 +199,16 @@ fn a_shown_policy_is_a_valid_policy() {
 }
 
 #[test]
+fn a_shown_policy_has_presets_in_full() {
+    let dir = workspace();
+    let shown = cli(dir.path(), &["policy", "show", "--allow", "@cargo,a.example:1", "--deny", "@gitlab"]);
+    let policy: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let hosts = ["index.crates.io:443", "static.crates.io:443", "a.example:1"];
+    assert_eq!(policy["network"]["allow"], hosts.as_slice().into());
+    assert_eq!(policy["network"]["deny"], ["gitlab.com:443"].as_slice().into());
+}
+
+#[test]
 fn policy_show_validates_too() {
     let dir = workspace();
     let output = cli(dir.path(), &["policy", "show", "--pids", "0"]);
