@@ -93,14 +93,29 @@ impl Policy {
         let mut policy = parse(&path.display().to_string(), &text)?;
         let from = if is_descriptor { Path::new("policy") } else { path };
         let absolute = text::absolute(from, path)?;
-        let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-        let base = Base {
-            directory: absolute.parent().unwrap_or(Path::new("/")),
-            home: home.as_deref().ok_or(NO_HOME),
-        };
-        base.apply(&mut policy)?;
+        apply(&mut policy, absolute.parent().unwrap_or(Path::new("/")))?;
         // The path of a descriptor is unknown, and the next caller has to open it again anyway.
         policy.files.extend((!is_descriptor).then_some(absolute));
+        Ok(policy)
+    }
+
+    /// Parses the text of a policy file in TOML that the caller has read. Errors name `file`. Relative paths start at
+    /// `directory`, which must be absolute; otherwise paths are as in [`load`](Self::load). [`files`](Self::files) stays empty.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load), except those of reading the file.
+    ///
+    /// ```
+    /// use kennel::Policy;
+    ///
+    /// let text = "protect = ['ci']\nmounts = [{ type = 'ro', source = 'models' }]";
+    /// let policy = Policy::from_file_text("kennel.toml".as_ref(), text, "/srv/repo".as_ref())?;
+    /// assert_eq!(policy, Policy { workspace: "/srv/repo".into(), ..Policy::default() }.protect("ci").read_only("/srv/repo/models"));
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub fn from_file_text(file: &Path, text: &str, directory: &Path) -> Result<Policy, PolicyError> {
+        let mut policy = parse_toml(&file.display().to_string(), text)?;
+        apply(&mut policy, directory)?;
         Ok(policy)
     }
 
@@ -126,6 +141,12 @@ fn parse_toml(file: &str, text: &str) -> Result<Policy, PolicyError> {
 
 fn parse_json(file: &str, text: &str) -> Result<Policy, PolicyError> {
     text::parse_json(file, text, EMPTY)
+}
+
+/// Makes the paths of a policy file absolute: relative ones start at `directory`.
+fn apply(policy: &mut Policy, directory: &Path) -> Result<(), PolicyError> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    Base { directory, home: home.as_deref().ok_or(NO_HOME) }.apply(policy)
 }
 
 /// Where relative paths start.

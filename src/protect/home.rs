@@ -80,6 +80,7 @@ const OBEYED: &[&str] = &[
     ".cargo/env",
     ".config/direnv",
     ".config/gdb",
+    ".config/kennel",
     ".config/mise",
     ".config/pip",
     ".gdbinit",
@@ -94,6 +95,9 @@ const OBEYED: &[&str] = &[
     "bin",
 ];
 
+/// The variable that names the base of configurations, instead of `~/.config`. Kennel's own is below it.
+const CONFIG_BASE: &str = "XDG_CONFIG_HOME";
+
 /// Names in the note.
 const MOST_NAMED: usize = 4;
 
@@ -103,9 +107,13 @@ const MOST_NAMED: usize = 4;
 /// user's settings.
 pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGrants) -> Vec<UnresolvedPath> {
     let mut paths = Vec::new();
-    for home in &inputs.caller.homes {
+    let homes = inputs.caller.homes.iter().map(|home| (home, OBEYED));
+    let elsewhere = inputs.caller.path_in(CONFIG_BASE);
+    let of_kennel =
+        elsewhere.iter().filter(|base| !inputs.caller.homes.iter().any(|home| is_usual(base, home)));
+    for (home, names) in homes.chain(of_kennel.map(|base| (base, &["kennel"][..]))) {
         let (mut named, mut known) = (Vec::new(), HashMap::new());
-        for name in OBEYED {
+        for name in names {
             let path = home.join(name);
             let is_granted = grants.bases.base_above(&path).is_some();
             let mut may_lead_into_one = || inputs.names.may_exist(&path) && has_link(home, &path, &mut known);
@@ -122,6 +130,11 @@ pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGran
         note(view, home, &named);
     }
     paths
+}
+
+/// Whether a base of configurations is the usual one in `home`.
+fn is_usual(base: &Path, home: &Path) -> bool {
+    base.strip_prefix(home).is_ok_and(|below| below == Path::new(".config"))
 }
 
 /// Whether `path`, or a directory on the way to it from `home`, is a link.

@@ -7,6 +7,10 @@ use clap_complete::Shell;
 use kennel::{Profile, Span};
 
 use crate::{
+    config::{
+        init::{self, InitArguments},
+        trust::{self, TrustArguments},
+    },
     flags::PolicyFlags,
     parse::{self, assignment, credential, word},
     style::When,
@@ -48,6 +52,12 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         action: PolicyAction,
     },
+    /// Write a commented kennel.toml for the project in the workspace.
+    #[command(after_help = init::HELP)]
+    Init(InitArguments),
+    /// Trust the kennel.toml of the workspace as it is now, so that Kennel uses it.
+    #[command(after_help = trust::HELP)]
+    Trust(TrustArguments),
     /// Print completions for a shell.
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {

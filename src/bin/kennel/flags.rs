@@ -9,6 +9,7 @@ use kennel::{
 };
 
 use crate::{
+    config::{self, Start},
     descriptor::resolve_descriptor,
     parse::{self, assignment, count, processors, word},
 };
@@ -23,9 +24,13 @@ pub(crate) struct PolicyFlags {
     /// work tree around it].
     #[arg(long, value_name = "DIR", value_parser = parse::path())]
     pub(crate) workspace: Option<PathBuf>,
-    /// Read a policy from a TOML or JSON file, or from a descriptor such as <(…) of a shell.
-    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    /// Read a policy from a TOML or JSON file, from a descriptor such as <(…) of a shell, or by NAME from
+    /// ~/.config/kennel/NAME.toml, instead of kennel.toml and ~/.config/kennel/config.toml.
+    #[arg(long, value_name = "FILE|NAME", value_parser = parse::path())]
     pub(crate) policy: Option<PathBuf>,
+    /// Read neither kennel.toml nor ~/.config/kennel/config.toml.
+    #[arg(long)]
+    pub(crate) no_config: bool,
     /// Show P read-only, at T if given.
     #[arg(long, value_name = "P[:T]", help_heading = "View", value_parser = parse::paths)]
     pub(crate) ro: Vec<String>,
@@ -172,12 +177,9 @@ pub(crate) struct PolicyFlags {
     pub(crate) explain: bool,
 }
 
-/// Makes the policy from the policy file, if there is one, and the flags.
+/// Makes the policy from files and the flags.
 pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
-    let mut policy = match &flags.policy {
-        Some(file) => Policy::load(file)?,
-        None => Policy::default(),
-    };
+    let Start { mut policy, below } = config::start(flags)?;
     set(&mut policy.profile, flags.profile);
     set(&mut policy.workspace, flags.workspace.clone());
     set(&mut policy.toolchains, flags.toolchains);
@@ -192,40 +194,31 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     policy.overlay = overlay(flags, policy.overlay.take());
     policy.explain |= flags.explain;
     network(&mut policy.network, flags);
-    policy.protect.extend(flags.protect.iter().cloned());
+    policy.protect.extend(flags.protect.iter().map(|path| from_workspace(path, &below)));
     policy.env.pass.extend(flags.pass_env.iter().cloned());
     policy.env.set.extend(flags.setenv.iter().cloned());
     policy.mounts.extend(mounts(flags)?);
     limits(&mut policy, flags);
-    if flags.workspace.is_none() && flags.policy.is_none() {
-        widen_workspace(&mut policy);
-    }
     Ok(policy)
 }
 
 /// Characters that make a path of the policy a pattern.
 const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
 
-/// Makes the whole work tree of git around the current directory the workspace, if the user names none. Commands and paths
-/// still start at the current directory.
-fn widen_workspace(policy: &mut Policy) {
-    let Ok(here) = std::env::current_dir() else { return };
-    let Some(top) = kennel::work_tree(&here).filter(|top| *top != here) else { return };
-    let below = here.strip_prefix(&top).unwrap_or(&here);
-    let has_wildcards = |path: &Path| path.to_string_lossy().contains(WILDCARDS);
+/// A path of `--protect`, as it starts at the workspace. It starts at the directory `below` that.
+fn from_workspace(path: &Path, below: &Path) -> PathBuf {
+    let has_wildcards = path.to_string_lossy().contains(WILDCARDS);
     // A pattern that matches at any depth holds for the whole workspace.
-    let is_everywhere =
-        |path: &Path| has_wildcards(path) && (path.iter().count() == 1 || path.starts_with("**"));
+    if below.as_os_str().is_empty() || has_wildcards && (path.iter().count() == 1 || path.starts_with("**")) {
+        return path.to_owned();
+    }
     // The names of directories are no patterns.
     let escaped: String = below
         .to_string_lossy()
         .chars()
         .map(|c| if WILDCARDS.contains(&c) { format!("[{c}]") } else { c.to_string() })
         .collect();
-    let anchored = policy.protect.iter_mut().filter(|path| !is_everywhere(path));
-    anchored.for_each(|path| *path = Path::new(&escaped).join(&*path));
-    policy.workspace = top;
-    policy.cwd.get_or_insert(here);
+    Path::new(&escaped).join(path)
 }
 
 /// Resolves the path of an audit log; it may name a descriptor.

@@ -7,6 +7,7 @@
 mod args;
 mod audit;
 mod cache;
+mod config;
 mod descriptor;
 #[path = "../../report/escape.rs"]
 mod escape;
@@ -70,6 +71,8 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
         Verb::Cache { action } => cache::cache(&action),
+        Verb::Init(init) => config::init::init(&init),
+        Verb::Trust(trust) => config::trust::trust(&trust),
         Verb::Audit { action } => audit::audit(&action),
         Verb::Completions { shell } => manual::completions(shell),
         Verb::Man { command } => manual::page(&command),

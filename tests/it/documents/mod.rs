@@ -57,6 +57,7 @@ documents! {
     broker: "docs/broker.md",
     cli: "docs/cli.md",
     compatibility: "docs/compatibility.md",
+    configuration: "docs/configuration.md",
     embedding: "docs/embedding.md",
     git: "docs/git.md",
     hosts: "docs/hosts.md",

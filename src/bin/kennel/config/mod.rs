@@ -1,0 +1,191 @@
+//! The files that a command line without `--policy` starts from: `kennel.toml` in the workspace, over `config.toml` of the
+//! user. And the policies that `--policy` finds by name.
+//!
+//! Commands can write to a workspace, so its file counts only if the user has trusted exactly this text (`trust`). The
+//! directory of the user's files, `~/.config/kennel`, stays read-only in every sandbox.
+
+mod file;
+pub(crate) mod init;
+mod merge;
+pub(crate) mod trust;
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+use kennel::{Error, Policy, PolicyError};
+
+use crate::{flags::PolicyFlags, report};
+use file::{ConfigFile, Links, Owner};
+use merge::Layer;
+
+/// The file of a workspace, in its top directory.
+const FILE: &str = "kennel.toml";
+
+/// The user's defaults. It is a named policy, too.
+const DEFAULTS: &str = "config";
+
+/// What files say. Flags come over it.
+pub(crate) struct Start {
+    pub(crate) policy: Policy,
+    /// The path from the workspace to the current directory, where the paths of flags start.
+    pub(crate) below: PathBuf,
+}
+
+/// Reads the policy that flags add to.
+///
+/// # Errors
+/// A file cannot be used, or the one of the workspace has changed since it was trusted.
+pub(crate) fn start(flags: &PolicyFlags) -> Result<Start, Error> {
+    let name = match flags.policy.as_deref() {
+        Some(given) => match named(given) {
+            // A file says everything, the workspace too.
+            None => return Ok(Start { policy: Policy::load(given)?, below: PathBuf::new() }),
+            name => name,
+        },
+        None => None,
+    };
+    let place = Place::of(flags.workspace.as_deref());
+    let mut layers = Vec::new();
+    match name {
+        Some(name) => layers.push(of_user(name, &place)?.ok_or_else(|| unknown(name))?),
+        None if flags.no_config => {}
+        None => {
+            layers.extend(of_user(DEFAULTS, &place)?);
+            layers.extend(of_workspace(&place)?);
+        }
+    }
+    let mut policy = Policy::default();
+    let names_workspace = layers.iter().any(|layer| layer.has("workspace"));
+    policy.files.extend(layers.iter().map(|layer| layer.file.clone()));
+    if let Some(merged) = merge::merged(layers)? {
+        let files = policy.files;
+        policy = Policy { files, ..merged };
+    }
+    if !names_workspace {
+        policy.workspace = Policy::default().workspace;
+    }
+    Ok(place.widen(policy, names_workspace))
+}
+
+/// The workspace that flags or the current directory name.
+struct Place {
+    /// The directory with `kennel.toml`. `None`: there is no current directory.
+    top: Option<PathBuf>,
+    /// The current directory, if the workspace is found from there.
+    here: Option<PathBuf>,
+}
+
+impl Place {
+    fn of(given: Option<&Path>) -> Self {
+        if let Some(given) = given {
+            return Self { top: std::path::absolute(given).ok(), here: None };
+        }
+        let here = env::current_dir().ok();
+        let top = here.as_deref().map(|here| kennel::work_tree(here).unwrap_or_else(|| here.to_owned()));
+        Self { top, here }
+    }
+
+    /// Where relative paths in the user's files start.
+    fn directory(&self) -> &Path {
+        self.top.as_deref().unwrap_or(Path::new("/"))
+    }
+
+    /// Makes the whole work tree of git around the current directory the workspace, if nobody names one. Commands and the
+    /// paths of flags still start at the current directory.
+    fn widen(self, mut policy: Policy, is_named: bool) -> Start {
+        let mut below = PathBuf::new();
+        if let (false, Some(top), Some(here)) = (is_named, self.top, self.here)
+            && top != here
+        {
+            below = here.strip_prefix(&top).unwrap_or(&here).to_owned();
+            policy.workspace = top;
+            policy.cwd.get_or_insert(here);
+        }
+        Start { policy, below }
+    }
+}
+
+/// The name of a policy, if the value of `--policy` is one and no file.
+fn named(given: &Path) -> Option<&str> {
+    let name = given.to_str()?;
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let is_file = name.ends_with(".toml") || name.ends_with(".json");
+    (!is_file && !name.starts_with('.') && !name.is_empty() && name.chars().all(is_plain)).then_some(name)
+}
+
+/// `$XDG_CONFIG_HOME/kennel` or `~/.config/kennel`. `None` without a home.
+fn directory() -> Option<PathBuf> {
+    let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")))?;
+    Some(base.join("kennel"))
+}
+
+/// Reads a file of the user, if there is one of that name.
+fn of_user(name: &str, place: &Place) -> Result<Option<Layer>, Error> {
+    let Some(path) = directory().map(|directory| directory.join(format!("{name}.toml"))) else {
+        return Ok(None);
+    };
+    let file = file::read(&path, Links::Followed, Owner::Caller);
+    let file = file.map_err(|source| unusable(&path, source, "mend it, or run without it: --no-config"))?;
+    file.map(|file| Layer::parse(file, place.directory())).transpose()
+}
+
+/// The error for a name without a policy.
+fn unknown(name: &str) -> Error {
+    let directory = directory().unwrap_or_default();
+    let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+    let names =
+        entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".toml")?.to_owned()));
+    let mut names: Vec<String> = names.take(20).collect();
+    names.sort();
+    let there = match names.is_empty() {
+        true => "none is there".to_owned(),
+        false => format!("there are {}", names.join(", ")),
+    };
+    let reason = format!(
+        "no policy has that name in {}: {there}; the name of a file ends in .toml or .json",
+        directory.display()
+    );
+    PolicyError::Value { key: "--policy".to_owned(), value: name.to_owned(), reason }.into()
+}
+
+/// Reads the file of the workspace, if the user trusts it. Says so if it is there and not used.
+///
+/// # Errors
+/// It is not what the user has trusted: without it, commands could have rights that it takes away.
+fn of_workspace(place: &Place) -> Result<Option<Layer>, Error> {
+    let Some(top) = &place.top else { return Ok(None) };
+    let found = file::read(&top.join(FILE), Links::Refused, Owner::Any);
+    if matches!(found, Ok(None)) {
+        return Ok(None);
+    }
+    let path = fs::canonicalize(top).unwrap_or_else(|_| top.clone()).join(FILE);
+    let trusted = trust::of(&path)?;
+    let why = match found {
+        Ok(Some(file)) if trusted.as_ref() == Some(&file.text) => {
+            return Layer::parse(ConfigFile { path, ..file }, top).map(Some);
+        }
+        Ok(_) if trusted.is_some() => io::Error::other("it has changed since you trusted it"),
+        Ok(_) => io::Error::other("you have not trusted it"),
+        Err(error) => error,
+    };
+    let whose = if place.here.is_some() { String::new() } else { format!(" {}", top.display()) };
+    if trusted.is_some() {
+        let remedy = format!(
+            "look at it (kennel trust --show{whose}), then run `kennel trust{whose}`; or run without it: --no-config"
+        );
+        return Err(unusable(&path, why, remedy));
+    }
+    report::say(format_args!(
+        "kennel: note: {}: not used, because {why}; look at it, then run `kennel trust{whose}`",
+        path.display(),
+    ));
+    Ok(None)
+}
+
+/// The error for a configuration that cannot be used.
+fn unusable(path: &Path, source: io::Error, remedy: impl Into<String>) -> Error {
+    Error::Grant { what: "configuration", path: path.to_owned(), source, remedy: Some(remedy.into()) }
+}
