@@ -232,6 +232,10 @@ pub(crate) struct Run {
     /// with that user's groups and HOME. Kennel then has no privilege left.
     #[arg(long)]
     pub(crate) as_owner: bool,
+    /// Ask on the terminal about each host that no rule decides: allow it once, for this run, always, or not. No answer
+    /// within 30 s is no. The command runs on its own terminal, as with --tty.
+    #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
+    pub(crate) ask: bool,
     /// Run on its own terminal, with job control. Needs a terminal; output is not counted.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,

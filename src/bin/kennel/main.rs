@@ -5,6 +5,7 @@
 //! command turns `args` into types of the library (high level) and runs them. `report` writes every message.
 
 mod args;
+mod ask;
 mod audit;
 mod cache;
 mod config;

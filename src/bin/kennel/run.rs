@@ -18,6 +18,7 @@ use nix::sys::signal::{Signal, raise};
 use crate::{
     FAILED,
     args::Run,
+    ask::{self, Desk},
     flags, owner,
     process::{Signals, is_ending, runtime, start_blocking_thread},
     report,
@@ -76,37 +77,52 @@ struct Finished {
 
 /// Runs the command in a sandbox or a session.
 fn confine(run: &Run) -> Result<Finished, Error> {
-    let policy = flags::from_flags(&run.policy)?;
+    let mut policy = flags::from_flags(&run.policy)?;
+    let desk = run.ask.then(|| Desk::open(&run.policy, &mut policy)).transpose()?;
     let choice = Choice::of(run, &policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
-    let confinement = match choice {
-        Some(choice) => Confinement::Session(choice),
-        None => Confinement::Sandbox(Sandbox::eager(&policy)?),
+    let confinement = match (choice, &desk) {
+        (Some(choice), _) => Confinement::Session(choice),
+        (None, None) => Confinement::Sandbox(Sandbox::eager(&policy)?),
+        (None, Some(desk)) => {
+            Confinement::Sandbox(Sandbox::eager(&policy)?.on_request(ask::LONGEST, desk.callback()))
+        }
     };
     let runtime = runtime(FOREVER)?;
     let finished = runtime.block_on(async {
         match &confinement {
             Confinement::Sandbox(sandbox) => {
-                let ended = until_outcome(run, &policy, sandbox.command(program)).await;
+                let ended = until_outcome(run, &policy, desk.as_ref(), sandbox.command(program)).await;
                 // Remove the cgroup before this process ends.
                 sandbox.shutdown().await;
                 Ok(Finished { outcome: ended?, settled: Ok(Settled::default()) })
             }
-            Confinement::Session(choice) => in_session(run, &policy, *choice, program).await,
+            Confinement::Session(choice) => in_session(run, &policy, desk.as_ref(), *choice, program).await,
         }
     });
     // Dropping the sandbox waits until its init is reaped: in a container no other process may reap it. Do not
     // wait for a thread that still reads input.
     drop((confinement, policy));
     runtime.shutdown_background();
+    desk.iter().for_each(Desk::settle);
     finished
 }
 
 /// Runs the command in a session and settles its changes.
-async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr) -> Result<Finished, Error> {
+async fn in_session(
+    run: &Run,
+    policy: &Policy,
+    desk: Option<&Desk>,
+    choice: Choice,
+    program: &OsStr,
+) -> Result<Finished, Error> {
     start_blocking_thread().await?;
-    let session = Session::builder(policy).ready_workers(1).prepare().await?;
-    let mut ended = until_outcome(run, policy, session.command(program)).await;
+    let mut builder = Session::builder(policy).ready_workers(1);
+    if let Some(desk) = desk {
+        builder = builder.on_request(ask::LONGEST, desk.callback());
+    }
+    let session = builder.prepare().await?;
+    let mut ended = until_outcome(run, policy, desk, session.command(program)).await;
     let settled = match &mut ended {
         Ok(outcome) => choice.settle(&session, outcome).await,
         Err(_) => Ok(Settled::default()),
@@ -116,10 +132,15 @@ async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr)
 }
 
 /// Runs the command to its end.
-async fn until_outcome(run: &Run, policy: &Policy, mut command: Command) -> Result<Outcome, Error> {
+async fn until_outcome(
+    run: &Run,
+    policy: &Policy,
+    desk: Option<&Desk>,
+    mut command: Command,
+) -> Result<Outcome, Error> {
     command.args(run.command.iter().skip(1));
-    if run.tty {
-        return on_terminal(&mut command).await;
+    if run.tty || run.ask {
+        return on_terminal(&mut command, desk).await;
     }
     let reasons = PipeReasons {
         capped: policy.limits.output.is_some(),
@@ -183,7 +204,7 @@ async fn wait_for_ending_signal(status: ExitStatus, signals: &mut Signals) {
 }
 
 /// Gives the command its own terminal and copies between that and the user's terminal.
-async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
+async fn on_terminal(command: &mut Command, desk: Option<&Desk>) -> Result<Outcome, Error> {
     let (rows, columns) = terminal::size()?;
     let screen = Screen::open()?;
     let keyboard = Keyboard::start()?;
@@ -191,7 +212,11 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let mut child = command.terminal(rows, columns).spawn().await?;
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
     let raw = Raw::enter().map_err(terminal::no_terminal)?;
-    let mut typing = tokio::spawn(terminal::type_in(keyboard.typed(), terminal.clone()));
+    let typed = match desk {
+        Some(desk) => desk.without_answers(keyboard.typed()),
+        None => keyboard.typed(),
+    };
+    let mut typing = tokio::spawn(terminal::type_in(typed, terminal.clone()));
     let showing = Showing::start(terminal.clone(), screen);
     let ended = tokio::select! {
         outcome = until_end(&mut child, &mut signals, Some(Tty { terminal: &terminal, raw: &raw })) => Some(outcome),
@@ -208,6 +233,7 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
         }
     };
     typing.abort();
+    desk.into_iter().for_each(Desk::close);
     show_the_rest(showing, raw, outcome, &mut signals).await
 }
 

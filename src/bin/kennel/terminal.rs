@@ -5,7 +5,7 @@ use std::{
     mem,
     os::fd::AsFd,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{SyncSender, sync_channel},
     },
@@ -125,6 +125,9 @@ pub(crate) async fn type_in(mut typed: Receiver<Vec<u8>>, mut to: Terminal) {
     }
 }
 
+/// Who holds this lock has the terminal's screen: the command's output waits meanwhile.
+pub(crate) static SCREEN: Mutex<()> = Mutex::new(());
+
 /// Writes to stdout on its own thread: a write blocks if nobody reads the terminal.
 pub(crate) struct Screen {
     bytes: Sender<Vec<u8>>,
@@ -155,6 +158,7 @@ impl Screen {
 fn write_from(mut receiver: Receiver<Vec<u8>>, shown: &AtomicU64) -> io::Result<()> {
     while let Some(bytes) = receiver.blocking_recv() {
         for piece in bytes.chunks(PIECE) {
+            let _screen = SCREEN.lock().unwrap_or_else(PoisonError::into_inner);
             write_all(io::stdout(), piece)?;
             shown.fetch_add(piece.len() as u64, Relaxed);
         }

@@ -1,5 +1,6 @@
 //! Flags, exit statuses and `--json`: what scripts depend on.
 
+mod ask;
 mod config;
 mod keys;
 mod manual;

@@ -7,6 +7,7 @@
 mod file;
 pub(crate) mod init;
 mod merge;
+pub(crate) mod rules;
 pub(crate) mod trust;
 
 use std::{
