@@ -93,15 +93,17 @@ impl Place {
         self.top.as_deref().unwrap_or(Path::new("/"))
     }
 
-    /// Makes the whole work tree of git around the current directory the workspace, if nobody names one. Commands and the
+    /// Without a name for it, the workspace is the whole work tree of git around the current directory. Commands and the
     /// paths of flags still start at the current directory.
     fn widen(self, mut policy: Policy, is_named: bool) -> Start {
         let mut below = PathBuf::new();
-        if let (false, Some(top), Some(here)) = (is_named, self.top, self.here)
-            && top != here
+        let (Some(top), Some(here)) = (self.top, self.here) else { return Start { policy, below } };
+        let workspace = if is_named { &policy.workspace } else { &top };
+        if let Ok(rest) = here.strip_prefix(workspace)
+            && !rest.as_os_str().is_empty()
         {
-            below = here.strip_prefix(&top).unwrap_or(&here).to_owned();
-            policy.workspace = top;
+            below = rest.to_owned();
+            policy.workspace = workspace.clone();
             policy.cwd.get_or_insert(here);
         }
         Start { policy, below }
@@ -111,9 +113,8 @@ impl Place {
 /// The name of a policy, if the value of `--policy` is one and no file.
 fn named(given: &Path) -> Option<&str> {
     let name = given.to_str()?;
-    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
-    let is_file = name.ends_with(".toml") || name.ends_with(".json");
-    (!is_file && !name.starts_with('.') && !name.is_empty() && name.chars().all(is_plain)).then_some(name)
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
+    (!name.is_empty() && name.chars().all(is_plain)).then_some(name)
 }
 
 /// `$XDG_CONFIG_HOME/kennel` or `~/.config/kennel`. `None` without a home.
@@ -146,7 +147,7 @@ fn unknown(name: &str) -> Error {
         false => format!("there are {}", names.join(", ")),
     };
     let reason = format!(
-        "no policy has that name in {}: {there}; the name of a file ends in .toml or .json",
+        "no policy has that name in {}: {there}; for a file, the name must end in .toml or .json",
         directory.display()
     );
     PolicyError::Value { key: "--policy".to_owned(), value: name.to_owned(), reason }.into()
