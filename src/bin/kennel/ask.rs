@@ -79,11 +79,11 @@ impl Desk {
         let terminal = File::options().write(true).custom_flags(libc::O_NOCTTY).open("/dev/tty");
         let terminal =
             terminal.map_err(|_| no_terminal(io::Error::other("there is no terminal to ask on")))?;
-        let network = &mut policy.network;
-        if network.mode.is_none() && network.proxy.is_none() {
-            network.mode = Some(NetworkMode::Proxy);
+        // Where a rule would count, so does an answer.
+        if policy.clone().allow("*:443").effective_network() == NetworkMode::Proxy {
+            policy.network.mode = Some(NetworkMode::Proxy);
         }
-        if policy.effective_network() != NetworkMode::Proxy || policy.network.proxy.is_some() {
+        if policy.network.mode != Some(NetworkMode::Proxy) || policy.network.proxy.is_some() {
             let reason =
                 "only Kennel's own proxy asks: use it with --net proxy, and a profile that has a network";
             return Err(PolicyError::Value {

@@ -167,7 +167,8 @@ fn of_workspace(place: &Place) -> Result<Option<Layer>, Error> {
     let trusted = trust::of(&path)?;
     let why = match found {
         Ok(Some(file)) if trusted.as_ref() == Some(&file.text) => {
-            return Layer::parse(ConfigFile { path, ..file }, top).map(Some);
+            let directory = path.parent().unwrap_or(top).to_owned();
+            return Layer::parse(ConfigFile { path, ..file }, &directory).map(Some);
         }
         Ok(_) if trusted.is_some() => io::Error::other("it has changed since you trusted it"),
         Ok(_) => io::Error::other("you have not trusted it"),
