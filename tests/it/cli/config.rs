@@ -160,6 +160,7 @@ fn a_hostile_file_is_neither_used_nor_waited_for() {
         fs::set_permissions(&file, Permissions::from_mode(0o200)).unwrap();
         let output = place.kennel(&["run", "--", "uname", "-n"]);
         assert!(stdout(&output) == "kennel" && stderr(&output).contains("Permission denied"), "{output:?}");
+        fs::remove_file(&file).unwrap();
     }
     place.says("\u{1b}[2Jhostnam = 1\n");
     let output = place.kennel(&["trust"]);
