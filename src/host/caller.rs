@@ -1,12 +1,13 @@
 //! The caller: identity, home, environment and directory of the embedding program, read once. Changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::{env, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
+
+use crate::host::account::Account;
 
 /// The caller of a sandbox.
 #[derive(Clone, Debug)]
@@ -67,14 +68,15 @@ impl Caller {
         let uid = nix::unistd::geteuid().as_raw();
         let environment: BTreeMap<OsString, OsString> = env::vars_os().collect();
         let account = Account::of(uid);
-        let home = named_home(environment.get(OsStr::new("HOME")).cloned());
-        let database = account.as_ref().map(|account| account.home.clone());
+        let named = named_home(environment.get(OsStr::new("HOME")).cloned());
+        let database = account.as_ref().and_then(home_of);
+        let user = account.map(|account| account.name.to_string_lossy().into_owned());
         Self {
             uid,
-            homes: with_canonical(home.iter().chain(&database)),
+            homes: with_canonical(named.iter().chain(&database)),
             gid: nix::unistd::getegid().as_raw(),
-            user: account.as_ref().map_or_else(|| "user".to_owned(), |account| account.name.clone()),
-            home: home.or(account.map(|account| account.home)).unwrap_or_else(|| "/".into()),
+            user: user.unwrap_or_else(|| "user".to_owned()),
+            home: named.or(database).unwrap_or_else(|| "/".into()),
             directory: env::current_dir().unwrap_or_default(),
             environment,
             descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or([1024; 2], <[u64; 2]>::from),
@@ -84,8 +86,8 @@ impl Caller {
 
     /// Like the home of [`current`](Self::current), but without a copy of the environment, which may hold secrets.
     pub(crate) fn current_home() -> PathBuf {
-        let account = || Account::of(nix::unistd::geteuid().as_raw()).map(|account| account.home);
-        named_home(env::var_os("HOME")).or_else(account).unwrap_or_else(|| "/".into())
+        let database = || home_of(&Account::of(nix::unistd::geteuid().as_raw())?);
+        named_home(env::var_os("HOME")).or_else(database).unwrap_or_else(|| "/".into())
     }
 
     /// A variable of the caller's environment.
@@ -128,6 +130,11 @@ fn named_home(home: Option<OsString>) -> Option<PathBuf> {
     home.map(PathBuf::from).filter(|home| home.is_absolute()).and_then(|home| spelled_plainly(&home))
 }
 
+/// The home of an account.
+fn home_of(account: &Account) -> Option<PathBuf> {
+    spelled_plainly(account.home.as_deref()?)
+}
+
 /// An absolute path without `//`, `.` and a slash at the end. A path with `..` is resolved; `None` if that fails.
 fn spelled_plainly(path: &Path) -> Option<PathBuf> {
     let goes_up = path.components().any(|part| part == Component::ParentDir);
@@ -136,52 +143,8 @@ fn spelled_plainly(path: &Path) -> Option<PathBuf> {
 
 /// Each path and its canonical path, without duplicates. `/` is no home.
 fn with_canonical<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> Vec<PathBuf> {
-    let both = paths.flat_map(|path| [Some(path.clone()), fs::canonicalize(path).ok()]).flatten();
-    let mut homes: Vec<PathBuf> = both.filter(|path| path != Path::new("/")).collect();
-    homes.sort();
-    homes.dedup();
-    homes
-}
-
-/// A line of the password database.
-struct Account {
-    name: String,
-    home: PathBuf,
-}
-
-impl Account {
-    /// Reads only /etc/passwd: getpwuid(3) would load plugins into the embedding program.
-    fn of(uid: u32) -> Option<Self> {
-        Self::find(&fs::read("/etc/passwd").ok()?, uid)
-    }
-
-    /// Works on bytes, because names in the file may have any encoding.
-    fn find(passwd: &[u8], uid: u32) -> Option<Self> {
-        passwd.split(|byte| *byte == b'\n').find_map(|line| {
-            let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
-            let &[name, _, id, _, _, home, ..] = fields.as_slice() else { return None };
-            let is_own = str::from_utf8(id).is_ok_and(|id| id.parse() == Ok(uid));
-            let usable = is_own && home.starts_with(b"/");
-            let home = usable.then(|| spelled_plainly(Path::new(OsStr::from_bytes(home))))??;
-            Some(Self { name: String::from_utf8_lossy(name).into_owned(), home })
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Names in one file may have several encodings.
-    #[test]
-    fn an_account_is_found_whatever_bytes_others_have() {
-        let passwd = b"root:x:0:0:root:/root:/bin/sh\njoerg:x:7:7:J\xf6rg:/home/joerg:/bin/sh\n\
-            short:x:8\n+nis\n\nlinks:x:9:9::/home/l\xfcnk/:/bin/sh\nm\xfcll:x:10:10::/home/m:\n";
-        let account = |uid| Account::find(passwd, uid).expect("an account");
-        assert_eq!((account(0).name.as_str(), account(0).home), ("root", "/root".into()));
-        assert_eq!((account(7).name.as_str(), account(7).home), ("joerg", "/home/joerg".into()));
-        assert_eq!(account(9).home.as_os_str().as_bytes(), b"/home/l\xfcnk");
-        assert_eq!((account(10).name.as_str(), account(10).home), ("m\u{fffd}ll", "/home/m".into()));
-        assert!(Account::find(passwd, 8).is_none() && Account::find(passwd, 11).is_none());
-    }
+    let mut homes: BTreeSet<PathBuf> = paths.cloned().collect();
+    let canonical: Vec<PathBuf> = homes.iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
+    homes.extend(canonical);
+    homes.into_iter().filter(|path| path != Path::new("/")).collect()
 }

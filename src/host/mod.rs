@@ -1,5 +1,6 @@
 //! Facts about this machine that are cheap to read. `probe` tries them out.
 
+pub(crate) mod account;
 pub(crate) mod caller;
 pub(crate) mod cgroups;
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! It reads top to bottom. `parse` turns words into `args` (low level, nothing checked). The file of each
 //! command turns `args` into types of the library (high level) and runs them. `report` writes every message.
 
+#[path = "../../host/account.rs"]
+mod account;
 mod args;
 mod ask;
 mod audit;

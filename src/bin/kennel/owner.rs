@@ -4,8 +4,9 @@
 //! ordinary user.
 
 use std::{
+    collections::HashSet,
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs, io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt, process::CommandExt},
     path::{Path, PathBuf},
@@ -16,6 +17,8 @@ use caps::CapSet;
 use kennel::Error;
 use nix::unistd::{Gid, Uid, geteuid, getresuid, setgroups, setresgid, setresuid};
 
+use crate::account::{Account, fields, number};
+
 const FLAG: &str = "--as-owner";
 
 /// Sockets and directories of the caller's login.
@@ -24,7 +27,8 @@ const OF_LOGIN: [&str; 4] = ["DBUS_SESSION_BUS_ADDRESS", "MAIL", "SSH_AUTH_SOCK"
 /// Does nothing if the caller is the owner. Otherwise it returns only with an error.
 ///
 /// # Errors
-/// The caller is not root, or may not change its user.
+/// The caller is not root, or may not change its user. Or a link of a third user leads to the workspace: that user would
+/// choose as whom Kennel runs, and where.
 pub(crate) fn become_owner(workspace: Option<&Path>) -> Result<(), Error> {
     let path = workspace.unwrap_or(Path::new("."));
     let failed = |source, remedy: &str| Error::Grant {
@@ -35,6 +39,9 @@ pub(crate) fn become_owner(workspace: Option<&Path>) -> Result<(), Error> {
     };
     let directory = fs::metadata(path).map_err(|error| failed(error, "name an existing directory"))?;
     let uid = Uid::from_raw(directory.uid());
+    if geteuid().is_root() {
+        check_links(path, uid).map_err(|error| failed(error, "name the directory itself"))?;
+    }
     if uid == geteuid() {
         return Ok(());
     }
@@ -43,13 +50,38 @@ pub(crate) fn become_owner(workspace: Option<&Path>) -> Result<(), Error> {
             io::Error::other(format!("it belongs to uid {uid}, and only root can run as another user"));
         return Err(failed(cause, "run kennel as root, or as the owner"));
     }
-    let account = Account::of(uid);
+    let account = Account::of(uid.as_raw());
     let gid = Gid::from_raw(account.as_ref().map_or(directory.gid(), |account| account.gid));
-    give_up(uid, gid, &account.as_ref().map(Account::groups).unwrap_or_default()).map_err(|error| {
+    let groups = account.as_ref().map(|account| groups_with(&account.name)).unwrap_or_default();
+    give_up(uid, gid, &groups).map_err(|error| {
         failed(error, "run kennel with CAP_SETUID and CAP_SETGID, or as the owner without --as-owner")
     })?;
     let error = again(uid, account.as_ref()).exec();
     Err(failed(error, "make kennel executable for its owner: chmod 755"))
+}
+
+/// Checks that every link on the way to the workspace belongs to root or to the workspace's owner.
+///
+/// # Errors
+/// A link belongs to another user.
+fn check_links(path: &Path, owner: Uid) -> io::Result<()> {
+    let mut seen = HashSet::new();
+    // Without a slash at the end, which would follow the link before it.
+    let mut ways: Vec<PathBuf> = vec![std::path::absolute(path)?.components().collect()];
+    while let Some(way) = ways.pop() {
+        for at in way.ancestors().take_while(|at| seen.insert(at.to_path_buf())) {
+            let found = fs::symlink_metadata(at)?;
+            if !found.is_symlink() {
+                continue;
+            }
+            if ![0, owner.as_raw()].contains(&found.uid()) {
+                let link = format!("the link {} belongs to uid {}", at.display(), found.uid());
+                return Err(io::Error::other(format!("{link}, and what it leads to to uid {owner}")));
+            }
+            ways.push(at.parent().unwrap_or(at).join(fs::read_link(at)?).components().collect());
+        }
+    }
+    Ok(())
 }
 
 /// Changes all IDs of this process and gives up every capability.
@@ -89,8 +121,9 @@ fn again(uid: Uid, account: Option<&Account>) -> Command {
         let others = env::split_paths(&path).filter(|entry| !is_below(entry, home));
         command.env("PATH", env::join_paths(others).unwrap_or_default());
     }
-    for (name, value) in account.map(Account::variables).unwrap_or_default() {
-        command.env(name, value);
+    if let Some(Account { name, home, .. }) = account {
+        command.env("USER", name).env("LOGNAME", name);
+        command.env("HOME", home.as_deref().unwrap_or(Path::new("/")));
     }
     let runtime = PathBuf::from(format!("/run/user/{uid}"));
     if fs::metadata(&runtime).is_ok_and(|it| it.uid() == uid.as_raw()) {
@@ -104,46 +137,12 @@ fn is_below(path: &Path, home: &Path) -> bool {
     home.parent().is_some() && path.starts_with(home)
 }
 
-/// A line of /etc/passwd. getpwuid(3) would load plugins, which a static program must not.
-struct Account {
-    name: OsString,
-    gid: u32,
-    home: PathBuf,
-}
-
-impl Account {
-    fn of(uid: Uid) -> Option<Self> {
-        fields(&fs::read("/etc/passwd").ok()?).find_map(|line| {
-            let &[name, _, id, gid, _, home, ..] = &*line else { return None };
-            (number(id) == Some(uid.as_raw())).then_some(())?;
-            Some(Self { name: text(name), gid: number(gid)?, home: text(home).into() })
-        })
-    }
-
-    /// The groups of /etc/group that have it as a member.
-    fn groups(&self) -> Vec<Gid> {
-        let of_line = |line: Vec<&[u8]>| {
-            let &[_, _, gid, members] = &*line else { return None };
-            let mut members = members.split(|byte| *byte == b',');
-            members.any(|member| member == self.name.as_bytes()).then(|| number(gid).map(Gid::from_raw))?
-        };
-        fields(&fs::read("/etc/group").unwrap_or_default()).filter_map(of_line).collect()
-    }
-
-    fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let home = self.home.clone().into_os_string();
-        vec![("HOME", home), ("USER", self.name.clone()), ("LOGNAME", self.name.clone())]
-    }
-}
-
-fn fields(file: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
-    file.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':').collect())
-}
-
-fn number(field: &[u8]) -> Option<u32> {
-    str::from_utf8(field).ok()?.parse().ok()
-}
-
-fn text(field: &[u8]) -> OsString {
-    OsStr::from_bytes(field).to_owned()
+/// The groups of /etc/group with this member.
+fn groups_with(name: &OsStr) -> Vec<Gid> {
+    let of_line = |line: Vec<&[u8]>| {
+        let &[_, _, gid, members] = &*line else { return None };
+        let mut members = members.split(|byte| *byte == b',');
+        members.any(|member| member == name.as_bytes()).then(|| number(gid).map(Gid::from_raw))?
+    };
+    fields(&fs::read("/etc/group").unwrap_or_default()).filter_map(of_line).collect()
 }

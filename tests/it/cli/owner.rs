@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink},
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -148,6 +148,31 @@ fn a_session_belongs_to_the_owner() {
     assert_eq!(stdout(&as_owner(&["exec", &name, "--", "sh", "-c", "touch x; id -u"])), "1000");
     assert_eq!(fs::metadata(dir.path().join("x")).unwrap().uid(), OWNER);
     assert!(as_owner(&["session", "stop", &name]).status.success());
+}
+
+/// Whoever makes a link chooses what it leads to. So another user's link does not choose as whom Kennel runs.
+#[test]
+fn a_link_of_another_user_does_not_choose_the_owner() {
+    only_as_root!();
+    let (root, other, place) = (workspace(), of_another(), workspace());
+    let link = |name: &str, to: &Path, uid| {
+        symlink(to, place.path().join(name)).unwrap();
+        lchown(place.path().join(name), Some(uid), Some(uid)).unwrap();
+    };
+    link("project", root.path(), OWNER);
+    link("own", root.path(), 0);
+    link("theirs", other.path(), OWNER);
+    fs::create_dir(root.path().join("sub")).unwrap();
+    link("through", Path::new("project/sub/.."), 0);
+    for name in ["project", "project/", "project/sub", "through", "./project/../project/sub/.."] {
+        let said = refused(place.path(), &["--as-owner", "--workspace", name]);
+        assert!(said.contains("project belongs to uid 1000"), "{name}: {said}");
+        assert!(said.contains("hint: name the directory itself"), "{name}: {said}");
+    }
+    for (name, uid) in [("own", "0"), ("theirs", "1000"), ("own/sub", "0")] {
+        let output = run(place.path(), &["--as-owner", "--workspace", name], "id -u");
+        assert_eq!(stdout(&output), uid, "{name}: {output:?}");
+    }
 }
 
 /// An ordinary user is the owner, or cannot become another one.
