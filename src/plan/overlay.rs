@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io, slice};
 
 use kennel_helper::plan::{Step, Within};
-use nix::sys::statfs;
-use nix::sys::statfs::FsType;
+use nix::fcntl::OFlag;
 
 use crate::plan::{Section, absolute, relative};
 use crate::policy::glob::Pattern;
@@ -25,6 +24,8 @@ use crate::protect::paths::Protected;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
+use crate::sys::dirfd::open_without_links;
+use crate::sys::file_system::FileSystem;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::kept::{OTHERS, UPPER, WORK};
@@ -164,26 +165,6 @@ fn options(lower: &Path, changes: &Path) -> CString {
 
 // What can be overlaid, and where changes can be kept.
 
-/// File systems whose time stamps another machine or another program sets, so that Kennel could not notice
-/// changes by others. Numbers of linux/magic.h: NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2.
-/// Then Lustre, GFS2, OrangeFS.
-const REMOTE: [i64; 14] = [
-    0x6969,
-    0x517b,
-    0xfe53_4d42,
-    0xff53_4d42,
-    0x0102_1997,
-    0x00c3_6400,
-    0x5346_414f,
-    0x7375_7245,
-    0x6573_5546,
-    0x786f_4256,
-    0x7461_636f,
-    0x0bd0_0bd0,
-    0x0116_1970,
-    0x2003_0528,
-];
-
 /// Checks that the kernel can keep the changes. Every supported kernel mounts overlays in user namespaces.
 pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), Error> {
     let kernel = inputs.host.kernel;
@@ -235,14 +216,7 @@ pub(crate) fn check_upper(
     if view.writable().any(reachable) {
         return Err(invalid("overlaps a writable grant"));
     }
-    let kind = file_system(&source.path).map_err(refused)?;
-    if kind == statfs::OVERLAYFS_SUPER_MAGIC {
-        return Err(invalid("lies on an overlay itself"));
-    }
-    // Another machine or another user's program would answer whose it is and who may enter it.
-    if is_remote(kind) {
-        return Err(invalid("lies on a network or FUSE file system"));
-    }
+    file_system(&source.path).and_then(FileSystem::check_for_changes).map_err(refused)?;
     if metadata.mode() & OTHERS != 0 {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "accessible to other users");
         let remedy = "chmod 700 it, or name another directory";
@@ -257,7 +231,7 @@ pub(crate) fn check_workspace(inputs: &Inputs<'_>, workspace: &BindSource) -> Re
     let path = &workspace.path;
     let refused = |error: io::Error, remedy| not_usable("workspace", path, error, remedy);
     let invalid = |reason: &str, remedy| refused(io::Error::new(io::ErrorKind::InvalidInput, reason), remedy);
-    if is_remote(file_system(path).map_err(|error| refused(error, REMEDY))?) {
+    if file_system(path).map_err(|error| refused(error, REMEDY))?.is_remote() {
         let reason =
             "lies on a network or FUSE file system: what others change there meanwhile could not be noticed";
         return Err(invalid(reason, REMEDY));
@@ -297,12 +271,8 @@ pub(crate) fn check_grants(view: &View, workspace: &BindSource) -> Result<(), Er
     }
 }
 
-fn file_system(path: &Path) -> io::Result<FsType> {
-    Ok(statfs::statfs(path)?.filesystem_type())
-}
-
-fn is_remote(kind: FsType) -> bool {
-    REMOTE.contains(&(kind.0 & 0xffff_ffff))
+fn file_system(path: &Path) -> io::Result<FileSystem> {
+    FileSystem::of(open_without_links(path, OFlag::empty())?)
 }
 
 pub(crate) fn not_usable(what: &'static str, path: &Path, source: io::Error, remedy: &str) -> Error {

@@ -4,6 +4,7 @@
 
 pub(crate) mod birth;
 pub(crate) mod dirfd;
+pub(crate) mod file_system;
 pub(crate) mod inode;
 pub(crate) mod lexical;
 pub(crate) mod packet;

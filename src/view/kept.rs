@@ -15,10 +15,10 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::sys::statfs;
 
 use crate::host::caller::Caller;
 use crate::sys::dirfd::{DIRECTORY, open_without_links};
+use crate::sys::file_system::FileSystem;
 use crate::view::source::BindSource;
 
 /// The subdirectories of a directory of changes: overlayfs' upperdir and workdir.
@@ -85,11 +85,9 @@ impl Kept {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
             }
         }
-        let kind = statfs::fstatfs(&at)?.filesystem_type();
-        if [statfs::OVERLAYFS_SUPER_MAGIC, statfs::NFS_SUPER_MAGIC, statfs::FUSE_SUPER_MAGIC].contains(&kind)
-        {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "this file system cannot hold them"));
-        }
+        let of_directory =
+            |error: io::Error| io::Error::new(error.kind(), format!("their directory {error}"));
+        FileSystem::of(&at)?.check_for_changes().map_err(of_directory)?;
         let lock = lock(at.try_clone()?)?;
         let upper = make(&at, OsStr::new(UPPER), Mode::from_bits_truncate(mode))?;
         make(&at, OsStr::new(WORK), Mode::S_IRWXU)?;

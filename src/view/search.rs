@@ -7,7 +7,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::dir::Type;
-use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use crate::policy::glob::{Pattern, Progress};
@@ -16,7 +15,7 @@ use crate::report::failure;
 use crate::report::failure::shown;
 use crate::report::shortage::{is_shortage, of_call};
 use crate::sys::dirfd;
-use crate::sys::inode::stores;
+use crate::sys::file_system::FileSystem;
 use crate::view::View;
 
 /// Entries that all searches of one start look at. A million takes a second or more.
@@ -213,7 +212,7 @@ fn list(
         _ => ListError::Closed(source),
     };
     let held = dirfd::open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
-    if stores(&held).is_err_and(|error| error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32)) {
+    if FileSystem::of(&held).is_ok_and(FileSystem::is_of_kernel) {
         return Err(ListError::Gone);
     }
     let mut entries = Vec::new();

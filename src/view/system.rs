@@ -14,7 +14,7 @@ use crate::policy::network::NetworkMode;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys::dirfd::open_without_links;
-use crate::sys::inode::{is_proc, stores};
+use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::HostLink;
 use crate::view::resolved_path::ResolvedPath;
@@ -267,10 +267,11 @@ pub(crate) fn check_source(source: &BindSource, access: Access) -> io::Result<()
     // O_DIRECTORY triggers an automount, so the file system that is checked is the mounted one.
     let flags = if source.is_dir() { OFlag::O_DIRECTORY } else { OFlag::empty() };
     let held = open_without_links(&source.path, flags)?;
-    if is_proc(&held)? {
+    let file_system = FileSystem::of(&held)?;
+    if file_system.is_proc() {
         return refuse("lies in a procfs of the host, which is never shown");
     }
-    if access == Access::Write && stores(&held).is_err() {
+    if access == Access::Write && file_system.is_of_kernel() {
         return refuse("lies in a kernel file system, which can only be shown read-only");
     }
     Ok(())

@@ -20,7 +20,8 @@ use crate::session::files::replace::{
 };
 use crate::session::files::stream::{FileEntry, FileInfo, FileReader, HostWriter};
 use crate::session::view_fd::FileCall;
-use crate::sys::inode::{is_regular, kind, stores};
+use crate::sys::file_system::stores;
+use crate::sys::inode::{is_regular, kind};
 use crate::sys::{blocking, dirfd, without_sigxfsz};
 
 /// The most names of a listing.

@@ -20,7 +20,8 @@ use crate::session::view_fd::FileCall;
 use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::dirfd::{MOST_LINKS, under_temporary_name};
-use crate::sys::inode::{FileKind, Identity, is_regular, kind, regular, stores};
+use crate::sys::file_system::stores;
+use crate::sys::inode::{FileKind, Identity, is_regular, kind, regular};
 
 /// The mode bits that a written file can have: no set-user-id, set-group-id or sticky bit.
 const ORDINARY: u32 = 0o777;
