@@ -8,6 +8,7 @@ use std::{env, fs};
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::host::account::Account;
+use crate::sys::read_proc;
 
 /// The caller of a sandbox.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct SchedulingPrivileges {
 
 impl SchedulingPrivileges {
     fn current() -> Self {
-        let adjusted = fs::read("/proc/self/oom_score_adj").unwrap_or_default();
+        let adjusted = read_proc("/proc/self/oom_score_adj").unwrap_or_default();
         let has = |resource| getrlimit(resource).is_ok_and(|(_, hard)| hard > 0);
         Self {
             scheduling: crate::sys::scheduling_privileges(),

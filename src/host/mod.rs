@@ -19,6 +19,7 @@ use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::report::shortage;
 use crate::sys::birth::{INSIDE_CAPABILITIES, try_namespaces, try_overlay};
+use crate::sys::read_proc;
 
 /// Facts about the kernel on which the plan depends. They are plain data, so a test can describe a kernel that it does
 /// not run on.
@@ -145,8 +146,8 @@ pub(crate) fn root_suffices() -> bool {
 /// Whether PID 1 of a sandbox can mount an overlay over /etc. Root's also needs a second id: see [`READER`].
 fn has_etc_overlays() -> bool {
     let is_known = || {
-        let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-        known.lines().any(|line| line.trim_start_matches("nodev").trim() == "overlay")
+        let known = read_proc("/proc/filesystems").unwrap_or_default();
+        known.split(u8::is_ascii_whitespace).any(|word| word == b"overlay")
     };
     // Overlays can be stacked twice. In a container, / is the first.
     let device = |path: &str| fs::metadata(path).map(|metadata| metadata.dev()).ok();
@@ -161,7 +162,7 @@ fn may_change_ids() -> bool {
     let may = [Capability::CAP_SETUID, Capability::CAP_SETGID].iter().all(|needed| held.contains(needed));
     may && ["/proc/self/uid_map", "/proc/self/gid_map"]
         .iter()
-        .all(|path| maps(&fs::read_to_string(path).unwrap_or_default(), READER))
+        .all(|path| read_proc(path).is_ok_and(|map| maps(&String::from_utf8_lossy(&map), READER)))
 }
 
 /// Whether an id map of user_namespaces(7) has `id` inside.
@@ -174,7 +175,7 @@ fn maps(map: &str, id: u32) -> bool {
 
 /// core(5): whether core dumps go to a socket.
 fn has_core_socket() -> bool {
-    fs::read_to_string("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with('@'))
+    read_proc("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with(b"@"))
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@ use std::{fs, io};
 
 use procfs::process::MountInfo;
 
+use crate::sys::read_proc;
+
 /// All mounts, in the order of /proc/self/mountinfo: a lower mount before one on top of it. Paths are unescaped.
 ///
 /// # Errors
@@ -24,7 +26,7 @@ impl MountTable {
     /// # Errors
     /// If /proc is not readable.
     pub(crate) fn read() -> io::Result<Self> {
-        fs::read("/proc/self/mountinfo").map(Self)
+        read_proc("/proc/self/mountinfo").map(Self)
     }
 
     /// The mounts whose file system type `is_one` accepts. The others cost little.

@@ -35,6 +35,7 @@ use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
 use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
+use crate::view::resolved_path::ResolvedPath;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{
     MountOnHost, View, certificates, grants, host_links, inputs, mask, pin, secrets, source, symlink_check,
@@ -130,9 +131,10 @@ fn finish_for(
     let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
 
     // What the command sees, and which of it is protected.
-    let workspace = workspace(&inputs)?;
-    let (mut view, mut protected) = view_of(&inputs, workspace.as_ref())?;
-    let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected));
+    let resolved = workspace(&inputs)?;
+    let workspace = resolved.as_ref().map(|resolved| &resolved.source);
+    let (mut view, mut protected) = view_of(&inputs, resolved.as_ref())?;
+    let overlay = workspace.and_then(|it| overlay::merged(&view, it, &mut protected));
     symlink_check::check(&view, &inputs)?;
     let environment = environment::environment(&inputs, &mut view);
 
@@ -198,7 +200,7 @@ fn check_kernel(host: &Host) -> Result<(), Error> {
 }
 
 /// The workspace of the policy. A program of the spawn broker has none.
-fn workspace(inputs: &Inputs<'_>) -> Result<Option<source::BindSource>, Error> {
+fn workspace(inputs: &Inputs<'_>) -> Result<Option<ResolvedPath>, Error> {
     match inputs.subject {
         Subject::Workspace => grants::workspace(inputs).map(Some),
         Subject::Program(_) => Ok(None),
@@ -209,9 +211,10 @@ fn workspace(inputs: &Inputs<'_>) -> Result<Option<source::BindSource>, Error> {
 ///
 /// If the profile offers a path twice, the first offer wins. A grant of the policy replaces an offer. A wall
 /// covers everything that the policy does not name.
-fn view_of(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> Result<(View, Protected), Error> {
+fn view_of(inputs: &Inputs<'_>, resolved: Option<&ResolvedPath>) -> Result<(View, Protected), Error> {
     let mut view = View::default();
-    show_grants(&mut view, inputs, workspace)?;
+    show_grants(&mut view, inputs, resolved)?;
+    let workspace = resolved.map(|resolved| &resolved.source);
     show_offers(&mut view, inputs, workspace);
     let protected = put_walls(&mut view, inputs, workspace)?;
     if inputs.shape.is_session() && inputs.policy.tmp == TmpLife::Session {
@@ -222,16 +225,13 @@ fn view_of(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> Resul
 
 /// Shows the system, the workspace with its repository, the mounts of the policy, and the program of the
 /// spawn broker.
-fn show_grants(
-    view: &mut View,
-    inputs: &Inputs<'_>,
-    workspace: Option<&source::BindSource>,
-) -> Result<(), Error> {
+fn show_grants(view: &mut View, inputs: &Inputs<'_>, resolved: Option<&ResolvedPath>) -> Result<(), Error> {
     system::show(view, inputs)?;
     host_links::show_links_of_home(view, inputs);
-    if let Some(workspace) = workspace {
-        grants::show_workspace(view, inputs, workspace)?;
+    if let Some(resolved) = resolved {
+        grants::show_workspace(view, inputs, resolved)?;
     }
+    let workspace = resolved.map(|resolved| &resolved.source);
     let named = grants::show_mounts(view, inputs)?;
     if let Some(workspace) = workspace {
         git::show_repository(view, inputs, workspace);
@@ -274,10 +274,10 @@ fn put_walls(
 
 /// The directory in which commands start: the policy's, resolved as a shell resolves a path; otherwise the
 /// workspace.
-fn start_directory(inputs: &Inputs<'_>, workspace: Option<source::BindSource>) -> PathBuf {
+fn start_directory(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> PathBuf {
     match &inputs.policy.cwd {
         Some(cwd) => inputs.caller.absolute(cwd),
-        None => workspace.map_or_else(|| "/".into(), |workspace| workspace.path),
+        None => workspace.map_or_else(|| "/".into(), |workspace| workspace.path.clone()),
     }
 }
 

@@ -95,15 +95,17 @@ pub(crate) fn protect(
     for way in secrets {
         protect_walk(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
     }
-    // Last, because commands may have made what is in repositories, and it may use up the budget.
-    let named = grants.as_a_command(|| named::paths(view, inputs, workspace, &grants))?;
-    protected.listed.extend(named.listed);
-    protected.patterns = named.patterns;
-    let of_home = grants.as_a_command(|| Ok(home::obeyed(view, inputs, &grants)))?;
-    let named = named.paths.into_iter().chain(of_home).map(|path| (path, WalkAim::Path));
-    let ways = named.chain(git::user_config(inputs.caller)).chain(obeyed.paths);
-    let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
-    grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
+    grants.as_a_command(|| {
+        let named = named::paths(view, inputs, workspace, &grants)?;
+        protected.listed.extend(named.listed);
+        protected.patterns = named.patterns;
+        let of_home = home::obeyed(view, inputs, &grants);
+        let named = named.paths.into_iter().chain(of_home).map(|path| (path, WalkAim::Path));
+        // Last, because commands may have made what is in repositories, and it may use up the budget.
+        let ways = named.chain(git::user_config(inputs.caller)).chain(obeyed.paths);
+        let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
+        protect_all(view, &grants, walks.collect(), &mut protected)
+    })?;
     Watch::dedup(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);

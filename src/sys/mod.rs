@@ -12,6 +12,8 @@ pub(crate) mod reap;
 pub(crate) mod secret;
 
 use std::ffi::{CStr, c_int, c_void};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{io, ptr};
@@ -204,6 +206,16 @@ pub(crate) fn set_window(terminal: RawFd, rows: u16, columns: u16) -> io::Result
 }
 
 // Landlock and seccomp.
+
+/// Reads a file of /proc. [`std::fs::read`] would read it in pieces, because such a file does not tell its size.
+///
+/// # Errors
+/// Those of open(2) and read(2).
+pub(crate) fn read_proc(path: &str) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::with_capacity(8192);
+    File::open(path)?.take(u64::MAX).read_to_end(&mut contents)?;
+    Ok(contents)
+}
 
 /// landlock_create_ruleset(LANDLOCK_CREATE_RULESET_VERSION): the ABI, or 0 without Landlock. Linux 5.13.
 pub(crate) fn landlock_abi() -> u32 {

@@ -18,10 +18,10 @@ use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::HostLink;
 use crate::view::resolved_path::ResolvedPath;
-use crate::view::source::{BindSource, SourceKind};
+use crate::view::source::SourceKind;
 use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, Origin, View, ViewEntry, path_walk, pin, secrets, system};
+use crate::view::{Access, Node, Origin, View, ViewEntry, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
 pub(crate) const NOT_A_WORKSPACE: &[&str] = &[
@@ -30,7 +30,7 @@ pub(crate) const NOT_A_WORKSPACE: &[&str] = &[
 ];
 
 /// Resolves the workspace: a directory that the caller can list. Symbolic links are followed.
-pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
+pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<ResolvedPath, Error> {
     const NAME: &str = "name an existing directory with --workspace";
     const REACH: &str = "run as a user who may reach the workspace";
     const READ: &str = "run as a user who may read the workspace";
@@ -46,11 +46,12 @@ pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
         refused(error, remedy)
     };
     let found = match given.is_absolute() {
-        true => BindSource::resolve(&given),
+        true => ResolvedPath::resolve(&given),
         // The current directory of the caller was removed. The kernel would still find it as `.`.
         false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
     };
-    let source = found.map_err(|error| cannot(error, REACH, NAME))?;
+    let resolved = found.map_err(|error| cannot(error, REACH, NAME))?;
+    let source = &resolved.source;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into(), "name a directory with --workspace"));
     }
@@ -60,28 +61,24 @@ pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
         return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
     }
     fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
-    system::check_source(&source, Access::Write).map_err(|error| refused(error, NAME))?;
-    Ok(source)
+    system::check_source(source, Access::Write).map_err(|error| refused(error, NAME))?;
+    Ok(resolved)
 }
 
 /// Adds the workspace at its canonical path. If the policy names it through a link, the view gets that link too.
 pub(crate) fn show_workspace(
     view: &mut View,
     inputs: &Inputs<'_>,
-    workspace: &BindSource,
+    workspace: &ResolvedPath,
 ) -> Result<(), Error> {
+    let ResolvedPath { source, metadata, links } = workspace;
     let access = if inputs.policy.profile.meaning().writes { Access::Write } else { Access::Read };
     if inputs.caller.is_root() && inputs.users() == Users::Own {
-        check_owner(view, workspace, access)?;
+        check_owner(view, &source.path, metadata.uid(), access)?;
     }
-    let node = Node::Bind { source: workspace.clone(), access };
-    view.grant("workspace", workspace.path.clone(), node)?;
+    view.grant("workspace", source.path.clone(), Node::Bind { source: source.clone(), access })?;
     let given = clean(inputs.caller.absolute(&inputs.policy.workspace));
-    if given != workspace.path
-        && let Ok((links, _)) = path_walk::links_on(&given)
-    {
-        show_links(view, &links, &given, &workspace.path);
-    }
+    show_links(view, links, &given, &source.path);
     Ok(())
 }
 
@@ -201,11 +198,10 @@ fn bind<'p>(
 ///
 /// # Errors
 /// Commands cannot even enter it.
-fn check_owner(view: &mut View, workspace: &BindSource, access: Access) -> Result<(), Error> {
+fn check_owner(view: &mut View, workspace: &Path, owner: u32, access: Access) -> Result<(), Error> {
     const REMEDY: &str = "run as its owner: --as-owner";
-    let owner = fs::metadata(&workspace.path).map_or(0, |metadata| metadata.uid());
     let may = |asked| {
-        let checked = || Ok(faccessat(AT_FDCWD, &workspace.path.join("."), asked, AtFlags::AT_EACCESS));
+        let checked = || Ok(faccessat(AT_FDCWD, &workspace.join("."), asked, AtFlags::AT_EACCESS));
         // If it cannot be found out, the sandbox finds out.
         dirfd::of_a_command(checked).unwrap_or(Ok(()))
     };
@@ -213,7 +209,7 @@ fn check_owner(view: &mut View, workspace: &BindSource, access: Access) -> Resul
         return Ok(());
     }
     if let Err(errno) = may(AccessFlags::X_OK) {
-        let (path, remedy) = (workspace.path.clone(), Some(REMEDY.to_owned()));
+        let (path, remedy) = (workspace.to_owned(), Some(REMEDY.to_owned()));
         return Err(Error::Grant { what: "workspace", path, source: errno.into(), remedy });
     }
     if access == Access::Write && may(AccessFlags::W_OK).is_err() {
@@ -221,7 +217,7 @@ fn check_owner(view: &mut View, workspace: &BindSource, access: Access) -> Resul
             "belongs to uid {owner}: root in a sandbox has no power over the files of others, so commands cannot write \
              there"
         );
-        view.note(&shown(&workspace.path), &text, Some(REMEDY));
+        view.note(&shown(workspace), &text, Some(REMEDY));
     }
     Ok(())
 }

@@ -174,7 +174,7 @@ pub(crate) fn find(
     path: &Path,
 ) -> Result<Option<BindSource>, Error> {
     // Most do not exist. Then this is one system call.
-    let source = match fs::symlink_metadata(path).and_then(|_| BindSource::resolve(path)) {
+    let source = match BindSource::resolve(path) {
         Ok(source) => return Ok(Some(source)),
         Err(source) => source,
     };

@@ -145,15 +145,8 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
         if row.kind == Cache {
             make_room(view, inputs, &home);
         }
-        let is_there = inputs.names.may_exist(&home) && exists(&home);
         for path in parts(row, &home) {
-            match row.kind {
-                Cache if !is_there || inputs.policy.caches == Caches::Keep && !exists(&path) => {
-                    layers::show_absent(view, inputs, Cache.called(), &path);
-                }
-                kind if is_there => offer(view, inputs, kind, &path),
-                Cache | Toolchain => {}
-            }
+            offer(view, inputs, row.kind, &path);
         }
     }
     if !inputs.policy.profile.meaning().shows_host {
@@ -232,7 +225,12 @@ fn make_room(view: &mut View, inputs: &Inputs<'_>, at: &Path) {
 
 /// Shows a part of a row, at the path that it leads to.
 fn offer(view: &mut View, inputs: &Inputs<'_>, kind: Kind, path: &Path) {
-    let Some(found) = search_path::fit(inputs, path) else { return };
+    let Some(found) = search_path::fit(inputs, path) else {
+        if kind == Cache && inputs.policy.caches == Caches::Keep && !exists(path) {
+            layers::show_absent(view, inputs, Cache.called(), path);
+        }
+        return;
+    };
     let (source, links) = (&found.source, &found.links);
     let is_open = view.is_free(&source.path) || is_shown_read_only(view, inputs, &source.path);
     if is_open && search_path::is_trusted(view, inputs, path, &found) {

@@ -1,9 +1,10 @@
 //! What this process needs for its own work: a runtime, a spare thread, and signals.
 
 use std::{
-    fs,
+    fs::File,
     future::poll_fn,
     io,
+    io::Read,
     os::{fd::AsFd, unix::process::ExitStatusExt},
     process::ExitStatus,
     task::Poll,
@@ -90,7 +91,9 @@ fn not_ignored<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
 /// The ignored signals as a bit mask, lowest bit for signal 1; see proc_pid_status(5). Returns 0 if it cannot
 /// read them.
 fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // The file does not tell its size. Without room for it, it would be read in small pieces.
+    let mut status = String::with_capacity(4096);
+    let _ = File::open("/proc/self/status").map(|file| file.take(u64::MAX).read_to_string(&mut status));
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

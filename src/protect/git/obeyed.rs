@@ -17,6 +17,7 @@ use crate::protect::git::{LISTS, MOST_READ, OBEYED, is_repository, none_if_missi
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::view::path_walk::{Bases, NAME_MAX, UnresolvedPath, WalkAim};
+use crate::view::source::BindSource;
 
 /// How a `.git` file begins, gitrepository-layout(5). White space after it is part of the path.
 const POINTER: &[u8] = b"gitdir: ";
@@ -108,7 +109,7 @@ impl Obeyed {
         }
         self.paths.extend(OBEYED.iter().map(|name| (way.join(name), WalkAim::Git)));
         self.paths.extend(LISTS.iter().map(|name| (way.join(name), WalkAim::GitList)));
-        let at = none_if_closed(fs::canonicalize(way.path()))?;
+        let at = none_if_closed(BindSource::resolve(&way.path()))?.map(|source| source.path);
         if let Some(at) =
             at.as_ref().filter(|at| writable.overlaps(at) && self.repositories.insert((*at).clone()))
         {

@@ -80,9 +80,12 @@ impl<'d> Mark<'d> {
     /// The nearest one around `directory`, as git finds it: git(1), "Discussion". Git does not look beyond a file system, and
     /// finds no work tree in a repository itself.
     fn around(directory: &'d Path) -> Option<Self> {
-        let device = fs::symlink_metadata(directory).ok()?.dev();
+        let mut device = None;
         for top in directory.ancestors() {
-            let directory = fs::symlink_metadata(top).ok().filter(|it| it.dev() == device)?;
+            let directory = fs::symlink_metadata(top).ok()?;
+            if *device.get_or_insert(directory.dev()) != directory.dev() {
+                return None;
+            }
             if let Some(mark) = mark_at(&top.join(".git")) {
                 return Some(Self { top, directory, mark });
             }
