@@ -2,13 +2,15 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::statfs::{
     AUTOFS_SUPER_MAGIC, BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, CODA_SUPER_MAGIC,
     DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC, FUSE_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, NSFS_MAGIC,
     OCFS2_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, PROC_SUPER_MAGIC, RDTGROUP_SUPER_MAGIC, SECURITYFS_MAGIC,
-    SELINUX_MAGIC, SMACK_MAGIC, SMB_SUPER_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, XENFS_SUPER_MAGIC, fstatfs,
+    SELINUX_MAGIC, SMACK_MAGIC, SMB_SUPER_MAGIC, SYSFS_MAGIC, Statfs, TRACEFS_MAGIC, XENFS_SUPER_MAGIC,
+    fstatfs, statfs,
 };
 
 // Numbers of linux/magic.h, or of the file system's own source if they are missing there.
@@ -89,8 +91,20 @@ impl FileSystem {
     /// # Errors
     /// Those of fstatfs(2).
     pub(crate) fn of(held: impl AsFd) -> io::Result<Self> {
-        // Some architectures extend the sign of the number.
-        Ok(Self(FsType(fstatfs(held)?.filesystem_type().0 & 0xffff_ffff)))
+        Ok(Self::from(&fstatfs(held)?))
+    }
+
+    /// The one that a path leads to.
+    ///
+    /// # Errors
+    /// Those of statfs(2).
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self::from(&statfs(path)?))
+    }
+
+    // Some architectures extend the sign of the number.
+    fn from(told: &Statfs) -> Self {
+        Self(FsType(told.filesystem_type().0 & 0xffff_ffff))
     }
 
     pub(crate) fn is_proc(self) -> bool {
@@ -100,6 +114,11 @@ impl FileSystem {
     /// Whether it is an interface of the kernel and stores no files.
     pub(crate) fn is_of_kernel(self) -> bool {
         KERNELS.contains(&self.0)
+    }
+
+    /// 9P, with which WSL shows the disks of Windows.
+    pub(crate) fn is_of_9p(self) -> bool {
+        self.0 == V9FS_MAGIC
     }
 
     /// Whether another machine or another program decides what is in it, and when it changed.

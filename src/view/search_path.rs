@@ -1,35 +1,36 @@
-//! What is on PATH: each program with the whole prefix that it was installed into.
+//! What is on PATH.
 //!
-//! A prefix is the directory that holds `bin`: an unpacked JDK, a virtual environment, `/opt/tool`. Programs find their
-//! libraries and data below it. A link in a directory of programs may lead to another prefix, which is shown too.
+//! 1. A directory on PATH is shown with its prefix, the directory that it was installed into; and so is the program that a
+//!    link in such a directory leads to.
+//! 2. Below HOME, a prefix is shown as a whole only if it looks like an installation and holds nothing private. Otherwise
+//!    the directory of programs is shown with the libraries beside it, or the linked program alone.
+//! 3. Nothing is shown that another user may have put there, or that a command may have linked to.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs;
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
 
-use nix::sys::statfs::{FsType, statfs};
-
+use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, exists};
 use crate::view::{Unlayered, View, layers, secrets, system};
 
 /// Names of directories of programs. Their prefix is the directory above.
-const OF_PROGRAMS: &[&str] = &[".bin", "Scripts", "bin", "cmd", "condabin", "sbin", "shims"];
+const OF_PROGRAMS: &[&str] = &["bin", "condabin", "sbin", "shims"];
 
-/// Packages of Node.js load each other from the directory that holds all of them.
+/// Packages of Node.js load each other from the directory that holds all of them: their prefix.
 const NODE_MODULES: &str = "node_modules";
 
-/// What is shown beside a directory of programs if its prefix holds other things too, as `~/.local` does.
-const PARTS: &[&str] = &["include", "lib", "lib64", "libexec"];
+/// The libraries beside a directory of programs.
+const LIBRARIES: &[&str] = &["include", "lib", "lib64", "libexec"];
 
-/// What an installation has beside its programs. A directory of a person, such as `~/Documents`, may have a `bin` too.
-const SIGNS: &[&str] =
-    &["conda-meta", "include", "jars", "lib", "lib64", "libexec", "libs", "pyvenv.cfg", "resources", "share"];
+/// What else an installation has beside its programs. A directory of a person, such as `~/Documents`, may have a `bin` too.
+const DATA: &[&str] = &["jars", "libs", "resources", "share"];
 
 /// No program is installed in one of these, or is a directory directly below `/`, or below `/var`.
 const NEVER: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys"];
@@ -37,25 +38,19 @@ const NEVER: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys"];
 /// Directories of the system that are looked at for links, because administrators put links to other prefixes there.
 const LOCAL: &[&str] = &["/usr/local/bin", "/usr/local/sbin"];
 
-/// How many prefixes are shown, and how many links are looked at.
+/// How many prefixes are shown, and how many links of one directory are looked at.
 const MOST_PREFIXES: usize = 64;
-const MOST_LINKS: usize = 4096;
-
-/// A directory with this many links into its own prefix, and none out of it, is taken for a farm of such links.
-const FARM: usize = 64;
-
-/// How many entries of a prefix are looked at for files of its owner alone.
-const MOST_ENTRIES: usize = 256;
-
-/// 9P, of linux/magic.h.
-const V9FS_MAGIC: FsType = FsType(0x0102_1997);
+const MOST_LINKS: usize = 256;
 
 /// The name of a shown prefix in messages.
 const WHAT: &str = "toolchain";
 
+/// The remedy where a limit left something out.
+const SHOW_MORE: &str = "show what is missing with --ro";
+
 /// Shows what the caller's PATH leads to.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
-    let mut search = Search { view, inputs, prefixes: 0, links: 0, directories: Vec::new() };
+    let mut search = Search { view, inputs, prefixes: 0, directories: Vec::new() };
     let mut seen = HashSet::new();
     for entry in inputs.caller.search_path() {
         if seen.insert(entry.clone()) {
@@ -67,7 +62,10 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
         search.follow_links_in(&directory);
         done += 1;
     }
-    search.note_limits();
+    if search.prefixes == MOST_PREFIXES {
+        let text = format!("only the first {MOST_PREFIXES} directories outside of the system are shown");
+        view.note("PATH", &text, Some(SHOW_MORE));
+    }
 }
 
 /// Shows a directory that a variable of the caller names, or a row of a table, if it is fit. Links on the way are allowed,
@@ -114,7 +112,7 @@ pub(crate) fn is_fit(path: &Path, inputs: &Inputs<'_>) -> bool {
 
 /// Whether the links on the way to `path` may decide what is shown. Adds a note if not.
 pub(crate) fn is_trusted(view: &mut View, inputs: &Inputs<'_>, path: &Path, resolved: &ResolvedPath) -> bool {
-    let link = resolved.link_in_writable_grant(view).or_else(|| link_in_project(resolved, inputs));
+    let link = resolved.link_in_writable_grant(view).or_else(|| link_in_repository(resolved, inputs));
     let Some(link) = link.map(Path::to_owned) else { return true };
     let (end, link) = (resolved.source.path.display(), link.display());
     let text = format!("not shown, because commands could have made the link {link}, which leads to {end}");
@@ -122,24 +120,17 @@ pub(crate) fn is_trusted(view: &mut View, inputs: &Inputs<'_>, path: &Path, reso
     false
 }
 
-/// The first link on the way that is in a repository below HOME. It is a workspace, or was one or will be, so its commands
-/// may have made that link.
-fn link_in_project<'r>(resolved: &'r ResolvedPath, inputs: &Inputs<'_>) -> Option<&'r Path> {
-    let in_repository = |at: &Path| {
-        let home = inputs.caller.homes.iter().find(|home| at.starts_with(home));
-        home.is_some_and(|home| {
-            let around = at.ancestors().skip(1).take_while(|above| above != home);
-            around.into_iter().any(|above| exists(&above.join(".git")))
-        })
-    };
-    resolved.links.iter().map(|link| &*link.at).find(|at| in_repository(at))
+/// The first link on the way that is in a git repository. That is a workspace, or was one or will be, so its commands may have
+/// made the link. HOME does not count, nor does a directory of the system.
+fn link_in_repository<'r>(resolved: &'r ResolvedPath, inputs: &Inputs<'_>) -> Option<&'r Path> {
+    let is_repository = |path: &Path| is_fit(path, inputs) && exists(&path.join(".git"));
+    resolved.links.iter().map(|link| &*link.at).find(|at| at.ancestors().skip(1).any(is_repository))
 }
 
 struct Search<'v, 'i> {
     view: &'v mut View,
     inputs: &'v Inputs<'i>,
     prefixes: usize,
-    links: usize,
     /// The directories of programs, without links in their paths.
     directories: Vec<PathBuf>,
 }
@@ -153,19 +144,20 @@ impl Search<'_, '_> {
             }
             return;
         }
-        if is_of_windows(entry) {
+        // WSL puts many directories of Windows there. Their programs do not run inside, and to list them takes long.
+        if entry.starts_with("/mnt") && FileSystem::at(entry).is_ok_and(FileSystem::is_of_9p) {
             return;
         }
         let Some(resolved) = fit(self.inputs, entry) else { return };
-        let directory = resolved.source.path.clone();
-        if resolved.source.is_dir() && (is_visible(self.view, &directory) || self.may_show(entry, &resolved))
-        {
-            self.show_prefix(&directory, &resolved);
-            self.view.offer_links(&resolved.links, entry, &directory);
+        let directory = &resolved.source.path;
+        let is_shown = || is_visible(self.view, directory);
+        if resolved.source.is_dir() && (is_shown() || self.may_show(entry, directory, &resolved)) {
+            self.show_prefix(directory, &resolved);
+            self.view.offer_links(&resolved.links, entry, directory);
         }
     }
 
-    /// Shows the prefix of a directory of programs, or of a program.
+    /// Shows the prefix of a directory of programs. `of` is that directory, or a program in it.
     fn show_prefix(&mut self, directory: &Path, of: &ResolvedPath) {
         if is_visible(self.view, directory) {
             return self.add_directory(directory);
@@ -175,16 +167,14 @@ impl Search<'_, '_> {
         }
         self.prefixes += 1;
         let prefix = prefix_of(directory);
-        if let Some(whole) = self.whole(prefix, directory, of) {
-            offer_at_its_path(self.view, self.inputs, whole);
-        } else if of.source.is_dir() || is_of_programs(directory) && is_fit(directory, self.inputs) {
-            let is_home = self.inputs.caller.homes.iter().any(|home| home == prefix);
-            let parts =
-                PARTS.iter().map(|part| prefix.join(part)).filter(|_| !is_home && prefix != directory);
-            for place in [directory.to_owned()].into_iter().chain(parts) {
-                if let Ok(source) = BindSource::exact(&place) {
-                    offer_at_its_path(self.view, self.inputs, source);
-                }
+        let is_home = self.inputs.caller.homes.iter().any(|home| home == prefix);
+        let is_listed = of.source.is_dir() || is_of_programs(directory) && is_fit(directory, self.inputs);
+        if self.is_whole(prefix, directory) {
+            self.offer(prefix);
+        } else if is_listed {
+            self.offer(directory);
+            for name in LIBRARIES.iter().filter(|_| prefix != directory && !is_home) {
+                self.offer(&prefix.join(name));
             }
         } else {
             return offer_at_its_path(self.view, self.inputs, of.source.clone());
@@ -192,37 +182,30 @@ impl Search<'_, '_> {
         self.add_directory(directory);
     }
 
-    /// The prefix, if all of it may be shown.
-    fn whole(&self, prefix: &Path, directory: &Path, of: &ResolvedPath) -> Option<BindSource> {
-        let may_be = is_fit(prefix, self.inputs) && !secrets::holds_secret(prefix, self.inputs.caller);
-        let source = may_be.then(|| BindSource::exact(prefix).ok())??;
-        self.holds_only_programs(prefix, directory, of).then_some(source)
+    /// Shows what is at `path`, unless that is a link.
+    fn offer(&mut self, path: &Path) {
+        if let Ok(source) = BindSource::exact(path) {
+            offer_at_its_path(self.view, self.inputs, source);
+        }
     }
 
-    /// Whether a prefix holds programs and what they load, and nothing of a person, as far as one can see. Outside of HOME,
-    /// every prefix does.
-    fn holds_only_programs(&self, prefix: &Path, directory: &Path, of: &ResolvedPath) -> bool {
-        let Some(below) = self.inputs.caller.homes.iter().find_map(|home| prefix.strip_prefix(home).ok())
-        else {
-            return true;
-        };
-        let Ok(entries) = fs::read_dir(prefix) else { return false };
-        let entries: Vec<fs::DirEntry> = entries.flatten().take(MOST_ENTRIES).collect();
-        // A file that others may not read, although they may enter the directory of programs, holds settings or credentials.
-        let is_private = |entry: &fs::DirEntry| {
-            entry.file_type().is_ok_and(|kind| kind.is_file())
-                && entry.metadata().is_ok_and(|it| it.mode() & 0o077 == 0)
-        };
-        if fs::metadata(directory).is_ok_and(|it| it.mode() & 0o055 != 0) && entries.iter().any(is_private) {
+    /// Whether all of a prefix is shown. A file that others may not read, although they may enter the directory of programs,
+    /// holds settings or credentials.
+    fn is_whole(&self, prefix: &Path, directory: &Path) -> bool {
+        let caller = self.inputs.caller;
+        if !is_fit(prefix, self.inputs) || secrets::holds_secret(prefix, caller) {
             return false;
         }
+        let Some(below) = caller.homes.iter().find_map(|home| prefix.strip_prefix(home).ok()) else {
+            return true;
+        };
+        let entries = fs::read_dir(prefix).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let Ok(entries) = entries else { return false };
         let has = |name: &str| entries.iter().any(|entry| entry.file_name() == *name);
         let is_of_tool = below.as_os_str().as_bytes().starts_with(b".") || prefix.ends_with(NODE_MODULES);
-        match prefix == directory {
-            _ if is_of_tool => true,
-            true => of.source.is_dir() || below.components().count() > 1,
-            false => SIGNS.iter().any(|name| has(name)) && !has(".git"),
-        }
+        let is_installed = is_of_tool || LIBRARIES.iter().chain(DATA).any(|name| has(name)) && !has(".git");
+        let is_open = || fs::metadata(directory).is_ok_and(|it| it.mode() & 0o055 != 0);
+        is_installed && !(entries.iter().any(is_private) && is_open())
     }
 
     fn add_directory(&mut self, directory: &Path) {
@@ -234,25 +217,23 @@ impl Search<'_, '_> {
     /// Shows what the links in a directory of programs lead to.
     fn follow_links_in(&mut self, directory: &Path) {
         let Ok(entries) = fs::read_dir(directory) else { return };
-        let mut inward = 0;
-        for entry in entries.flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                continue;
-            }
-            if inward == FARM || self.links == MOST_LINKS {
+        let is_link = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_symlink());
+        let links = entries.flatten().filter(is_link).map(|entry| entry.path());
+        let mut leads_out = false;
+        for (count, link) in links.enumerate() {
+            if count == MOST_LINKS {
+                // Links into the own prefix, as Homebrew makes thousands, are no reason for a note.
+                if leads_out {
+                    let text = format!("only the first {MOST_LINKS} links in it are followed");
+                    self.view.note(&directory.display().to_string(), &text, Some(SHOW_MORE));
+                }
                 return;
             }
-            self.links += 1;
-            let link = entry.path();
-            match fs::read_link(&link) {
-                Ok(text) if !self.stays(directory, &text) => {
-                    // None of the links before this one counts: the directory is no farm.
-                    inward = 0;
-                    if !self.is_closed(directory) || !self.follow(&link) {
-                        return;
-                    }
+            if fs::read_link(&link).is_ok_and(|text| !self.stays(directory, &text)) {
+                if !leads_out && !self.is_closed(directory) || !self.follow(&link) {
+                    return;
                 }
-                _ => inward += 1,
+                leads_out = true;
             }
         }
     }
@@ -277,26 +258,22 @@ impl Search<'_, '_> {
         let ResolvedPath { source, metadata, links } = &resolved;
         let is_program = metadata.is_file() && metadata.mode() & 0o111 != 0;
         if is_program && !is_visible(self.view, &source.path) {
-            if !self.may_show(link, &resolved) {
+            let directory = source.path.parent().unwrap_or(&source.path);
+            if !self.may_show(link, directory, &resolved) {
                 return false;
             }
-            self.show_prefix(source.path.parent().unwrap_or(&source.path), &resolved);
+            self.show_prefix(directory, &resolved);
         }
         self.view.offer_links(links, link, &source.path);
         true
     }
 
-    /// Whether what `path` leads to may be shown. Adds a note if not.
-    fn may_show(&mut self, path: &Path, resolved: &ResolvedPath) -> bool {
-        let end = &resolved.source.path;
-        let prefix = match resolved.source.is_dir() {
-            true => prefix_of(end),
-            false => prefix_of(end.parent().unwrap_or(end)),
-        };
+    /// Whether the directory of programs that `path` leads to, or the program in it, may be shown. Adds a note if not.
+    fn may_show(&mut self, path: &Path, directory: &Path, resolved: &ResolvedPath) -> bool {
+        let prefix = prefix_of(directory);
         let is_public = |path: &&Path| fs::metadata(path).is_ok_and(|it| it.mode() & 0o002 != 0);
-        let public = || prefix.ancestors().find(is_public);
         if !self.is_own(&resolved.metadata)
-            && let Some(open) = public()
+            && let Some(open) = prefix.ancestors().find(is_public)
         {
             let (path, end, open) = (path.display(), prefix.display(), open.display());
             let text = format!(
@@ -312,23 +289,12 @@ impl Search<'_, '_> {
     fn is_own(&self, metadata: &Metadata) -> bool {
         [0, self.inputs.caller.uid].contains(&metadata.uid())
     }
-
-    fn note_limits(&mut self) {
-        let text = match (self.prefixes, self.links) {
-            (MOST_PREFIXES, _) => {
-                format!("only the first {MOST_PREFIXES} directories outside of the system are shown")
-            }
-            (_, MOST_LINKS) => format!("only the first {MOST_LINKS} links in its directories are followed"),
-            _ => return,
-        };
-        self.view.note("PATH", &text, Some("show what is missing with --ro"));
-    }
 }
 
-/// Whether an entry is a directory of Windows. WSL puts many of them on PATH, below /mnt on a 9P file system. Their programs
-/// do not run inside, and to list them takes long.
-fn is_of_windows(entry: &Path) -> bool {
-    entry.starts_with("/mnt") && statfs(entry).is_ok_and(|it| it.filesystem_type() == V9FS_MAGIC)
+/// Whether it is a file that only its owner may read.
+fn is_private(entry: &fs::DirEntry) -> bool {
+    entry.file_type().is_ok_and(|kind| kind.is_file())
+        && entry.metadata().is_ok_and(|it| it.mode() & 0o077 == 0)
 }
 
 /// The directory that holds everything that programs in `directory` belong to.

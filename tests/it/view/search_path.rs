@@ -121,19 +121,19 @@ fn a_directory_of_a_person_is_not_taken_for_a_prefix() {
         place.write(name, "#!/bin/sh\necho ran\n");
         fs::set_permissions(place.at(name), PermissionsExt::from_mode(0o755)).unwrap();
     };
-    for name in ["Sync/bin/x", "Documents/y.sh", "src/bin/z", "src/lib/z"] {
+    for name in ["Sync/bin/x", "Documents/y.sh", "Documents/2024/w.sh", "src/bin/z", "src/lib/z"] {
         script(name);
     }
-    for name in ["Sync/notes", "Documents/notes", "src/notes", "src/.git/HEAD"] {
+    for name in ["Sync/notes", "Documents/notes", "Documents/2024/notes", "src/notes", "src/.git/HEAD"] {
         place.write(name, "private");
     }
     place.link("Sync/bin/y", place.at("Documents/y.sh"));
-    let said =
-        place.says(&[place.at("Sync/bin"), place.at("src/bin")], "x; y; z; ls ~/Sync ~/Documents ~/src");
-    let home = place.home.path().display();
+    place.link("Sync/bin/w", place.at("Documents/2024/w.sh"));
+    let said = place
+        .says(&[place.at("Sync/bin"), place.at("src/bin")], "w; x; y; z; cd; ls -R Documents; ls Sync src");
     assert_eq!(
         said,
-        format!("ran\nran\nran\n{home}/Documents:\ny.sh\n\n{home}/Sync:\nbin\n\n{home}/src:\nbin\nlib")
+        "ran\nran\nran\nran\nDocuments:\n2024\ny.sh\n\nDocuments/2024:\nw.sh\nSync:\nbin\n\nsrc:\nbin\nlib"
     );
     // What a tool keeps in a directory of its own belongs to it.
     script(".manager/shims/m");
@@ -271,6 +271,13 @@ fn many_entries_and_many_links_have_an_end_that_is_told() {
     let output = place.run(&entries, &[], "ls -A ~ | wc -l");
     assert_eq!(stdout(&output), "64", "{output:?}");
     assert!(stderr(&output).contains("only the first 64 directories"), "{output:?}");
+    for number in 0..300 {
+        place.link(&format!("many/bin/{number}"), place.at("none"));
+    }
+    let output = place.run(&[place.at("many/bin")], &[], "ls ~/many/bin | wc -l");
+    assert_eq!(stdout(&output), "300", "{output:?}");
+    let said = stderr(&output);
+    assert!(said.contains("/many/bin: only the first 256 links in it are followed"), "{said}");
     // Links into the own prefix, as Homebrew makes them, are no reason for a note.
     fs::create_dir_all(place.at("farm/bin")).unwrap();
     place.write("farm/share/x", "");
