@@ -22,7 +22,7 @@ use crate::report::policy_error::PolicyError;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
-use crate::view::{Node, View, system};
+use crate::view::{Node, View};
 
 /// Ports on which [`Network::transparent`] always serves programs that know no proxy.
 const TRANSPARENT_PORTS: [u16; 2] = [80, 443];
@@ -295,17 +295,17 @@ pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
     let is_hosts = view.host_path(usual).is_some() && !view.is_merged(usual);
     let mut show = |at: &Path, node| view.wall("name server", at, node, Protection::Proxy);
     if !is_hosts {
-        return show(usual, system::file(contents));
+        return show(usual, Node::file(contents));
     }
     // A bind of the host's /etc, so this is the host's file. It may be a link.
     match usual.canonicalize() {
         Ok(leads_to) if view.host_path(&leads_to).is_some() => {
             let own = Path::new("/run/kennel/resolv.conf");
             let source = own.to_owned();
-            view.wall("name server", own, system::file(contents), Protection::Proxy);
+            view.wall("name server", own, Node::file(contents), Protection::Proxy);
             view.wall("name server", &leads_to, Node::OwnFile { source }, Protection::Proxy);
         }
-        Ok(leads_to) => view.wall("name server", &leads_to, system::file(contents), Protection::Proxy),
+        Ok(leads_to) => view.wall("name server", &leads_to, Node::file(contents), Protection::Proxy),
         // Without the file, programs ask 127.0.0.1.
         Err(_) => {}
     }

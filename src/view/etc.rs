@@ -11,8 +11,7 @@ use std::path::Path;
 use crate::report::error::Error;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
-use crate::view::system::{LARGEST_COPY, file};
-use crate::view::{Access, Node, View};
+use crate::view::{Access, LARGEST_COPY, Node, View};
 
 const ETC: &str = "/etc";
 
@@ -130,7 +129,7 @@ fn replace(view: &mut View) {
     }
     let resolver = Path::new("/etc/resolv.conf");
     view.offer("file", resolver, copy(resolver).unwrap_or(Node::Absent));
-    view.offer("file", "/etc/machine-id", file(MACHINE_ID));
+    view.offer("file", "/etc/machine-id", Node::file(MACHINE_ID));
 }
 
 /// Shows the files of /etc without which little works.
@@ -150,12 +149,12 @@ fn show_least(view: &mut View) {
 /// Shows files of /etc that describe the sandbox rather than the host.
 fn show_own(view: &mut View) {
     let names = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n";
-    view.offer("file", "/etc/nsswitch.conf", file(names));
+    view.offer("file", "/etc/nsswitch.conf", Node::file(names));
     view.offer("link", "/etc/mtab", Node::Symlink { points_to: "/proc/self/mounts".into() });
 }
 
 /// A copy of the file at `path`. Links are followed. `None` if it cannot be read or is too large.
 fn copy(path: &Path) -> Option<Node> {
     let contents = fs::read(path).ok().filter(|contents| contents.len() <= LARGEST_COPY)?;
-    Some(file(contents))
+    Some(Node::file(contents))
 }

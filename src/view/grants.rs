@@ -256,8 +256,8 @@ pub(crate) fn show_identity(view: &mut View, inputs: &Inputs<'_>) {
     }
     let hostname = &inputs.policy.hostname;
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n");
-    view.offer("file", "/etc/passwd", system::file(passwd));
-    view.offer("file", "/etc/group", system::file(group));
-    view.offer("file", "/etc/hosts", system::file(hosts));
-    view.offer("file", "/etc/hostname", system::file(format!("{hostname}\n")));
+    view.offer("file", "/etc/passwd", Node::file(passwd));
+    view.offer("file", "/etc/group", Node::file(group));
+    view.offer("file", "/etc/hosts", Node::file(hosts));
+    view.offer("file", "/etc/hostname", Node::file(format!("{hostname}\n")));
 }

@@ -304,6 +304,9 @@ pub(crate) struct Overlaid {
     pub(crate) hands_out: bool,
 }
 
+/// The most bytes of a configuration file that Kennel copies. A larger file is none, and is left out.
+pub(crate) const LARGEST_COPY: usize = 256 * 1024;
+
 /// What is at a place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
@@ -339,6 +342,11 @@ pub(crate) enum Node {
 }
 
 impl Node {
+    /// A small text file that Kennel makes in the sandbox.
+    pub(crate) fn file(contents: impl Into<Vec<u8>>) -> Self {
+        Self::File { contents: contents.into(), mode: 0o644 }
+    }
+
     /// Whether it is a mount, so that places below it are in that mount.
     pub(crate) fn is_mount(&self) -> bool {
         !matches!(self, Self::Dir | Self::File { .. } | Self::Symlink { .. } | Self::Absent)

@@ -194,14 +194,6 @@ fn show_listed(view: &mut View, inputs: &Inputs<'_>, paths: &[&str]) {
     }
 }
 
-/// The most bytes of a configuration file that Kennel copies. A larger file is none, and is left out.
-pub(crate) const LARGEST_COPY: usize = 256 * 1024;
-
-/// A small text file that Kennel makes in the sandbox.
-pub(crate) fn file(contents: impl Into<Vec<u8>>) -> Node {
-    Node::File { contents: contents.into(), mode: 0o644 }
-}
-
 fn show_devices(view: &mut View, inputs: &Inputs<'_>) {
     for path in DEVICES {
         if let Ok(source) = BindSource::stat(Path::new(path))

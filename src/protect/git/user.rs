@@ -18,8 +18,7 @@ use crate::sys::dirfd::{open_without_links, own_path};
 use crate::sys::inode::regular;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
-use crate::view::system::LARGEST_COPY;
-use crate::view::{View, secrets, system};
+use crate::view::{LARGEST_COPY, Node, View, secrets};
 
 /// Variables whose value is a file that git reads.
 const FILES: &[(&str, &str)] =
@@ -154,7 +153,7 @@ impl Copies<'_> {
 
     fn offer_plain(&mut self, path: &Path, text: Vec<u8>) {
         if self.view.is_free(path) && !secrets::is_secret(path, self.inputs.caller) {
-            self.view.offer("file", path, system::file(text));
+            self.view.offer("file", path, Node::file(text));
         }
     }
 }
