@@ -15,7 +15,7 @@ use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::search::{SearchBudget, search};
-use crate::view::source::{BindSource, SourceKind};
+use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, pin, secrets};
 
 /// The name of masks in messages.
@@ -108,65 +108,62 @@ impl Masks {
             return Err(refused(base, LINKED));
         }
         let mut is_matched = vec![false; group.patterns.len()];
-        for (pattern, (is_matched, given)) in
-            group.patterns.iter().zip(is_matched.iter_mut().zip(&group.given))
-        {
-            // The view itself has places that no directory of the host has.
-            let places = view.within(base).filter(|(at, _)| *at != base);
-            let matched =
-                places.filter(|(at, _)| lexical::below(at, base).is_some_and(|at| pattern.covers(at)));
-            let matched: Vec<PathBuf> = matched.map(|(at, _)| at.to_owned()).collect();
-            // What has the pattern itself as its name.
-            let literal = clean(if given.is_absolute() { given.to_path_buf() } else { base.join(given) });
-            let literal = view
-                .host_path(&literal)
-                .is_some_and(|path| fs::symlink_metadata(path).is_ok())
-                .then_some(literal);
-            *is_matched = !matched.is_empty() || literal.is_some();
-            self.matched.extend(matched.into_iter().chain(literal));
-        }
+        self.match_view(view, base, group, &mut is_matched);
         for (target, root) in roots(view, base) {
             let below = lexical::below(&target, base).unwrap_or(Path::new(""));
-            let started: Vec<_> = group
-                .patterns
-                .iter()
-                .enumerate()
-                .filter_map(|(index, pattern)| Some((index, (pattern, pattern.after_all(below)?))))
-                .collect();
-            let patterns: Vec<_> = started.iter().map(|(_, pattern)| *pattern).collect();
-            let given = |at: usize| started.get(at).and_then(|(index, _)| group.given.get(*index)).copied();
+            let started = group.patterns.iter().map(|pattern| Some((pattern, pattern.after_all(below)?)));
+            let (indices, patterns): (Vec<usize>, Vec<_>) =
+                started.enumerate().filter_map(|(index, pattern)| Some((index, pattern?))).unzip();
             let found = search(&root, &patterns, budget).map_err(|error| {
-                let pattern = given(error.pattern).unwrap_or(base);
-                error.about(MASK, pattern)
+                let given = indices.get(error.pattern).and_then(|index| group.given.get(*index));
+                let given = given.copied().unwrap_or(base);
+                error.about(MASK, given)
             })?;
-            for ((index, _), matched) in started.iter().zip(&found.is_matched) {
-                if let Some(is_matched) = is_matched.get_mut(*index) {
-                    *is_matched |= matched;
+            for index in indices.iter().zip(&found.is_matched).filter_map(|(at, is)| is.then_some(*at)) {
+                if let Some(is_matched) = is_matched.get_mut(index) {
+                    *is_matched = true;
                 }
             }
             for path in &found.matches {
-                let (at, on_host) = (target.join(path), root.join(path));
-                match fs::canonicalize(&on_host) {
-                    Ok(to) if to == on_host => drop(self.matched.insert(at)),
-                    // A link leads there. Programs read through it.
-                    Ok(to) if lexical::is_within(&to, &root) => self.matched.extend(view.shown_at(&to)),
-                    Ok(to) => self.links.push((at, to)),
-                    // A link that leads nowhere, or what cannot be looked at.
-                    Err(_) if fs::symlink_metadata(&on_host).is_ok_and(|it| it.is_symlink()) => {}
-                    Err(_) => drop(self.matched.insert(at)),
-                }
+                self.take(view, &root, target.join(path), &root.join(path));
             }
             found.note_closed(view, &target, " for a mask", "hidden");
             view.awaited.listed.extend(found.listed);
         }
         for (given, _) in group.given.iter().zip(&is_matched).filter(|(_, is_matched)| !**is_matched) {
-            view.note(
-                &shown(given),
-                "nothing that is visible matches this mask, so it hides nothing yet",
-                None,
-            );
+            let text = "nothing that is visible matches this mask, so it hides nothing yet";
+            view.note(&shown(given), text, None);
         }
         Ok(())
+    }
+
+    /// Takes the places of the view itself that match, which no directory of the host has, and what has a pattern as its
+    /// name.
+    fn match_view(&mut self, view: &View, base: &Path, group: &Group<'_>, is_matched: &mut [bool]) {
+        let patterns = group.patterns.iter().zip(&group.given);
+        for ((pattern, given), is_matched) in patterns.zip(is_matched) {
+            let places = view.within(base).map(|(at, _)| at).filter(|at| *at != base);
+            let matched =
+                places.filter(|at| lexical::below(at, base).is_some_and(|below| pattern.covers(below)));
+            let literal = clean(if given.is_absolute() { given.to_path_buf() } else { base.join(given) });
+            let is_there = view.host_path(&literal).is_some_and(|path| exists(&path));
+            let all: Vec<PathBuf> = matched.map(Path::to_owned).chain(is_there.then_some(literal)).collect();
+            *is_matched = !all.is_empty();
+            self.matched.extend(all);
+        }
+    }
+
+    /// Takes what matches at `on_host`, which the sandbox shows at `at`. A search found it below `root`.
+    fn take(&mut self, view: &View, root: &Path, at: PathBuf, on_host: &Path) {
+        match fs::canonicalize(on_host) {
+            Ok(to) if to == on_host => drop(self.matched.insert(at)),
+            // A link leads there. Programs read through it.
+            Ok(to) if lexical::is_within(&to, root) => self.matched.extend(view.shown_at(&to)),
+            Ok(to) => self.links.push((at, to)),
+            // A link that leads nowhere, or what cannot be looked at.
+            Err(_) if fs::symlink_metadata(on_host).is_ok_and(|it| it.is_symlink()) => {}
+            Err(_) => drop(self.matched.insert(at)),
+        }
     }
 
     /// Covers all places, parents first. A place in a covered directory is hidden already.
