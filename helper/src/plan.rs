@@ -55,9 +55,9 @@ enum Step<'w> {
     12 = MakeMountPoint { path: &'w CStr },
     /// mknodat(2): a whiteout. An overlay over this directory then shows nothing by that name.
     70 = Whiteout { path: &'w CStr },
-    /// mount(2) of an overlay that cannot be written. Its files are opened with the rights of whoever mounts
-    /// it, in addition to those of the process that opens them. With a `reader`, a child mounts it whose
-    /// setfsuid(2) and setfsgid(2) are that id and which has no groups.
+    /// mount(2) of an overlay that cannot be written. The process that opens a file of it needs the right to do
+    /// so, and so does the process that mounts it. With a `reader`, that is a child without groups, with this
+    /// id for setfsuid(2) and setfsgid(2).
     71 = Merge { target: &'w CStr, options: &'w CStr, reader: u32 },
     /// pivot_root(2), umount2(2): the new root becomes `/`, and the old one is gone.
     13 = PivotRoot {},
@@ -127,8 +127,8 @@ enum Step<'w> {
     /// not empty. Linux 6.6.
     56 = Layer { lower: Inode<'w>, kept: Inode<'w>, at: &'w CStr, layer: u32 },
     /// openat2(2), open_tree(2), move_mount(2): makes `below`, a path of a layer, visible at `target`. It must
-    /// still be the host's directory `source`, unless that has no identity. If the layer cannot show it, `target` gets an empty directory
-    /// of its own, or with `or_shows` the host's directory read-only.
+    /// still be the host's directory `source`, unless that has no identity. If the layer cannot show it,
+    /// `target` gets an empty directory of its own, or with `or_shows` the host's directory read-only.
     57 = ShowLayered { layer: u32, below: &'w CStr, source: Inode<'w>, target: &'w CStr, within: Within, or_shows: u32 },
     /// umount2(MNT_DETACH) of all layers. What they show stays.
     58 = DetachLayers {},

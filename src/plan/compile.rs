@@ -287,7 +287,7 @@ fn audit(inputs: &Inputs<'_>) -> Option<Audit> {
     Some(Audit { path: inputs.caller.absolute(&audit.path), ..audit })
 }
 
-/// What the outside remembers of the mounts that lie in directories of the host.
+/// What the outside remembers of mounts in directories of the host.
 struct HostMounts {
     snapshot: Option<MountSnapshot>,
     one_shot: MountSnapshot,

@@ -32,7 +32,7 @@ const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
 const COVER_SIZE: u64 = 64 << 10;
 
 /// Appends the steps that make the view, pivot into it and make it read-only. A mount that each worker makes
-/// gets only a mount point. Returns the mounts that lie in directories of the host.
+/// gets only a mount point. Returns the mounts in directories of the host.
 pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Result<Vec<MountOnHost>, Error> {
     let options = &tmpfs_size::for_root(inputs, view).options(0o755);
     setup.push(Protection::Root, &Step::NewRoot { options });
@@ -145,7 +145,7 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// The target lies in a directory of the host: the mount point must exist.
+    /// The target is in a directory of the host: the mount point must exist.
     fn in_host_directory(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
         let mounts = place.node.is_mount() && !matches!(place.node, Node::Private { .. });
         let there = self.view.host_path_of_mount_point(target).map(|path| (BindSource::resolve(&path), path));

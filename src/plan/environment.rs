@@ -15,8 +15,7 @@ use crate::view::inputs::Inputs;
 use crate::view::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
 
-/// Variables that the scrubbed environment keeps, beside `LC_*` and registries. Who the user is, then how programs show
-/// things, then how tools build.
+/// Variables that the scrubbed environment keeps, beside `LC_*` and registries: first those about the user.
 const KEPT: &[&str] = &[
     "HOME",
     "LANG",
@@ -192,8 +191,7 @@ fn note_credentials(inputs: &Inputs<'_>, view: &mut View, name: &OsStr, value: &
     may_hold
 }
 
-// Variables that name what is not there. A program that finds such a variable fails, where without it the program would go
-// another way.
+// Variables that name what is not there. Without such a variable, a program goes another way; with it, the program fails.
 
 /// What a variable names, if commands do not see or reach it.
 enum Missing {

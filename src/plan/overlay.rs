@@ -181,8 +181,7 @@ pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), 
     })
 }
 
-/// Checks the directory that keeps the changes. Another user who could write there could forge them, and one
-/// who could read there could learn them.
+/// Checks the directory that keeps the changes. Other users must not read or write them.
 pub(crate) fn check_upper(
     inputs: &Inputs<'_>,
     view: &View,

@@ -20,7 +20,7 @@ use crate::view::{MountOnHost, Node, View};
 /// waits for the answer of the listener.
 const WAITS_FOR_ANSWERS: Version = Version(5, 19);
 
-/// Steps of PID 1 after its namespaces: the view. Also returns the mounts that lie in directories of the
+/// Steps of PID 1 after its namespaces: the view. Also returns the mounts in directories of the
 /// host.
 pub(crate) fn setup_steps(
     inputs: &Inputs<'_>,

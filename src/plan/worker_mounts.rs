@@ -88,7 +88,7 @@ pub(crate) fn is_renewed(inputs: &Inputs<'_>, target: &Path, node: &Node) -> boo
 /// copies it: the directories of their own, and mounts in their /proc.
 ///
 /// Two mounts are made all the same. The zygote has a procfs, because the kernel lets a process mount one
-/// only if it sees one already. A tmpfs of the policy may lie in a directory of the host.
+/// only if it sees one already. A tmpfs of the policy may be in a directory of the host.
 pub(crate) fn is_mounted_by_worker(inputs: &Inputs<'_>, view: &View, target: &Path, node: &Node) -> bool {
     let in_proc = || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Proc, .. })));
     inputs.shape.is_session()

@@ -1,5 +1,5 @@
-//! Certificate authorities of a network of its own. Variables of the caller name their files and directories. A variable is
-//! no grant, so what cannot be shown is left out without an error.
+//! Certificates of private authorities, such as a company's. Variables of the caller name their files and directories. A
+//! variable is no grant, so what cannot be shown is left out without an error.
 //!
 //! The table is data: add a row for another tool. Never add a variable that names a private key.
 

@@ -63,7 +63,7 @@ const ETC_COPIED: &[&str] = &[
     "/etc/timezone",
 ];
 
-/// Adds /etc to the view. In profile `full-dev` it is the host's, but for what not every user may read.
+/// Adds /etc to the view. Profile `full-dev` shows the host's, except what not every user may read.
 ///
 /// # Errors
 /// /proc does not list the mounts.

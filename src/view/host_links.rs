@@ -1,7 +1,7 @@
 //! Symbolic links of the host that the view shows too, so that a path leads inside where it leads outside.
 //!
-//! Everything of the host is shown at its canonical path. Where people name it through links, as on a machine whose
-//! `/home` leads to `var/home`, the view has the same links. Paths that are added to the view follow them.
+//! Everything of the host is shown at its canonical path. If people name it through links, as on machines where `/home`
+//! leads to `var/home`, the view has the same links. Paths that are added to the view follow them.
 
 use std::borrow::Cow;
 use std::ffi::OsString;

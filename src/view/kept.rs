@@ -25,8 +25,7 @@ use crate::view::source::BindSource;
 pub(crate) const UPPER: &str = "upper";
 pub(crate) const WORK: &str = "work";
 
-/// Permission bits of anyone but the owner. Another user who reads changes may see secrets, and one who writes them
-/// forges them.
+/// Permission bits of everyone but the owner. Other users must not read or write changes.
 pub(crate) const OTHERS: u32 = 0o077;
 
 /// The variable that names the base of caches, instead of `~/.cache`.

@@ -164,7 +164,6 @@ impl<'b> PathWalk<'b> {
     ///
     /// # Errors
     /// The caller may not look at a place below a base.
-    /// Where it is not allowed to look below a base.
     pub(crate) fn next_step(
         &mut self,
         is_covered: impl Fn(&Path) -> bool,
@@ -294,7 +293,7 @@ pub(crate) fn reversed(path: &Path) -> Vec<OsString> {
 /// The caller may not look at a place on the way.
 pub(crate) fn deciding_places(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
     let decides = |step: WalkStep| match step {
-        // For `..`, the place is the parent directory: who may write there can replace the directory by a link.
+        // For `..`, the place is the parent directory: a command that can write there can replace the directory by a link.
         WalkStep::Up { at } => at.ancestors().nth(2).map(Path::to_owned),
         step => Some(step.at()),
     };

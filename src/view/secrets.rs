@@ -206,7 +206,7 @@ fn can_be_opened(view: &View, caller: &Caller, path: &Path) -> bool {
     view.is_writable(path) && owner.is_none_or(|owner| owner == caller.uid)
 }
 
-/// Directories of the sockets of sessions. Who could write there could pretend to be a session.
+/// Directories of the sockets of sessions. A command that could write there could pretend to be a session.
 fn session_directories(caller: &Caller) -> [PathBuf; 2] {
     let runtime = caller.environment.get(OsStr::new("XDG_RUNTIME_DIR"));
     [runtime.map(OsString::as_os_str), None].map(|runtime| runtime_directory(runtime, caller.uid))

@@ -28,7 +28,7 @@ const SYSTEM: &[&str] =
     &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"];
 
 /// Entries of the host's root that are links on some hosts, such as `/home -> var/home` on ostree systems. The view shows
-/// such a link, and whatever is shown below it is at its end.
+/// such a link, and what it shows below the link is where the link leads.
 const OFTEN_LINKS: &[&str] = &["/home", "/mnt", "/opt", "/root", "/srv"];
 
 /// The directory below /usr that is a link out of it on some hosts: `/usr/local -> ../var/usrlocal` on ostree systems.

@@ -108,7 +108,7 @@ pub(crate) fn visible(
     passed.into_iter().filter_map(value).collect()
 }
 
-/// Whether `path` leads to the same place inside, or to a directory of which the view shows a part.
+/// Whether `path` leads to the same place inside, or to a directory that the view shows in part.
 fn leads_to_visible(view: &View, path: &Path) -> bool {
     let is_there = |end: &Path| is_visible(view, end) || view.has_children(end);
     path.is_absolute() && ResolvedPath::resolve(path).is_ok_and(|resolved| is_there(&resolved.source.path))
