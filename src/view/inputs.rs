@@ -14,6 +14,7 @@ use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
+use crate::sys::lexical::clean;
 use crate::view::layers;
 
 /// The inputs of one compilation.
@@ -108,7 +109,7 @@ fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
 }
 
 /// Directories of a home with many of the paths that Kennel looks for.
-const LISTED: &[&str] = &[".cache", ".config"];
+const LISTED: &[&str] = &["", ".cache", ".config", ".local/share"];
 
 /// The names in each home and in some of its directories; `None` for a directory that cannot be listed.
 ///
@@ -124,18 +125,19 @@ pub(crate) struct HomeNames {
 impl HomeNames {
     /// Lists each home and those of its directories.
     pub(crate) fn read(homes: &[PathBuf]) -> Self {
-        let names = |home: &PathBuf| {
-            let entries = fs::read_dir(home).ok()?;
+        let names = |directory: &Path| {
+            let entries = fs::read_dir(directory).ok()?;
             // If one name cannot be read, the listing is incomplete: then nothing is known to be missing.
             entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>().ok()
         };
-        let directories = homes
-            .iter()
-            .flat_map(|home| [home.clone()].into_iter().chain(LISTED.iter().map(|name| home.join(name))));
-        Self {
-            directories: directories.map(|path| (path.clone(), names(&path))).collect(),
-            mounts: OnceLock::new(),
+        let mut all = Self::default();
+        for path in homes.iter().flat_map(|home| LISTED.iter().map(|name| clean(home.join(name)))) {
+            if all.may_exist(&path) {
+                let names = names(&path);
+                all.directories.push((path, names));
+            }
         }
+        all
     }
 
     /// The mounts of the host, read at the first call.
