@@ -9,9 +9,9 @@ use std::path::Path;
 
 use kennel_helper::plan::{Step, Within};
 
-use crate::plan::worker_mounts::{empty_directory, within};
 use crate::plan::{
-    NULL, Section, TMPFS_FLAGS, absolute, attributes, layers, overlay, read_only, relative, worker_mounts,
+    NULL, Section, TMPFS_FLAGS, absolute, attributes, empty_directory, layers, overlay, read_only, relative,
+    within,
 };
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
@@ -32,16 +32,18 @@ const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
 const COVER_SIZE: u64 = 64 << 10;
 
 /// Appends the steps that make the view, pivot into it and make it read-only. A mount that each worker makes
-/// gets only a mount point. Returns the mounts in directories of the host.
-pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Result<Vec<MountOnHost>, Error> {
+/// (`by_worker`) gets only a mount point. Returns the mounts in directories of the host.
+pub(crate) fn emit(
+    inputs: &Inputs<'_>,
+    view: &View,
+    by_worker: &dyn Fn(&Path, &Node) -> bool,
+    setup: &mut Section,
+) -> Result<Vec<MountOnHost>, Error> {
     let options = &tmpfs_size::for_root(inputs, view).options(0o755);
     setup.push(Protection::Root, &Step::NewRoot { options });
     let empty = empty_directory(view);
-    let by_worker =
-        |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(inputs, view, target, node);
     let (made, on_host) = (BTreeSet::new(), Vec::new());
-    let mut emitter =
-        Emitter { view, setup, made, empty, by_worker: &by_worker, on_host, reader: inputs.reader() };
+    let mut emitter = Emitter { view, setup, made, empty, by_worker, on_host, reader: inputs.reader() };
     // First, because a cover can lie anywhere.
     let above: Vec<&Path> = empty.ancestors().collect();
     for path in above.into_iter().rev().skip(1) {

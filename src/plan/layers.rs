@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kennel_helper::plan::{Inode, Step, Within};
 
-use crate::plan::worker_mounts::empty_directory;
-use crate::plan::{Section, absolute, relative};
+use crate::plan::{Section, absolute, empty_directory, relative};
 use crate::report::enforcement::{Enforcement, Note, Protection};
 use crate::report::failure;
 use crate::sys::inode::Identity;

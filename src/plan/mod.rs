@@ -24,14 +24,15 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use kennel_helper::plan::{Entry, Step};
+use kennel_helper::plan::{Entry, Step, Within};
 use kennel_helper::wire::Field;
 
 use crate::policy::Policy;
+use crate::policy::profile::TmpLife;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::lexical;
-use crate::view::Access;
+use crate::view::{Access, Node, View};
 
 /// A list of encoded steps, and the protection that each belongs to.
 #[derive(Clone, Debug, Default)]
@@ -104,6 +105,27 @@ pub(crate) fn relative(path: &Path) -> CString {
 pub(crate) fn absolute(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
+
+/// Whether the path to `target` leads through something that others can change: a directory of the host, or a
+/// private directory that commands share.
+pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
+    let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
+        Some(Node::Bind { .. } | Node::Layered { .. } | Node::Merged { .. }) => true,
+        Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
+        _ => false,
+    };
+    if lexical::ancestors(target).skip(1).any(changes) { Within::Granted } else { Within::Root }
+}
+
+/// The path of the sandbox's own empty directory.
+pub(crate) fn empty_directory(view: &View) -> &'static Path {
+    let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
+    Path::new(EMPTY[usize::from(!own_run)])
+}
+
+/// The sandbox's own empty directory. Covers are binds of it. The second path is for a policy that mounts
+/// something at /run.
+const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];
 
 pub(crate) fn attributes(access: Access) -> u64 {
     match access {

@@ -12,8 +12,7 @@ use std::{fs, io};
 
 use kennel_helper::plan::Step;
 
-use crate::plan::worker_mounts::empty_directory;
-use crate::plan::{Section, relative};
+use crate::plan::{Section, empty_directory, relative};
 use crate::protect::paths::Protected;
 use crate::protect::place::Done;
 use crate::protect::recheck;

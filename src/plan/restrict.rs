@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kennel_helper::plan::{MOST_FORGONE, Step, Within};
 
-use crate::plan::worker_mounts::empty_directory;
-use crate::plan::{Section, namespaces, relative};
+use crate::plan::{Section, empty_directory, namespaces, relative};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::{Node, Origin, View};

@@ -28,7 +28,9 @@ pub(crate) fn setup_steps(
     enforcement: &mut Enforcement,
 ) -> Result<(Section, Vec<MountOnHost>), Error> {
     let mut setup = Section::default();
-    let on_host = emit::emit(inputs, view, &mut setup)?;
+    let by_worker =
+        |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(inputs, view, target, node);
+    let on_host = emit::emit(inputs, view, &by_worker, &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     if inputs.shape.is_session() {
         namespaces::lock_privileges(&mut setup);

@@ -11,10 +11,9 @@ use std::path::{Path, PathBuf};
 use kennel_helper::plan::{Step, Within};
 
 use crate::plan::emit::{kernel_file_systems, merge_options};
-use crate::plan::{Section, TMPFS_FLAGS, relative};
+use crate::plan::{Section, TMPFS_FLAGS, empty_directory, relative, within};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
-use crate::sys::lexical;
 use crate::view::inputs::Inputs;
 use crate::view::pin::SHARED_MEMORY;
 use crate::view::tmpfs_size::TmpfsSize;
@@ -198,24 +197,3 @@ impl Renewal<'_> {
 fn rebased(target: &Path, above: &Path, at: &Path) -> PathBuf {
     at.join(target.strip_prefix(above).unwrap_or(target))
 }
-
-/// Whether the path to `target` leads through something that others can change: a directory of the host, or a
-/// private directory that commands share.
-pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
-    let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
-        Some(Node::Bind { .. } | Node::Layered { .. } | Node::Merged { .. }) => true,
-        Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
-        _ => false,
-    };
-    if lexical::ancestors(target).skip(1).any(changes) { Within::Granted } else { Within::Root }
-}
-
-/// The path of the sandbox's own empty directory.
-pub(crate) fn empty_directory(view: &View) -> &'static Path {
-    let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
-    Path::new(EMPTY[usize::from(!own_run)])
-}
-
-/// The sandbox's own empty directory. Covers are binds of it. The second path is for a policy that mounts
-/// something at /run.
-pub(crate) const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];
