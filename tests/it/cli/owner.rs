@@ -164,7 +164,7 @@ fn a_link_of_another_user_does_not_choose_the_owner() {
     link("theirs", other.path(), OWNER);
     fs::create_dir(root.path().join("sub")).unwrap();
     link("through", Path::new("project/sub/.."), 0);
-    for name in ["project", "project/", "project/sub", "through", "./project/../project/sub/.."] {
+    for name in ["project", "project/", "project/sub", "through", "./project/sub/../sub"] {
         let said = refused(place.path(), &["--as-owner", "--workspace", name]);
         assert!(said.contains("project belongs to uid 1000"), "{name}: {said}");
         assert!(said.contains("hint: name the directory itself"), "{name}: {said}");
