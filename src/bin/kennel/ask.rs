@@ -5,10 +5,11 @@
 //! to which an answer counts.
 
 use std::{
+    env,
     fs::File,
     io::{self, IsTerminal, Write},
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -26,6 +27,7 @@ use crate::{
     escape::harmless,
     flags::PolicyFlags,
     report,
+    style::{self, Paint},
     terminal::{self, SCREEN},
 };
 
@@ -220,13 +222,14 @@ impl Asker {
         let _screen = lock(&SCREEN);
         let (sender, keys) = channel();
         *lock(&self.open) = Some(sender);
-        let always = self.file.as_ref().map_or_else(String::new, |file| {
-            format!(", [a]lways (in {})", harmless(&file.to_string_lossy()))
-        });
+        let paint = Paint::stderr();
+        let name = paint.paint(style::NOTE, "kennel:");
+        let rule = paint.paint(style::LITERAL, &harmless(rule));
+        let always =
+            self.file.as_ref().map(|file| format!(", [a]lways (in {})", short(file))).unwrap_or_default();
+        let (start, seconds) = (format!("\r\n{PLAIN}"), PATIENCE.as_secs());
         self.show(&format!(
-            "\r\n{PLAIN}kennel: allow {}? [o]nce, for this [s]ession{always}, [N]o ({} s): ",
-            harmless(rule),
-            PATIENCE.as_secs()
+            "{start}{name} allow {rule}?\r\n  [o]nce, for this [s]ession{always}, [N]o ({seconds} s): "
         ));
         let answer = self.read(&keys, is_withdrawn);
         *lock(&self.open) = None;
@@ -267,6 +270,14 @@ impl Asker {
     }
 }
 
+/// A path for people, harmless and with `~` for the home.
+fn short(path: &Path) -> String {
+    let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.parent().is_some());
+    let below = home.as_ref().and_then(|home| path.strip_prefix(home).ok());
+    let path = below.map_or_else(|| path.to_owned(), |below| Path::new("~").join(below));
+    harmless(&path.to_string_lossy())
+}
+
 /// The rule that allows exactly what is asked for.
 fn rule(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
@@ -287,7 +298,7 @@ impl Line {
                 "" | "n" | "no" => Some(Ok(Answer::No)),
                 _ => {
                     let always = if has_file { ", a" } else { "" };
-                    Some(Err(format!("\r\nkennel: please type o, s{always} or n, and Enter: ")))
+                    Some(Err(format!("\r\n  please type o, s{always} or n, and Enter: ")))
                 }
             },
             8 | 127 => self.0.pop().map(|_| Err("\u{8} \u{8}".to_owned())),

@@ -53,7 +53,12 @@ impl Window {
         let mut kennel = Command::new("setsid");
         kennel.arg("--ctty").arg(kennel_path()).args(["run", "--ask"]).args(quiet());
         kennel.args(flags).args(["--", "sh", "-c", script]).current_dir(dir.path());
-        kennel.env("HOME", home.path()).env_remove("XDG_CONFIG_HOME").env("LC_ALL", "C").env("TERM", "xterm");
+        kennel
+            .env("HOME", home.path())
+            .env_remove("XDG_CONFIG_HOME")
+            .env("NO_COLOR", "1")
+            .env("LC_ALL", "C")
+            .env("TERM", "xterm");
         let child = kennel.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         Self { master: pty.master.into(), child, seen: String::new(), home, dir }
     }
@@ -160,6 +165,7 @@ fn always_is_written_to_the_user_s_file_and_comments_stay() {
     let port = origin();
     let rule = format!("127.0.0.1:{port}");
     let mut window = Window::open(&[], &get(port, 2));
+    window.expect("[a]lways (in ~/.config/kennel/config.toml), [N]o");
     window.answer(&rule, "a\r");
     let (status, seen) = window.end();
     let file = window.home.path().join(".config/kennel/config.toml");
