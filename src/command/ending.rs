@@ -85,6 +85,7 @@ impl Ending {
             unwritten: None,
             enforcement: Enforcement::default(),
             denials: Vec::new(),
+            hints: Vec::new(),
             is_left: false,
             audit_id: None,
             unaudited: None,
@@ -271,6 +272,9 @@ impl Running {
             ..ended
         };
         self.log.exec.record_outcome(&mut outcome);
+        if let Some(source) = &self.spec.hints {
+            outcome.hints = source.hints(&outcome);
+        }
         outcome
     }
 

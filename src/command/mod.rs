@@ -3,6 +3,7 @@
 pub(crate) mod child;
 pub(crate) mod ending;
 pub(crate) mod explain;
+pub(crate) mod hints;
 pub(crate) mod outlet;
 pub(crate) mod output;
 pub(crate) mod running;
@@ -10,6 +11,7 @@ pub(crate) mod source;
 pub(crate) mod start;
 pub(crate) mod stdio;
 pub(crate) mod terminal;
+pub(crate) mod words;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -48,6 +50,7 @@ pub struct Command {
     kill_on_drop: bool,
     background: bool,
     fail_fast: bool,
+    wants_hints: bool,
 }
 
 /// The streams that the caller has set.
@@ -97,6 +100,7 @@ impl Command {
             kill_on_drop: true,
             background: false,
             fail_fast: false,
+            wants_hints: false,
             source,
         }
     }
@@ -214,6 +218,14 @@ impl Command {
     /// Whether to fail with [`Error::Busy`] if no worker is ready. Default: false, the command waits for a new worker.
     pub fn fail_fast(&mut self, fail_fast: bool) -> &mut Self {
         self.fail_fast = fail_fast;
+        self
+    }
+
+    /// Whether [`Outcome::hints`] says what of the sandbox's doing may have made the command fail. Default: false. Kennel looks
+    /// at the program and the arguments, never at what the command wrote. It tells whether a path that they name exists
+    /// outside, so the one who reads the hints must be the one who chose the arguments.
+    pub fn hints(&mut self, hints: bool) -> &mut Self {
+        self.wants_hints = hints;
         self
     }
 

@@ -17,6 +17,7 @@ use crate::audit::trail::Exec;
 use crate::command::ending::{Cause, Flood};
 use crate::command::explain::Judge;
 use crate::command::explain::refused::Refusals;
+use crate::command::hints::HintSource;
 use crate::command::source::{Membership, ReadyWorker};
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
@@ -51,6 +52,8 @@ pub(crate) struct CommandSpec {
     pub(crate) own_steps: Option<Section>,
     /// Explains the errors of the command, if the policy asks for that.
     pub(crate) judge: Option<Judge>,
+    /// Gives hints after a failure, if the caller asks for them.
+    pub(crate) hints: Option<Box<HintSource>>,
 }
 
 /// A worker that has received its command.

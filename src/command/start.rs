@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::audit::trail::Trail;
 use crate::command::child::Child;
 use crate::command::explain::Judge;
+use crate::command::hints::HintSource;
 use crate::command::running::{CommandLog, CommandSpec, HandedOver, Running};
 use crate::command::source::{Entered, ReadyWorker, Turn, Workers};
 use crate::command::stdio::{Connected, StdioKind};
@@ -135,12 +136,15 @@ impl Command {
         let Tightened { limits, settings, .. } = limits;
         let policy_timeout = limits.timeout.map(|span| span.duration());
         let output = limits.output.map(Size::bytes);
-        let judge = compiled.explainer.as_ref().map(|explainer| Judge {
+        let is_asked = compiled.explains || self.wants_hints;
+        let judge = compiled.explainer.as_ref().filter(|_| is_asked).map(|explainer| Judge {
             explainer: Arc::clone(explainer),
             directory: directory.clone(),
             limits: limits.clone(),
             restrictions: self.bounds.restrictions.clone(),
         });
+        let hints = judge.clone().filter(|_| self.wants_hints).map(|judge| self.hint_source(judge));
+        let judge = judge.filter(|_| compiled.explains);
         Ok(CommandSpec {
             program: self.program.clone(),
             directory,
@@ -151,7 +155,12 @@ impl Command {
             background: self.background,
             own_steps: restrict::steps(&compiled.grants, &self.bounds.restrictions)?,
             judge,
+            hints: hints.map(Box::new),
         })
+    }
+
+    fn hint_source(&self, judge: Judge) -> HintSource {
+        HintSource { judge, program: self.program.clone(), arguments: self.arguments.clone() }
     }
 
     /// Opens the standard streams and takes the caller's descriptors out of the command.

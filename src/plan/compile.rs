@@ -180,7 +180,8 @@ fn finish_for(
         audit: audit(&inputs),
         network,
         bridge,
-        explainer: policy.explain.then(|| Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
+        explainer: Some(Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
+        explains: policy.explain,
         groups,
         enforcement,
         view,
@@ -380,6 +381,8 @@ pub(crate) struct Compiled {
     pub(crate) network: Option<Settings>,
     /// The plan of the bridge to another program's proxy.
     pub(crate) bridge: Option<Arc<BridgePlan>>,
-    /// What refusals are explained with, if the policy asks for that.
+    /// What refusals are explained with. `None` in a plan without a policy.
     pub(crate) explainer: Option<Arc<Explainer>>,
+    /// Whether the policy asks that errors of commands are explained.
+    pub(crate) explains: bool,
 }

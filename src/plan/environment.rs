@@ -17,6 +17,11 @@ use crate::view::{Node, View, ViewEntry, certificates, toolchains};
 
 /// Variables that the scrubbed environment keeps, beside `LC_*` and registries: first those about the user.
 const KEPT: &[&str] = &[
+    "EMAIL",
+    "GIT_AUTHOR_EMAIL",
+    "GIT_AUTHOR_NAME",
+    "GIT_COMMITTER_EMAIL",
+    "GIT_COMMITTER_NAME",
     "HOME",
     "LANG",
     "LANGUAGE",

@@ -4,6 +4,7 @@
 //! command learns that from the text that its caller gets. If the policy does not make a reason certain, the
 //! text says that it is possible.
 
+pub(crate) mod hint;
 #[cfg(test)]
 mod tests;
 
@@ -47,6 +48,9 @@ pub(crate) struct Explainer {
     pub(crate) ports: Option<Vec<u16>>,
     /// The home directories of the caller.
     homes: Vec<PathBuf>,
+    /// The home directory of the caller, and HOME in the sandbox.
+    home: PathBuf,
+    home_inside: PathBuf,
 }
 
 /// What a command tried with a path, as far as its message says.
@@ -75,6 +79,8 @@ impl Explainer {
             proxy_flags: proxy_flags(inputs),
             ports: ports_of_host(inputs),
             homes: inputs.caller.homes.clone(),
+            home: inputs.caller.home.clone(),
+            home_inside: inputs.home(),
         }
     }
 

@@ -84,9 +84,19 @@ impl Note {
     /// The line for people.
     #[must_use]
     pub fn line(&self) -> String {
+        self.line_of("note")
+    }
+
+    /// The line for people, if it is one of [`Outcome::hints`](crate::report::outcome::Outcome::hints).
+    #[must_use]
+    pub fn hint(&self) -> String {
+        self.line_of("hint")
+    }
+
+    fn line_of(&self, kind: &str) -> String {
         let Self { subject, text, remedy } = self;
         let remedy = remedy.iter().map(|remedy| format!("; {remedy}")).collect::<String>();
-        format!("kennel: note: {subject}: {text}{remedy}")
+        format!("kennel: {kind}: {subject}: {text}{remedy}")
     }
 }
 

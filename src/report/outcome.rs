@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::report::denial::{Basis, Denial};
-use crate::report::enforcement::Enforcement;
+use crate::report::enforcement::{Enforcement, Note};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 
@@ -66,6 +66,9 @@ impl From<libc::rusage> for Usage {
     }
 }
 
+/// Most lines for people, as long as hints are among them.
+const MOST_HELP: usize = 3;
+
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -96,6 +99,9 @@ pub struct Outcome {
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
     pub denials: Vec<Denial>,
+    /// What of the sandbox's doing may have made it fail, the likeliest first, if
+    /// [`Command::hints`](crate::command::Command::hints) asked for that.
+    pub hints: Vec<Note>,
     /// Whether a change to a protected path may remain: Kennel could not undo it, or a killed process that is stuck in a
     /// system call may still make it. The denials name the path.
     pub is_left: bool,
@@ -129,7 +135,8 @@ impl Outcome {
         self.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
     }
 
-    /// The lines for people besides the exit status: what was refused, and which limit or kill ended the command. Escaped.
+    /// The lines for people besides the exit status: what was refused, which limit or kill ended the command, and hints as long
+    /// as there are three lines at most. Escaped.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let denials = self.denials.iter().map(|denial| {
@@ -148,7 +155,12 @@ impl Outcome {
         };
         let ended = self.ended_by().map(|failure| failure.message + remedy);
         let lost = self.unwritten.iter().chain(&self.unaudited);
-        denials.chain(ended.iter().chain(lost).map(|line| format!("kennel: {line}"))).collect()
+        let mut lines: Vec<String> =
+            denials.chain(ended.iter().chain(lost).map(|line| format!("kennel: {line}"))).collect();
+        let is_new = |hint: &&Note| self.denials.iter().all(|denial| denial.subject != hint.subject);
+        let room = MOST_HELP.saturating_sub(lines.len());
+        lines.extend(self.hints.iter().filter(is_new).take(room).map(Note::hint));
+        lines
     }
 
     /// The limit that ended the command, its value, and how much was used if that is another value.

@@ -150,7 +150,7 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
     // Output to a terminal is not counted, even for a report: the command would notice a pipe.
     let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
     // Kennel looks for error messages in stderr.
-    let is_read = session.prepared().compiled.explainer.is_some();
+    let is_read = session.prepared().compiled.explains;
     command.stdin(stdin);
     let stdout = if is_counted(&stdout) {
         Some(stdout)

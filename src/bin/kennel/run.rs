@@ -139,6 +139,7 @@ async fn until_outcome(
     mut command: Command,
 ) -> Result<Outcome, Error> {
     command.args(run.command.iter().skip(1));
+    command.hints(!run.quiet && (policy.explain || io::stderr().is_terminal()));
     if run.tty || run.ask {
         return on_terminal(&mut command, desk).await;
     }

@@ -57,6 +57,12 @@ pub(crate) fn show_config(view: &mut View, inputs: &Inputs<'_>, workspace: &Bind
     }
 }
 
+/// Whether a configuration file of the caller has an address for commits.
+pub(crate) fn has_identity(path: &Path) -> bool {
+    let text = read_followed(path).ok().flatten().unwrap_or_default();
+    variables(&text).any(|variable| variable.is("user", "email"))
+}
+
 impl Copies<'_> {
     /// Copies a configuration file, and the files that it names.
     fn config(&mut self, path: &Path) {

@@ -1,0 +1,192 @@
+//! Short help after a failure: what of the sandbox's own doing may be the reason, and the flag that helps.
+//!
+//! It reads nothing that the command wrote, so no command decides what a hint says. It knows what the caller typed, how
+//! the command ended and what the policy shows. A path that a program has from elsewhere gets no hint: that is for
+//! explanations, which read the messages.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+
+use crate::command::explain::Judge;
+use crate::command::words::{Typed, destination, paths, typed};
+use crate::plan::explain::hint::Use;
+use crate::policy::network::NetworkMode;
+use crate::report::enforcement::Note;
+use crate::report::failure::Limit;
+use crate::report::outcome::{Ended, Outcome};
+
+/// Programs that make or fill what they name.
+const WRITERS: &[&str] = &["chmod", "chown", "mkdir", "mkfifo", "tee", "touch", "truncate"];
+
+/// Programs that write to the last path that they name.
+const COPIERS: &[&str] = &["cp", "install", "ln", "rsync", "scp"];
+
+/// Programs that replace or remove what they name.
+const REPLACERS: &[&str] = &["mv", "rm", "rmdir", "sed", "shred", "unlink"];
+
+/// Words after which a program leaves a server behind.
+const LEAVING: &[&str] = &["--background", "--daemon", "--daemonize", "--detach", "-D", "start"];
+
+/// Files that programs search in the directories above.
+const MARKERS: &[(&[&str], &[&str])] = &[
+    (&["cargo"], &["Cargo.toml"]),
+    (&["npm", "npx", "pnpm", "yarn", "bun"], &["package.json"]),
+    (&["go"], &["go.mod", "go.work"]),
+    (&["gradle"], &["settings.gradle", "settings.gradle.kts"]),
+    (&["poetry", "uv", "pdm", "hatch"], &["pyproject.toml"]),
+    (&["bazel"], &["MODULE.bazel", "WORKSPACE"]),
+    (&["bundle"], &["Gemfile"]),
+    (&["just"], &["justfile", ".justfile"]),
+    (&["git"], &[".git"]),
+    (&["hg"], &[".hg"]),
+    (&["svn"], &[".svn"]),
+];
+
+/// Commands of git that make a commit or a tag.
+const COMMITTING: &[&str] =
+    &["am", "cherry-pick", "commit", "merge", "notes", "pull", "rebase", "revert", "stash", "tag"];
+
+/// Commands of git that write its configuration, and the words of which one follows. Without words, any may.
+const CONFIGURING: &[(&str, &[&str])] = &[
+    ("branch", &["-m", "-M", "--move", "--edit-description"]),
+    ("config", &[]),
+    ("init", &[]),
+    ("remote", &["add", "remove", "rename", "rm", "set-branches", "set-url"]),
+    ("sparse-checkout", &["init", "set", "disable"]),
+    ("submodule", &["add", "deinit", "init", "sync", "update"]),
+    ("worktree", &["remove"]),
+];
+
+/// The status of git for a fatal error, and for a configuration that it cannot write.
+const FATAL: i32 = 128;
+const NOT_WRITTEN: i32 = 4;
+
+/// What hints of one command are made from.
+#[derive(Clone, Debug)]
+pub(crate) struct HintSource {
+    pub(crate) judge: Judge,
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+}
+
+impl HintSource {
+    /// The hints for an end, the surest first.
+    pub(crate) fn hints(&self, outcome: &Outcome) -> Vec<Note> {
+        let mut hints: Vec<Note> = self.of_limit(outcome).into_iter().collect();
+        let lines = typed(&self.program, &self.arguments);
+        match outcome.status.code() {
+            Some(0) | None => {}
+            // A shell says that a user or a limit ended its child.
+            Some(code) if code > FATAL => {}
+            Some(code) => {
+                for line in &lines {
+                    hints.extend(self.of_network(line));
+                    hints.extend(self.of_paths(line));
+                    hints.extend(self.of_directory(line));
+                    hints.extend(self.of_git(line, code));
+                }
+            }
+        }
+        hints.extend(of_background(&lines, outcome));
+        hints.dedup();
+        hints
+    }
+
+    fn of_limit(&self, outcome: &Outcome) -> Option<Note> {
+        let flag = match outcome.limit? {
+            Limit::Memory => "--memory SIZE",
+            Limit::Pids => "--pids N",
+            Limit::CpuTime => "--cpu-time TIME",
+            Limit::WallTime => "--timeout TIME",
+            Limit::Output => "--max-output SIZE",
+            // The line about the limit names its flags; others have none.
+            Limit::Tmpfs | Limit::FileSize | Limit::OpenFiles => return None,
+        };
+        let value = outcome.configured.as_deref().unwrap_or("reached");
+        Some(Note::new(
+            outcome.limit?.words(),
+            &format!("the limit is {value}"),
+            Some(&format!("{flag} raises it")),
+        ))
+    }
+
+    fn of_network(&self, line: &Typed) -> Option<Note> {
+        let explainer = &self.judge.explainer;
+        let (host, port) = line.arguments().find_map(destination)?;
+        let flags = explainer.proxy_flags.unwrap_or("--profile repo-write --allow");
+        let remedy = format!("{flags} {host}:{port} allows it");
+        (explainer.network == NetworkMode::None)
+            .then(|| Note::new(host, "the sandbox has no network", Some(&remedy)))
+    }
+
+    fn of_paths(&self, line: &Typed) -> Vec<Note> {
+        let Judge { explainer, directory, .. } = &self.judge;
+        let hint = |word: &str, used| {
+            let paths = paths(word, explainer.home());
+            paths.iter().find_map(|path| explainer.hint(&directory.join(path), used))
+        };
+        let outputs = line.outputs.iter().filter_map(|word| hint(word, Use::Write));
+        let last = line.arguments().rev().find(|word| !word.starts_with('-'));
+        let program = line.program();
+        let used = |word: &str| match program {
+            _ if REPLACERS.contains(&program) => Use::Replace,
+            _ if WRITERS.contains(&program) => Use::Write,
+            _ if COPIERS.contains(&program) && Some(word) == last => Use::Write,
+            _ => Use::Read,
+        };
+        // The program itself was found.
+        let arguments = line.arguments().filter_map(|word| hint(word, used(word)));
+        outputs.chain(arguments).collect()
+    }
+
+    fn of_directory(&self, line: &Typed) -> Option<Note> {
+        let (_, markers) = MARKERS.iter().find(|(programs, _)| programs.contains(&line.program()))?;
+        self.judge.explainer.hint_of_directory(&self.judge.directory, markers)
+    }
+
+    fn of_git(&self, line: &Typed, code: i32) -> Option<Note> {
+        let (command, words) = git_command(line)?;
+        let explainer = &self.judge.explainer;
+        if code == FATAL && COMMITTING.contains(&command) {
+            return explainer.hint_of_identity();
+        }
+        let (_, one_of) = CONFIGURING.iter().find(|(name, _)| *name == command)?;
+        let writes = one_of.is_empty() || words.clone().any(|word| one_of.contains(&word));
+        let is_refused = code == FATAL || code == if command == "config" { NOT_WRITTEN } else { 1 };
+        (writes && is_refused).then(|| explainer.hint_of_git_settings(Path::new(&self.judge.directory)))?
+    }
+}
+
+/// The command of git, and the words after it.
+fn git_command(line: &Typed) -> Option<(&str, impl Iterator<Item = &str> + Clone)> {
+    let mut words = line.arguments();
+    if line.program() != "git" {
+        return None;
+    }
+    loop {
+        match words.next()? {
+            "-C" | "-c" => drop(words.next()),
+            word if word.starts_with('-') => {}
+            word => return Some((word, words)),
+        }
+    }
+}
+
+/// The caller wanted to leave processes behind, and Kennel ended them with the command.
+fn of_background(lines: &[Typed], outcome: &Outcome) -> Option<Note> {
+    let count = outcome.usage.killed;
+    let leaves = |line: &Typed| {
+        line.is_background
+            || ["nohup", "setsid", "daemonize"].contains(&line.program())
+            || line.arguments().any(|word| LEAVING.contains(&word))
+    };
+    let is_over = outcome.ended == Ended::Exited && outcome.status.signal().is_none();
+    if count == 0 || !is_over || !lines.iter().any(leaves) {
+        return None;
+    }
+    let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
+    let text = format!("{processes} that the command left running ended with it");
+    let remedy = "a server lives as long as its own `kennel run -- SERVER &`";
+    Some(Note::new("background", &text, Some(remedy)))
+}

@@ -1,0 +1,124 @@
+//! What of the sandbox stands in the way of what the caller typed: paths, git, the directory.
+//!
+//! No text of a command plays a part here. So this may look whether a path exists outside: the caller named it. It names
+//! no path that a link leads to, because commands may have made that link.
+
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+
+use crate::plan::explain::{Explainer, Finding, LastLink, bind_flag, is_plain, is_writable_outside, resolve};
+use crate::policy::profile::Git;
+use crate::protect::git;
+use crate::report::denial::{TRUST_GIT, shown};
+use crate::report::enforcement::Note;
+use crate::sys::lexical;
+use crate::view::OBEYED_BY_GIT;
+use crate::view::source::exists;
+
+/// What a program does with a path of its command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// It reads it, as far as Kennel knows.
+    Read,
+    /// It makes it, or writes into it.
+    Write,
+    /// It replaces or removes it, which needs the directory.
+    Replace,
+}
+
+impl Explainer {
+    /// What a shell makes of `~`.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home_inside
+    }
+
+    /// The wall before `path`, if the path exists outside and a flag helps.
+    pub(crate) fn hint(&self, path: &Path, used: Use) -> Option<Note> {
+        let path = &lexical::clean(path);
+        if resolve(&self.view, path, LastLink::Followed)? != *path {
+            return None;
+        }
+        match self.absent(path, false, &[]) {
+            Some(hidden) => self.hidden(path, used, &hidden.reason),
+            None if used == Use::Read => None,
+            None => self.unwritable(path, used),
+        }
+    }
+
+    fn hidden(&self, path: &Path, used: Use, reason: &str) -> Option<Note> {
+        let is_readable = || access(path, AccessFlags::R_OK).is_ok();
+        if used == Use::Read {
+            let flag = bind_flag("--ro", path, path).filter(|_| is_readable())?;
+            return Some(Note::new(&shown(path), reason, Some(&format!("{flag} shows it"))));
+        }
+        let parent = path.parent().filter(|parent| self.may_be_granted(parent) && exists(parent));
+        let place = match used {
+            Use::Write if exists(path) => Some(path),
+            _ => parent.or_else(|| Some(path).filter(|path| exists(path))),
+        };
+        let place = place.filter(|place| is_writable_outside(place, place))?;
+        let flag = bind_flag("--rw", place, place)?;
+        Some(Note::new(&shown(path), reason, Some(&format!("{flag} makes it writable"))))
+    }
+
+    fn unwritable(&self, path: &Path, used: Use) -> Option<Note> {
+        if used == Use::Replace
+            && let Some((subject, Finding { reason, remedy: Some(flag), .. })) =
+                self.replaced_file(path, Errno::EBUSY)
+        {
+            let remedy = format!("{flag} in place of its own grant allows it");
+            return Some(Note::new(&shown(&subject), &reason, Some(&remedy)));
+        }
+        let Finding { reason, remedy, .. } = self.read_only(path, &[])?;
+        Some(Note::new(&shown(path), &reason, Some(&format!("{} allows it", remedy?))))
+    }
+
+    /// Whether a whole directory is a fair thing to grant.
+    fn may_be_granted(&self, directory: &Path) -> bool {
+        directory != Path::new("/") && !self.homes.iter().any(|home| home.starts_with(directory))
+    }
+
+    /// For a program that searches one of `markers` in the directories above: the nearest one is in a directory that the
+    /// sandbox does not show.
+    pub(crate) fn hint_of_directory(&self, directory: &Path, markers: &[&str]) -> Option<Note> {
+        let marker_in = |above: &Path| markers.iter().find(|marker| exists(&above.join(marker)));
+        let (above, marker) = directory.ancestors().find_map(|above| Some((above, marker_in(above)?)))?;
+        if self.view.host_path(&above.join(marker)).is_some()
+            || !self.may_be_granted(above)
+            || !is_plain(above)
+        {
+            return None;
+        }
+        let text = format!("{marker} of {} is not visible in a subdirectory", shown(above));
+        let remedy = format!("--workspace {} shows it", above.display());
+        Some(Note::new(&shown(directory), &text, Some(&remedy)))
+    }
+
+    /// git writes in a place that programs outside obey, in the repository around `directory`.
+    pub(crate) fn hint_of_git_settings(&self, directory: &Path) -> Option<Note> {
+        let repository = directory.ancestors().find(|above| exists(&above.join(".git")))?;
+        let is_walled = self.view.within(repository).any(|(_, place)| place.what == OBEYED_BY_GIT);
+        let text = "the settings and hooks of the repository are read-only";
+        (self.git == Git::Protect && is_walled)
+            .then(|| Note::new("git", text, Some(&format!("{TRUST_GIT} allows it"))))
+    }
+
+    /// git knows no name and address for a commit, because the sandbox does not show the caller's configuration.
+    pub(crate) fn hint_of_identity(&self) -> Option<Note> {
+        let names = [".gitconfig", ".config/git/config"];
+        let is_hidden = |name: &&str| {
+            let inside = self.home_inside.join(name);
+            self.view.get(&inside).is_none() && self.view.host_path(&inside).is_none()
+        };
+        let mut hidden = names.into_iter().filter(is_hidden).map(|name| (name, self.home.join(name)));
+        let (name, file) = hidden.find(|(_, file)| git::user::has_identity(file))?;
+        let flag = match self.git {
+            Git::Workspace => "--git protect".to_owned(),
+            _ => bind_flag("--ro", &file, &self.home_inside.join(name))?,
+        };
+        let text = format!("your name and address are in {}, which the sandbox does not show", shown(&file));
+        Some(Note::new("git", &text, Some(&format!("{flag} shows it"))))
+    }
+}
