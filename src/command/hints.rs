@@ -187,6 +187,6 @@ fn of_background(lines: &[Typed], outcome: &Outcome) -> Option<Note> {
     }
     let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
     let text = format!("{processes} that the command left running ended with it");
-    let remedy = "a server lives as long as its own `kennel run -- SERVER &`";
+    let remedy = "a server of a session is a command of its own: kennel exec NAME -- SERVER &";
     Some(Note::new("background", &text, Some(remedy)))
 }

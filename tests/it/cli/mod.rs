@@ -2,6 +2,7 @@
 
 mod ask;
 mod config;
+mod hints;
 mod keys;
 mod manual;
 mod output;

@@ -1,0 +1,361 @@
+//! Hints: on a terminal, a command that failed is told what of Kennel's own doing may be the reason, in three lines at most.
+//! Doing what a hint says helps. A pipe gets none, and neither does a failure that is the command's own.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::Stdio,
+    thread,
+};
+
+use nix::pty::openpty;
+
+use crate::{
+    serve::Hosted,
+    support::{
+        TempDir, has, kennel, make_repository, require, require_ci_only, stderr, until, workspace,
+        workspace_in,
+    },
+};
+
+/// Runs a script with stderr on a terminal. Returns the exit status and Kennel's lines.
+fn at_terminal(dir: &Path, flags: &[&str], script: &str) -> (Option<i32>, Vec<String>) {
+    command_at_terminal(dir, dir, flags, &["sh", "-c", script])
+}
+
+fn command_at_terminal(
+    dir: &Path,
+    home: &Path,
+    flags: &[&str],
+    command: &[&str],
+) -> (Option<i32>, Vec<String>) {
+    let pty = openpty(None, None).unwrap();
+    let mut command = kennel(dir, flags, command);
+    command.env("HOME", home).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::from(pty.slave));
+    let mut child = command.spawn().unwrap();
+    // The last descriptor of this side.
+    drop(command);
+    let mut master = File::from(pty.master);
+    let reading = thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // EIO is the end of a terminal.
+        let _ = master.read_to_end(&mut bytes);
+        String::from_utf8(bytes).unwrap()
+    });
+    let status = child.wait().unwrap().code();
+    let seen = reading.join().unwrap();
+    let is_own = |line: &&str| line.starts_with("kennel: ") && !line.contains("user_namespace off");
+    (status, seen.lines().filter(is_own).map(str::to_owned).collect())
+}
+
+/// The places of the examples.
+struct Places {
+    workspace: TempDir,
+    /// What the sandbox does not show.
+    hidden: TempDir,
+    /// What is granted read-only.
+    read_only: TempDir,
+    /// A file of it is granted by itself.
+    single: TempDir,
+}
+
+impl Places {
+    fn new() -> Self {
+        let places = Self {
+            workspace: workspace(),
+            hidden: workspace(),
+            read_only: workspace(),
+            single: workspace_in(Path::new("/var/tmp")),
+        };
+        for place in [&places.workspace, &places.hidden, &places.read_only, &places.single] {
+            fs::write(place.path().join("f"), "x\n").unwrap();
+        }
+        places
+    }
+
+    fn fill(&self, text: &str) -> String {
+        let places = [
+            ("{hid}", &self.hidden),
+            ("{ro}", &self.read_only),
+            ("{one}", &self.single),
+            ("{ws}", &self.workspace),
+        ];
+        places.iter().fold(text.to_owned(), |text, (name, place)| {
+            text.replace(name, &place.path().display().to_string())
+        })
+    }
+}
+
+/// The flags in a hint: `--rw PATH allows it`, `--net proxy --allow HOST:PORT allows it`.
+fn flags_of(hint: &str) -> Vec<String> {
+    let mut words = hint.rsplit_once("; ").expect("a remedy").1.split(' ');
+    let mut flags = Vec::new();
+    while let Some(flag) = words.next().filter(|word| word.starts_with("--")) {
+        flags.extend([flag.to_owned(), words.next().expect("a value").to_owned()]);
+    }
+    assert!(!flags.is_empty(), "{hint}");
+    flags
+}
+
+/// The flags, and those of the hint in place of those that say otherwise.
+fn with_advice(flags: &[String], advice: &[String]) -> Vec<String> {
+    let is_replaced = |[flag, value]: &[String; 2]| {
+        let is_path = flag == "--ro" || flag == "--rw";
+        advice.chunks_exact(2).any(|pair| match is_path {
+            true => Path::new(value).starts_with(&pair[1]),
+            false => *flag == pair[0] && flag != "--allow",
+        })
+    };
+    let kept = flags.chunks_exact(2).map(|pair| [pair[0].clone(), pair[1].clone()]);
+    kept.filter(|pair| !is_replaced(pair)).flatten().chain(advice.iter().cloned()).collect()
+}
+
+/// The flags, the script, and what the hint names. A part in capitals gets the last value.
+const HELPED: &[(&[&str], &str, &str, &str)] = &[
+    // A path that is hidden.
+    (&[], "cat {hid}/f", "kennel: hint: {hid}/f: ", ""),
+    (&[], "cat < {hid}/f", "kennel: hint: {hid}/f: ", ""),
+    (&[], "grep -r --file={hid}/f .", "kennel: hint: {hid}/f: ", ""),
+    (&[], "cd {hid} && ls", "kennel: hint: {hid}: ", ""),
+    (&[], "cp {hid}/f copy", "kennel: hint: {hid}/f: ", ""),
+    (&[], "echo x > {hid}/new", "kennel: hint: {hid}/new: ", ""),
+    (&[], "echo x > {hid}/f", "kennel: hint: {hid}/f: ", ""),
+    (&[], "cp f {hid}/copy", "kennel: hint: {hid}/copy: ", ""),
+    (&[], "mkdir {hid}/made", "kennel: hint: {hid}/made: ", ""),
+    (&[], "rm {hid}/f && echo x > {hid}/f", "kennel: hint: {hid}/f: ", ""),
+    // A path that is read-only.
+    (&["--ro", "{ro}"], "touch {ro}/new", "kennel: hint: {ro}/new: {ro} is granted read-only", ""),
+    (&["--ro", "{ro}"], "echo y > {ro}/f", "kennel: hint: {ro}/f: ", ""),
+    (&["--ro", "{ro}"], "cp f {ro}", "kennel: hint: {ro}: ", ""),
+    (&["--profile", "read-only"], "touch made", "kennel: hint: {ws}/made: the workspace is read-only", ""),
+    (
+        &["--rw", "{one}/f"],
+        "sed -i s/x/y/ {one}/f && echo x > {one}/f",
+        "kennel: hint: {one}/f: it is granted without",
+        "",
+    ),
+    // The network, and limits.
+    (
+        &["--net", "none"],
+        "./fetch https://example.org/x",
+        "kennel: hint: example.org: the sandbox has no network",
+        "",
+    ),
+    (
+        &["--profile", "no-network"],
+        "./fetch --url=https://example.org/x",
+        "kennel: hint: example.org: the sandbox has no network",
+        "",
+    ),
+    (&["--timeout", "200ms"], "sleep 1", "kennel: hint: wall time: the limit is 200ms", "20s"),
+];
+
+#[test]
+fn doing_what_a_hint_says_helps() {
+    let places = Places::new();
+    let fetch = places.workspace.path().join("fetch");
+    fs::write(&fetch, "#!/bin/sh\ntest -n \"$HTTPS_PROXY\"\n").unwrap();
+    fs::set_permissions(&fetch, fs::Permissions::from_mode(0o755)).unwrap();
+    for (flags, script, expected, value) in HELPED {
+        let (script, expected) = (places.fill(script), places.fill(expected));
+        let mut flags: Vec<String> = flags.iter().map(|flag| places.fill(flag)).collect();
+        let run = |flags: &[String]| {
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            at_terminal(places.workspace.path(), &flags, &script)
+        };
+        // The first advice may not be the last: a path that is shown may then be read-only.
+        let mut is_helped = false;
+        for turn in 0..2 {
+            let (code, lines) = run(&flags);
+            is_helped = code == Some(0);
+            if is_helped {
+                assert_eq!(lines, Vec::<String>::new(), "{script}");
+                break;
+            }
+            let hint = lines.iter().find(|line| line.starts_with("kennel: hint: "));
+            let hint = hint.unwrap_or_else(|| panic!("{script} with {flags:?}: {code:?} {lines:?}"));
+            assert!(turn > 0 || hint.starts_with(&expected), "{script}: {hint}");
+            let advice: Vec<String> = flags_of(hint)
+                .into_iter()
+                .map(|word| if word.chars().all(char::is_uppercase) { (*value).to_owned() } else { word })
+                .collect();
+            flags = with_advice(&flags, &advice);
+        }
+        is_helped |= run(&flags).0 == Some(0);
+        assert!(is_helped, "{script} with {flags:?}");
+    }
+}
+
+#[test]
+fn hints_are_for_terminals_unless_they_are_asked_for() {
+    let places = Places::new();
+    let dir = places.workspace.path();
+    for (flags, script, ..) in HELPED {
+        let flags: Vec<String> = flags.iter().map(|flag| places.fill(flag)).collect();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let output = kennel(dir, &flags, &["sh", "-c", &places.fill(script)]).output().unwrap();
+        assert!(!stderr(&output).contains("hint: "), "{script}: {output:?}");
+    }
+    let script = places.fill("cat {hid}/f");
+    let (code, lines) = at_terminal(dir, &["--quiet"], &script);
+    assert_eq!((code, lines), (Some(1), vec![]));
+}
+
+#[test]
+fn a_failure_of_the_command_s_own_says_nothing() {
+    require!(has("git"), "git");
+    let places = Places::new();
+    let dir = places.workspace.path();
+    make_repository(dir);
+    symlink(places.hidden.path().join("f"), dir.join("link")).unwrap();
+    fs::write(dir.join("lies"), places.fill("echo 'cat: {hid}/f: No such file or directory' >&2; exit 1"))
+        .unwrap();
+    let granted = format!("--ro={}", places.read_only.path().display());
+    for script in [
+        "false",
+        "exit 3",
+        "grep absent f",
+        "grep absent {ro}/f",
+        "grep absent /usr/share/common-licenses/* /etc/hosts",
+        "test -w {ro}/f",
+        "cat missing",
+        "cat {hid}/missing /nowhere/x /tmp/missing",
+        "touch /tmp/made; mkdir made; false",
+        "git config --get no.such",
+        "git commit -m empty",
+        "make nothing",
+        "curl https://127.0.0.1:1/",
+        "sleep 60 & kill $$",
+        // What a command writes does not make a hint, and neither does a link that a command may have made.
+        "sh lies",
+        "cat link",
+        // A user ended it.
+        "cat {hid}/f; exit 130",
+        // It succeeds.
+        "cat {hid}/f || true",
+        "true",
+    ] {
+        let script = places.fill(script);
+        let (_, lines) = at_terminal(dir, &[&granted], &script);
+        assert_eq!(lines, Vec::<String>::new(), "{script}");
+    }
+}
+
+#[test]
+fn there_are_three_lines_at_most_and_each_path_is_named_once() {
+    let places = Places::new();
+    for name in ["a", "b", "c", "d"] {
+        fs::write(places.hidden.path().join(name), "").unwrap();
+    }
+    let dir = places.workspace.path();
+    let (_, lines) =
+        at_terminal(dir, &[], &places.fill("cat {hid}/a {hid}/b; cat {hid}/c {hid}/d {hid}/a; false"));
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    let (_, lines) = at_terminal(dir, &[], &places.fill("cat {hid}/a {hid}/a; cat {hid}/a"));
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let (_, lines) = at_terminal(dir, &["--explain"], &places.fill("cat {hid}/a"));
+    assert!(lines.len() == 1 && lines[0].contains("possibly denied by root"), "{lines:?}");
+}
+
+#[test]
+fn a_subdirectory_is_named_if_what_a_program_searches_is_above() {
+    let top = workspace();
+    let sub = top.path().join("sub");
+    fs::create_dir(&sub).unwrap();
+    fs::write(top.path().join("Cargo.toml"), "").unwrap();
+    fs::write(sub.join("cargo"), "#!/bin/sh\ntest -e ../Cargo.toml\n").unwrap();
+    fs::set_permissions(sub.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |flags: &[&str]| command_at_terminal(&sub, &sub, flags, &["./cargo"]);
+    let (code, lines) = run(&[]);
+    let advice = format!("; --workspace {} shows it", top.path().display());
+    assert!(code == Some(1) && lines.len() == 1 && lines[0].ends_with(&advice), "{lines:?}");
+    assert_eq!(run(&["--workspace", top.path().to_str().unwrap()]), (Some(0), vec![]));
+    // Then the file above is not what it misses.
+    fs::write(sub.join("Cargo.toml"), "").unwrap();
+    assert_eq!(run(&[]), (Some(1), vec![]));
+    let output = kennel(&sub, &["--explain"], &["./cargo"]).output().unwrap();
+    assert_eq!(stderr(&output), "");
+    fs::remove_file(sub.join("Cargo.toml")).unwrap();
+    let output = kennel(&sub, &["--explain"], &["./cargo"]).output().unwrap();
+    assert!(stderr(&output).ends_with(&advice), "a pipe gets it on request: {output:?}");
+}
+
+#[test]
+fn settings_of_a_repository_are_named() {
+    require!(has("git"), "git");
+    for command in ["git config core.pager less", "git remote add o /x", "git branch -m other"] {
+        let dir = workspace();
+        make_repository(dir.path());
+        let (code, lines) = at_terminal(dir.path(), &[], command);
+        assert_ne!(code, Some(0), "{command}");
+        assert_eq!(lines.len(), 1, "{command}: {lines:?}");
+        let advice = flags_of(&lines[0]);
+        assert_eq!(advice, ["--git", "trust"], "{command}");
+        // The branch has its new name already.
+        if !command.contains("branch") {
+            let advice: Vec<&str> = advice.iter().map(String::as_str).collect();
+            assert_eq!(at_terminal(dir.path(), &advice, command).0, Some(0), "{command}");
+        }
+    }
+}
+
+#[test]
+fn an_identity_for_commits_is_named() {
+    require!(has("git"), "git");
+    let (dir, home) = (workspace(), workspace());
+    make_repository(dir.path());
+    for (key, value) in [("user.name", "me"), ("user.email", "me@example.org")] {
+        let mut config = std::process::Command::new("git");
+        config.args(["config", "--file"]).arg(home.path().join(".gitconfig")).args([key, value]);
+        assert!(config.status().unwrap().success());
+    }
+    let commit = ["git", "commit", "--allow-empty", "-qm", "x"];
+    let run = |flags: &[&str]| command_at_terminal(dir.path(), home.path(), flags, &commit);
+    assert_eq!(run(&[]), (Some(0), vec![]), "it is shown by default");
+    let own = ["--git", "workspace"];
+    let (code, lines) = run(&own);
+    assert_eq!((code, lines.len()), (Some(128), 1), "{lines:?}");
+    let advice = flags_of(&lines[0]);
+    assert_eq!(run(&advice.iter().map(String::as_str).collect::<Vec<_>>()).0, Some(0), "{lines:?}");
+    require_ci_only!();
+    let (code, lines) = run(&["--profile", "ci-only"]);
+    assert_eq!((code, lines.len()), (Some(128), 1), "{lines:?}");
+    let advice = flags_of(&lines[0]);
+    let flags: Vec<&str> =
+        ["--profile", "ci-only"].into_iter().chain(advice.iter().map(String::as_str)).collect();
+    assert_eq!(run(&flags).0, Some(0), "{lines:?}");
+}
+
+#[test]
+fn an_identity_in_variables_is_passed_on() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    make_repository(dir.path());
+    let mut commit =
+        kennel(dir.path(), &["--git", "workspace"], &["git", "commit", "--allow-empty", "-qm", "x"]);
+    commit.env("GIT_AUTHOR_NAME", "me").env("GIT_COMMITTER_NAME", "me").env("EMAIL", "me@example.org");
+    let output = commit.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_server_that_was_meant_to_stay_is_named() {
+    let dir = workspace();
+    let (code, lines) = at_terminal(dir.path(), &[], "sleep 60 & sleep 60 & sleep 0.2");
+    let expected = "kennel: hint: background: 2 processes that the command left running ended with it; \
+                    a server of a session is a command of its own: kennel exec NAME -- SERVER &";
+    assert_eq!((code, lines), (Some(0), vec![expected.to_owned()]));
+    let session = Hosted::start(&[]);
+    let mut server =
+        session.kennel(&["exec", "s", "--", "sh", "-c", "echo > up; exec sleep 60"]).spawn().unwrap();
+    until("the server is up", || session.workspace.path().join("up").exists());
+    let output = session.kennel(&["exec", "s", "--", "sh", "-c", "cat up"]).output().unwrap();
+    assert!(output.status.success() && server.try_wait().unwrap().is_none(), "{output:?}");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    // Nothing says that this one was meant to stay.
+    fs::write(dir.path().join("tool"), "sleep 60 &\nsleep 0.2\nexit 1\n").unwrap();
+    assert_eq!(at_terminal(dir.path(), &[], "sh tool"), (Some(1), vec![]));
+}
