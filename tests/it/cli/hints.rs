@@ -33,7 +33,12 @@ fn command_at_terminal(
 ) -> (Option<i32>, Vec<String>) {
     let pty = openpty(None, None).unwrap();
     let mut command = kennel(dir, flags, command);
-    command.env("HOME", home).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::from(pty.slave));
+    command
+        .env("HOME", home)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::from(pty.slave));
     let mut child = command.spawn().unwrap();
     // The last descriptor of this side.
     drop(command);
