@@ -25,6 +25,16 @@ const HIDDEN: &[Sample] = &[
     ("zsh: can't open input file: {hid}/f", "{hid}/f", "--ro {hid}/f"),
     ("mkdir: cannot create directory ‘{hid}/new’: No such file or directory", "{hid}/new", "--rw {hid}"),
     ("cp: cannot stat '{hid}/f': No such file or directory", "{hid}/f", "--ro {hid}/f"),
+    (
+        "E: List directory {hid}/partial is missing. - Acquire (2: No such file or directory)",
+        "{hid}/partial",
+        "--ro {hid}/partial",
+    ),
+    (
+        "E: unable to read {hid}/apt.conf.d - DirectoryExists (2: No such file or directory)",
+        "{hid}/apt.conf.d",
+        "--ro {hid}/apt.conf.d",
+    ),
     ("find: ‘{hid}’: No such file or directory", "{hid}", "--ro {hid}"),
     ("grep: {hid}/f: No such file or directory", "{hid}/f", "--ro {hid}/f"),
     ("tar: {hid}/f.tar: Cannot open: No such file or directory", "{hid}/f.tar", "--ro {hid}/f.tar"),
@@ -131,6 +141,38 @@ const READ_ONLY: &[Sample] = &[
     ("dash: 1: cannot create {ro}/new: Read-only file system", "{ro}/new", "--rw {ro}"),
     ("bash: line 1: {ro}/new: Read-only file system", "{ro}/new", "--rw {ro}"),
     ("zsh:1: read-only file system: {ro}/new", "{ro}/new", "--rw {ro}"),
+    (
+        "E: Could not open lock file {ro}/lock-frontend - open (30: Read-only file system)",
+        "{ro}/lock-frontend",
+        "--rw {ro}",
+    ),
+    (
+        "dpkg: error: cannot create the dpkg database directory {ro}/dpkg: Read-only file system",
+        "{ro}/dpkg",
+        "--rw {ro}",
+    ),
+    (
+        "fatal: Unable to create '{ro}/.git/index.lock': Read-only file system",
+        "{ro}/.git/index.lock",
+        "--rw {ro}",
+    ),
+    (
+        "error: cannot lock ref 'HEAD': Unable to create '{ro}/.git/HEAD.lock': Read-only file system",
+        "{ro}/.git/HEAD.lock",
+        "--rw {ro}",
+    ),
+    (
+        "npm error code EROFS\nnpm error syscall open\nnpm error path {ro}/package.json\nnpm error errno -30\nnpm error rofs EROFS: read-only file system, open '{ro}/package.json'",
+        "{ro}/package.json",
+        "--rw {ro}",
+    ),
+    ("go: updating go.mod: open {ro}/go.mod: read-only file system", "{ro}/go.mod", "--rw {ro}"),
+    ("Warning: Failed to open the file {ro}/x: Read-only file system", "{ro}/x", "--rw {ro}"),
+    (
+        "error Error: EROFS: read-only file system, mkdir '{ro}/node_modules'",
+        "{ro}/node_modules",
+        "--rw {ro}",
+    ),
     ("rm: cannot remove '{ro}/f': Read-only file system", "{ro}/f", "--rw {ro}"),
     (
         "sed: couldn't open temporary file {ro}/sedaCOxFx: Read-only file system",

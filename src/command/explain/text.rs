@@ -194,6 +194,8 @@ fn same_line(before: &str, after: &str) -> Vec<Named> {
     if in_quotes.iter().any(|path| path.starts_with('/')) {
         return in_quotes.into_iter().map(|path| name(path, false)).collect();
     }
+    // zsh: `no such file or directory: PATH`.
+    let only_after = after.strip_prefix(": ").filter(|path| !path.contains(' '));
     let after = after.split(": ").flat_map(|segment| segment.split(", "));
     let absolute = others.iter().rev().copied().chain(after).chain([program]).find_map(readings);
     if let Some(readings) = absolute {
@@ -201,7 +203,7 @@ fn same_line(before: &str, after: &str) -> Vec<Named> {
     }
     if in_quotes.is_empty() {
         // The first segment of a line is the name of the program.
-        in_quotes.extend(others.iter().rev().find_map(|segment| relative(segment)));
+        in_quotes.extend(others.iter().rev().copied().chain(only_after).find_map(relative));
     }
     in_quotes.into_iter().map(|path| name(path, false)).collect()
 }
@@ -261,8 +263,9 @@ fn absolute(segment: &str) -> Option<String> {
         let before = segment.find(" /").map(|at| at + 1);
         before.or_else(|| segment.find("(/").map(|at| at + 1))?
     };
-    // `PATH (No such file …`, `PATH (Errno::ENOENT)`.
+    // `PATH (No such file …`, `PATH (Errno::ENOENT)`, `PATH - open (2: No such file …`.
     let path = segment.get(start..)?.split(" (").next().unwrap_or_default();
+    let path = path.split(" - ").next().unwrap_or_default();
     let path = path.trim_end_matches([')', ']', ',', ';', ' ']);
     is_path(path).then(|| path.to_owned())
 }

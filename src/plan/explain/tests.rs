@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
+use crate::plan::explain::hint::Use;
 use crate::view::source::BindSource;
 
 /// A view that shows a directory of the host writable at /rw and read-only at /deep/er/ro, with one entry of every
@@ -41,6 +42,8 @@ fn explainer(host: &Path) -> Explainer {
         proxy_flags: Some("--allow"),
         ports: None,
         homes: vec!["/home/me".into()],
+        home: "/home/me".into(),
+        home_inside: "/home/me".into(),
     }
 }
 
@@ -250,4 +253,42 @@ fn what_git_obeys_has_a_flag() {
     }
     explainer.git = Git::ReadOnly;
     assert_eq!(flag(&explainer, "/rw/r/hooks/x", Errno::EROFS), trust);
+}
+
+#[test]
+fn a_hint_needs_a_path_outside_and_a_flag_that_helps() {
+    let host = host();
+    let explainer = explainer(host.path());
+    let hidden = tempfile::Builder::new().prefix("kennel-hint-").tempdir_in("/var/tmp").expect("a directory");
+    fs::write(hidden.path().join("f"), "").expect("a file");
+    let at = |name: &str| hidden.path().join(name);
+    let flag = |path: &Path, used| {
+        let remedy = explainer.hint(path, used)?.remedy?;
+        let mut words = remedy.split(' ');
+        Some((words.next()?.to_owned(), words.next()?.into()))
+    };
+    let (ro, rw) =
+        (|path: PathBuf| Some(("--ro".to_owned(), path)), |path: PathBuf| Some(("--rw".to_owned(), path)));
+    for (path, used, expected) in [
+        (at("f"), Use::Read, ro(at("f"))),
+        (at("f"), Use::Write, rw(at("f"))),
+        (at("f"), Use::Replace, rw(hidden.path().into())),
+        (at("new"), Use::Read, None),
+        (at("new"), Use::Write, rw(hidden.path().into())),
+        (at("x/new"), Use::Write, None),
+        (hidden.path().into(), Use::Write, rw(hidden.path().into())),
+        ("/deep/er/ro/x".into(), Use::Read, None),
+        ("/deep/er/ro/x".into(), Use::Write, rw(format!("{}:/deep/er/ro", host.path().display()).into())),
+        ("/rw/x".into(), Use::Write, None),
+        ("/rw/r/hooks/x".into(), Use::Write, Some(("--git".to_owned(), "trust".into()))),
+        ("/usr/x".into(), Use::Write, None),
+        ("/".into(), Use::Read, None),
+        ("/home/me/nothing".into(), Use::Write, None),
+    ] {
+        assert_eq!(flag(&path, used), expected, "{path:?} {used:?}");
+    }
+    // Commands may have made the link, so its target is not named.
+    symlink(at("f"), host.path().join("link")).expect("a link");
+    assert_eq!(explainer.hint(Path::new("/rw/link"), Use::Read), None);
+    assert_eq!(explainer.hint(&at("../../etc/passwd"), Use::Read), None);
 }
