@@ -189,7 +189,11 @@ impl Child {
         let result = match arrival {
             Arrival::Terminal(master) => {
                 let terminal = Terminal::new(master).map_err(Error::io("take the command's terminal"));
-                self.terminal = Some(terminal?);
+                let mut terminal = terminal?;
+                if let Some(judge) = &running.spec.judge {
+                    terminal.explain_errors(judge.clone(), running.log.exec.denial_log());
+                }
+                self.terminal = Some(terminal);
                 return Ok(None);
             }
             Arrival::Report(Report::Ended { status, user_us, system_us, max_rss_kib, killed, full }) => {

@@ -14,6 +14,7 @@ use tokio::net::unix::pipe;
 use crate::audit::trail::DenialLog;
 use crate::command::ending::Flood;
 use crate::command::explain::Judge;
+use crate::command::terminal::Terminal;
 use crate::report::denial::Denial;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
@@ -55,18 +56,6 @@ impl ChildOutput {
     /// Ends the command when the stream is beyond its cap.
     pub(crate) fn end_at_cap(&mut self, flood: &Arc<Flood>) {
         self.flood = self.room.map(|cap| (Arc::clone(flood), cap));
-    }
-
-    /// The errors in the last bytes that the sandbox caused.
-    pub(crate) fn explained(&self) -> Vec<Denial> {
-        self.tail.as_ref().map(|tail| tail.denials()).unwrap_or_default()
-    }
-
-    /// Writes denials to the audit log.
-    pub(crate) fn record(&self, denials: &[Denial]) {
-        if let Some(tail) = &self.tail {
-            tail.record(denials);
-        }
     }
 
     fn keep_tail(&mut self, bytes: &[u8]) {
@@ -259,16 +248,28 @@ impl Outcome {
     /// command failed and the policy asks for explanations, which of its errors the sandbox caused. Of a command that succeeded
     /// only errors at protected paths count: git goes on if it cannot write its configuration.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
-        if let Some(stderr) = stderr {
-            let mut explained = stderr.explained();
-            let counts =
-                |denial: &Denial| !self.status.success() || denial.protection == Protection::ProtectedPaths;
-            explained.retain(|denial| counts(denial) && !self.denials.contains(denial));
-            stderr.record(&explained);
-            self.denials.extend(explained);
+        if let Some(tail) = stderr.and_then(|stderr| stderr.tail.as_ref()) {
+            self.explain_tail(tail);
         }
         self.stdout_bytes = stdout.map(ChildOutput::seen);
         self.stderr_bytes = stderr.map(ChildOutput::seen);
         self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
+    }
+
+    /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds which of its errors there
+    /// the sandbox caused.
+    pub fn explain(&mut self, terminal: &Terminal) {
+        if let Some(tail) = terminal.tail() {
+            self.explain_tail(&tail);
+        }
+    }
+
+    fn explain_tail(&mut self, tail: &Tail) {
+        let mut explained = tail.denials();
+        let counts =
+            |denial: &Denial| !self.status.success() || denial.protection == Protection::ProtectedPaths;
+        explained.retain(|denial| counts(denial) && !self.denials.contains(denial));
+        tail.record(&explained);
+        self.denials.extend(explained);
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 
 use nix::errno::Errno;
@@ -13,7 +13,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
+use crate::audit::trail::DenialLog;
+use crate::command::explain::Judge;
+use crate::command::output::Tail;
 use crate::sys;
+use crate::sys::locked;
 
 /// The terminal of a command: what you write here, the command reads as typed.
 ///
@@ -23,17 +27,30 @@ use crate::sys;
 #[derive(Clone, Debug)]
 pub struct Terminal {
     master: Arc<AsyncFd<File>>,
+    /// The last bytes read, if Kennel explains errors in them.
+    tail: Option<Arc<Mutex<Tail>>>,
 }
 
 impl Terminal {
     pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&master, flags)?;
-        Self::watched(master.into())
+        Self::watched(master.into(), None)
     }
 
-    fn watched(master: File) -> io::Result<Self> {
-        Ok(Self { master: Arc::new(sys::watched(master, Interest::READABLE | Interest::WRITABLE)?) })
+    fn watched(master: File, tail: Option<Arc<Mutex<Tail>>>) -> io::Result<Self> {
+        let master = Arc::new(sys::watched(master, Interest::READABLE | Interest::WRITABLE)?);
+        Ok(Self { master, tail })
+    }
+
+    /// Keeps the last bytes that are read, so that errors in them can be explained.
+    pub(crate) fn explain_errors(&mut self, judge: Judge, late: DenialLog) {
+        self.tail = Some(Arc::new(Mutex::new(Tail::new(judge, late))));
+    }
+
+    /// The last bytes that were read.
+    pub(crate) fn tail(&self) -> Option<MutexGuard<'_, Tail>> {
+        self.tail.as_deref().map(locked)
     }
 
     /// Whether no process has the other side open.
@@ -46,7 +63,7 @@ impl Terminal {
     /// The same terminal, registered with tokio again. tokio treats a hangup as final: after a process opens the other side
     /// again, the old registration would report it readable forever.
     fn reopened(&self) -> io::Result<Self> {
-        Self::watched(self.master.get_ref().try_clone()?)
+        Self::watched(self.master.get_ref().try_clone()?, self.tail.clone())
     }
 
     /// Rows and columns of any terminal, such as the terminal of this program.
@@ -93,6 +110,9 @@ impl AsyncRead for Terminal {
             let room = buffer.initialize_unfilled();
             match ready.try_io(|master| master.get_ref().read(room)) {
                 Ok(Ok(count)) => {
+                    if let Some(mut tail) = self.tail() {
+                        tail.add(room.get(..count).unwrap_or_default());
+                    }
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
                 }

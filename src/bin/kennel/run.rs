@@ -235,7 +235,9 @@ async fn on_terminal(command: &mut Command, desk: Option<&Desk>) -> Result<Outco
     };
     typing.abort();
     desk.into_iter().for_each(Desk::close);
-    show_the_rest(showing, raw, outcome, &mut signals).await
+    let mut outcome = show_the_rest(showing, raw, outcome, &mut signals).await?;
+    child.terminal.iter().for_each(|terminal| outcome.explain(terminal));
+    Ok(outcome)
 }
 
 /// Shows the output that is still in transit, and records whether all of it was shown.

@@ -315,3 +315,19 @@ fn failing_start_on_a_terminal_leaves_the_window_as_it_was() {
     assert!(stderr(&output).contains("not found in the sandbox"));
     assert!(tcgetattr(&pty.slave).unwrap().local_flags.contains(LocalFlags::ICANON));
 }
+
+#[test]
+fn errors_on_the_terminal_are_explained_on_request() {
+    require!(has("setsid"), "setsid of util-linux");
+    let dir = workspace();
+    let open = |flags: &[&str]| {
+        let mut kennel = Command::new("setsid");
+        kennel.arg("--ctty").arg(kennel_path()).env("NO_COLOR", "1");
+        Window::with(flags, &mut kennel, dir.path(), "cat /srv/kennel-nothing")
+    };
+    let (status, seen) = open(&["--explain"]).end();
+    let line = "\nkennel: possibly denied by root: /srv/kennel-nothing: the sandbox does not show it; ";
+    assert!(status == Some(1) && seen.contains(line), "{seen}");
+    let (status, seen) = open(&[]).end();
+    assert!(status == Some(1) && !seen.contains("kennel: "), "{seen}");
+}
