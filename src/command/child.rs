@@ -11,7 +11,8 @@ use nix::errno::Errno;
 use tokio::runtime::Handle;
 
 use crate::command::ending::Cause;
-use crate::command::output::{ChildOutput, Collected};
+use crate::command::explain::Judge;
+use crate::command::output::{ChildOutput, Collected, Tail};
 use crate::command::running::Running;
 use crate::command::stdio::ChildStdin;
 use crate::command::terminal::Terminal;
@@ -190,8 +191,11 @@ impl Child {
             Arrival::Terminal(master) => {
                 let terminal = Terminal::new(master).map_err(Error::io("take the command's terminal"));
                 let mut terminal = terminal?;
-                if let Some(judge) = &running.spec.judge {
-                    terminal.explain_errors(judge.clone(), running.log.exec.denial_log());
+                let tail = |judge: &Judge| Tail::new(judge.clone(), running.log.exec.denial_log());
+                match (&running.spec.judge, &running.spec.hints) {
+                    (Some(judge), _) => terminal.explain_errors(tail(judge)),
+                    (None, Some(hints)) => terminal.hint_at_errors(tail(&hints.judge), hints),
+                    (None, None) => {}
                 }
                 self.terminal = Some(terminal);
                 return Ok(None);

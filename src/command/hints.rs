@@ -1,9 +1,10 @@
 //! Short help after a failure: what of the sandbox's own doing may be the reason, and the flag that helps.
 //!
-//! It reads nothing that the command wrote, so no command decides what a hint says. It knows what the caller typed, how
-//! the command ended and what the policy shows. A path that a program has from elsewhere gets no hint: that is for
-//! explanations, which read the messages.
+//! It knows what the caller typed, how the command ended and what the policy shows. It reads messages only of a command on
+//! a terminal of Kennel's own, whose output passes through Kennel anyway: a pipe for that alone would be noticed. So
+//! elsewhere a path that a program does not have from its arguments gets no hint.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -12,9 +13,11 @@ use crate::command::explain::Judge;
 use crate::command::words::{Typed, destination, paths, typed};
 use crate::plan::explain::hint::Use;
 use crate::policy::network::NetworkMode;
+use crate::report::denial::{Denial, shown};
 use crate::report::enforcement::Note;
 use crate::report::failure::Limit;
 use crate::report::outcome::{Ended, Outcome};
+use crate::sys::lexical;
 
 /// Programs that make or fill what they name.
 const WRITERS: &[&str] = &["chmod", "chown", "mkdir", "mkfifo", "tee", "touch", "truncate"];
@@ -75,22 +78,43 @@ impl HintSource {
     pub(crate) fn hints(&self, outcome: &Outcome) -> Vec<Note> {
         let mut hints: Vec<Note> = self.of_limit(outcome).into_iter().collect();
         let lines = typed(&self.program, &self.arguments);
-        match outcome.status.code() {
-            Some(0) | None => {}
-            // A shell says that a user or a limit ended its child.
-            Some(code) if code > FATAL => {}
-            Some(code) => {
-                for line in &lines {
-                    hints.extend(self.of_network(line));
-                    hints.extend(self.of_paths(line));
-                    hints.extend(self.of_directory(line));
-                    hints.extend(self.of_git(line, code));
-                }
+        if let Some(code) = failed(outcome) {
+            for line in &lines {
+                hints.extend(self.of_network(line));
+                hints.extend(self.of_paths(line));
+                hints.extend(self.of_directory(line));
+                hints.extend(self.of_git(line, code));
             }
         }
         hints.extend(of_background(&lines, outcome));
-        hints.dedup();
+        let (mut subjects, mut remedies) = (HashSet::new(), HashSet::new());
+        hints.retain(|hint| subjects.insert(hint.subject.clone()) && remedies.insert(hint.remedy.clone()));
         hints
+    }
+
+    /// Adds hints for errors that the command wrote: those with a flag. What the caller typed has its hint already, or no flag
+    /// helps. A command must not make Kennel recommend a secret.
+    pub(crate) fn add_of_errors(&self, outcome: &mut Outcome, errors: &[Denial]) {
+        if failed(outcome).is_none() {
+            return;
+        }
+        let Judge { explainer, directory, .. } = &self.judge;
+        let typed = typed(&self.program, &self.arguments);
+        let words = typed.iter().flat_map(|line| line.words.iter().chain(&line.outputs));
+        let paths = words.flat_map(|word| paths(word, explainer.home()));
+        let mut subjects: HashSet<String> =
+            paths.map(|path| shown(&lexical::clean(directory.join(path)))).collect();
+        subjects.extend(outcome.hints.iter().map(|hint| hint.subject.clone()));
+        for Denial { subject, reason, remedy, .. } in errors {
+            let flag = remedy.as_deref().filter(|_| !explainer.is_secret(Path::new(subject)));
+            let Some(flag) = flag else { continue };
+            let is_told = |hint: &Note| {
+                [Some(&hint.text), hint.remedy.as_ref()].into_iter().flatten().any(|told| told.contains(flag))
+            };
+            if !outcome.hints.iter().any(is_told) && subjects.insert(subject.clone()) {
+                outcome.hints.push(Note::new(subject, reason, None));
+            }
+        }
     }
 
     fn of_limit(&self, outcome: &Outcome) -> Option<Note> {
@@ -156,6 +180,11 @@ impl HintSource {
         let is_refused = code == FATAL || code == if command == "config" { NOT_WRITTEN } else { 1 };
         (writes && is_refused).then(|| explainer.hint_of_git_settings(Path::new(&self.judge.directory)))?
     }
+}
+
+/// The status of a command that failed by itself. From 129 on, a shell says that a signal ended its child.
+fn failed(outcome: &Outcome) -> Option<i32> {
+    outcome.status.code().filter(|code| (1..=FATAL).contains(code))
 }
 
 /// The command of git, and the words after it.

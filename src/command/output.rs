@@ -257,10 +257,12 @@ impl Outcome {
     }
 
     /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds which of its errors there
-    /// the sandbox caused.
+    /// the sandbox caused, as denials or as hints.
     pub fn explain(&mut self, terminal: &Terminal) {
-        if let Some(tail) = terminal.tail() {
-            self.explain_tail(&tail);
+        match terminal.tail() {
+            Some((tail, Some(hints))) => hints.add_of_errors(self, &tail.denials()),
+            Some((tail, None)) => self.explain_tail(&tail),
+            None => {}
         }
     }
 

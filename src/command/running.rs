@@ -53,7 +53,7 @@ pub(crate) struct CommandSpec {
     /// Explains the errors of the command, if the policy asks for that.
     pub(crate) judge: Option<Judge>,
     /// Gives hints after a failure, if the caller asks for them.
-    pub(crate) hints: Option<Box<HintSource>>,
+    pub(crate) hints: Option<Arc<HintSource>>,
 }
 
 /// A worker that has received its command.

@@ -155,7 +155,7 @@ impl Command {
             background: self.background,
             own_steps: restrict::steps(&compiled.grants, &self.bounds.restrictions)?,
             judge,
-            hints: hints.map(Box::new),
+            hints: hints.map(Arc::new),
         })
     }
 

@@ -13,8 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use crate::audit::trail::DenialLog;
-use crate::command::explain::Judge;
+use crate::command::hints::HintSource;
 use crate::command::output::Tail;
 use crate::sys;
 use crate::sys::locked;
@@ -27,30 +26,37 @@ use crate::sys::locked;
 #[derive(Clone, Debug)]
 pub struct Terminal {
     master: Arc<AsyncFd<File>>,
-    /// The last bytes read, if Kennel explains errors in them.
+    /// The last bytes read, if Kennel looks for errors in them.
     tail: Option<Arc<Mutex<Tail>>>,
+    /// Makes hints of these errors, if nobody asks for explanations.
+    hints: Option<Arc<HintSource>>,
 }
 
 impl Terminal {
     pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&master, flags)?;
-        Self::watched(master.into(), None)
+        Ok(Self { master: Self::watched(master.into())?, tail: None, hints: None })
     }
 
-    fn watched(master: File, tail: Option<Arc<Mutex<Tail>>>) -> io::Result<Self> {
-        let master = Arc::new(sys::watched(master, Interest::READABLE | Interest::WRITABLE)?);
-        Ok(Self { master, tail })
+    fn watched(master: File) -> io::Result<Arc<AsyncFd<File>>> {
+        Ok(Arc::new(sys::watched(master, Interest::READABLE | Interest::WRITABLE)?))
     }
 
     /// Keeps the last bytes that are read, so that errors in them can be explained.
-    pub(crate) fn explain_errors(&mut self, judge: Judge, late: DenialLog) {
-        self.tail = Some(Arc::new(Mutex::new(Tail::new(judge, late))));
+    pub(crate) fn explain_errors(&mut self, tail: Tail) {
+        self.tail = Some(Arc::new(Mutex::new(tail)));
     }
 
-    /// The last bytes that were read.
-    pub(crate) fn tail(&self) -> Option<MutexGuard<'_, Tail>> {
-        self.tail.as_deref().map(locked)
+    /// The same for hints.
+    pub(crate) fn hint_at_errors(&mut self, tail: Tail, hints: &Arc<HintSource>) {
+        self.explain_errors(tail);
+        self.hints = Some(Arc::clone(hints));
+    }
+
+    /// The last bytes that were read, and what makes hints of them.
+    pub(crate) fn tail(&self) -> Option<(MutexGuard<'_, Tail>, Option<&HintSource>)> {
+        self.tail.as_deref().map(|tail| (locked(tail), self.hints.as_deref()))
     }
 
     /// Whether no process has the other side open.
@@ -63,7 +69,8 @@ impl Terminal {
     /// The same terminal, registered with tokio again. tokio treats a hangup as final: after a process opens the other side
     /// again, the old registration would report it readable forever.
     fn reopened(&self) -> io::Result<Self> {
-        Self::watched(self.master.get_ref().try_clone()?, self.tail.clone())
+        let master = Self::watched(self.master.get_ref().try_clone()?)?;
+        Ok(Self { master, ..self.clone() })
     }
 
     /// Rows and columns of any terminal, such as the terminal of this program.
@@ -110,7 +117,7 @@ impl AsyncRead for Terminal {
             let room = buffer.initialize_unfilled();
             match ready.try_io(|master| master.get_ref().read(room)) {
                 Ok(Ok(count)) => {
-                    if let Some(mut tail) = self.tail() {
+                    if let Some((mut tail, _)) = self.tail() {
                         tail.add(room.get(..count).unwrap_or_default());
                     }
                     buffer.advance(count);

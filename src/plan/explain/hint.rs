@@ -1,7 +1,7 @@
 //! What of the sandbox stands in the way of what the caller typed: paths, git, the directory.
 //!
-//! No text of a command plays a part here. So this may look whether a path exists outside: the caller named it. It names
-//! no path that a link leads to, because commands may have made that link.
+//! This may look whether a path exists outside, because the caller named it. It names no path that a link leads to, because
+//! commands may have made that link.
 
 use std::path::Path;
 
@@ -14,8 +14,8 @@ use crate::protect::git;
 use crate::report::denial::{TRUST_GIT, shown};
 use crate::report::enforcement::Note;
 use crate::sys::lexical;
-use crate::view::OBEYED_BY_GIT;
 use crate::view::source::exists;
+use crate::view::{OBEYED_BY_GIT, secrets};
 
 /// What a program does with a path of its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,11 @@ impl Explainer {
     /// What a shell makes of `~`.
     pub(crate) fn home(&self) -> &Path {
         &self.home_inside
+    }
+
+    /// Whether a path is a known place of secrets.
+    pub(crate) fn is_secret(&self, path: &Path) -> bool {
+        secrets::is_secret_of(path, &self.homes)
     }
 
     /// The wall before `path`, if the path exists outside and a flag helps.
