@@ -29,7 +29,7 @@ const COPIERS: &[&str] = &["cp", "install", "ln", "rsync", "scp"];
 const REPLACERS: &[&str] = &["mv", "rm", "rmdir", "sed", "shred", "unlink"];
 
 /// Words after which a program leaves a server behind.
-const LEAVING: &[&str] = &["--background", "--daemon", "--daemonize", "--detach", "-D", "start"];
+const LEAVING: &[&str] = &["--background", "--daemon", "--daemonize", "--detach", "start"];
 
 /// Files that programs search in the directories above.
 const MARKERS: &[(&[&str], &[&str])] = &[

@@ -4,15 +4,19 @@
 use std::{
     fs::{self, File},
     io::Read,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{PermissionsExt, symlink},
+    },
     path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
     thread,
 };
 
 use nix::pty::openpty;
 
 use crate::{
+    launch::cgroups::has_groups,
     serve::Hosted,
     support::{
         TempDir, has, kennel, make_repository, require, require_ci_only, stderr, until, workspace,
@@ -33,16 +37,27 @@ fn command_at_terminal(
 ) -> (Option<i32>, Vec<String>) {
     let pty = openpty(None, None).unwrap();
     let mut command = kennel(dir, flags, command);
-    command
-        .env("HOME", home)
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(File::from(pty.slave));
-    let mut child = command.spawn().unwrap();
+    command.env("HOME", home).stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::from(pty.slave));
+    seen(command, pty.master)
+}
+
+/// The same on a terminal of the command's own, whose output passes through Kennel.
+fn on_own_terminal(dir: &Path, flags: &[&str], script: &str) -> (Option<i32>, Vec<String>) {
+    let pty = openpty(None, None).unwrap();
+    let peer = File::from(pty.slave);
+    let plain = kennel(dir, &[&["--tty"], flags].concat(), &["sh", "-c", script]);
+    let mut command = Command::new("setsid");
+    command.arg("--ctty").arg(plain.get_program()).args(plain.get_args()).current_dir(dir).env("LC_ALL", "C");
+    command.stdin(peer.try_clone().unwrap()).stdout(peer.try_clone().unwrap()).stderr(peer);
+    seen(command, pty.master)
+}
+
+/// Runs a command to its end. Returns its status and Kennel's lines on the terminal.
+fn seen(mut command: Command, master: OwnedFd) -> (Option<i32>, Vec<String>) {
+    let mut child = command.env("NO_COLOR", "1").spawn().unwrap();
     // The last descriptor of this side.
     drop(command);
-    let mut master = File::from(pty.master);
+    let mut master = File::from(master);
     let reading = thread::spawn(move || {
         let mut bytes = Vec::new();
         // EIO is the end of a terminal.
@@ -98,7 +113,7 @@ fn flags_of(hint: &str) -> Vec<String> {
     let mut words = hint.rsplit_once("; ").expect("a remedy").1.split(' ');
     let mut flags = Vec::new();
     while let Some(flag) = words.next().filter(|word| word.starts_with("--")) {
-        flags.extend([flag.to_owned(), words.next().expect("a value").to_owned()]);
+        flags.push(format!("{flag}={}", words.next().expect("a value")));
     }
     assert!(!flags.is_empty(), "{hint}");
     flags
@@ -106,15 +121,20 @@ fn flags_of(hint: &str) -> Vec<String> {
 
 /// The flags, and those of the hint in place of those that say otherwise.
 fn with_advice(flags: &[String], advice: &[String]) -> Vec<String> {
-    let is_replaced = |[flag, value]: &[String; 2]| {
-        let is_path = flag == "--ro" || flag == "--rw";
-        advice.chunks_exact(2).any(|pair| match is_path {
-            true => Path::new(value).starts_with(&pair[1]),
-            false => *flag == pair[0] && flag != "--allow",
-        })
+    let is_replaced = |flag: &String| {
+        let Some((name, value)) = flag.split_once('=') else { return false };
+        let mut advice = advice.iter().filter_map(|advice| advice.split_once('='));
+        match name {
+            "--ro" | "--rw" => advice.any(|(_, granted)| Path::new(value).starts_with(granted)),
+            _ => advice.any(|(other, _)| name == other && name != "--allow"),
+        }
     };
-    let kept = flags.chunks_exact(2).map(|pair| [pair[0].clone(), pair[1].clone()]);
-    kept.filter(|pair| !is_replaced(pair)).flatten().chain(advice.iter().cloned()).collect()
+    flags.iter().filter(|flag| !is_replaced(flag)).chain(advice).cloned().collect()
+}
+
+/// Runs with flags as text.
+fn words(flags: &[String]) -> Vec<&str> {
+    flags.iter().map(String::as_str).collect()
 }
 
 /// The flags, the script, and what the hint names. A part in capitals gets the last value.
@@ -131,30 +151,53 @@ const HELPED: &[(&[&str], &str, &str, &str)] = &[
     (&[], "mkdir {hid}/made", "kennel: hint: {hid}/made: ", ""),
     (&[], "rm {hid}/f && echo x > {hid}/f", "kennel: hint: {hid}/f: ", ""),
     // A path that is read-only.
-    (&["--ro", "{ro}"], "touch {ro}/new", "kennel: hint: {ro}/new: {ro} is granted read-only", ""),
-    (&["--ro", "{ro}"], "echo y > {ro}/f", "kennel: hint: {ro}/f: ", ""),
-    (&["--ro", "{ro}"], "cp f {ro}", "kennel: hint: {ro}: ", ""),
-    (&["--profile", "read-only"], "touch made", "kennel: hint: {ws}/made: the workspace is read-only", ""),
+    (&["--ro={ro}"], "touch {ro}/new", "kennel: hint: {ro}/new: {ro} is granted read-only", ""),
+    (&["--ro={ro}"], "echo y > {ro}/f", "kennel: hint: {ro}/f: ", ""),
+    (&["--ro={ro}"], "cp f {ro}", "kennel: hint: {ro}: ", ""),
+    (&["--profile=read-only"], "touch made", "kennel: hint: {ws}/made: the workspace is read-only", ""),
     (
-        &["--rw", "{one}/f"],
+        &["--rw={one}/f"],
         "sed -i s/x/y/ {one}/f && echo x > {one}/f",
         "kennel: hint: {one}/f: it is granted without",
         "",
     ),
     // The network, and limits.
     (
-        &["--net", "none"],
+        &["--net=none"],
         "./fetch https://example.org/x",
         "kennel: hint: example.org: the sandbox has no network",
         "",
     ),
     (
-        &["--profile", "no-network"],
+        &["--profile=no-network"],
         "./fetch --url=https://example.org/x",
         "kennel: hint: example.org: the sandbox has no network",
         "",
     ),
-    (&["--timeout", "200ms"], "sleep 1", "kennel: hint: wall time: the limit is 200ms", "20s"),
+    (&["--timeout=200ms"], "sleep 1", "kennel: hint: wall time: the limit is 200ms", "20s"),
+    (
+        &["--max-output=1K", "--output-ends"],
+        "head -c 5000 /dev/zero",
+        "kennel: hint: output: the limit is 1K",
+        "1M",
+    ),
+    (
+        &["--cpu-time=1s"],
+        "perl -e '1 while (times)[0] < 1.5'",
+        "kennel: hint: cpu time: the limit is 1s",
+        "20s",
+    ),
+];
+
+/// The same, for limits of a cgroup.
+const HELPED_WITH_GROUPS: &[(&[&str], &str, &str, &str)] = &[
+    (&["--memory=32M"], "perl -e '$_ = \"x\" x 100_000_000'", "kennel: hint: memory: the limit is 32M", "1G"),
+    (
+        &["--pids=5"],
+        "for n in 1 2 3 4 5 6 7 8; do sleep 1 & done; wait",
+        "kennel: hint: processes: the limit is 5",
+        "100",
+    ),
 ];
 
 #[test]
@@ -163,13 +206,14 @@ fn doing_what_a_hint_says_helps() {
     let fetch = places.workspace.path().join("fetch");
     fs::write(&fetch, "#!/bin/sh\ntest -n \"$HTTPS_PROXY\"\n").unwrap();
     fs::set_permissions(&fetch, fs::Permissions::from_mode(0o755)).unwrap();
-    for (flags, script, expected, value) in HELPED {
+    let with_groups = if has_groups() { HELPED_WITH_GROUPS } else { &[] };
+    for (flags, script, expected, value) in HELPED.iter().chain(with_groups) {
+        if script.starts_with("perl") && !has("perl") {
+            continue;
+        }
         let (script, expected) = (places.fill(script), places.fill(expected));
         let mut flags: Vec<String> = flags.iter().map(|flag| places.fill(flag)).collect();
-        let run = |flags: &[String]| {
-            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-            at_terminal(places.workspace.path(), &flags, &script)
-        };
+        let run = |flags: &[String]| at_terminal(places.workspace.path(), &words(flags), &script);
         // The first advice may not be the last: a path that is shown may then be read-only.
         let mut is_helped = false;
         for turn in 0..2 {
@@ -184,7 +228,12 @@ fn doing_what_a_hint_says_helps() {
             assert!(turn > 0 || hint.starts_with(&expected), "{script}: {hint}");
             let advice: Vec<String> = flags_of(hint)
                 .into_iter()
-                .map(|word| if word.chars().all(char::is_uppercase) { (*value).to_owned() } else { word })
+                .map(|flag| match flag.split_once('=') {
+                    Some((name, unknown)) if unknown.chars().all(char::is_uppercase) => {
+                        format!("{name}={value}")
+                    }
+                    _ => flag,
+                })
                 .collect();
             flags = with_advice(&flags, &advice);
         }
@@ -199,8 +248,7 @@ fn hints_are_for_terminals_unless_they_are_asked_for() {
     let dir = places.workspace.path();
     for (flags, script, ..) in HELPED {
         let flags: Vec<String> = flags.iter().map(|flag| places.fill(flag)).collect();
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let output = kennel(dir, &flags, &["sh", "-c", &places.fill(script)]).output().unwrap();
+        let output = kennel(dir, &words(&flags), &["sh", "-c", &places.fill(script)]).output().unwrap();
         assert!(!stderr(&output).contains("hint: "), "{script}: {output:?}");
     }
     let script = places.fill("cat {hid}/f");
@@ -246,6 +294,43 @@ fn a_failure_of_the_command_s_own_says_nothing() {
         let (_, lines) = at_terminal(dir, &[&granted], &script);
         assert_eq!(lines, Vec::<String>::new(), "{script}");
     }
+}
+
+#[test]
+fn errors_on_a_terminal_that_kennel_reads_make_hints() {
+    require!(has("setsid"), "setsid of util-linux");
+    let places = Places::new();
+    let dir = places.workspace.path();
+    let run = |flags: &[String], text: &str| {
+        fs::write(dir.join("tool"), places.fill(text)).unwrap();
+        on_own_terminal(dir, &words(flags), "sh tool")
+    };
+    let granted = [places.fill("--ro={ro}")];
+    for (text, subject) in [
+        ("cat {hid}/f", "{hid}/f"),
+        ("for name in a b c d; do touch {ro}/$name || status=1; done; exit $status", "{ro}/a"),
+        ("echo x > {hid}/new", "{hid}/new"),
+    ] {
+        let (code, lines) = run(&granted, text);
+        let expected = places.fill(&format!("kennel: hint: {subject}: "));
+        assert!(code != Some(0) && lines.len() == 1 && lines[0].starts_with(&expected), "{text}: {lines:?}");
+        let flags = with_advice(&granted, &flags_of(&lines[0]));
+        assert_eq!(run(&flags, text), (Some(0), vec![]), "{text}");
+    }
+    for text in [
+        "false",
+        "grep absent f",
+        "cat missing",
+        "cat {hid}/f; true",
+        "cat {hid}/f; kill -INT $$",
+        // No flag helps, or a command must not make Kennel recommend it.
+        "touch /usr/x",
+        "cat ~/.ssh/id_rsa",
+    ] {
+        assert_eq!(run(&granted, text).1, Vec::<String>::new(), "{text}");
+    }
+    // What was typed and is not there outside.
+    assert_eq!(on_own_terminal(dir, &[], "cat /nowhere/x"), (Some(1), vec![]));
 }
 
 #[test]
@@ -297,11 +382,10 @@ fn settings_of_a_repository_are_named() {
         assert_ne!(code, Some(0), "{command}");
         assert_eq!(lines.len(), 1, "{command}: {lines:?}");
         let advice = flags_of(&lines[0]);
-        assert_eq!(advice, ["--git", "trust"], "{command}");
+        assert_eq!(advice, ["--git=trust"], "{command}");
         // The branch has its new name already.
         if !command.contains("branch") {
-            let advice: Vec<&str> = advice.iter().map(String::as_str).collect();
-            assert_eq!(at_terminal(dir.path(), &advice, command).0, Some(0), "{command}");
+            assert_eq!(at_terminal(dir.path(), &words(&advice), command).0, Some(0), "{command}");
         }
     }
 }
@@ -312,25 +396,21 @@ fn an_identity_for_commits_is_named() {
     let (dir, home) = (workspace(), workspace());
     make_repository(dir.path());
     for (key, value) in [("user.name", "me"), ("user.email", "me@example.org")] {
-        let mut config = std::process::Command::new("git");
+        let mut config = Command::new("git");
         config.args(["config", "--file"]).arg(home.path().join(".gitconfig")).args([key, value]);
         assert!(config.status().unwrap().success());
     }
     let commit = ["git", "commit", "--allow-empty", "-qm", "x"];
     let run = |flags: &[&str]| command_at_terminal(dir.path(), home.path(), flags, &commit);
     assert_eq!(run(&[]), (Some(0), vec![]), "it is shown by default");
-    let own = ["--git", "workspace"];
-    let (code, lines) = run(&own);
+    let (code, lines) = run(&["--git=workspace"]);
     assert_eq!((code, lines.len()), (Some(128), 1), "{lines:?}");
-    let advice = flags_of(&lines[0]);
-    assert_eq!(run(&advice.iter().map(String::as_str).collect::<Vec<_>>()).0, Some(0), "{lines:?}");
+    assert_eq!(run(&words(&flags_of(&lines[0]))).0, Some(0), "{lines:?}");
     require_ci_only!();
-    let (code, lines) = run(&["--profile", "ci-only"]);
+    let strict = ["--profile=ci-only".to_owned()];
+    let (code, lines) = run(&words(&strict));
     assert_eq!((code, lines.len()), (Some(128), 1), "{lines:?}");
-    let advice = flags_of(&lines[0]);
-    let flags: Vec<&str> =
-        ["--profile", "ci-only"].into_iter().chain(advice.iter().map(String::as_str)).collect();
-    assert_eq!(run(&flags).0, Some(0), "{lines:?}");
+    assert_eq!(run(&words(&with_advice(&strict, &flags_of(&lines[0])))).0, Some(0), "{lines:?}");
 }
 
 #[test]
