@@ -157,7 +157,7 @@ impl Outcome {
         let lost = self.unwritten.iter().chain(&self.unaudited);
         let mut lines: Vec<String> =
             denials.chain(ended.iter().chain(lost).map(|line| format!("kennel: {line}"))).collect();
-        let is_new = |hint: &&Note| self.denials.iter().all(|denial| denial.subject != hint.subject);
+        let is_new = |hint: &&Note| self.denials.iter().all(|denial| !is_same(denial, hint));
         let room = MOST_HELP.saturating_sub(lines.len());
         lines.extend(self.hints.iter().filter(is_new).take(room).map(Note::hint));
         lines
@@ -203,6 +203,12 @@ impl Outcome {
         };
         Some(Failure::new(class, boundary, message, details).recorded(self.audit_id.clone()))
     }
+}
+
+/// Whether a hint says what a denial says.
+fn is_same(denial: &Denial, hint: &Note) -> bool {
+    let names = |flag: &String| hint.remedy.iter().any(|remedy| remedy.starts_with(flag.as_str()));
+    denial.subject == hint.subject || denial.remedy.iter().any(names)
 }
 
 // A command's output together with its outcome.

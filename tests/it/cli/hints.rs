@@ -184,7 +184,7 @@ const HELPED: &[(&[&str], &str, &str, &str)] = &[
     (
         &["--cpu-time=1s"],
         "perl -e '1 while (times)[0] < 1.5'",
-        "kennel: hint: cpu time: the limit is 1s",
+        "kennel: hint: processor time: the limit is 1s",
         "20s",
     ),
 ];
