@@ -84,7 +84,10 @@ impl Judge {
         let attempt = Attempt { errno: trouble.errno, writes: trouble.writes };
         // In a subdirectory, git names its files from the top of the work tree.
         let is_of_git = named.path.starts_with(".git") && trouble.errno != Errno::ENOENT;
-        let starts = self.directory.ancestors().take(if is_of_git { usize::MAX } else { 1 });
+        let is_start = |start: &&Path| {
+            **start == *self.directory || is_of_git && self.explainer.shows(&start.join(".git"))
+        };
+        let starts = self.directory.ancestors().filter(is_start);
         let explain =
             |start: &Path| self.explainer.explain(&start.join(&named.path), attempt, &self.restrictions);
         let mut denial = starts.map(explain).find_map(|denial| denial)?;

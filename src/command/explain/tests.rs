@@ -147,6 +147,13 @@ fn a_link_in_the_workspace_is_resolved_as_in_the_sandbox() {
 }
 
 #[test]
+fn a_file_of_git_is_searched_only_where_a_repository_is() {
+    let workspace = workspace();
+    let line = b"error: could not lock config file .git/config: Read-only file system";
+    assert_eq!(plain(&workspace).denials(line), [], "no repository, and not the root");
+}
+
+#[test]
 fn many_false_messages_give_few_denials() {
     let workspace = workspace();
     let text: String =

@@ -34,6 +34,11 @@ impl Explainer {
         &self.home_inside
     }
 
+    /// Whether something of the host is visible at `path`.
+    pub(crate) fn shows(&self, path: &Path) -> bool {
+        self.view.host_path(path).is_some_and(|shown| exists(&shown))
+    }
+
     /// Whether a path is a known place of secrets.
     pub(crate) fn is_secret(&self, path: &Path) -> bool {
         secrets::is_secret_of(path, &self.homes)
