@@ -8,14 +8,14 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-use crate::plan::explain::{Explainer, Finding, LastLink, bind_flag, is_plain, is_writable_outside, resolve};
+use crate::plan::explain::{Explainer, Finding, LastLink, bind_flag, is_writable_outside, resolve};
 use crate::policy::profile::Git;
 use crate::protect::git;
 use crate::report::denial::{TRUST_GIT, shown};
 use crate::report::enforcement::Note;
 use crate::sys::lexical;
 use crate::view::source::exists;
-use crate::view::{OBEYED_BY_GIT, secrets};
+use crate::view::{Node, OBEYED_BY_GIT, secrets};
 
 /// What a program does with a path of its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,12 @@ impl Explainer {
             let flag = bind_flag("--ro", path, path).filter(|_| is_readable())?;
             return Some(Note::new(&shown(path), reason, Some(&format!("{flag} shows it"))));
         }
-        let parent = path.parent().filter(|parent| self.may_be_granted(parent) && exists(parent));
+        let parent = path.parent()?;
+        if used == Use::Write && self.is_private(parent) && !path.is_dir() {
+            // Anything can be made there.
+            return None;
+        }
+        let parent = Some(parent).filter(|parent| self.may_be_granted(parent) && exists(parent));
         let place = match used {
             Use::Write if exists(path) => Some(path),
             _ => parent.or_else(|| Some(path).filter(|path| exists(path))),
@@ -87,7 +92,14 @@ impl Explainer {
 
     /// Whether a whole directory is a fair thing to grant.
     fn may_be_granted(&self, directory: &Path) -> bool {
-        directory != Path::new("/") && !self.homes.iter().any(|home| home.starts_with(directory))
+        let is_home = self.homes.iter().any(|home| home.starts_with(directory));
+        directory != Path::new("/") && !is_home && !self.is_private(directory)
+    }
+
+    /// Whether a private directory is at `path`.
+    fn is_private(&self, path: &Path) -> bool {
+        let node = self.view.get(path).map(|place| &place.node);
+        matches!(node, Some(Node::Private { .. } | Node::Tmpfs { .. }))
     }
 
     /// For a program that searches one of `markers` in the directories above: the nearest one is in a directory that the
@@ -102,7 +114,7 @@ impl Explainer {
             return None;
         }
         let text = format!("{marker} of {} is not visible in a subdirectory", shown(above));
-        let remedy = format!("--workspace {} shows it", above.display());
+        let remedy = format!("{} shows it", bind_flag("--rw", above, above)?);
         Some(Note::new(&shown(directory), &text, Some(&remedy)))
     }
 

@@ -280,6 +280,8 @@ fn a_hint_needs_a_path_outside_and_a_flag_that_helps() {
         ("/deep/er/ro/x".into(), Use::Read, None),
         ("/deep/er/ro/x".into(), Use::Write, rw(format!("{}:/deep/er/ro", host.path().display()).into())),
         ("/rw/x".into(), Use::Write, None),
+        ("/tmp/made".into(), Use::Write, None),
+        ("/scratch/made".into(), Use::Write, None),
         ("/rw/r/hooks/x".into(), Use::Write, Some(("--git".to_owned(), "trust".into()))),
         ("/usr/x".into(), Use::Write, None),
         ("/".into(), Use::Read, None),

@@ -37,7 +37,9 @@ fn command_at_terminal(
 ) -> (Option<i32>, Vec<String>) {
     let pty = openpty(None, None).unwrap();
     let mut command = kennel(dir, flags, command);
-    home.into_iter().for_each(|home| drop(command.env("HOME", home)));
+    if let Some(home) = home {
+        command.env("HOME", home);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::from(pty.slave));
     seen(command, pty.master)
 }
@@ -362,9 +364,9 @@ fn a_subdirectory_is_named_if_what_a_program_searches_is_above() {
     fs::set_permissions(sub.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
     let run = |flags: &[&str]| command_at_terminal(&sub, None, flags, &["./cargo"]);
     let (code, lines) = run(&[]);
-    let advice = format!("; --workspace {} shows it", top.path().display());
+    let advice = format!("; --rw {} shows it", top.path().display());
     assert!(code == Some(1) && lines.len() == 1 && lines[0].ends_with(&advice), "{lines:?}");
-    assert_eq!(run(&["--workspace", top.path().to_str().unwrap()]), (Some(0), vec![]));
+    assert_eq!(run(&["--rw", top.path().to_str().unwrap()]), (Some(0), vec![]));
     // Then the file above is not what it misses.
     fs::write(sub.join("Cargo.toml"), "").unwrap();
     assert_eq!(run(&[]), (Some(1), vec![]));
