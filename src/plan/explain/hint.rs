@@ -107,10 +107,7 @@ impl Explainer {
     pub(crate) fn hint_of_directory(&self, directory: &Path, markers: &[&str]) -> Option<Note> {
         let marker_in = |above: &Path| markers.iter().find(|marker| exists(&above.join(marker)));
         let (above, marker) = directory.ancestors().find_map(|above| Some((above, marker_in(above)?)))?;
-        if self.view.host_path(&above.join(marker)).is_some()
-            || !self.may_be_granted(above)
-            || !is_plain(above)
-        {
+        if self.view.host_path(&above.join(marker)).is_some() || !self.may_be_granted(above) {
             return None;
         }
         let text = format!("{marker} of {} is not visible in a subdirectory", shown(above));
