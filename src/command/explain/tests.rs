@@ -48,7 +48,7 @@ fn the_filter_asks_only_if_the_policy_wants_explanations() {
     };
     for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
         let (without, with) = (compile(&policy, shape), compile(&policy.clone().explain(true), shape));
-        assert!(without.explainer.is_none() && with.explainer.is_some());
+        assert!(!without.explains && with.explains);
         let asks = |compiled: &crate::plan::compile::Compiled| {
             [&compiled.setup, &compiled.walls].into_iter().any(|section| {
                 (0..)
