@@ -35,7 +35,7 @@
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `everyday` | what people type all day prints the same inside as outside |
 //! | `documents` | examples in the documents run as shown, and links lead somewhere |
-//! | `second_pass` | all tests run again as an ordinary user, if root runs them |
+//! | `as_user` | all tests run again as an ordinary user, if root runs them |
 //! | `support` | no tests: what the other modules share |
 #![expect(
     clippy::unwrap_used,
@@ -44,6 +44,7 @@
 )]
 #![expect(unreachable_pub, reason = "a test binary has no public interface")]
 
+mod as_user;
 mod audit;
 mod broker;
 mod capabilities;
@@ -63,7 +64,6 @@ mod policy;
 mod probe;
 mod protect;
 mod report;
-mod second_pass;
 mod serve;
 mod session;
 mod support;

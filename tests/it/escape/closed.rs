@@ -12,7 +12,7 @@ use super::{
     secrets::{at_home, home},
 };
 use crate::support::{
-    is_root, make_repository, protection, report, repository, shell, stderr, stdout, workspace,
+    is_root, make_repository, only_once, protection, report, repository, shell, stderr, stdout, workspace,
 };
 
 /// The state of the protected paths, and the reason.
@@ -181,6 +181,7 @@ fn links_to_secrets_are_protected() {
 
 #[test]
 fn too_many_names_in_a_directory_of_git_are_reported() {
+    only_once!();
     let ws = repository();
     make_repository(&ws.path().join(".git/modules/sub"));
     assert_eq!(protected(ws.path()).0, "enforced");

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{has, patient, protection, report, require, run, shell, stderr, workspace};
+use crate::support::{has, only_once, patient, protection, report, require, run, shell, stderr, workspace};
 
 use super::git::place;
 
@@ -41,6 +41,7 @@ fn a_nest_of_repositories_delays_no_start() {
 
 #[test]
 fn submodules_beyond_the_bound_are_read_only_and_reported() {
+    only_once!();
     let dir = workspace();
     let git = dir.path().join(".git");
     let add = |number: usize| {
@@ -93,6 +94,7 @@ fn a_repository_around_a_submodule_leaves_it_protected() {
 
 #[test]
 fn many_links_to_one_large_directory_delay_no_start() {
+    only_once!();
     let dir = workspace();
     for name in ["objects", "refs", "hooks", "big"] {
         fs::create_dir(dir.path().join(name)).unwrap();

@@ -11,8 +11,8 @@ use std::{
 
 use super::protected::denials;
 use crate::support::{
-    TempDir, has, kennel_path, may_mount, mount, only_as_root, repository, require, run, stderr, until,
-    workspace,
+    TempDir, has, kennel_path, may_mount, mount, only_as_root, only_once, repository, require, run, stderr,
+    until, workspace,
 };
 
 /// Makes the directory `at` so deep that Kennel moves it instead of removing it, with a hook in it.
@@ -66,6 +66,7 @@ fn a_closed_parent_does_not_keep_the_replacement_of_a_link() {
 
 #[test]
 fn taken_names_do_not_prevent_the_rename() {
+    only_once!();
     let ws = bare();
     let taken = "i=0; while [ $i -lt 10000 ]; do : >.git/hooks.refused-by-kennel.$i; i=$((i+1)); done";
     let told = denials(ws.path(), &[], &format!("{}; {taken}", deep(".git/hooks")));
@@ -84,6 +85,7 @@ fn a_name_of_the_longest_length_is_renamed_too() {
 /// If the process that removes files ran out of memory and died, all of them would stay.
 #[test]
 fn more_names_than_fit_in_memory_are_cleared() {
+    only_once!();
     let long = "n".repeat(240);
     let fill = format!(
         "i=0; while [ $i -lt 20000 ]; do : >.git/hooks/{long}$i; i=$((i+1)); done; : >.git/hooks/pre-commit"
@@ -130,6 +132,7 @@ fn a_full_disk_does_not_prevent_clearing() {
 
 #[test]
 fn a_large_tree_is_renamed_as_a_whole() {
+    only_once!();
     let fill = "mkdir -p $at; i=0; while [ $i -lt 4500 ]; do : >$at/$i$end; i=$((i+1)); done";
     // The second is in a repository made inside, whose sample hooks stay.
     for (at, end, around) in [("a/b/c", "", "a/b"), (".git/hooks", ".sample", "")] {

@@ -18,7 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use kennel::{Policy, Profile, Session};
 
 use super::{is_without_temporaries, require_overlay, session, workspace};
-use crate::support::{has, require};
+use crate::support::{has, random_cases, require};
 
 /// A script that makes one change, or fails and makes none. In an overlay `mv` of a directory is a copy, which leaves
 /// entries that it may not remove: so the script moves no directory that it could not empty. The result of `cp` into
@@ -107,13 +107,12 @@ fn runtime() -> Runtime {
 }
 
 fn runner() -> TestRunner {
-    let cases = match (crate::support::is_emulated(), std::env::var_os(super::UPPERS).is_some()) {
-        (true, true) => 3,
-        (true, _) => 6,
-        (_, true) => 12,
-        _ => 40,
-    };
-    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
+    let most = if std::env::var_os(super::UPPERS).is_some() { 12 } else { 40 };
+    TestRunner::new(Config {
+        cases: random_cases(most).max(3),
+        failure_persistence: None,
+        ..Config::default()
+    })
 }
 
 #[test]

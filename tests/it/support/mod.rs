@@ -341,7 +341,28 @@ macro_rules! only_as_user {
 }
 pub(crate) use only_as_user;
 
-/// Whether this is the pass as an ordinary user that root started.
+/// Ends the test in a later pass. For tests whose promise depends neither on the user nor on namespaces, and that take long
+/// because they are about very many files.
+macro_rules! only_once {
+    () => {
+        if crate::support::is_second_pass() {
+            crate::support::skip(module_path!(), "the first pass covers it");
+            return;
+        }
+    };
+}
+pub(crate) use only_once;
+
+/// How many random cases a test tries: `most`, and fewer in later passes, which try others.
+pub fn random_cases(most: u32) -> u32 {
+    match (is_emulated(), is_second_pass()) {
+        (true, _) => most / 7,
+        (_, true) => most / 3,
+        _ => most,
+    }
+}
+
+/// Whether this is a later pass, as an ordinary user or without user namespaces.
 pub fn is_second_pass() -> bool {
     env::var_os("KENNEL_SECOND_PASS").is_some()
 }

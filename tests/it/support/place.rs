@@ -2,7 +2,8 @@
 
 use std::{
     env,
-    fs::{Permissions, create_dir_all, set_permissions, write},
+    ffi::OsStr,
+    fs::{Permissions, create_dir_all, read_to_string, remove_dir_all, set_permissions, write},
     ops::Deref,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -36,8 +37,21 @@ impl AsRef<Path> for TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
+        // Nearly every directory needs no program for this, and tests make thousands.
+        if !self.is_mount_point() && remove_dir_all(self.path()).is_ok() {
+            return;
+        }
         let clear = "while umount -lq \"$0\" 2>&-; do :; done; chmod -Rf u+rwX \"$0\"";
         let _ = Command::new("sh").args(["-c", clear]).arg(self.path()).status();
+    }
+}
+
+impl TempDir {
+    /// Whether something is mounted on it or in it, or nobody can tell.
+    fn is_mount_point(&self) -> bool {
+        let name = self.path().file_name().and_then(OsStr::to_str);
+        let (mounts, name) = (read_to_string("/proc/self/mountinfo"), name.unwrap_or_default());
+        mounts.map_or(true, |mounts| mounts.contains(name))
     }
 }
 

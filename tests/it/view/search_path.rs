@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::support::{
-    TempDir, has, kennel, make_repository, only_as_root, require, stderr, stdout, workspace,
+    TempDir, has, kennel, make_repository, only_as_root, only_once, require, stderr, stdout, workspace,
 };
 
 /// A home, and a workspace beside it.
@@ -263,6 +263,7 @@ fn what_another_user_could_put_into_an_open_directory_is_not_shown() {
 
 #[test]
 fn many_entries_and_many_links_have_an_end_that_is_told() {
+    only_once!();
     let place = Place::new();
     let entries: Vec<PathBuf> = (0..70).map(|number| place.at(&format!("t{number}/bin"))).collect();
     for entry in &entries {

@@ -21,7 +21,7 @@ use tokio::runtime::Builder;
 
 use crate::{
     overlay,
-    support::{TempDir, is_emulated, kennel, stdout, workspace},
+    support::{TempDir, kennel, random_cases, stdout, workspace},
 };
 
 /// The kind of grant for a directory.
@@ -218,8 +218,7 @@ fn the_innermost_grant_counts() {
 }
 
 fn config() -> Config {
-    let cases = if is_emulated() { 8 } else { 60 };
-    Config { cases, failure_persistence: None, ..Config::default() }
+    Config { cases: random_cases(60), failure_persistence: None, ..Config::default() }
 }
 
 /// What a command can do without some grants, or without writing to them.

@@ -1,4 +1,5 @@
-//! All tests run again as an ordinary user, if root runs them.
+//! All tests run again as an ordinary user, if root runs them. The name comes first in the alphabet, so that this second
+//! pass begins at once and fills the time in which other tests wait.
 
 use crate::{
     documents,
