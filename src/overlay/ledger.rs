@@ -1,35 +1,28 @@
 //! What a session knows of its changes: where it keeps them, which workspace they belong to, and which ones it
 //! committed.
 
-use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::fs::File;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
-use std::{fs, io};
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag};
-use nix::sys::stat::{FileStat, Mode, fchmod, mkdirat};
-use nix::unistd::geteuid;
-use xattr::FileExt;
+use nix::fcntl::OFlag;
+use nix::sys::stat::FileStat;
+use serde::{Deserialize, Serialize};
 
+use crate::overlay::claim::{Claim, check_attributes};
 use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
-use crate::overlay::tree::{OverlayTree, open_for_listing};
+use crate::overlay::record::{Heading, Record};
+use crate::overlay::tree::OverlayTree;
 use crate::plan::overlay::Merged;
 use crate::policy::glob::Pattern;
 use crate::protect::commit_rule::CommitRule;
-use crate::protect::recheck;
 use crate::report::overlay_error::OverlayError;
-use crate::sys::dirfd::{names, open_without_links};
+use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::{FileKind, Identity, kind};
 use crate::sys::locked;
-use crate::view::kept::{OTHERS, UPPER, WORK};
+use crate::sys::path_text::PathText;
 
 /// The upper directory and the workspace of a mounted overlay.
 #[derive(Debug)]
@@ -45,11 +38,15 @@ pub(crate) struct Ledger {
     claim: Option<Claim>,
 }
 
-/// State that lasts from one commit to the next.
-#[derive(Debug)]
+/// State that lasts from one commit to the next, and with kept changes from one session to the next.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(into = "StoredState", from = "StoredState")]
 pub(crate) struct LedgerState {
     /// Anything changed at or after this time changed after the session began.
-    since: Stamp,
+    pub(crate) since: Stamp,
+    /// The same for what commands of earlier sessions changed: the time of the session that changed it first. Holds for
+    /// everything below a path that has none of its own.
+    pub(crate) bases: BTreeMap<PathBuf, Stamp>,
     /// Whether the file system of the workspace stores whole seconds only.
     is_coarse: bool,
     applied: HashMap<PathBuf, Applied>,
@@ -63,7 +60,7 @@ pub(crate) struct LedgerState {
 type Contents = Option<(i64, u32, Stamp)>;
 
 /// An entry that a commit put into the workspace.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Applied {
     identity: Identity,
     changed: Stamp,
@@ -95,15 +92,57 @@ impl Ledger {
             OverlayTree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
         check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
+        let earlier = claim.as_ref().and_then(Claim::record).map(|record| record.state.clone());
         let state = LedgerState {
             since: now_of_files().await,
             is_coarse: is_coarse(&workspace).map_err(failed)?,
-            applied: HashMap::new(),
-            unlinked: HashMap::new(),
+            ..earlier.unwrap_or_default()
         };
         let (never, patterns) = (merged.never.clone(), merged.patterns.clone());
         let state = Mutex::new(state);
-        Ok(Self { upper, workspace, path: path.clone(), never, patterns, state, claim })
+        let ledger = Self { upper, workspace, path: path.clone(), never, patterns, state, claim };
+        ledger.save(&ledger.state())?;
+        Ok(ledger)
+    }
+
+    /// The ledger of kept changes that no session uses, or, without a claim, of those that one uses.
+    ///
+    /// # Errors
+    /// The workspace is not there any more, or cannot be read.
+    pub(crate) fn of_kept(
+        record: Record,
+        upper: OwnedFd,
+        claim: Option<Claim>,
+    ) -> Result<Self, OverlayError> {
+        let Record { heading, mut state } = record;
+        let path = heading.workspace.0.clone();
+        let failed = |source: io::Error| OverlayError::io("open the workspace", &path, source);
+        let workspace = heading.open_workspace()?;
+        state.is_coarse = is_coarse(&workspace).map_err(failed)?;
+        let patterns = heading.read_patterns().map_err(failed)?;
+        let never = heading.rules;
+        Ok(Self { upper, workspace, path, never, patterns, state: Mutex::new(state), claim })
+    }
+
+    /// Adds what must not be committed now to what commands could not change.
+    pub(crate) fn also_protect(&mut self, merged: Merged) {
+        self.never.extend(merged.never);
+        self.patterns.extend(merged.patterns);
+    }
+
+    /// Writes down the state of kept changes, for the next session.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn save(&self, state: &LedgerState) -> Result<(), OverlayError> {
+        let Some(claim) = &self.claim else { return Ok(()) };
+        let Some(Record { heading, .. }) = claim.record() else { return Ok(()) };
+        claim.save(&Record { heading: Heading::clone(heading), state: state.clone() })
+    }
+
+    /// The directory with the changes; `None` if they are in memory, or a session uses it.
+    pub(crate) fn claim(&self) -> Option<&Claim> {
+        self.claim.as_ref()
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, LedgerState> {
@@ -144,7 +183,20 @@ impl LedgerState {
     /// Whether another program changed or created this entry since the session began. Changes by a commit do not
     /// count.
     pub(crate) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
-        is_since(self.since, changed(stat), self.is_coarse) && !self.is_ours(path, stat)
+        self.is_newer_than_base(path, path, stat)
+    }
+
+    /// Whether another program changed this entry since the session that first changed `of`.
+    pub(crate) fn is_newer_than_base(&self, of: &Path, path: &Path, stat: &FileStat) -> bool {
+        is_since(self.base(of), changed(stat), self.is_coarse) && !self.is_ours(path, stat)
+    }
+
+    /// When the session began that first changed this path.
+    fn base(&self, path: &Path) -> Stamp {
+        if self.bases.is_empty() {
+            return self.since;
+        }
+        path.ancestors().find_map(|path| self.bases.get(path)).copied().unwrap_or(self.since)
     }
 
     /// Whether a directory may have been moved or replaced. Adding and removing entries sets both of its times alike;
@@ -211,111 +263,41 @@ impl LedgerState {
     }
 }
 
+/// The state in a file: maps as lists, because their keys are no text.
+#[derive(Serialize, Deserialize)]
+struct StoredState {
+    since: Stamp,
+    bases: Vec<(PathText, Stamp)>,
+    applied: Vec<(PathText, Applied)>,
+    unlinked: Vec<(Identity, (Stamp, Contents))>,
+}
+
+impl From<LedgerState> for StoredState {
+    fn from(LedgerState { since, bases, applied, unlinked, .. }: LedgerState) -> Self {
+        Self {
+            since,
+            bases: bases.into_iter().map(|(path, base)| (PathText(path), base)).collect(),
+            applied: applied.into_iter().map(|(path, applied)| (PathText(path), applied)).collect(),
+            unlinked: unlinked.into_iter().collect(),
+        }
+    }
+}
+
+impl From<StoredState> for LedgerState {
+    fn from(StoredState { since, bases, applied, unlinked }: StoredState) -> Self {
+        Self {
+            since,
+            bases: bases.into_iter().map(|(PathText(path), base)| (path, base)).collect(),
+            // Whoever opens the workspace finds out.
+            is_coarse: false,
+            applied: applied.into_iter().map(|(PathText(path), applied)| (path, applied)).collect(),
+            unlinked: unlinked.into_iter().collect(),
+        }
+    }
+}
+
 fn contents(stat: &FileStat) -> Contents {
     (kind(stat) != FileKind::Directory).then(|| (stat.st_size, stat.st_mode, modified(stat)))
-}
-
-// The host directory that holds the changes: one session uses it at a time, and it is empty before and after.
-
-/// An attribute that is set and removed to test whether the file system supports user attributes.
-const PROBE: &str = "user.kennel.probe";
-
-/// How often, and how far apart, dropping a claim tries to empty the directory.
-const MAX_TRIES: u32 = 100;
-const PAUSE: Duration = Duration::from_millis(2);
-
-/// A host directory locked for this session. Dropping the claim empties it.
-#[derive(Debug)]
-pub(crate) struct Claim {
-    directory: Flock<File>,
-    path: PathBuf,
-    /// Whether the contents stay when this is dropped.
-    keeps: AtomicBool,
-}
-
-impl Claim {
-    /// Locks the directory at `path` and makes the directories that overlayfs needs in it.
-    ///
-    /// # Errors
-    /// The directory is in use, not empty, or accessible to others; its file system has no extended attributes; or
-    /// the workspace does not exist.
-    pub(crate) fn take(path: &Path, workspace: &Path) -> Result<Self, OverlayError> {
-        let mode = fs::metadata(workspace).map(|metadata| metadata.mode() & 0o1777);
-        let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
-        let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
-        let held = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
-        let directory = open_for_listing(&held).map_err(failed)?;
-        let directory = match Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock) {
-            Err((_, Errno::EWOULDBLOCK)) => return Err(OverlayError::InUse { path: path.to_owned() }),
-            locked => locked.map_err(|(_, errno)| failed(errno.into()))?,
-        };
-        let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
-        let metadata = directory.metadata().map_err(failed)?;
-        let is_own = metadata.uid() == geteuid().as_raw();
-        if is_own && metadata.mode() & OTHERS != 0 {
-            return Err(OverlayError::Reachable { path: path.to_owned() });
-        }
-        if !is_own || !names(&own).map_err(failed)?.is_empty() {
-            return Err(OverlayError::NotEmpty { path: path.to_owned() });
-        }
-        check_attributes(&own).map_err(|source| OverlayError::Attributes { source })?;
-        let claim = Self { directory, path: path.to_owned(), keeps: AtomicBool::new(false) };
-        for (name, mode) in [(UPPER, mode), (WORK, 0o700)] {
-            make(&claim.directory, name, mode).map_err(|errno| failed(errno.into()))?;
-        }
-        Ok(claim)
-    }
-}
-
-fn make(directory: &File, name: &str, mode: u32) -> nix::Result<()> {
-    mkdirat(directory, name, Mode::S_IRWXU)?;
-    let made = OverlayTree { root: directory.as_fd() }
-        .open(Path::new(name), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-    fchmod(made, Mode::from_bits_truncate(mode))
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        if self.keeps.load(Relaxed) {
-            return;
-        }
-        for name in [UPPER, WORK] {
-            if let Err(error) = self.remove(name.as_ref()) {
-                tracing::warn!(%error, "could not empty the overlay directory");
-            }
-        }
-    }
-}
-
-impl Claim {
-    /// Keeps the contents and returns the path of the upper directory.
-    pub(crate) fn keep(&self) -> PathBuf {
-        self.keeps.store(true, Relaxed);
-        self.path.join(UPPER)
-    }
-
-    /// Removes one entry. It retries, because a killed command may take a moment to stop writing.
-    fn remove(&self, name: &OsStr) -> io::Result<()> {
-        for _ in 0..MAX_TRIES {
-            match recheck::remove_tree(self.directory.as_fd(), name) {
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(PAUSE),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                removed => return removed,
-            }
-        }
-        Err(Errno::ENOTEMPTY.into())
-    }
-}
-
-/// # Errors
-/// `EOPNOTSUPP` if the directory does not support user attributes.
-pub(crate) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
-    let directory = File::from(directory.try_clone()?);
-    match directory.set_xattr(PROBE, b"y") {
-        // The upper directory has the workspace's mode, which may deny writing to the owner.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
-        set => set.and_then(|()| directory.remove_xattr(PROBE)),
-    }
 }
 
 /// The ledger of a session, also held by a running commit.
@@ -332,8 +314,7 @@ mod tests {
     fn a_change_in_the_same_tick_as_an_unlink_is_seen() {
         let file = tempfile::tempfile().expect("a file");
         let stat = fstat(&file).expect("its state");
-        let (applied, unlinked) = (HashMap::new(), HashMap::new());
-        let mut state = LedgerState { since: (0, 0), is_coarse: false, applied, unlinked };
+        let mut state = LedgerState::default();
         state.unlinked(&stat, &stat);
         let seen = |change: fn(&mut FileStat)| {
             let mut now = stat;
@@ -345,19 +326,5 @@ mod tests {
         assert!(seen(|now| now.st_size += 1));
         assert!(seen(|now| now.st_mode ^= 0o100));
         assert!(seen(|now| now.st_mtime_nsec += 1));
-    }
-}
-
-#[cfg(test)]
-mod claim_tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_workspace_is_named_and_the_directory_stays_empty() {
-        let upper = tempfile::tempdir().expect("a directory");
-        let workspace = upper.path().join("gone");
-        let error = Claim::take(upper.path(), &workspace).expect_err("there is no workspace");
-        assert_eq!(error.to_string(), format!("look at the workspace {}", workspace.display()));
-        assert_eq!(fs::read_dir(upper.path()).expect("a listing").count(), 0);
     }
 }

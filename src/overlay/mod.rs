@@ -1,11 +1,16 @@
 //! Finds, lists and commits the changes that an overlay keeps apart from the workspace.
 
 pub(crate) mod apply;
+pub(crate) mod claim;
 pub(crate) mod clock;
 pub(crate) mod compare;
+pub(crate) mod contents;
 pub(crate) mod kept;
 pub(crate) mod ledger;
 pub(crate) mod make;
+pub(crate) mod part;
 pub(crate) mod place;
+pub(crate) mod record;
+pub(crate) mod review;
 pub(crate) mod scan;
 pub(crate) mod tree;

@@ -24,10 +24,10 @@ use crate::sys::dirfd::names;
 use crate::sys::inode::{FileKind, Identity, kind};
 
 /// The most bytes that the list of changes may take. Commands choose the paths, so the list could grow without limit.
-const MAX_BYTES: usize = 128 << 20;
+pub(crate) const MAX_BYTES: usize = 128 << 20;
 
 /// The deepest path that is scanned: each path is resolved from the root.
-const MAX_DEPTH: usize = 200;
+pub(crate) const MAX_DEPTH: usize = 200;
 
 /// An entry that differs from the workspace.
 #[derive(Clone, Debug)]
@@ -236,7 +236,7 @@ impl Scan<'_> {
             return Ok(false);
         }
         let Some(parent) = self.below.stat_before(&level.path)? else { return Ok(false) };
-        if !self.state.is_newer(&level.path, &parent) {
+        if !self.state.is_newer_than_base(path, &level.path, &parent) {
             return Ok(false);
         }
         let file = self.changed.read(path)?;

@@ -74,6 +74,7 @@ pub(crate) fn overlaid(
         upper,
         room: TmpfsSize::from_policy(inputs, wanted.size),
         mode: mode & 0o1777,
+        keeps: wanted.keeps,
         hands_out: inputs.shape.is_session(),
     }))
 }
@@ -137,7 +138,7 @@ pub(crate) fn mount(
         push(&Step::MakeDir { path: &relative(&at(name)), mode: 0o700 });
     }
     push(&bind(workspace, &absolute(&workspace.path), &relative(&at("lower")), Access::Read));
-    let options = options(&at("lower"), &changes);
+    let options = options(&at("lower"), &changes, overlaid.keeps);
     let merged = &relative(&at("merged"));
     push(&Step::Mount { kind: c"overlay", target: merged, within: Within::Root, flags, options: &options });
     push(&Step::DropCapability { capability: DAC_OVERRIDE });
@@ -154,12 +155,15 @@ fn bind<'s>(of: &BindSource, source: &'s CString, target: &'s CString, access: A
 }
 
 /// Mount options of overlayfs. `userxattr`: its marks are user attributes, which it hides from commands;
-/// redirects and metadata-only copies are then off. `volatile`: nothing is synced, because changes have no
-/// value before a commit.
-fn options(lower: &Path, changes: &Path) -> CString {
+/// redirects and metadata-only copies are then off. `volatile`: nothing is synced, because changes that are
+/// not kept have no value before a commit.
+fn options(lower: &Path, changes: &Path, keeps: bool) -> CString {
     let path = |path: &Path| relative(path).to_string_lossy().into_owned();
     let [lower, upper, work] = [path(lower), path(&changes.join(UPPER)), path(&changes.join(WORK))];
-    let text = format!("lowerdir={lower},upperdir={upper},workdir={work},userxattr,index=off,volatile");
+    let text = format!(
+        "lowerdir={lower},upperdir={upper},workdir={work},userxattr,index=off{}",
+        if keeps { "" } else { ",volatile" }
+    );
     CString::new(text).unwrap_or_default()
 }
 
@@ -188,8 +192,8 @@ pub(crate) fn check_upper(
     workspace: &BindSource,
     given: &Path,
 ) -> Result<BindSource, Error> {
-    const REMEDY: &str =
-        "name an empty directory of your own, outside of the workspace and of what is granted writable";
+    const REMEDY: &str = "name an empty directory of your own (--overlay-upper), outside of the workspace and of what is granted \
+         writable, or keep nothing (--discard)";
     let path = inputs.caller.absolute(given);
     const WHAT: &str = "overlay directory";
     let refused = |error: io::Error| {

@@ -66,7 +66,7 @@ fn path() -> impl Strategy<Value = PathBuf> {
 }
 
 fn overlay() -> impl Strategy<Value = Overlay> {
-    (option::of(path()), option::of(size())).prop_map(|(upper, size)| Overlay { upper, size })
+    (option::of(path()), option::of(size())).prop_map(|(upper, size)| Overlay { upper, size, keeps: false })
 }
 
 fn audit() -> impl Strategy<Value = Audit> {

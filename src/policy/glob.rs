@@ -122,6 +122,19 @@ impl Pattern {
         }
     }
 
+    /// The text of the pattern, for [`of_text`](Self::of_text).
+    pub(crate) fn text(&self) -> PathBuf {
+        self.parts.iter().map(Part::text).collect()
+    }
+
+    /// Reads what [`text`](Self::text) wrote.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn of_text(text: &Path) -> Result<Self, String> {
+        Self::after(Vec::new(), text)
+    }
+
     /// The start of a search.
     pub(crate) fn start(&self) -> Progress {
         self.closed(1)
@@ -180,6 +193,14 @@ impl Part {
                 error.kind()
             )
         })
+    }
+
+    fn text(&self) -> &OsStr {
+        match self {
+            Self::Directories => OsStr::new("**"),
+            Self::Name(name) => OsStr::from_bytes(name),
+            Self::Wildcards(glob) => OsStr::new(glob.glob().glob()),
+        }
     }
 
     fn matches(&self, name: &[u8]) -> bool {

@@ -34,6 +34,10 @@ pub struct Overlay {
     /// may be able to write to it. It is empty again after the session, unless you keep the changes with
     /// [`Session::leave_changes`](crate::session::Session::leave_changes).
     pub upper: Option<PathBuf>,
+    /// Begin with the changes that are in `upper`, and leave them there when the session ends: see
+    /// [`KeptChanges`](crate::overlay::review::KeptChanges). Needs `upper`. Not part of the text of a policy.
+    #[serde(skip)]
+    pub keeps: bool,
     /// How many bytes of memory the changes may take. Default: [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
     pub size: Option<Size>,
 }
@@ -47,6 +51,10 @@ impl Overlay {
                 let reason = "limits memory only; the file system limits the directory overlay.upper; remove one of the two";
                 return Err(PolicyError::value("overlay.size", size, reason));
             }
+        }
+        if self.keeps && self.upper.is_none() {
+            let reason = "changes are kept in a directory; name one as overlay.upper";
+            return Err(PolicyError::value("overlay.keeps", true, reason));
         }
         if !profile.meaning().writes {
             let reason = "profile read-only has no changes to keep apart; choose another profile";
@@ -82,9 +90,11 @@ mod tests {
         };
         let policy = |profile| Policy::profile(profile, "/w");
         refused(policy(Profile::ReadOnly).overlay(Overlay::default()), "read-only");
-        let both = Overlay { upper: Some("/u".into()), size: Some(Size::from_bytes(1)) };
+        let both = Overlay { upper: Some("/u".into()), size: Some(Size::from_bytes(1)), keeps: false };
         refused(policy(Profile::RepoWrite).overlay(both), "one of the two");
-        let empty = Overlay { upper: Some("".into()), size: None };
+        let empty = Overlay { upper: Some("".into()), ..Overlay::default() };
         refused(policy(Profile::RepoWrite).overlay(empty), "missing");
+        let nowhere = Overlay { keeps: true, ..Overlay::default() };
+        refused(policy(Profile::RepoWrite).overlay(nowhere), "name one");
     }
 }

@@ -2,15 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
+use crate::sys::path_text;
+
 /// A path below the workspace that must not change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CommitRule {
+    #[serde(with = "path_text")]
     path: PathBuf,
     exception: Exception,
 }
 
 /// The exception: what may be at the path nevertheless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Exception {
     Nothing,
     /// What `git init` makes, if the repository is new: a configuration and samples of hooks.

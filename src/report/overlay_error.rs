@@ -33,6 +33,20 @@ pub enum OverlayError {
         /// The directory.
         path: PathBuf,
     },
+    /// Kept changes belong to a directory that is not at its path any more.
+    #[error("kept changes of {}: another directory is there now, or none", shown(path))]
+    Replaced {
+        /// The path of the directory.
+        path: PathBuf,
+    },
+    /// The workspace was moved, and its kept changes are known under its old path.
+    #[error("kept changes of {}: the directory was moved to {}", shown(from), shown(to))]
+    Moved {
+        /// The old path.
+        from: PathBuf,
+        /// The path now.
+        to: PathBuf,
+    },
     /// The directory's mode lets other users read or forge changes.
     #[error("overlay directory {}: accessible to other users", shown(path))]
     Reachable {
@@ -82,9 +96,17 @@ impl OverlayError {
             Self::None => "prepare the session with Policy::overlay, or --overlay",
             Self::Running => "wait until the command has ended",
             Self::Committing => "start the command when the commit is done",
-            Self::InUse { .. } => "name another directory, or wait until that session has ended",
+            Self::InUse { .. } => {
+                "wait until that command has ended, stop that session (kennel session stop), or name another directory"
+            }
             Self::NotEmpty { .. } => {
                 "empty it (chmod -R u+rwX on it first), or name another: a killed session leaves its changes there"
+            }
+            Self::Replaced { .. } => {
+                "put the directory back, or drop the changes: kennel discard --workspace with that path"
+            }
+            Self::Moved { .. } => {
+                "move it back, or drop the changes: kennel discard --workspace with the old path"
             }
             Self::Reachable { .. } => "chmod 700 it, or name another directory",
             Self::NeedsSession => "prepare a Session, or keep the changes in memory",

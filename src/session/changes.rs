@@ -97,6 +97,9 @@ impl Session {
                 if !(committed.applied.is_empty() && committed.refused.is_empty()) {
                     clock::wait_for_tick();
                 }
+                if let Err(error) = ledger.save(&state) {
+                    tracing::warn!(%error, "the next session may take this commit for changes by others");
+                }
                 Ok(committed)
             })
         });
@@ -122,8 +125,13 @@ impl Session {
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.
     pub async fn discard(&self) -> Result<(), Error> {
-        self.live().ledger()?;
+        let ledger = self.live().ledger()?;
         self.shutdown().await;
+        // Those that were left there on purpose stay.
+        if let Some(claim) = ledger.claim().filter(|claim| claim.record().is_some()) {
+            claim.give_up();
+        }
+        drop(ledger);
         self.live().forget_changes();
         Ok(())
     }

@@ -19,11 +19,14 @@ use crate::launch::prepared::Prepared;
 use crate::launch::start;
 use crate::network::ask::Ask;
 use crate::network::serving::Serving;
-use crate::overlay::ledger::{Claim, Ledger};
+use crate::overlay::claim::Claim;
+use crate::overlay::ledger::Ledger;
+use crate::overlay::record::Heading;
 use crate::plan::compile;
 use crate::plan::mount_state::replaced;
 use crate::policy::Policy;
 use crate::report::error::Error;
+use crate::report::overlay_error::OverlayError;
 use crate::session::live::{Live, ReadyWorkers};
 use crate::session::mount_state::{CompileInputs, NEW_SESSION, SessionMounts};
 use crate::session::stats::Counts;
@@ -53,7 +56,15 @@ impl Live {
         let zygote = start::begin_session(&images, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, kind)?;
         let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
-        let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
+        let keeps = policy.overlay.as_ref().is_some_and(|overlay| overlay.keeps);
+        let claim = upper.map(|(merged, upper)| {
+            let heading = keeps.then(|| Heading::of(policy, merged)).transpose();
+            let path = &merged.workspace.path;
+            let heading =
+                heading.map_err(|source| OverlayError::io("look at the workspace", path, source))?;
+            Claim::take(upper, path, heading)
+        });
+        let claim = claim.transpose()?;
         let inputs = CompileInputs { policy: policy.clone(), host, caller, kind };
         let mounts = SessionMounts::new(&compiled, Arc::new(inputs));
         let prepared = Prepared::new(compiled, images)?;

@@ -8,11 +8,12 @@ use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, SFlag, fstat};
+use serde::{Deserialize, Serialize};
 
 use crate::sys::file_system::stores;
 
 /// Device and inode number. After a file is removed, a new one may get the same pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) device: u64,
     pub(crate) inode: u64,

@@ -301,6 +301,8 @@ pub(crate) struct Overlaid {
     pub(crate) room: TmpfsSize,
     /// Mode of the workspace: the merged tree takes its mode from the directory for changes.
     pub(crate) mode: u32,
+    /// Whether the changes outlive the sandbox.
+    pub(crate) keeps: bool,
     pub(crate) hands_out: bool,
 }
 

@@ -473,7 +473,7 @@ fn an_overlay_needs_a_kernel_that_can_keep_its_changes() {
     std::fs::set_permissions(upper.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("set");
     let uid = nix::unistd::geteuid().as_raw();
     let own = Caller { uid, ..caller(home.path()) };
-    let policy = policy.overlay(Overlay { upper: Some(upper.path().into()), size: None });
+    let policy = policy.overlay(Overlay { upper: Some(upper.path().into()), ..Overlay::default() });
     compile(&policy, &old, &own, SandboxKind::OneShot).expect("compiles");
     let other = Caller { uid: uid + 1, ..own };
     let error = compile(&policy, &old, &other, SandboxKind::OneShot).expect_err("refused").chain();

@@ -1,0 +1,473 @@
+//! The kept changes of a workspace, as a person reviews them: found, listed, shown, committed, discarded.
+//!
+//! They are in `$XDG_STATE_HOME/kennel/changes`, one directory for each workspace and session. No command sees that
+//! directory; commands see the workspace with the changes.
+
+use std::fs::{File, Metadata};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, mkdirat};
+use sha2::{Digest as _, Sha256};
+
+use crate::host::Host;
+use crate::host::caller::Caller;
+use crate::overlay::claim::{Claim, open_own};
+use crate::overlay::contents::Side;
+use crate::overlay::ledger::Ledger;
+use crate::overlay::part::{self, Layer};
+use crate::overlay::record::Record;
+use crate::overlay::scan::{ChangedEntry, MAX_DEPTH};
+use crate::overlay::tree::{OverlayTree, ReadableTree};
+use crate::overlay::{apply, clock, scan};
+use crate::plan::compile;
+use crate::plan::overlay::Merged;
+use crate::policy::Policy;
+use crate::policy::overlay::Overlay;
+use crate::policy::profile::{Caches, OnUnavailable, Toolchains};
+use crate::report::change::{Change, ChangeKind, Committed};
+use crate::report::error::Error;
+use crate::report::overlay_error::OverlayError;
+use crate::sys::dirfd;
+use crate::sys::dirfd::{DIRECTORY, names, of_a_command, open_without_links};
+use crate::sys::inode::{FileKind, kind};
+use crate::view::inputs::SandboxKind;
+use crate::view::kept::{OTHERS, UPPER};
+
+/// A directory that was made in this time may be one for a session that begins.
+const LATELY: Duration = Duration::from_secs(60);
+
+/// The most files of deleted directories that a review shows one by one.
+const MOST_FILES: usize = 10_000;
+
+/// What commands changed in a workspace and nobody has committed or discarded yet.
+///
+/// Commands add to it with a policy whose [`Overlay`] [keeps](Overlay::keeps) changes in the [directory](Self::directory):
+///
+/// ```no_run
+/// # async fn example() -> Result<(), kennel::Error> {
+/// use kennel::{KeptChanges, Overlay, Policy, Profile, Session};
+///
+/// let upper = Some(KeptChanges::directory("/home/me/repo".as_ref(), None)?);
+/// let overlay = Overlay { upper, keeps: true, ..Overlay::default() };
+/// let policy = Policy::profile(Profile::RepoWrite, "/home/me/repo").overlay(overlay);
+/// let session = Session::prepare(&policy).await?;
+/// session.command("./refactor.sh").status().await?;
+/// drop(session);
+///
+/// if let Some(kept) = KeptChanges::find("/home/me/repo".as_ref())? {
+///     kept.commit(&["src".into()])?;
+///     kept.discard(&[])?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeptChanges {
+    /// The workspace that they belong to.
+    pub workspace: PathBuf,
+    /// The session whose commands made them; `None` for commands without one.
+    pub session: Option<String>,
+    /// The directory that holds them.
+    pub directory: PathBuf,
+}
+
+impl KeptChanges {
+    /// The directory for kept changes of `workspace`, for commands without a session or for those of the session with
+    /// that name. Creates it.
+    ///
+    /// # Errors
+    /// It cannot be created, or others may write there; the workspace was moved, and has changes under its old path.
+    pub fn directory(workspace: &Path, session: Option<&str>) -> Result<PathBuf, Error> {
+        let caller = Caller::current();
+        let workspace = resolve(&caller, workspace)?;
+        let base = base(&caller);
+        let failed = |source: io::Error| OverlayError::io("make a directory for changes in", &base, source);
+        let name = key(&workspace, session);
+        if !base.join(&name).exists() {
+            refuse_moved(&caller, &workspace, session)?;
+        }
+        Ok(make(&caller, &base, &name).map_err(failed)?)
+    }
+
+    /// The kept changes of commands without a session, in the nearest workspace at or above `path`.
+    ///
+    /// # Errors
+    /// They cannot be read. The workspace was moved, and has changes under its old path.
+    pub fn find(path: &Path) -> Result<Option<Self>, Error> {
+        let caller = Caller::current();
+        // A workspace that is gone is named by its path.
+        let path = resolve(&caller, path).unwrap_or_else(|_| caller.absolute(path).components().collect());
+        for workspace in path.ancestors() {
+            if let Some(found) = Self::at(&base(&caller).join(key(workspace, None)))? {
+                return Ok(Some(found));
+            }
+        }
+        for above in path.ancestors() {
+            refuse_moved(&caller, above, None)?;
+        }
+        Ok(None)
+    }
+
+    /// The kept changes in `directory`; `None` if there are none.
+    ///
+    /// # Errors
+    /// They cannot be read, or belong to another user.
+    pub fn at(directory: &Path) -> Result<Option<Self>, Error> {
+        let directory = match fs::canonicalize(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            directory => directory.map_err(Error::io("read kept changes"))?,
+        };
+        let record = Record::read(open_own(&directory)?);
+        let record =
+            record.map_err(|source| OverlayError::io("read the kept changes in", &directory, source))?;
+        let session = session_of(&directory);
+        Ok(record.map(|record| Self { workspace: record.heading.workspace.0, session, directory }))
+    }
+
+    /// All kept changes of the caller, by workspace and session.
+    ///
+    /// # Errors
+    /// The directory of all of them cannot be read.
+    pub fn all() -> Result<Vec<Self>, Error> {
+        let base = base(&Caller::current());
+        let entries = match fs::read_dir(&base) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(Error::io("read kept changes"))?,
+        };
+        let mut all = Vec::new();
+        for entry in entries.flatten() {
+            match Self::at(&entry.path()) {
+                Ok(Some(found)) => all.push(found),
+                Ok(None) if is_old(&entry) => Self::drop_unused(&entry.path()),
+                // A command begins right now.
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "kept changes cannot be read"),
+            }
+        }
+        all.sort_by(|one, other| (&one.workspace, &one.session).cmp(&(&other.workspace, &other.session)));
+        Ok(all)
+    }
+
+    /// Opens the changes to look at them. A running command may add to them meanwhile.
+    ///
+    /// # Errors
+    /// The workspace was moved or replaced; a change cannot be read; there are too many.
+    pub fn review(&self) -> Result<Review, Error> {
+        let failed =
+            |source: io::Error| OverlayError::io("read the kept changes in", &self.directory, source);
+        let directory = open_own(&self.directory)?;
+        let mut record = Record::read(&directory).map_err(failed)?.ok_or(OverlayError::None)?;
+        let upper = OverlayTree { root: directory.as_fd() }
+            .open(Path::new(UPPER), OFlag::O_PATH | OFlag::O_DIRECTORY)
+            .map_err(|errno| failed(errno.into()))?;
+        of_a_command(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
+        let ledger = Ledger::of_kept(record, upper, None)?;
+        let found = scanned(&ledger)?;
+        let changes = found.iter().map(ChangedEntry::change).collect();
+        Ok(Review { ledger, changes })
+    }
+
+    /// Drops what is no change. Returns the changes. Call it when the session has ended.
+    ///
+    /// # Errors
+    /// As [`review`](Self::review); [`OverlayError::InUse`] while a session uses them.
+    pub fn settle(&self) -> Result<Vec<Change>, Error> {
+        let Some(ledger) = self.claim()? else { return Ok(Vec::new()) };
+        let found = scanned(&ledger)?;
+        self.put_back(&ledger, &found)?;
+        Ok(found.iter().map(ChangedEntry::change).collect())
+    }
+
+    /// Applies the changes at `paths` and below them to the workspace, or all changes if there are no paths. Paths are
+    /// relative to the workspace. What is applied or equal is no longer kept.
+    ///
+    /// Everything that [`Session::commit`](crate::session::Session::commit) says holds. Protected are the paths that were
+    /// so when the commands ran, and those that are so now.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle). Nothing was applied then.
+    pub fn commit(&self, paths: &[PathBuf]) -> Result<Committed, Error> {
+        let Some(mut ledger) = self.claim()? else { return Ok(Committed::default()) };
+        ledger.also_protect(self.protected_now(&ledger)?);
+        let found = scanned(&ledger)?;
+        let committed = of_a_command(|| {
+            let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
+            let committed = apply::commit(&ledger, &mut state, &changed, part::selected(found, paths));
+            clock::wait_for_tick();
+            Ok(committed)
+        });
+        let committed = committed.map_err(OverlayError::list)?;
+        // First of all: the next commit must not take this one for a change of others.
+        ledger.save(&ledger.state())?;
+        self.put_back(&ledger, &scanned(&ledger)?)?;
+        Self::drop_unused(&self.directory);
+        Ok(committed)
+    }
+
+    /// Drops the changes at `paths` and below them, or all changes if there are no paths. Paths are relative to the
+    /// workspace. Returns what it dropped.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    pub fn discard(&self, paths: &[PathBuf]) -> Result<Vec<Change>, Error> {
+        if paths.is_empty() {
+            // Changes of a directory that is gone, or too many to list, are dropped unseen.
+            let dropped = self.review().map(|review| review.changes).unwrap_or_default();
+            if let Some(claim) = Claim::of_kept(&self.directory)? {
+                self.clear(&claim)?;
+            }
+            Self::drop_unused(&self.directory);
+            return Ok(dropped);
+        }
+        let Some(ledger) = self.claim()? else { return Ok(Vec::new()) };
+        let found = scanned(&ledger)?;
+        let dropped: Vec<Change> = found
+            .iter()
+            .filter(|found| paths.iter().any(|path| found.path.starts_with(path)))
+            .map(ChangedEntry::change)
+            .collect();
+        let done = of_a_command(|| {
+            let (state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
+            let layer = Layer { changed: &changed, workspace: ledger.workspace(), state: &state };
+            let concerned = paths.iter().filter(|path| !part::below(&found, path).is_empty());
+            concerned.map(|path| layer.discard(path)).collect::<io::Result<()>>()
+        });
+        done.map_err(OverlayError::list)?;
+        self.put_back(&ledger, &scanned(&ledger)?)?;
+        Self::drop_unused(&self.directory);
+        Ok(dropped)
+    }
+
+    /// Claims the changes; `None` if there are none any more.
+    fn claim(&self) -> Result<Option<Ledger>, OverlayError> {
+        let Some(claim) = Claim::of_kept(&self.directory)? else { return Ok(None) };
+        let Some(mut record) = claim.record().cloned() else { return Ok(None) };
+        let failed =
+            |source: io::Error| OverlayError::io("read the kept changes in", &self.directory, source);
+        let upper = claim.upper().map_err(failed)?;
+        of_a_command(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
+        Ok(Some(Ledger::of_kept(record, upper, Some(claim))?))
+    }
+
+    /// Drops what is no change, and writes down the rest.
+    fn put_back(&self, ledger: &Ledger, left: &[ChangedEntry]) -> Result<(), OverlayError> {
+        if left.is_empty() {
+            return ledger.claim().map_or(Ok(()), |claim| self.clear(claim));
+        }
+        let pruned = of_a_command(|| {
+            let (state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
+            let layer = Layer { changed: &changed, workspace: ledger.workspace(), state: &state };
+            layer.prune(left, Path::new(""))
+        });
+        pruned.map_err(|source| OverlayError::io("tidy up the kept changes in", &self.directory, source))?;
+        let mut state = ledger.state();
+        let upper = ledger.upper().open(Path::new(""), OFlag::O_PATH | OFlag::O_DIRECTORY);
+        let upper = upper.map_err(|errno| OverlayError::list(errno.into()))?;
+        of_a_command(|| part::settle(&upper, &mut state)).map_err(OverlayError::list)?;
+        ledger.save(&state)
+    }
+
+    /// Removes everything.
+    fn clear(&self, claim: &Claim) -> Result<(), OverlayError> {
+        let cleared = claim.clear();
+        cleared.map_err(|source| OverlayError::io("remove the kept changes in", &self.directory, source))
+    }
+
+    /// Removes a [directory](Self::directory) for changes that holds none, if Kennel chose it.
+    pub fn drop_unused(directory: &Path) {
+        let of = |path: &Path| fs::canonicalize(path).ok();
+        let is_own = directory.parent().and_then(of) == of(&base(&Caller::current()));
+        if is_own && let Err(error) = fs::remove_dir(directory) {
+            tracing::debug!(%error, "a directory for kept changes stays");
+        }
+    }
+
+    /// What is protected in the workspace now: others may have made a repository there since the commands ran.
+    fn protected_now(&self, ledger: &Ledger) -> Result<Merged, Error> {
+        let heading = ledger.claim().and_then(Claim::record).map(|record| record.heading.clone());
+        let heading = heading.ok_or(OverlayError::None)?;
+        let overlay = Overlay { upper: Some(self.directory.clone()), keeps: true, size: None };
+        let policy = Policy {
+            git: heading.git,
+            toolchains: Toolchains::None,
+            caches: Caches::None,
+            on_unavailable: OnUnavailable::Degrade,
+            ..Policy::profile(heading.profile, &self.workspace).overlay(overlay)
+        };
+        let (host, caller) = (Host::detect_for(&policy), Caller::current());
+        let compiled = compile::compile(&policy, &host, &caller, SandboxKind::Session { ready: 0 })?;
+        Ok(compiled.overlay.ok_or(OverlayError::None)?)
+    }
+}
+
+fn scanned(ledger: &Ledger) -> Result<Vec<ChangedEntry>, OverlayError> {
+    let found = of_a_command(|| {
+        let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
+        scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))
+    });
+    found.map_err(OverlayError::list)
+}
+
+/// Kept changes, opened to look at them.
+#[derive(Debug)]
+pub struct Review {
+    ledger: Ledger,
+    /// The changes, sorted by path.
+    changes: Vec<Change>,
+}
+
+impl Review {
+    /// The changes, sorted by path.
+    #[must_use]
+    pub fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// The changes, with each file of a deleted directory. A directory with very many files stands for them.
+    #[must_use]
+    pub fn files(&self) -> Vec<Change> {
+        let mut room = MOST_FILES;
+        let mut all = Vec::new();
+        for change in &self.changes {
+            let is_deleted = change.kind == ChangeKind::Deleted && change.file == FileKind::Directory;
+            let inside = is_deleted.then(|| self.inside(&change.path, &mut room)).flatten();
+            match inside {
+                Some(inside) => all.extend(inside),
+                None => all.push(change.clone()),
+            }
+        }
+        all
+    }
+
+    /// The files in a directory of the workspace; `None` if they are too many, or it cannot be read.
+    fn inside(&self, path: &Path, room: &mut usize) -> Option<Vec<Change>> {
+        let found = of_a_command(|| {
+            let tree = ReadableTree::new(self.ledger.workspace());
+            let (mut levels, mut found) = (vec![path.to_owned()], Vec::new());
+            while let Some(level) = levels.pop() {
+                let directory = tree.list(&level)?;
+                let names = names(&directory)?;
+                if found.len() + names.len() > *room || level.components().count() > MAX_DEPTH {
+                    return Err(Errno::E2BIG.into());
+                }
+                for name in names {
+                    let Some(stat) = dirfd::stat(&directory, &name)? else { continue };
+                    let (path, file) = (level.join(name), kind(&stat));
+                    match file {
+                        FileKind::Directory => levels.push(path),
+                        _ => found.push(Change { path, kind: ChangeKind::Deleted, file }),
+                    }
+                }
+            }
+            Ok(found)
+        });
+        let mut found = found.ok().filter(|found| !found.is_empty())?;
+        *room -= found.len();
+        found.sort_by(|one, other| one.path.cmp(&other.path));
+        Some(found)
+    }
+
+    /// What is in the workspace at the path of a change, and what a commit would put there. Reads at most `most` bytes of
+    /// each.
+    #[must_use]
+    pub fn sides(&self, change: &Change, most: u64) -> [Side; 2] {
+        let sides = of_a_command(|| {
+            let [workspace, upper] = [self.ledger.workspace(), self.ledger.upper()].map(ReadableTree::new);
+            let before = match change.kind {
+                ChangeKind::Added => Side::default(),
+                _ => Side::read(&workspace, &change.path, most),
+            };
+            let after = match change.kind {
+                ChangeKind::Deleted => Side::default(),
+                _ => Side::read(&upper, &change.path, most),
+            };
+            Ok([before, after])
+        });
+        sides.unwrap_or_default()
+    }
+}
+
+// Where kept changes are.
+
+/// The directory of all kept changes.
+fn base(caller: &Caller) -> PathBuf {
+    let state = caller.path_in("XDG_STATE_HOME").unwrap_or_else(|| caller.home.join(".local/state"));
+    state.join("kennel/changes")
+}
+
+const OF_SESSION: &str = "session-";
+
+/// The name of the directory for changes of a workspace. Paths can be too long for a name.
+fn key(workspace: &Path, session: Option<&str>) -> String {
+    let hash = Sha256::digest(workspace.as_os_str().as_encoded_bytes());
+    let hash: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    match session {
+        Some(session) => format!("{OF_SESSION}{session}-{hash}"),
+        None => format!("run-{hash}"),
+    }
+}
+
+/// The session in the name of a directory.
+fn session_of(directory: &Path) -> Option<String> {
+    let name = directory.file_name()?.to_str()?.strip_prefix(OF_SESSION)?;
+    Some(name.rsplit_once('-')?.0.to_owned())
+}
+
+fn resolve(caller: &Caller, workspace: &Path) -> Result<PathBuf, Error> {
+    let absolute = caller.absolute(workspace);
+    let resolved = fs::canonicalize(&absolute);
+    Ok(resolved.map_err(|source| OverlayError::io("open the workspace", &absolute, source))?)
+}
+
+/// Whether nobody has used a directory lately.
+fn is_old(entry: &fs::DirEntry) -> bool {
+    let changed = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+    changed.and_then(|changed| changed.elapsed().ok()).is_some_and(|age| age > LATELY)
+}
+
+/// Creates the directory `name` for changes in `base`. Follows no link below the base of the user's state.
+fn make(caller: &Caller, base: &Path, name: &str) -> io::Result<PathBuf> {
+    let state = base.ancestors().nth(2).unwrap_or(base);
+    if fs::symlink_metadata(state).is_err() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
+    }
+    let state = fs::canonicalize(state)?;
+    let mut at: OwnedFd = open_without_links(&state, OFlag::O_DIRECTORY)?;
+    for part in ["kennel", "changes", name] {
+        match mkdirat(&at, part, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        at = openat(&at, part, DIRECTORY, Mode::empty())?;
+        let metadata = File::from(at.try_clone()?).metadata()?;
+        // Other programs may read beside the changes, and only there.
+        let closed = if part == "kennel" { OTHERS & 0o022 } else { OTHERS };
+        if metadata.uid() != caller.uid || metadata.mode() & closed != 0 {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
+        }
+    }
+    Ok(state.join("kennel/changes").join(name))
+}
+
+/// Refuses a directory that was moved, if it has changes under its old path.
+fn refuse_moved(caller: &Caller, workspace: &Path, session: Option<&str>) -> Result<(), Error> {
+    let Ok(entries) = fs::read_dir(base(caller)) else { return Ok(()) };
+    let Ok(metadata): io::Result<Metadata> = fs::metadata(workspace) else { return Ok(()) };
+    for entry in entries.flatten() {
+        let Ok(directory) = open_own(&entry.path()) else { continue };
+        let Ok(Some(Record { heading, .. })) = Record::read(&directory) else { continue };
+        let is_other = heading.workspace.0 != workspace && session_of(&entry.path()).as_deref() == session;
+        if is_other && heading.is_about(&metadata) {
+            let (from, to) = (heading.workspace.0, workspace.to_owned());
+            return Err(OverlayError::Moved { from, to }.into());
+        }
+    }
+    Ok(())
+}
