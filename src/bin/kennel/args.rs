@@ -42,6 +42,15 @@ pub(crate) enum Verb {
     /// Run a command in a session that is already running.
     #[command(after_help = EXEC_HELP)]
     Exec(Exec),
+    /// Show what commands changed with --overlay, as a unified diff.
+    #[command(after_help = DIFF_HELP)]
+    Diff(Diff),
+    /// Apply changes of --overlay to the workspace: all of them, or those at PATH.
+    #[command(after_help = PART_HELP)]
+    Commit(Part),
+    /// Drop changes of --overlay: all of them, or those at PATH.
+    #[command(after_help = PART_HELP)]
+    Discard(Part),
     /// Run one operation of a manifest: a program with its credentials, confined to what the manifest grants.
     #[command(after_help = OP_HELP)]
     Op(Op),
@@ -99,13 +108,75 @@ Examples:
   kennel run -- make test                     the current directory writable, no network
   kennel run --profile read-only -- rg TODO   nothing writable but /tmp
   kennel run --allow @cargo,@github -- cargo build   only these registries can be reached
-  kennel run --overlay --diff -- ./install.sh list what it would change
+  kennel run --overlay -- ./install.sh        then kennel diff, kennel commit or kennel discard
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
 Exit status: the command's own; 128+N if signal N ended it; 124 on timeout;
 125 if Kennel failed, could not commit every change, could not undo a successful command's change of a protected path,
 or could not pass its output on;
 126 if the command cannot be executed; 127 if it is not found.";
+
+const DIFF_HELP: &str = "\
+Examples:
+  kennel run --overlay -- ./refactor.sh
+  kennel diff --stat                what changed, a line each
+  kennel diff src                   only below src
+  kennel diff a1                    what the commands of session a1 changed
+
+The form is that of git. Names and lines are escaped, so a diff is safe on a terminal. Nothing is shown of binary files
+and of files above 4 MiB. A change that was moved counts as one if the files are similar by half.
+
+Exit status: 0, also if nothing was changed; 125 if the changes cannot be read.";
+
+const PART_HELP: &str = "\
+Examples:
+  kennel commit                     everything
+  kennel commit src Cargo.toml      these, and what is below them
+  kennel discard target
+  kennel commit a1                  what the commands of session a1 changed; stop it first
+
+A commit overwrites nothing that others changed in the workspace since the command saw it, and nothing that is
+protected; it says what it left out, and that stays.
+
+Exit status: 0; 125 if something could not be committed or discarded, or nothing was changed at a PATH.";
+
+/// Where kept changes are.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// The workspace, or a directory in it [default: the current directory].
+    #[arg(long, value_name = "DIR", value_parser = parse::path())]
+    pub(crate) workspace: Option<PathBuf>,
+    /// The directory of --overlay-upper, if the commands ran with that.
+    #[arg(long, value_name = "DIR", value_parser = parse::path())]
+    pub(crate) overlay_upper: Option<PathBuf>,
+    /// As root: become the owner of the workspace first, as the commands did.
+    #[arg(long)]
+    pub(crate) as_owner: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    /// Show a line for each file instead of its contents.
+    #[arg(long)]
+    pub(crate) stat: bool,
+    /// Show N unchanged lines around each change [default: 3].
+    #[arg(short = 'U', long, value_name = "N")]
+    pub(crate) unified: Option<u32>,
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a session.
+    #[arg(value_name = "NAME|PATH")]
+    pub(crate) words: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Part {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a session.
+    #[arg(value_name = "NAME|PATH")]
+    pub(crate) words: Vec<OsString>,
+}
 
 const OP_HELP: &str = "\
 Examples:
@@ -219,14 +290,14 @@ pub(crate) struct Probe {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
-    /// With --overlay: list the changes on stderr and discard them (the default).
-    #[arg(long, group = "then")]
+    /// With --overlay: show the diff of the changes on stderr, too.
+    #[arg(long)]
     pub(crate) diff: bool,
     /// With --overlay: apply the changes to the workspace if the command succeeded.
-    #[arg(long, group = "then")]
+    #[arg(long)]
     pub(crate) commit: bool,
-    /// With --overlay: discard the changes.
-    #[arg(long, group = "then")]
+    /// With --overlay: keep nothing. The command sees no changes of earlier ones.
+    #[arg(long, conflicts_with_all = ["diff", "commit"])]
     pub(crate) discard: bool,
     /// As root: become the owner of the workspace (--workspace, or the current directory) before anything is read,
     /// with that user's groups and HOME. Kennel then has no privilege left.
@@ -258,7 +329,8 @@ Examples:
   kennel session list
   kennel session stop a1
 
-`start` takes the flags of `kennel run` except --tty, --json and the overlay flags.
+`start` takes the flags of `kennel run` except --tty, --json and those that say what becomes of changes (--diff,
+--commit, --discard): with --overlay, see kennel diff NAME.
 Stopping a session that does not exist is not an error.";
 
 const START_HELP: &str = "\
@@ -292,8 +364,6 @@ pub(crate) enum SessionAction {
     /// Prepare a session in the background; print the path of its socket when it takes commands.
     #[command(
         after_help = START_HELP,
-        mut_arg("overlay", hidden),
-        mut_arg("overlay_upper", hidden),
         mut_arg("overlay_size", hidden)
     )]
     Start(Start),

@@ -52,14 +52,16 @@ pub(crate) struct PolicyFlags {
     /// `trust` nothing [default: protect].
     #[arg(long, value_name = "CHOICE", help_heading = "View", value_parser = word::<Git>(Git::ALL.map(Git::as_str)))]
     pub(crate) git: Option<Git>,
-    /// Collect changes to the workspace in memory instead of writing them.
+    /// Keep changes to the workspace apart from it, for kennel diff, kennel commit and kennel discard. Later commands
+    /// with this flag see them and add to them.
     #[arg(long, help_heading = "View")]
     pub(crate) overlay: bool,
-    /// Like --overlay, but keep the changes in the empty directory DIR. Use it for large changes or before
-    /// Linux 6.6.
+    /// Like --overlay, but keep the changes in DIR: an empty directory of your own, or one that a command with
+    /// this flag has used.
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
     pub(crate) overlay_upper: Option<PathBuf>,
-    /// Like --overlay, with at most SIZE of changes [default: that of --tmp-size].
+    /// Like --overlay, but with the changes in memory, at most SIZE. They are listed, and dropped unless --commit
+    /// applies them. Needs Linux 6.6.
     #[arg(long, value_name = "SIZE", help_heading = "View")]
     pub(crate) overlay_size: Option<Size>,
     /// Show toolchains outside the system directories [default: auto].
@@ -257,7 +259,7 @@ fn overlay(flags: &PolicyFlags, of_file: Option<Overlay>) -> Option<Overlay> {
     let asked = flags.overlay || flags.overlay_upper.is_some() || flags.overlay_size.is_some();
     let mut overlay = if asked { of_file.unwrap_or_default() } else { return of_file };
     if flags.overlay_upper.is_some() {
-        overlay = Overlay { upper: flags.overlay_upper.clone(), size: None };
+        overlay = Overlay { upper: flags.overlay_upper.clone(), ..Overlay::default() };
     }
     overlay.size = flags.overlay_size.or(overlay.size);
     Some(overlay)

@@ -12,6 +12,7 @@ mod audit;
 mod cache;
 mod config;
 mod descriptor;
+mod diff;
 #[path = "../../report/escape.rs"]
 mod escape;
 mod exec;
@@ -23,9 +24,12 @@ mod parse;
 mod policy;
 mod probe;
 mod process;
+mod renames;
 mod report;
+mod review;
 mod run;
 mod session;
+mod settle;
 mod style;
 mod table;
 mod terminal;
@@ -70,6 +74,9 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Run(run) => run::run(&run),
         Verb::Session { action } => session::session(&action),
         Verb::Exec(exec) => exec::exec(&exec),
+        Verb::Diff(diff) => review::diff(&diff),
+        Verb::Commit(part) => review::commit(&part),
+        Verb::Discard(part) => review::discard(&part),
         Verb::Op(op) => op::op(&op),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),

@@ -39,7 +39,7 @@ pub(crate) fn say(line: impl Display) {
 }
 
 /// Prints one line on stderr that is harmless and may have styles.
-fn show(line: &str) {
+pub(crate) fn show(line: &str) {
     let line = format!("{line}\n");
     if STDERR_STALLED.load(Relaxed) {
         return;
@@ -103,12 +103,17 @@ pub(crate) fn error(error: &Error) {
 
 /// Prints one change of an overlay.
 pub(crate) fn change(change: &Change) {
+    show(&change_line(change, Paint::stderr()));
+}
+
+/// One change of an overlay, escaped.
+pub(crate) fn change_line(change: &Change, paint: Paint) -> String {
     let style = match change.kind {
         ChangeKind::Added => style::ADDED,
         ChangeKind::Deleted => style::REMOVED,
         _ => style::HUNK,
     };
-    show(&Paint::stderr().paint(style, &harmless(&change.to_string())));
+    paint.paint(style, &harmless(&change.to_string()))
 }
 
 /// Prints which protections are weaker than asked, and what was denied.

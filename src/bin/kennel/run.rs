@@ -4,24 +4,20 @@ use std::{
     ffi::OsStr,
     io::{self, IsTerminal},
     os::fd::{AsFd, OwnedFd},
-    path::PathBuf,
     process::{ExitCode, ExitStatus},
     time::Duration,
 };
 
-use kennel::{
-    Change, Child, Command, Committed, Ended, Error, Outcome, Outlets, Policy, PolicyError, Refusal, Report,
-    Sandbox, Session, Terminal,
-};
+use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Terminal};
 use nix::sys::signal::{Signal, raise};
 
 use crate::{
-    FAILED,
     args::Run,
     ask::{self, Desk},
     flags, owner,
     process::{Signals, is_ending, runtime, start_blocking_thread},
     report,
+    settle::{Choice, Settled},
     terminal::{self, Keyboard, Raw, Screen, Showing, copy_size},
 };
 
@@ -79,9 +75,9 @@ struct Finished {
 fn confine(run: &Run) -> Result<Finished, Error> {
     let mut policy = flags::from_flags(&run.policy)?;
     let desk = run.ask.then(|| Desk::open(&run.policy, &mut policy)).transpose()?;
-    let choice = Choice::of(run, &policy)?;
+    let choice = Choice::of(run, &mut policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
-    let confinement = match (choice, &desk) {
+    let mut confinement = match (choice, &desk) {
         (Some(choice), _) => Confinement::Session(choice),
         (None, None) => Confinement::Sandbox(Sandbox::eager(&policy)?),
         (None, Some(desk)) => {
@@ -90,14 +86,14 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     };
     let runtime = runtime(FOREVER)?;
     let finished = runtime.block_on(async {
-        match &confinement {
+        match &mut confinement {
             Confinement::Sandbox(sandbox) => {
                 let ended = until_outcome(run, &policy, desk.as_ref(), sandbox.command(program)).await;
                 // Remove the cgroup before this process ends.
                 sandbox.shutdown().await;
                 Ok(Finished { outcome: ended?, settled: Ok(Settled::default()) })
             }
-            Confinement::Session(choice) => in_session(run, &policy, desk.as_ref(), *choice, program).await,
+            Confinement::Session(choice) => in_session(run, &policy, desk.as_ref(), choice, program).await,
         }
     });
     // Dropping the sandbox waits until its init is reaped: in a container no other process may reap it. Do not
@@ -113,21 +109,27 @@ async fn in_session(
     run: &Run,
     policy: &Policy,
     desk: Option<&Desk>,
-    choice: Choice,
+    choice: &mut Choice,
     program: &OsStr,
 ) -> Result<Finished, Error> {
     start_blocking_thread().await?;
-    let mut builder = Session::builder(policy).ready_workers(1);
-    if let Some(desk) = desk {
-        builder = builder.on_request(ask::LONGEST, desk.callback());
-    }
-    let session = builder.prepare().await?;
+    let prepare = async |policy: &Policy| {
+        let mut builder = Session::builder(policy).ready_workers(1);
+        if let Some(desk) = desk {
+            builder = builder.on_request(ask::LONGEST, desk.callback());
+        }
+        builder.prepare().await
+    };
+    let session = choice.prepare(policy, prepare).await?;
     let mut ended = until_outcome(run, policy, desk, session.command(program)).await;
     let settled = match &mut ended {
         Ok(outcome) => choice.settle(&session, outcome).await,
-        Err(_) => Ok(Settled::default()),
+        Err(_) => None,
     };
     session.shutdown().await;
+    // Kept changes are committed when nothing uses them any more.
+    drop(session);
+    let settled = settled.unwrap_or_else(|| choice.settle_kept(ended.as_mut().ok()));
     Ok(Finished { outcome: ended?, settled })
 }
 
@@ -300,129 +302,4 @@ fn forward(child: &Child, number: i32, tty: Option<Tty<'_>>) -> io::Result<()> {
         _ => {}
     }
     child.signal(number)
-}
-
-/// What the caller wants done with the changes.
-#[derive(Clone, Copy)]
-enum Choice {
-    Diff,
-    Commit,
-    Discard {
-        /// Whether the JSON report lists the changes.
-        is_reported: bool,
-    },
-}
-
-impl Choice {
-    /// Returns `None` if there is no overlay.
-    fn of(run: &Run, policy: &Policy) -> Result<Option<Self>, Error> {
-        let choice = match (run.commit, run.discard) {
-            (true, _) => Self::Commit,
-            (_, true) => Self::Discard { is_reported: run.json.is_some() },
-            _ => Self::Diff,
-        };
-        match (&policy.overlay, run.diff || run.commit || run.discard) {
-            (Some(_), _) => Ok(Some(choice)),
-            (None, false) => Ok(None),
-            (None, true) => Err(PolicyError::Value {
-                key: "overlay".to_owned(),
-                value: String::new(),
-                reason: "--diff, --commit and --discard need --overlay".to_owned(),
-            }
-            .into()),
-        }
-    }
-
-    /// Commits, lists or discards the changes after the command ended. Adds denials of the commit to the
-    /// outcome.
-    async fn settle(self, session: &Session, outcome: &mut Outcome) -> Result<Settled, Error> {
-        let mut settled = Settled::default();
-        match self {
-            Self::Commit if has_succeeded(outcome) => match session.commit().await {
-                Ok(mut committed) => {
-                    outcome.denials.append(&mut committed.denials);
-                    settled.committed = Some(committed);
-                }
-                Err(error) => {
-                    // The overlay is the only copy of the changes.
-                    if let Some(left) = session.leave_changes()? {
-                        report::say(format_args!("kennel: the changes remain in {}", left.display()));
-                    }
-                    return Err(error);
-                }
-            },
-            Self::Discard { is_reported: false } => {}
-            _ => {
-                settled.changes = Some(session.changes().await?);
-                settled.commit_was_skipped = matches!(self, Self::Commit);
-            }
-        }
-        if settled.has_refused() {
-            settled.left = session.leave_changes()?;
-        }
-        session.discard().await?;
-        Ok(settled)
-    }
-}
-
-/// Whether the command succeeded. Lost output does not matter here.
-fn has_succeeded(outcome: &Outcome) -> bool {
-    outcome.status.success() && !outcome.is_left
-}
-
-/// What became of the changes.
-#[derive(Default)]
-struct Settled {
-    /// Changes that were discarded.
-    changes: Option<Vec<Change>>,
-    /// Whether they would have been committed if the command had succeeded.
-    commit_was_skipped: bool,
-    committed: Option<Committed>,
-    /// Where the changes remain that could not be committed.
-    left: Option<PathBuf>,
-}
-
-impl Settled {
-    fn has_refused(&self) -> bool {
-        self.committed.as_ref().is_some_and(|committed| !committed.refused.is_empty())
-    }
-
-    /// Adds the changes and this program's exit status to the report.
-    fn add_to(&self, mut report: Report) -> Report {
-        report.exit_code = self.exit_code().unwrap_or(report.exit_code);
-        report.changes = self.changes.clone();
-        if self.commit_was_skipped {
-            let dropped = report.changes.replace(Vec::new()).unwrap_or_default();
-            let refused = dropped.into_iter().map(|change| change.refused(Refusal::Unsuccessful));
-            report.refused_changes = Some(refused.collect());
-        }
-        if let Some(Committed { applied, refused, .. }) = &self.committed {
-            report.changes = Some(applied.clone());
-            report.refused_changes = Some(refused.clone());
-        }
-        report
-    }
-
-    /// Prints what became of the changes.
-    fn print(&self, run: &Run) {
-        let changes = self.changes.iter().flatten();
-        if !run.discard {
-            changes.for_each(report::change);
-        }
-        if self.commit_was_skipped {
-            report::say(format_args!("kennel: nothing was committed, because the command failed"));
-        }
-        let refused = self.committed.iter().flat_map(|committed| &committed.refused);
-        refused.for_each(|refused| {
-            report::say(format_args!("kennel: not committed: {}: {}", refused.change, refused.refusal));
-        });
-        if let Some(left) = &self.left {
-            report::say(format_args!("kennel: the changes remain in {}", left.display()));
-        }
-    }
-
-    /// The exit status if some changes could not be committed.
-    fn exit_code(&self) -> Option<u8> {
-        self.has_refused().then_some(FAILED)
-    }
 }

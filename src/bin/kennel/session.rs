@@ -8,7 +8,10 @@ use std::{
     process::{Child, Command, ExitCode, Stdio},
 };
 
-use kennel::{Client, Error, ListenError, Listening, PolicyError, Session, Stats, inherited_descriptor};
+use kennel::{
+    Client, Error, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Session, Stats,
+    inherited_descriptor,
+};
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 use serde::Serialize;
 
@@ -118,12 +121,8 @@ fn foreground(start: &Start) -> Result<ExitCode, Error> {
 }
 
 fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<ExitCode, Error> {
-    let policy = flags::from_flags(&start.policy)?;
-    if policy.overlay.is_some() {
-        let reason = "a named session cannot commit changes: use kennel run or the library";
-        let (key, value) = ("overlay".to_owned(), String::new());
-        return Err(PolicyError::Value { key, value, reason: reason.to_owned() }.into());
-    }
+    let mut policy = flags::from_flags(&start.policy)?;
+    keep_changes(&mut policy, &start.name)?;
     let runtime = process::runtime(process::IDLE_THREAD)?;
     let code = runtime.block_on(async {
         let session = Session::prepare(&policy).await?;
@@ -141,9 +140,37 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
         session.shutdown().await;
         Ok(code)
     });
+    settle(&policy);
     // As in `kennel run`: leftover threads do not delay the exit.
     std::mem::forget(runtime);
     code.map(ExitCode::from)
+}
+
+/// Lets the session keep the changes of an overlay, for `kennel diff NAME`.
+fn keep_changes(policy: &mut Policy, name: &str) -> Result<(), Error> {
+    let Some(overlay) = &mut policy.overlay else { return Ok(()) };
+    if let Some(size) = overlay.size {
+        let reason = "changes in memory would be lost: a session keeps them in a directory, without a size";
+        let (key, value) = ("overlay.size".to_owned(), size.to_string());
+        return Err(PolicyError::Value { key, value, reason: reason.to_owned() }.into());
+    }
+    let directory = match overlay.upper.take() {
+        Some(directory) => directory,
+        None => KeptChanges::directory(&policy.workspace, Some(name))?,
+    };
+    *overlay = Overlay { upper: Some(directory), keeps: true, ..Overlay::default() };
+    Ok(())
+}
+
+/// Drops what is no change. If that fails, `kennel diff` and `kennel commit` still work. The directory stays: another
+/// session may begin in it.
+fn settle(policy: &Policy) {
+    let directory = policy.overlay.as_ref().and_then(|overlay| overlay.upper.as_deref());
+    if let Some(directory) = directory
+        && let Ok(Some(kept)) = KeptChanges::at(directory)
+    {
+        drop(kept.settle());
+    }
 }
 
 fn announce(listening: &Listening) -> io::Result<()> {

@@ -88,6 +88,11 @@ impl Paint {
         Self(AutoStream::choice(&stderr()) != ColorChoice::Never)
     }
 
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self(false)
+    }
+
     /// Whether the stream shows styles.
     pub(crate) fn is_on(self) -> bool {
         self.0

@@ -35,6 +35,11 @@ impl Table {
         Self { paint: Paint::stdout(), width }
     }
 
+    /// Columns of the terminal, if there is one.
+    pub(crate) fn width(self) -> Option<usize> {
+        self.width
+    }
+
     /// A row: a name, a state in its style, and a text, which starts in one column of all rows.
     pub(crate) fn row(self, indent: &str, name: &str, (style, state): (Style, &str), text: &str) -> String {
         let column = self.detail_column(indent);
