@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Terminal};
+use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session, Terminal};
 use nix::sys::signal::{Signal, raise};
 
 use crate::{

@@ -27,13 +27,13 @@ fn cli(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(kennel_path()).current_dir(dir).args(arguments).output().unwrap()
 }
 
-/// A session refuses them with a reason.
+/// Changes in memory would be lost with the session.
 #[test]
-fn a_session_is_offered_no_overlay() {
+fn a_session_is_offered_no_overlay_in_memory() {
     let dir = workspace();
     let output = cli(dir.path(), &["session", "start", "--help"]);
     let help = String::from_utf8_lossy(&output.stdout);
-    assert!(help.contains("--protect") && !help.contains("--overlay"), "{help}");
+    assert!(help.contains("--overlay") && !help.contains("--overlay-size"), "{help}");
 }
 
 #[test]

@@ -12,7 +12,8 @@
 //! | `hostile` | names, links, kinds, modes and depths that commands leave behind |
 //! | `refused` | if an overlay is impossible, nothing runs |
 //! | `upper` | changes in a directory of the host: for one session, and gone with it |
-//! | `cli` | `kennel run --overlay`: its lists, statuses and reports |
+//! | `cli` | `kennel run` with an overlay in memory, or in a directory: its lists, statuses and reports |
+//! | `kept` | `kennel run --overlay`, and `kennel diff`, `kennel commit` and `kennel discard` of what it kept |
 //! | `disk` | all of it again, with the changes in a directory of the host |
 //!
 //! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it. Workspaces
@@ -23,6 +24,7 @@ mod cli;
 mod conflict;
 mod disk;
 mod hostile;
+mod kept;
 mod links;
 mod meanwhile;
 mod mounts;
@@ -72,21 +74,22 @@ fn upper() -> Option<PathBuf> {
     Some(dir)
 }
 
-/// `--overlay`, or the flag of this pass instead.
+/// The flags of an overlay in memory, or those of this pass instead.
 fn flags() -> Vec<String> {
     match upper() {
         Some(dir) => vec!["--overlay-upper".into(), dir.into_os_string().into_string().unwrap()],
-        None => vec!["--overlay".into()],
+        None => vec!["--overlay-size".into(), "1G".into()],
     }
 }
 
-/// The output without its last part about the directory of changes that could not be committed, if they were in a
-/// directory.
+/// The output without its last line, which says what can be done with changes that are in a directory. Those in memory
+/// are gone.
 fn without_place(said: &str) -> &str {
-    match said.rsplit_once("\nkennel: the changes remain in ") {
+    match said.rsplit_once("\nkennel: the changes are kept: ") {
         Some((said, _)) if env::var_os(UPPERS).is_some() => said,
         place => {
-            assert!(place.is_none() && env::var_os(UPPERS).is_none(), "{said}");
+            let is_quiet = !crate::support::quiet().is_empty();
+            assert!(place.is_none() && (is_quiet || env::var_os(UPPERS).is_none()), "{said}");
             said
         }
     }

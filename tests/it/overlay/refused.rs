@@ -7,7 +7,7 @@ use crate::support::{TempDir, refused, stderr, workspace};
 /// The promise of kernels before Linux 6.6.
 pub(crate) fn is_refused_in_memory() {
     let dir = workspace();
-    let said = refused(dir.path(), &["--overlay"]);
+    let said = refused(dir.path(), &["--overlay-size", "1M"]);
     assert!(said.contains("cannot keep the changes of an overlay in memory"), "{said}");
     assert!(said.contains("--overlay-upper"), "{said}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -41,12 +41,15 @@ fn a_grant_that_bypasses_the_overlay() {
     let workspace = dir.path().join("w");
     for (grant, target) in [("sub", ""), ("sub", ":/elsewhere"), ("", ":/elsewhere"), ("..", ":/elsewhere")] {
         let spec = format!("{}{target}", workspace.join(grant).display());
-        let said = refused(&workspace, &["--overlay", "--rw", &spec]);
+        let said = refused(&workspace, &["--overlay-size", "1G", "--rw", &spec]);
         assert!(said.contains("past the overlay") && said.contains("hint:"), "{said}");
     }
     let spec = format!("{}:/elsewhere", workspace.join("sub").display());
-    let output =
-        crate::support::shell(&workspace, &["--quiet", "--overlay", "--ro", &spec], "! touch /elsewhere/x");
+    let output = crate::support::shell(
+        &workspace,
+        &["--quiet", "--overlay-size", "1G", "--ro", &spec],
+        "! touch /elsewhere/x",
+    );
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
@@ -75,15 +78,15 @@ fn directories_that_cannot_keep_changes() {
 }
 
 #[test]
-fn a_session_by_name_cannot_commit() {
+fn a_session_by_name_keeps_no_changes_in_memory() {
     let dir = workspace();
     let kennel = std::process::Command::new(crate::support::kennel_path())
         .current_dir(dir.path())
-        .args(["session", "start", "--name", "overlaid", "--overlay"])
+        .args(["session", "start", "--name", "overlaid", "--overlay-size", "1M"])
         .output()
         .unwrap();
     assert_eq!(kennel.status.code(), Some(125));
-    assert!(stderr(&kennel).contains("cannot commit changes"), "{}", stderr(&kennel));
+    assert!(stderr(&kennel).contains("changes in memory would be lost"), "{}", stderr(&kennel));
 }
 
 /// A file system with one directory, owned by root and of mode 700, which a program serves at `sys.argv[1]`. The
