@@ -165,8 +165,8 @@ profile = "repo-write"
 # What stays read-only, although commands may write here. A path, or a pattern such as "**/.env".
 # protect = [".github"]
 
-# What commands add to caches ({caches}) goes with the sandbox. "keep" keeps it
-# for later sandboxes. The host's own files never change.
+# What commands add to caches goes with the sandbox; "keep" keeps it for later ones. The host's files never change.
+# Caches here: {caches}.
 # caches = "keep"
 
 [network]
