@@ -49,7 +49,7 @@ fn every_verb_has_a_page_with_its_flags() {
             "\"kennel session start\"",
             "\\fBkennel session start\\fR [OPTIONS] \\-\\-name <NAME>",
         ),
-        (&[], "kennel", "\\fBkennel\\fR <COMMAND>"),
+        (&[], "kennel", "\\fBkennel\\fR [OPTIONS] <COMMAND>"),
     ] {
         let text = stdout(&kennel(&[&["man"], page].concat()));
         let version = env!("CARGO_PKG_VERSION");
