@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::protect::grants::WritableGrants;
 use crate::report::failure::shown;
-use crate::view::inputs::Inputs;
+use crate::view::inputs::{HomeNames, Inputs};
 use crate::view::path_walk::UnresolvedPath;
 use crate::view::{Origin, View};
 
@@ -116,8 +116,7 @@ pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGran
         for name in names {
             let path = home.join(name);
             let is_granted = grants.bases.base_above(&path).is_some();
-            let mut may_lead_into_one = || inputs.names.may_exist(&path) && has_link(home, &path, &mut known);
-            if !is_granted && !may_lead_into_one() {
+            if !is_granted && !has_link(inputs.names, home, &path, &mut known) {
                 continue;
             }
             if let Ok(to) = fs::canonicalize(&path) {
@@ -137,17 +136,20 @@ fn is_usual(base: &Path, home: &Path) -> bool {
     base.strip_prefix(home).is_ok_and(|below| below == Path::new(".config"))
 }
 
-/// Whether `path`, or a directory on the way to it from `home`, is a link.
-fn has_link(home: &Path, path: &Path, known: &mut HashMap<PathBuf, bool>) -> bool {
-    let mut ways = path.ancestors().take_while(|way| *way != home);
-    ways.any(|way| match known.get(way) {
-        Some(is_link) => *is_link,
-        None => {
-            let is_link = fs::symlink_metadata(way).is_ok_and(|it| it.is_symlink());
-            known.insert(way.to_owned(), is_link);
-            is_link
+/// Whether a directory on the way from `home` to `path`, or `path` itself, is a link. The list of names in a directory counts
+/// only if no link leads there: a command may be able to add names where a link leads.
+fn has_link(names: &HomeNames, home: &Path, path: &Path, known: &mut HashMap<PathBuf, bool>) -> bool {
+    let ways: Vec<&Path> = path.ancestors().take_while(|way| *way != home).collect();
+    for way in ways.into_iter().rev() {
+        let is_link = || fs::symlink_metadata(way).is_ok_and(|it| it.is_symlink());
+        if !names.may_exist(way) {
+            return false;
         }
-    })
+        if *known.entry(way.to_owned()).or_insert_with(is_link) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Says which of them exist in a grant.

@@ -104,6 +104,18 @@ fn a_link_from_the_home_into_the_workspace_protects_its_target() {
     assert!(run(home.path(), &settings, &[], "echo x > README").status.success());
 }
 
+/// What is not there yet is obeyed as soon as it is there.
+#[test]
+fn a_linked_directory_protects_what_a_command_makes_in_it() {
+    let home = home(&["settings/config/other"]);
+    symlink("settings/config", home.path().join(".config")).unwrap();
+    let settings = home.path().join("settings");
+    let said =
+        stderr(&run(home.path(), &settings, &[], "mkdir config/autostart; echo x > config/autostart/x"));
+    assert!(said.contains("config/autostart: a protected path was changed"), "{said}");
+    assert!(!settings.join("config/autostart").exists(), "{said}");
+}
+
 /// rustup gives one program many names.
 #[test]
 fn names_of_one_file_in_one_protected_directory_weaken_nothing() {
