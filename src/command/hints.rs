@@ -101,7 +101,7 @@ impl HintSource {
         let Judge { explainer, directory, .. } = &self.judge;
         let typed = typed(&self.program, &self.arguments);
         let words = typed.iter().flat_map(|line| line.words.iter().chain(&line.outputs));
-        let paths = words.flat_map(|word| paths(word, explainer.home()));
+        let paths = words.flat_map(|word| paths(word, &explainer.home));
         let mut subjects: HashSet<String> =
             paths.map(|path| shown(&lexical::clean(directory.join(path)))).collect();
         subjects.extend(outcome.hints.iter().map(|hint| hint.subject.clone()));
@@ -147,7 +147,7 @@ impl HintSource {
     fn of_paths(&self, line: &Typed) -> Vec<Note> {
         let Judge { explainer, directory, .. } = &self.judge;
         let hint = |word: &str, used| {
-            let paths = paths(word, explainer.home());
+            let paths = paths(word, &explainer.home);
             paths.iter().find_map(|path| explainer.hint(&directory.join(path), used))
         };
         let outputs = line.outputs.iter().filter_map(|word| hint(word, Use::Write));

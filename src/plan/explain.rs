@@ -48,9 +48,10 @@ pub(crate) struct Explainer {
     pub(crate) ports: Option<Vec<u16>>,
     /// The home directories of the caller.
     homes: Vec<PathBuf>,
-    /// The home directory of the caller, and HOME in the sandbox.
-    home: PathBuf,
-    home_inside: PathBuf,
+    /// The home directory of the caller.
+    home_outside: PathBuf,
+    /// HOME in the sandbox.
+    pub(crate) home: PathBuf,
 }
 
 /// What a command tried with a path, as far as its message says.
@@ -79,8 +80,8 @@ impl Explainer {
             proxy_flags: proxy_flags(inputs),
             ports: ports_of_host(inputs),
             homes: inputs.caller.homes.clone(),
-            home: inputs.caller.home.clone(),
-            home_inside: inputs.home(),
+            home_outside: inputs.caller.home.clone(),
+            home: inputs.home(),
         }
     }
 

@@ -29,11 +29,6 @@ pub(crate) enum Use {
 }
 
 impl Explainer {
-    /// What a shell makes of `~`.
-    pub(crate) fn home(&self) -> &Path {
-        &self.home_inside
-    }
-
     /// Whether something of the host is visible at `path`.
     pub(crate) fn shows(&self, path: &Path) -> bool {
         self.view.host_path(path).is_some_and(|shown| exists(&shown))
@@ -128,14 +123,14 @@ impl Explainer {
     pub(crate) fn hint_of_identity(&self) -> Option<Note> {
         let names = [".gitconfig", ".config/git/config"];
         let is_hidden = |name: &&str| {
-            let inside = self.home_inside.join(name);
+            let inside = self.home.join(name);
             self.view.get(&inside).is_none() && self.view.host_path(&inside).is_none()
         };
-        let mut hidden = names.into_iter().filter(is_hidden).map(|name| (name, self.home.join(name)));
+        let mut hidden = names.into_iter().filter(is_hidden).map(|name| (name, self.home_outside.join(name)));
         let (name, file) = hidden.find(|(_, file)| git::user::has_identity(file))?;
         let flag = match self.git {
             Git::Workspace => "--git protect".to_owned(),
-            _ => bind_flag("--ro", &file, &self.home_inside.join(name))?,
+            _ => bind_flag("--ro", &file, &self.home.join(name))?,
         };
         let text = format!("your name and address are in {}, which the sandbox does not show", shown(&file));
         Some(Note::new("git", &text, Some(&format!("{flag} shows it"))))

@@ -42,8 +42,8 @@ fn explainer(host: &Path) -> Explainer {
         proxy_flags: Some("--allow"),
         ports: None,
         homes: vec!["/home/me".into()],
+        home_outside: "/home/me".into(),
         home: "/home/me".into(),
-        home_inside: "/home/me".into(),
     }
 }
 
