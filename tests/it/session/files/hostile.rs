@@ -8,6 +8,7 @@ use std::{
 use kennel::{Error, FileKind};
 
 use super::{errno, in_time, names, session, shell, workspace};
+use crate::support::only_once;
 
 #[tokio::test]
 async fn links_lead_only_to_files_that_commands_see() {
@@ -115,6 +116,7 @@ async fn a_huge_file_is_not_read_into_memory() {
 
 #[tokio::test]
 async fn a_directory_with_too_many_names_is_not_listed() {
+    only_once!();
     let dir = workspace();
     fs::create_dir(dir.path().join("many")).unwrap();
     fs::write(dir.path().join("many/0"), "").unwrap();

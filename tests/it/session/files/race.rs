@@ -26,7 +26,7 @@ fn is_over(begun: Instant, (done, refused): (u32, u32), wanted: (u32, u32)) -> b
 async fn for_ever(session: &Session, body: &str) -> Child {
     let indented = body.lines().map(|line| format!("    {line}\n")).collect::<String>();
     let script = format!(
-        "import os, shutil\ndef quiet(call, *a):\n  try: call(*a)\n  except OSError: pass\nwhile True:\n{indented}"
+        "import os, shutil, time\ndef quiet(call, *a):\n  try: call(*a)\n  except OSError: pass\nwhile True:\n{indented}"
     );
     let mut command = session.command("python3");
     command.args(["-c", &script]).stdout(Stdio::null()).stdin(Stdio::null());
@@ -95,8 +95,10 @@ async fn a_directory_that_becomes_a_link() {
     let target = victim.path().display().to_string();
     session.mkdir("real").await.unwrap();
     session.write("real/file", "x").await.unwrap();
+    // The pause lets other processes run while there is a directory, on a busy machine too.
     let body = format!(
-        "quiet(os.rename, 'real', 'd'); quiet(os.rename, 'd', 'real')\n\
+        "quiet(os.rename, 'real', 'd'); time.sleep(0.0001); quiet(os.rename, 'd', 'real')\n\
+         quiet(os.rename, 'real', 'd'); quiet(os.rename, 'd', 'real')\n\
          quiet(os.symlink, {target:?}, 'd'); quiet(os.unlink, 'd')\n\
          quiet(os.symlink, '/proc/1/root{target}', 'd'); quiet(os.unlink, 'd')"
     );
