@@ -156,6 +156,10 @@ fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
         (Trouble::Unreachable, NetworkMode::None) => {
             Some(no_network(explainer, "network".to_owned(), ANYWHERE))
         }
+        // A program that connects to an address and asks no proxy.
+        (Trouble::Unreachable, NetworkMode::Proxy) if explainer.only_refuses => {
+            Some(no_network(explainer, "network".to_owned(), ANYWHERE))
+        }
         (Trouble::Name(name), NetworkMode::None) => {
             let subject = name.clone().unwrap_or_else(|| "network".to_owned());
             // The message names no port. Most programs that look up a name use HTTPS.
@@ -181,10 +185,11 @@ fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
 
 fn no_network(explainer: &Explainer, subject: String, to: &str) -> Denial {
     let flag = explainer.proxy_flags.map(|flags| format!("{flags} {to}"));
+    let reason = if explainer.only_refuses { "no rule allows it" } else { "the sandbox has no network" };
     Denial {
         protection: Protection::NetworkNamespace,
         subject,
-        reason: advice("the sandbox has no network".to_owned(), flag.as_deref(), "would allow it"),
+        reason: advice(reason.to_owned(), flag.as_deref(), "would allow it"),
         basis: Basis::Derived,
         remedy: flag,
     }

@@ -187,6 +187,12 @@ impl Serving {
                 }
                 // No descriptor number was free for the socket.
                 Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
+                // The proxy only refuses. Without this socket, programs find nothing at its address.
+                Arrival::Report(Report::Skipped { section, index, .. })
+                    if prepared.step(None, (section, index)).is_some_and(|(_, step)| is_socket(&step)) =>
+                {
+                    missing -= 1;
+                }
                 Arrival::Report(report) => said.push(report),
                 Arrival::Closed => return Err(Error::Lost),
                 Arrival::Born(_)
@@ -199,4 +205,8 @@ impl Serving {
         }
         Ok(Some(serving))
     }
+}
+
+fn is_socket(step: &Step<'_>) -> bool {
+    matches!(step, Step::Listen { .. } | Step::ListenEverywhere { .. })
 }

@@ -34,9 +34,8 @@ pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
     socket: OwnedFd,
     serve: fn(Arc<Proxy>, TcpStream) -> S,
 ) -> io::Result<JoinHandle<()>> {
-    let listener = StdListener::from(socket);
-    listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(listener)?;
+    // The inside has made it nonblocking.
+    let listener = TcpListener::from_std(StdListener::from(socket))?;
     Ok(tokio::spawn(async move {
         let mut connections = JoinSet::new();
         while let Some((stream, slot)) =
@@ -170,9 +169,7 @@ const MAX_QUERY: usize = 4096;
 
 /// Answers DNS queries on a UDP socket of the sandbox.
 pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
-    let socket = StdUdpSocket::from(socket);
-    socket.set_nonblocking(true)?;
-    let socket = UdpSocket::from_std(socket)?;
+    let socket = UdpSocket::from_std(StdUdpSocket::from(socket))?;
     Ok(tokio::spawn(async move {
         let mut question = [0; MAX_QUERY];
         loop {

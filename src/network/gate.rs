@@ -103,14 +103,16 @@ impl Gate {
 
     /// Whether the DNS stub may answer for a name. A program without proxy support connects afterwards, and
     /// that connection is checked again. A name that is allowed only at ports without a transparent listener
-    /// gets no address: otherwise another command could listen at that address and port.
+    /// gets no address: otherwise another command could listen at that address and port. Without such listeners, nothing is
+    /// asked either.
     ///
     /// # Errors
     /// The refusal.
     pub(crate) fn check_name(&self, name: &Name) -> Result<(), ProxyRefusal> {
         let host = Host::Name(name.clone());
         let Settings { allow, ports, .. } = &self.settings;
-        if self.ask.get().is_some() || self.foreign.is_some() || allow.may_match_at(&host, ports) {
+        let is_decided_later = self.ask.get().is_some() && !ports.is_empty() || self.foreign.is_some();
+        if is_decided_later || allow.may_match_at(&host, ports) {
             return Ok(());
         }
         let reason = if allow.may_match(&host) { Reason::NotServed } else { Reason::NotAllowed };

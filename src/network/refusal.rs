@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use crate::policy::destination::{Destination, Host, Malformed};
-use crate::report::denial::{Basis, Denial};
+use crate::report::denial::{Basis, Denial, NOT_LISTED, advice};
 use crate::report::enforcement::Protection;
 use crate::report::failure::Class;
 use crate::sys::locked;
@@ -137,8 +137,7 @@ impl ProxyRefusal {
     pub(crate) fn advice(&self) -> String {
         match (&self.reason, self.flag()) {
             (Reason::Denied(rule), _) => format!("{self}; remove --deny {rule} to allow it"),
-            (_, Some(flag)) => format!("{self}; {flag} would allow it"),
-            _ => self.to_string(),
+            (_, flag) => advice(self.to_string(), flag.as_deref(), "would allow it"),
         }
     }
 }
@@ -147,7 +146,7 @@ impl fmt::Display for ProxyRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
             Reason::NotAllowed => {
-                f.write_str("not on the list of what is allowed")?;
+                f.write_str(NOT_LISTED)?;
                 match &self.destination {
                     Some(destination) if destination.host.is_loopback() => f.write_str(OWN_SERVER),
                     _ => Ok(()),

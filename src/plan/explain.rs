@@ -41,6 +41,8 @@ pub(crate) struct Explainer {
     /// The size of all private directories together.
     pub(crate) private: TmpfsSize,
     pub(crate) network: NetworkMode,
+    /// Whether the proxy allows nothing, because the policy has no rule.
+    pub(crate) only_refuses: bool,
     /// The flags before a host's name that would allow it through the proxy. `None` if the profile excludes a
     /// proxy.
     pub(crate) proxy_flags: Option<&'static str>,
@@ -77,6 +79,7 @@ impl Explainer {
             git: inputs.policy.git,
             private: TmpfsSize::from_policy(inputs, None),
             network: inputs.policy.effective_network(),
+            only_refuses: inputs.policy.only_refuses(),
             proxy_flags: proxy_flags(inputs),
             ports: ports_of_host(inputs),
             homes: inputs.caller.homes.clone(),

@@ -88,13 +88,18 @@ fn is_transparent(inputs: &Inputs<'_>) -> bool {
     asks_for_proxy(inputs) && inputs.policy.network.is_transparent()
 }
 
+/// Whether programs without proxy support reach something. Where nothing is allowed, no name has an address.
+fn serves_connections(inputs: &Inputs<'_>) -> bool {
+    is_transparent(inputs) && !inputs.policy.only_refuses()
+}
+
 /// Appends the steps that make the proxy's sockets and hand them out. The inside makes them while it is
 /// allowed to: ports below 1024 need a privilege that no command has, so no command can take them.
 pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
     if !asks_for_proxy(inputs) {
         return;
     }
-    if is_transparent(inputs) {
+    if serves_connections(inputs) {
         // With 127.0.0.1 alone, the C library thinks that IPv4 is not configured, and asks for no IPv4
         // address.
         let address = SECOND_LOOPBACK.to_bits();
@@ -106,7 +111,11 @@ pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement:
             Some(address) => Step::Listen { kind: kind.cast_unsigned(), address: address.to_bits(), port },
             None => Step::ListenEverywhere { port },
         };
-        namespaces.push(Protection::Proxy, &step);
+        // Without the answers of a proxy that only refuses, programs find nothing at its address.
+        match inputs.policy.only_refuses() {
+            true => namespaces.push_optional(Protection::Proxy, &step),
+            false => namespaces.push(Protection::Proxy, &step),
+        }
     }
     let allow = rules(&inputs.policy.network.allow);
     let served = loopback_ports(&allow);
@@ -139,6 +148,8 @@ fn sockets(inputs: &Inputs<'_>) -> Vec<ProxySocket> {
     let loopback = loopback_ports(&rules(&inputs.policy.network.allow));
     if is_transparent(inputs) {
         sockets.push(socket(libc::SOCK_DGRAM, Some(Ipv4Addr::LOCALHOST), NAME_SERVER));
+    }
+    if serves_connections(inputs) {
         let ports = ports(&inputs.policy.network).into_iter().filter(|port| !loopback.contains(port));
         sockets.extend(ports.map(|port| socket(libc::SOCK_STREAM, Some(Ipv4Addr::UNSPECIFIED), port)));
     }
@@ -226,7 +237,7 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         upstream,
         name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
         limits: ProxyLimits::of(&network.limits, inputs.caller.descriptors[0]),
-        ports: served_ports(network),
+        ports: if serves_connections(inputs) { served_ports(network) } else { Vec::new() },
         sockets: sockets(inputs).len(),
     }))
 }
@@ -262,7 +273,8 @@ fn own_hosts<'p>(inputs: &Inputs<'p>) -> [Vec<&'p str>; 2] {
 /// The options by which Java finds the proxy. Those of the caller come first if they are passed on: Java obeys the last of
 /// two options that contradict each other. `None` if there is no proxy.
 pub(crate) fn java_options(inputs: &Inputs<'_>) -> Option<OsString> {
-    if !asks_for_proxy(inputs) {
+    // Java says on stderr that it picks them up. Where nothing is allowed, it finds out as fast without them.
+    if !asks_for_proxy(inputs) || inputs.policy.only_refuses() {
         return None;
     }
     let env = &inputs.policy.env;

@@ -140,12 +140,16 @@ impl Network {
     }
 
     pub(crate) fn effective(&self, profile: Profile) -> NetworkMode {
-        let allows_something = !self.allow.is_empty() || self.proxy.is_some();
         self.mode.unwrap_or(match profile.meaning().reach {
-            Reach::Allowed if allows_something => NetworkMode::Proxy,
-            Reach::Allowed | Reach::Nowhere => NetworkMode::None,
+            Reach::Allowed => NetworkMode::Proxy,
+            Reach::Nowhere => NetworkMode::None,
             Reach::Everywhere => NetworkMode::Host,
         })
+    }
+
+    /// Whether the policy leaves the network to the profile. The proxy then allows nothing: it only answers.
+    pub(crate) fn is_unset(&self) -> bool {
+        *self == Self::default()
     }
 
     /// Whether Kennel also serves programs without proxy support.
@@ -295,10 +299,10 @@ mod tests {
         let listed = network(None, &["a:1"]);
         for (profile, without, with) in [
             (Profile::ReadOnly, Mode::None, Mode::None),
-            (Profile::RepoWrite, Mode::None, Mode::Proxy),
+            (Profile::RepoWrite, Mode::Proxy, Mode::Proxy),
             (Profile::NoNetwork, Mode::None, Mode::None),
             (Profile::FullDev, Mode::Host, Mode::Host),
-            (Profile::CiOnly, Mode::None, Mode::Proxy),
+            (Profile::CiOnly, Mode::Proxy, Mode::Proxy),
         ] {
             assert_eq!(Network::default().effective(profile), without, "{profile}");
             assert_eq!(listed.effective(profile), with, "{profile}");

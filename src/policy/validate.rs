@@ -16,10 +16,25 @@ use crate::report::policy_error::PolicyError;
 
 impl Policy {
     /// The network mode of this policy: the one that was set, otherwise the mode of the profile. `read-only` and
-    /// `no-network` have no network. `repo-write` and `ci-only` have the proxy if the policy allows something, otherwise no
-    /// network. `full-dev` has the network of the host.
+    /// `no-network` have no network. `repo-write` and `ci-only` have the proxy, which refuses everything if the policy allows
+    /// nothing. `full-dev` has the network of the host.
+    ///
+    /// If no key of [`Policy::network`] is set and the network namespace may be missing, there is no proxy: without the
+    /// namespace, it would be a proxy for the whole host.
     pub fn effective_network(&self) -> NetworkMode {
-        self.network.effective(self.profile)
+        match self.network.effective(self.profile) {
+            NetworkMode::Proxy if self.network.is_unset() && self.may_lack_network() => NetworkMode::None,
+            mode => mode,
+        }
+    }
+
+    fn may_lack_network(&self) -> bool {
+        self.effective_requirement(Protection::NetworkNamespace) == Requirement::IfAvailable
+    }
+
+    /// Whether the proxy only answers: the policy leaves the network to the profile, so nothing is allowed.
+    pub(crate) fn only_refuses(&self) -> bool {
+        self.network.is_unset() && self.effective_network() == NetworkMode::Proxy
     }
 
     /// Whether a protection is required, taking the whole policy into account. The first rule that applies decides:
@@ -137,6 +152,7 @@ fn check_protect(path: &Path, workspace: &Path) -> Result<(), PolicyError> {
 mod tests {
     use super::*;
     use crate::policy::limits::Limits;
+    use crate::policy::network::Network;
     use crate::policy::profile::Profile;
 
     fn policy() -> Policy {
@@ -262,6 +278,24 @@ mod tests {
             let required = degrade.effective_requirement(protection) == Requirement::Required;
             let expected = protection.is_indispensable() || protection == Protection::Seccomp;
             assert_eq!(required, expected, "{protection}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_nobody_asked_for_needs_a_network_namespace() {
+        use NetworkMode::{None, Proxy};
+        let optional = policy().require(Protection::NetworkNamespace, Requirement::IfAvailable);
+        let degrade = policy().on_unavailable(OnUnavailable::Degrade);
+        for (policy, expected) in [
+            (policy(), Proxy),
+            (optional.clone(), None),
+            (degrade.clone(), None),
+            (degrade.clone().require(Protection::NetworkNamespace, Requirement::Required), Proxy),
+            (degrade.clone().allow("a.example:443"), Proxy),
+            (optional.network_mode(Proxy), Proxy),
+        ] {
+            assert_eq!(policy.effective_network(), expected, "{policy:?}");
+            assert_eq!(policy.only_refuses(), expected == Proxy && policy.network == Network::default());
         }
     }
 

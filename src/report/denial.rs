@@ -1,5 +1,7 @@
 //! Denials: what the sandbox refused, and the texts for people about it.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -88,4 +90,132 @@ pub(crate) fn clean(text: &str) -> String {
     text.chars().take(LONGEST).map(plain).collect()
 }
 
-// The limits that can end a command.
+// Hosts that no rule allows. Several of them are one line for people.
+
+/// The reason of the proxy for what no rule allows.
+pub(crate) const NOT_LISTED: &str = "not on the list of what is allowed";
+
+/// The most flags in one line.
+const MOST_FLAGS: usize = 5;
+
+/// Several destinations that no rule allows, each once.
+pub(crate) struct UnlistedHosts<'d> {
+    /// Host and flag.
+    flags: Vec<(&'d str, &'d str)>,
+}
+
+/// Takes the hosts that no rule allows out of `denials`, if there are several. The second result is what has a line of its
+/// own.
+pub(crate) fn apart(denials: &[Denial]) -> (Option<UnlistedHosts<'_>>, Vec<&Denial>) {
+    let is_connection = |denial: &Denial| split_port(&denial.subject).1.is_some();
+    let all: Vec<&Denial> = denials.iter().filter(|denial| unlisted(denial).is_some()).collect();
+    // A connection names the port that a program without proxy support only asks for next.
+    let is_said_better = |denial: &&Denial| {
+        let same_host = |other: &&Denial| is_connection(other) && host(other) == host(denial);
+        !is_connection(denial) && all.iter().any(same_host)
+    };
+    let flags: Vec<_> = all
+        .iter()
+        .filter(|denial| !is_said_better(denial))
+        .filter_map(|denial| Some((host(denial), unlisted(denial)?)))
+        .collect();
+    let has_own_line = |denial: &&Denial| match unlisted(denial) {
+        Some(_) => flags.len() < 2 && !is_said_better(denial),
+        None => true,
+    };
+    let others = denials.iter().filter(has_own_line).collect();
+    ((flags.len() > 1).then_some(UnlistedHosts { flags }), others)
+}
+
+impl fmt::Display for UnlistedHosts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: HashSet<&str> = self.flags.iter().map(|(host, _)| *host).collect();
+        match hosts.len() {
+            1 => f.write_str("1 host was refused:")?,
+            count => write!(f, "{count} hosts were refused:")?,
+        }
+        self.flags.iter().take(MOST_FLAGS).try_for_each(|(_, flag)| write!(f, " {flag}"))?;
+        match self.flags.len().saturating_sub(MOST_FLAGS) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+/// The flag that would allow the destination, if it is one that the list merely lacks.
+fn unlisted(denial: &Denial) -> Option<&str> {
+    let flag = denial.remedy.as_deref().filter(|_| denial.protection == Protection::Proxy)?;
+    let says_more = denial.reason != advice(NOT_LISTED.to_owned(), Some(flag), "would allow it");
+    (!says_more).then_some(flag)
+}
+
+fn host(denial: &Denial) -> &str {
+    split_port(&denial.subject).0
+}
+
+/// Splits a destination of the proxy. A name that was only looked up has no port.
+fn split_port(subject: &str) -> (&str, Option<&str>) {
+    match subject.rsplit_once(':') {
+        Some((host, port)) => (host, Some(port)),
+        None => (subject, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unlisted(subject: &str) -> Denial {
+        let port = if subject.contains(':') { "" } else { ":443" };
+        let flag = format!("--allow {subject}{port}");
+        Denial {
+            protection: Protection::Proxy,
+            subject: subject.to_owned(),
+            reason: advice(NOT_LISTED.to_owned(), Some(&flag), "would allow it"),
+            basis: Basis::Observed,
+            remedy: Some(flag),
+        }
+    }
+
+    fn line(subjects: &[&str]) -> (Option<String>, usize) {
+        let denials: Vec<Denial> = subjects.iter().map(|subject| unlisted(subject)).collect();
+        let (hosts, others) = apart(&denials);
+        (hosts.map(|hosts| hosts.to_string()), others.len())
+    }
+
+    #[test]
+    fn several_hosts_are_one_line_with_each_once() {
+        let one = |text: &str| (Some(text.to_owned()), 0);
+        assert_eq!(line(&[]), (None, 0));
+        assert_eq!(line(&["a.example:80"]), (None, 1), "a single one says why");
+        assert_eq!(line(&["a.example", "a.example:80"]), (None, 1), "the name and its connection");
+        assert_eq!(
+            line(&["a.example:80", "b.example"]),
+            one("2 hosts were refused: --allow a.example:80 --allow b.example:443")
+        );
+        assert_eq!(
+            line(&["a.example:80", "a.example", "a.example:443"]),
+            one("1 host was refused: --allow a.example:80 --allow a.example:443")
+        );
+        assert_eq!(
+            line(&["[2001:db8::1]:443", "192.0.2.1:443"]),
+            one("2 hosts were refused: --allow [2001:db8::1]:443 --allow 192.0.2.1:443")
+        );
+        let many: Vec<String> = (0..8).map(|n| format!("n{n}.example:443")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let (said, _) = line(&many);
+        let said = said.expect("a line");
+        assert!(said.starts_with("8 hosts were refused: --allow n0.example:443 "), "{said}");
+        assert!(said.ends_with(" --allow n4.example:443 and 3 more"), "{said}");
+    }
+
+    #[test]
+    fn what_says_more_keeps_its_line() {
+        let mut metadata = unlisted("169.254.169.254:80");
+        metadata.reason = "resolves to 169.254.169.254, which is not a public address".to_owned();
+        let denials = [unlisted("a.example:80"), metadata.clone(), unlisted("b.example:80")];
+        let (hosts, others) = apart(&denials);
+        assert_eq!(hosts.map(|hosts| hosts.flags.len()), Some(2));
+        assert_eq!(others, [&metadata]);
+    }
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::report::denial::{Basis, Denial};
+use crate::report::denial::{self, Basis, Denial};
 use crate::report::enforcement::{Enforcement, Note};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
@@ -139,7 +139,9 @@ impl Outcome {
     /// as there are three lines at most. Escaped.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
-        let denials = self.denials.iter().map(|denial| {
+        let (unlisted, others) = denial::apart(&self.denials);
+        let hosts = unlisted.map(|hosts| hosts.to_string());
+        let denials = others.into_iter().map(|denial| {
             let verb = match denial.basis {
                 Basis::Observed | Basis::Derived => "denied by ",
                 Basis::Possible => "possibly denied by ",
@@ -155,8 +157,8 @@ impl Outcome {
         };
         let ended = self.ended_by().map(|failure| failure.message + remedy);
         let lost = self.unwritten.iter().chain(&self.unaudited);
-        let mut lines: Vec<String> =
-            denials.chain(ended.iter().chain(lost).map(|line| format!("kennel: {line}"))).collect();
+        let rest = hosts.iter().chain(ended.iter()).chain(lost).map(|line| format!("kennel: {line}"));
+        let mut lines: Vec<String> = denials.chain(rest).collect();
         let is_new = |hint: &&Note| self.denials.iter().all(|denial| !is_same(denial, hint));
         let room = MOST_HELP.saturating_sub(lines.len());
         lines.extend(self.hints.iter().filter(is_new).take(room).map(Note::hint));

@@ -96,10 +96,12 @@ struct Named {
     resolved: ResolvedPath,
 }
 
-/// The files and directories that variables name, if every user may read them. Profile `ci-only` has none.
+/// The files and directories that variables name, if every user may read them. Profile `ci-only` has none, and commands that
+/// reach nothing need none.
 fn named(inputs: &Inputs<'_>) -> impl Iterator<Item = Named> {
-    let has_them = inputs.policy.effective_network() != NetworkMode::None
-        && inputs.policy.profile.meaning().knows_caller;
+    let reaches_something =
+        inputs.policy.effective_network() != NetworkMode::None && !inputs.policy.only_refuses();
+    let has_them = reaches_something && inputs.policy.profile.meaning().knows_caller;
     let paths = |&variable: &&'static str| {
         let value = inputs.caller.variable(variable).unwrap_or_default();
         std::env::split_paths(value).map(move |path| (variable, path)).collect::<Vec<_>>()

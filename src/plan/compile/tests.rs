@@ -236,6 +236,10 @@ fn sockets_of_the_proxy_are_in_the_first_message() {
     policy.network.allow.extend((1000..1200).map(|port| format!("localhost:{port}")));
     assert_eq!(listens(&policy).len(), 14 + 32);
     policy.network.allow.clear();
+    assert_eq!(listens(&policy), [(1, 3128), (2, 53)], "nothing is allowed, so no name has an address");
+    policy.network.mode = Some(NetworkMode::Proxy);
+    assert_eq!(listens(&policy), [(1, 3128), (2, 53), (1, 80), (1, 443)], "a callback may allow something");
+    policy.network.mode = Some(NetworkMode::None);
     assert!(listens(&policy).is_empty());
 }
 

@@ -39,6 +39,7 @@ fn explainer(host: &Path) -> Explainer {
         git: Git::Protect,
         private: TmpfsSize::from_bytes(2 << 20),
         network: NetworkMode::None,
+        only_refuses: false,
         proxy_flags: Some("--allow"),
         ports: None,
         homes: vec!["/home/me".into()],

@@ -44,9 +44,9 @@ fn message(vector: &mut IoVec, rights: &mut Rights, space: usize) -> MsgHdr {
     }
 }
 
-/// socket(2), bind(2) of an IPv4 socket of that kind; a stream socket also gets listen(2).
+/// socket(2), bind(2) of a nonblocking IPv4 socket of that kind; a stream socket also gets listen(2).
 pub(crate) fn socket_at(kind: u32, address: u32, port: u32) -> Result<Fd, Errno> {
-    let socket = call!(nr::SOCKET, AF_INET, kind as usize | SOCK_CLOEXEC, 0).map(fd)?;
+    let socket = call!(nr::SOCKET, AF_INET, kind as usize | SOCK_CLOEXEC | SOCK_NONBLOCK, 0).map(fd)?;
     let port = u16::try_from(port).map_err(|_| Errno(EINVAL))?;
     let at = SockaddrIn {
         family: AF_INET as u16,
@@ -64,7 +64,8 @@ pub(crate) fn socket_at(kind: u32, address: u32, port: u32) -> Result<Fd, Errno>
 /// socket(2), bind(2), listen(2) at every address. The namespace is new, so `net.ipv6.bindv6only` is 0, and a socket of IPv6
 /// also takes connections of IPv4 (ipv6(7)).
 pub(crate) fn listener_everywhere(port: u32) -> Result<Fd, Errno> {
-    let socket = match stream(AF_INET6) {
+    let kind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+    let socket = match call!(nr::SOCKET, AF_INET6, kind, 0).map(fd) {
         Err(Errno(EAFNOSUPPORT)) => return socket_at(SOCK_STREAM as u32, 0, port),
         socket => socket?,
     };
