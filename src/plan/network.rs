@@ -58,6 +58,9 @@ const PROXY_VARIABLES: &[&str] = &[
     "npm_config_proxy",
 ];
 
+/// Those that suffice if nothing is allowed: a program that knows none of them learns as fast that a name does not exist.
+const FEW_PROXY_VARIABLES: &[&str] = &["http_proxy", "https_proxy"];
+
 /// The variable with options for every Java program.
 pub(crate) const JAVA_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
 
@@ -247,12 +250,17 @@ pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
     if !asks_for_proxy(inputs) {
         return Vec::new();
     }
-    let own = [("NODE_USE_ENV_PROXY", "1".to_owned())];
+    // The caller's own would lead nowhere.
+    let inherits = inputs.policy.env.base == EnvBase::Inherit;
+    let (proxy, direct, node) = match inputs.policy.only_refuses() && !inherits {
+        true => (FEW_PROXY_VARIABLES, &["no_proxy"][..], None),
+        false => (PROXY_VARIABLES, NO_PROXY_VARIABLES, Some(("NODE_USE_ENV_PROXY", "1".to_owned()))),
+    };
     let to =
         |names: &'static [&'static str], value: String| names.iter().map(move |&name| (name, value.clone()));
-    to(PROXY_VARIABLES, url())
-        .chain(to(NO_PROXY_VARIABLES, own_hosts(inputs)[0].join(",")))
-        .chain(own)
+    to(proxy, url())
+        .chain(to(direct, own_hosts(inputs)[0].join(",")))
+        .chain(node)
         .map(|(name, value)| (name.into(), value.into()))
         .collect()
 }

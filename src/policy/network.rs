@@ -33,7 +33,8 @@ pub struct Network {
     /// `None`: the mode of the profile; see [`Policy::effective_network`](crate::policy::Policy::effective_network).
     pub mode: Option<NetworkMode>,
     /// What the proxy allows: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
-    /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing.
+    /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing. The proxy then
+    /// refuses at once, and the denials name what was asked for.
     ///
     /// A preset stands for the hosts of a registry: `@cargo`, `@npm`, `@pypi` and others. `docs/network.md` lists them.
     ///

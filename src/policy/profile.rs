@@ -17,7 +17,8 @@ words! {
     pub enum Profile as "profile" {
         /// Workspace and system read-only, private `/tmp`, no network.
         ReadOnly = "read-only",
-        /// Workspace writable, system read-only, private `/tmp`; the proxy lets allowed connections through.
+        /// Workspace writable, system read-only, private `/tmp`; the proxy lets allowed connections through and refuses all
+        /// others at once.
         #[default]
         RepoWrite = "repo-write",
         /// As `RepoWrite`, but without any network; an allow-list is then an error.

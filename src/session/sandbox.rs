@@ -103,7 +103,8 @@ impl Sandbox {
     }
 
     /// Lets `callback` decide about connections that no rule of the policy decides, in network mode `proxy`. An answer that
-    /// takes longer than `patience` counts as no. Set it before the first command. A second callback has no effect.
+    /// takes longer than `patience` counts as no. Set it before the first command. A second callback has no effect. Programs
+    /// without proxy support are only served if the policy names the mode or has a rule.
     ///
     /// The proxy still checks the addresses of an allowed name.
     ///
