@@ -68,8 +68,13 @@ const SECRETS: [(&str, &str); 10] = [
 #[test]
 fn scrubbed_environment_is_exactly_the_documented_list() {
     let all = [&USUAL[..], &SECRETS].concat();
-    assert_eq!(inside(&[], &all), map(&USUAL));
-    assert_eq!(inside(&["--env", "scrubbed"], &all), map(&USUAL));
+    assert_eq!(inside(&["--net", "none"], &all), map(&USUAL));
+    let direct = "localhost,127.0.0.1,127.0.0.0/8,::1,[::1],0.0.0.0,::,[::],kennel";
+    let url = "http://127.0.0.1:3128";
+    let to_proxy = [("http_proxy", url), ("https_proxy", url), ("no_proxy", direct)];
+    for flags in [&[][..], &["--env", "scrubbed"]] {
+        assert_eq!(inside(flags, &all), map(&[&USUAL[..], &to_proxy].concat()), "{flags:?}");
+    }
 }
 
 #[test]
@@ -77,7 +82,7 @@ fn inherited_environment_is_the_caller_s_but_for_temporary_directories() {
     let temporary = [("TMPDIR", "/a"), ("TMP", "/b"), ("TEMP", "/c"), ("TEMPDIR", "/d")];
     let others = [("A", "1"), ("EMPTY", ""), ("MULTI", "a\nb"), ("SPACE D", "x"), ("GITHUB_TOKEN", "t")];
     let all = [&USUAL[..], &others, &temporary].concat();
-    assert_eq!(inside(&["--env", "inherit"], &all), map(&[&USUAL[..], &others].concat()));
+    assert_eq!(inside(&["--env", "inherit", "--net", "none"], &all), map(&[&USUAL[..], &others].concat()));
 }
 
 /// A workspace with a file, and the environment that names it and what is beside it, with `kennel run FLAGS`.

@@ -27,6 +27,7 @@
 //! | `found` | holes that existed once |
 //! | `denials` | the user of the sandbox learns of each denial |
 //! | `audit` | the audit log |
+//! | `unset` | a policy without a rule |
 
 mod ask;
 mod audit;
@@ -51,6 +52,7 @@ mod tls;
 mod tools;
 mod transparent;
 mod tunnel;
+mod unset;
 mod upstream;
 mod variables;
 mod walls;

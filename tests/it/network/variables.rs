@@ -110,7 +110,7 @@ fn a_rule_for_loopback_leaves_no_proxy_whole_where_it_has_a_listener() {
 
 #[test]
 fn without_a_proxy_no_variable_is_set() {
-    for flags in [&[][..], &["--net", "none"], &["--net", "host"]] {
+    for flags in [&["--profile", "no-network"][..], &["--net", "none"], &["--net", "host"]] {
         let found = inside(flags, &[]);
         let told =
             found.keys().filter(|name| name.to_lowercase().contains("proxy") || name.starts_with("JAVA"));
@@ -159,7 +159,7 @@ fn the_caller_s_certificates_are_shown() {
         stdout(&command.args(["--", "sh", "-c", script]).output().unwrap())
     };
     assert_eq!(run(&["--net", "proxy"]), format!("{bundle}\ncertificates"));
-    assert_eq!(run(&[]), "");
+    assert_eq!(run(&[]), "", "nothing is allowed");
     if runs("ci-only") {
         assert_eq!(run(&["--net", "proxy", "--profile", "ci-only"]), "", "it has nothing of the caller's");
     }
