@@ -78,10 +78,10 @@ mod tests {
         use NetworkMode::{Host, None, Proxy};
         for (profile, without, with) in [
             (SandboxProfile::ReadOnly, None, Option::None),
-            (SandboxProfile::RepoWrite, None, Some(Proxy)),
+            (SandboxProfile::RepoWrite, Proxy, Some(Proxy)),
             (SandboxProfile::NoNetwork, None, Option::None),
             (SandboxProfile::FullDev, Host, Option::None),
-            (SandboxProfile::CiOnly, None, Some(Proxy)),
+            (SandboxProfile::CiOnly, Proxy, Some(Proxy)),
         ] {
             let plain = policy(profile, &[]);
             plain.validate().unwrap_or_else(|error| panic!("{profile:?}: {error}"));

@@ -105,7 +105,7 @@ async fn a_session_is_logged_from_begin_to_end() {
     assert_eq!(log.events(), ["session", "exec", "exit", "exec", "exit", "session_end"]);
     let lines = log.lines();
     let first = &lines[0];
-    assert_eq!((&first["profile"], &first["network"]), (&"repo-write".into(), &"none".into()));
+    assert_eq!((&first["profile"], &first["network"]), (&"repo-write".into(), &"proxy".into()));
     assert_eq!(first["workspace"], place.path().to_str().unwrap());
     assert!(["full", "partial"].iter().any(|level| first["enforcement"] == *level), "{first}");
     let execs: Vec<_> = lines.iter().map(|line| line["exec"].as_u64()).collect();

@@ -16,8 +16,8 @@ use tokio::io::AsyncReadExt;
 
 use super::PROXY;
 use crate::support::{
-    address_of_host, attempt, has, is_second_pass, kennel, patient, require, run, runs, shell, stderr,
-    stdout, succeeds, workspace,
+    address_of_host, attempt, has, is_second_pass, patient, require, runs, shell, stderr, stdout, succeeds,
+    workspace,
 };
 
 /// How long a tool may take until it has its answer.
