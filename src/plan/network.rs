@@ -61,6 +61,10 @@ const PROXY_VARIABLES: &[&str] = &[
 /// Those that suffice if nothing is allowed: a program that knows none of them learns as fast that a name does not exist.
 const FEW_PROXY_VARIABLES: &[&str] = &["http_proxy", "https_proxy"];
 
+/// Variables by which tools do not try again, for seconds, what is refused for good.
+const RETRIES: &[&str] =
+    &["CARGO_NET_RETRY", "PIP_RETRIES", "UV_HTTP_RETRIES", "YARN_HTTP_RETRY", "npm_config_fetch_retries"];
+
 /// The variable with options for every Java program.
 pub(crate) const JAVA_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
 
@@ -250,19 +254,20 @@ pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
     if !asks_for_proxy(inputs) {
         return Vec::new();
     }
-    // The caller's own would lead nowhere.
-    let inherits = inputs.policy.env.base == EnvBase::Inherit;
-    let (proxy, direct, node) = match inputs.policy.only_refuses() && !inherits {
-        true => (FEW_PROXY_VARIABLES, &["no_proxy"][..], None),
-        false => (PROXY_VARIABLES, NO_PROXY_VARIABLES, Some(("NODE_USE_ENV_PROXY", "1".to_owned()))),
+    let direct = own_hosts(inputs)[0].join(",");
+    let only_refuses = inputs.policy.only_refuses();
+    // In an inherited environment, the caller's own would lead nowhere.
+    let few = only_refuses && inputs.policy.env.base != EnvBase::Inherit;
+    let names = match few {
+        true => [(FEW_PROXY_VARIABLES, url()), (&["no_proxy"], direct)],
+        false => [(PROXY_VARIABLES, url()), (NO_PROXY_VARIABLES, direct)],
     };
-    let to =
-        |names: &'static [&'static str], value: String| names.iter().map(move |&name| (name, value.clone()));
-    to(proxy, url())
-        .chain(to(direct, own_hosts(inputs)[0].join(",")))
-        .chain(node)
-        .map(|(name, value)| (name.into(), value.into()))
-        .collect()
+    let node = (!few).then(|| (&["NODE_USE_ENV_PROXY"][..], "1".to_owned()));
+    let retries = only_refuses.then(|| (RETRIES, "0".to_owned()));
+    let each = |(names, value): (&'static [&'static str], String)| {
+        names.iter().map(move |name| (name.into(), (&value).into()))
+    };
+    names.into_iter().chain(node).chain(retries).flat_map(each).collect()
 }
 
 /// The sandbox's own hosts, which programs reach without the proxy: as `no_proxy` and as Java spell them.

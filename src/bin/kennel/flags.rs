@@ -78,8 +78,7 @@ pub(crate) struct PolicyFlags {
     /// Start in DIR [default: the current directory; with --workspace or --policy, the workspace].
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
     pub(crate) cwd: Option<PathBuf>,
-    /// Network access [default: that of the profile; repo-write and ci-only use `proxy` with --allow or
-    /// --proxy-socket].
+    /// Network access [default: that of the profile].
     #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
     /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80. localhost:PORT is

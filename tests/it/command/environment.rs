@@ -59,7 +59,12 @@ const USUAL: [(&str, &str); 12] = [
 ];
 
 /// What commands get if no rule allows anything.
-const TO_PROXY: [(&str, &str); 3] = [
+const TO_PROXY: [(&str, &str); 8] = [
+    ("CARGO_NET_RETRY", "0"),
+    ("PIP_RETRIES", "0"),
+    ("UV_HTTP_RETRIES", "0"),
+    ("YARN_HTTP_RETRY", "0"),
+    ("npm_config_fetch_retries", "0"),
     ("http_proxy", "http://127.0.0.1:3128"),
     ("https_proxy", "http://127.0.0.1:3128"),
     ("no_proxy", "localhost,127.0.0.1,127.0.0.0/8,::1,[::1],0.0.0.0,::,[::],kennel"),
