@@ -3,8 +3,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener, UdpSocket as StdUdpSocket};
-use std::os::fd::OwnedFd;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,9 @@ use bytes::Bytes;
 use fast_socks5::server::Socks5ServerProtocol;
 use fast_socks5::util::target_addr::TargetAddr;
 use fast_socks5::{ReplyError, Socks5Command};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -24,6 +25,7 @@ use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, dns, http, relay};
 use crate::policy::destination::{Destination, Host, Name};
+use crate::sys::watched;
 
 /// How long to wait after a failed accept(2), for example when the embedding program has no descriptor left.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -31,11 +33,10 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Accepts connections on a listener and runs `serve` for each, as a task that ends with the listener's task.
 pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
     proxy: Arc<Proxy>,
-    socket: OwnedFd,
+    listener: Arc<TcpListener>,
     serve: fn(Arc<Proxy>, TcpStream) -> S,
 ) -> io::Result<JoinHandle<()>> {
-    // The inside has made it nonblocking.
-    let listener = TcpListener::from_std(StdListener::from(socket))?;
+    let listener = watched(listener, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
         let mut connections = JoinSet::new();
         while let Some((stream, slot)) =
@@ -70,10 +71,18 @@ async fn next_or_closing<T>(
 }
 
 /// The next connection, once a slot is free. An idle listener takes no slot.
-async fn next(proxy: &Proxy, listener: &TcpListener) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+async fn next(
+    proxy: &Proxy,
+    listener: &AsyncFd<Arc<TcpListener>>,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let accept = |listener: &Arc<TcpListener>| {
+        let (stream, _) = listener.accept()?;
+        stream.set_nonblocking(true)?;
+        Ok(stream)
+    };
     let stream = loop {
-        match listener.accept().await {
-            Ok((stream, _)) => break stream,
+        match listener.async_io(Interest::READABLE, accept).await.and_then(TcpStream::from_std) {
+            Ok(stream) => break stream,
             Err(error) => {
                 tracing::debug!(%error, "accept");
                 sleep(RETRY_DELAY).await;
@@ -168,13 +177,13 @@ fn reply(refusal: &ProxyRefusal) -> ReplyError {
 const MAX_QUERY: usize = 4096;
 
 /// Answers DNS queries on a UDP socket of the sandbox.
-pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
-    let socket = UdpSocket::from_std(StdUdpSocket::from(socket))?;
+pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: Arc<UdpSocket>) -> io::Result<JoinHandle<()>> {
+    let socket = watched(socket, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
         let mut question = [0; MAX_QUERY];
         loop {
             let received = tokio::select! {
-                received = socket.recv_from(&mut question) => received,
+                received = socket.async_io(Interest::READABLE, |socket| socket.recv_from(&mut question)) => received,
                 () = proxy.closing() => return,
             };
             // ICMP errors of earlier answers arrive here; they do not matter.
@@ -187,7 +196,8 @@ pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<Joi
                 continue;
             }
             if let Some(answer) = answer {
-                let _ = socket.send_to(&answer, from).await;
+                // A client that does not read its answers asks again.
+                let _ = socket.get_ref().send_to(&answer, from);
             }
         }
     }))

@@ -5,6 +5,7 @@
 //! sends, and connects only to what `gate` allows.
 
 use std::io;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,8 +39,28 @@ pub(crate) struct Serving {
 /// A socket in the sandbox, and the task that serves it.
 struct Served {
     /// Kept open, so that no process inside can bind the same port. `None` if the bridge has it.
-    socket: Option<ListeningSocket>,
+    socket: Option<ServedSocket>,
     task: JoinHandle<()>,
+}
+
+/// A socket that Kennel's own proxy serves.
+enum ServedSocket {
+    /// The name server.
+    Names(Arc<UdpSocket>),
+    /// The proxy port.
+    Clients(Arc<TcpListener>),
+    /// A port for programs without proxy support.
+    Direct(Arc<TcpListener>),
+}
+
+impl From<ListeningSocket> for ServedSocket {
+    fn from(ListeningSocket { kind, port, socket }: ListeningSocket) -> Self {
+        match (kind, port) {
+            (libc::SOCK_DGRAM, _) => Self::Names(Arc::new(socket.into())),
+            (_, PORT) => Self::Clients(Arc::new(socket.into())),
+            _ => Self::Direct(Arc::new(socket.into())),
+        }
+    }
 }
 
 impl std::fmt::Debug for Serving {
@@ -63,20 +84,23 @@ impl Serving {
                 Served { socket: None, task: serve_by_bridge(Arc::clone(bridge), listening.socket).await? }
             }
             _ => {
-                let task = self.serve(&listening).map_err(Error::io("serve the sandbox's network"))?;
-                Served { socket: Some(listening), task }
+                let socket = ServedSocket::from(listening);
+                let task = self.serve(&socket).map_err(Error::io("serve the sandbox's network"))?;
+                Served { socket: Some(socket), task }
             }
         };
         self.lock().push(served);
         Ok(())
     }
 
-    fn serve(&self, ListeningSocket { kind, port, socket }: &ListeningSocket) -> io::Result<JoinHandle<()>> {
-        let (proxy, socket) = (Arc::clone(&self.proxy), socket.try_clone()?);
-        match (*kind, *port) {
-            (libc::SOCK_DGRAM, _) => accept::answer_names(proxy, socket),
-            (_, PORT) => accept::accept(proxy, socket, accept::serve),
-            _ => accept::accept(proxy, socket, accept::serve_transparently),
+    fn serve(&self, socket: &ServedSocket) -> io::Result<JoinHandle<()>> {
+        let proxy = Arc::clone(&self.proxy);
+        match socket {
+            ServedSocket::Names(socket) => accept::answer_names(proxy, Arc::clone(socket)),
+            ServedSocket::Clients(listener) => accept::accept(proxy, Arc::clone(listener), accept::serve),
+            ServedSocket::Direct(listener) => {
+                accept::accept(proxy, Arc::clone(listener), accept::serve_transparently)
+            }
         }
     }
 
