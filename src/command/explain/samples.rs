@@ -6,7 +6,7 @@
 use super::tests::{judge, workspace};
 use crate::policy::Policy;
 use crate::policy::mount::Mount;
-use crate::policy::profile::Profile;
+use crate::policy::profile::{OnUnavailable, Profile};
 use crate::report::denial::Denial;
 
 /// The message, the subject, and the flag.
@@ -300,7 +300,9 @@ fn messages_of_real_programs_are_explained() {
     let (workspace, ro, dir) = (workspace(), workspace(), workspace());
     let file = dir.path().join("conf");
     std::fs::write(&file, "").expect("a file");
+    // Without a proxy, which would tell by itself which hosts it refuses.
     let policy = Policy::profile(Profile::RepoWrite, workspace.path())
+        .on_unavailable(OnUnavailable::Degrade)
         .mount(Mount::ReadOnly { source: ro.path().to_owned(), target: None })
         .mount(Mount::ReadWrite { source: file.clone(), target: None });
     let judge = judge(policy, workspace.path());

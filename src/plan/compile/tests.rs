@@ -340,7 +340,11 @@ fn the_environment_is_scrubbed_by_default() {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
         compiled.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     };
-    assert_eq!(names(&policy), ["HOME", "PATH", "PROC_ROOT"]);
+    let proxy = ["http_proxy", "https_proxy", "no_proxy", "npm_config_fetch_retries"];
+    let retries = ["CARGO_NET_RETRY", "PIP_RETRIES", "UV_HTTP_RETRIES", "YARN_HTTP_RETRY"];
+    let mut expected = [&["HOME", "PATH", "PROC_ROOT"][..], &proxy, &retries].concat();
+    expected.sort_unstable();
+    assert_eq!(names(&policy), expected);
     assert!(names(&policy.pass_env("SECRET")).contains(&"SECRET".to_owned()));
 }
 
