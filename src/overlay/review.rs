@@ -236,8 +236,8 @@ impl KeptChanges {
         let done = of_a_command(|| {
             let (state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
             let layer = Layer { changed: &changed, workspace: ledger.workspace(), state: &state };
-            let concerned = paths.iter().filter(|path| !part::below(&found, path).is_empty());
-            concerned.map(|path| layer.discard(path)).collect::<io::Result<()>>()
+            let mut concerned = paths.iter().filter(|path| !part::below(&found, path).is_empty());
+            concerned.try_for_each(|path| layer.discard(path))
         });
         done.map_err(OverlayError::list)?;
         self.put_back(&ledger, &scanned(&ledger)?)?;

@@ -1,6 +1,7 @@
 //! Finds renames: a deleted file and an added one with the same contents, or similar ones.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     hash::{BuildHasher, RandomState},
 };
@@ -107,7 +108,7 @@ fn pair(deleted: Vec<Candidate>, added: Vec<Candidate>) -> Vec<Entry> {
             }
         }
     }
-    pairs.sort_by(|one, other| (other.0, other.1).cmp(&(one.0, one.1)));
+    pairs.sort_by_key(|(similarity, has_name, ..)| Reverse((*similarity, *has_name)));
     let [mut deleted, mut added] =
         [deleted, added].map(|all| all.into_iter().map(|one| Some(one.change)).collect::<Vec<_>>());
     let mut entries = Vec::new();
