@@ -109,8 +109,8 @@ impl Entry {
     fn headers(&self, before: &Side, after: &Side, page: &mut Page) {
         let mut say = |line: String| page.line(style::TITLE, &line);
         match (&before.contents, &after.contents) {
-            (Contents::Nothing, _) => say(format!("new {} mode {}", kind(after), mode(after))),
-            (_, Contents::Nothing) => say(format!("deleted {} mode {}", kind(before), mode(before))),
+            (Contents::Nothing, _) => say(format!("new {} mode {}", word(after), mode(after))),
+            (_, Contents::Nothing) => say(format!("deleted {} mode {}", word(before), mode(before))),
             _ if mode(before) != mode(after) => {
                 say(format!("old mode {}", mode(before)));
                 say(format!("new mode {}", mode(after)));
@@ -134,6 +134,11 @@ fn kind(side: &Side) -> &'static str {
         Contents::Other => "special file",
         _ => "file",
     }
+}
+
+/// What git calls it: a link is a file there.
+fn word(side: &Side) -> &'static str {
+    if matches!(side.contents, Contents::Link(_)) { "file" } else { kind(side) }
 }
 
 /// The mode as git writes it, but with all permission bits: Kennel commits them.

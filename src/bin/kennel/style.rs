@@ -100,6 +100,6 @@ impl Paint {
 
     /// `text`, which must be harmless, in a style. Pad a column before it gets its style.
     pub(crate) fn paint(self, style: Style, text: &str) -> String {
-        if self.0 { format!("{style}{text}{style:#}") } else { text.to_owned() }
+        if self.0 && !text.is_empty() { format!("{style}{text}{style:#}") } else { text.to_owned() }
     }
 }
