@@ -94,6 +94,7 @@ pub use network::ask::{Decision, NetworkRequest};
 pub use overlay::contents::{Contents, Side};
 pub use overlay::kept::{KeptCache, clear_kept_caches, kept_caches};
 pub use overlay::review::{KeptChanges, Review};
+pub use plan::pseudoterminal::Pseudoterminal;
 pub use policy::Policy;
 pub use policy::audit::Audit;
 pub use policy::cgroup::{Cgroup, IoLimits};

@@ -14,7 +14,7 @@ pub const LONGEST_ASK: usize = 32 << 10;
 pub const LONGEST_ANSWER: usize = 16 << 10;
 
 /// First bytes of a call. They reveal a client of another build.
-const MAGIC: u32 = 0x4b4e_4331;
+const MAGIC: u32 = 0x4b4e_4332;
 
 records! { 'w,
 /// What a client sends to the session.
@@ -27,6 +27,8 @@ enum Ask {
     3 = Signal { number: u32 },
     /// Ask for the session's numbers.
     4 = Stats {},
+    /// The terminal belongs to the command (1) or to nobody (0).
+    6 = Foreground { has: u32 },
     /// End the session. The session closes the connection once it is gone.
     5 = Stop {},
 }
@@ -41,12 +43,16 @@ enum Answer<'w> {
     2 = Ended {
         /// The exit status of the client.
         code: u32,
+        /// The signal that ended the command, if `code` stands for one; else 0.
+        signal: u32,
         /// Length of the report, JSON in a memfd that comes with this message; 0 if the client asked for
         /// none.
         report: u32,
         /// Lines for stderr.
         message: &'w [u8],
     },
+    /// The command, which has a terminal, was stopped by that signal.
+    4 = Stopped { signal: u32 },
     /// The session's numbers.
     3 = Stats { ready: u32, running: u32, served: u64, refill_us: u64 },
 }
@@ -59,10 +65,12 @@ pub struct Manner<'w> {
     pub cwd: &'w CStr,
     /// Wall-clock limit in milliseconds; 0 for that of the session's policy.
     pub timeout_ms: u64,
-    /// Nonzero: a new pseudoterminal in place of the standard descriptors.
+    /// The standard descriptors that are a new pseudoterminal, as in [`Request`](crate::plan::Request).
     pub terminal: u32,
     /// Window size of that terminal, rows in the high and columns in the low 16 bits.
     pub window: u32,
+    /// Modes of that terminal, as in [`Handed::Terminal`](crate::control::Handed).
+    pub modes: &'w [u8],
     /// Nonzero: the client wants a report.
     pub report: u32,
 }
@@ -75,6 +83,7 @@ impl<'w> Field<'w> for Manner<'w> {
             timeout_ms: Field::take(cursor)?,
             terminal: Field::take(cursor)?,
             window: Field::take(cursor)?,
+            modes: Field::take(cursor)?,
             report: Field::take(cursor)?,
         })
     }
@@ -85,6 +94,7 @@ impl<'w> Field<'w> for Manner<'w> {
         self.timeout_ms.put(out);
         self.terminal.put(out);
         self.window.put(out);
+        self.modes.put(out);
         self.report.put(out);
     }
 }

@@ -118,6 +118,10 @@ enum Handed<'w> {
     1 = Inline { request: &'w [u8] },
     /// A memfd, the fourth descriptor, with the encoded request and zeroed scratch after it.
     2 = Memfd { request: u32, scratch: u32 },
+    /// The command gets a terminal, and the next message is the command. Init has to lead the terminal's session,
+    /// so that the command is a job: its parent is in the same session. No descriptor comes with it. `window` is the
+    /// size, rows in the high and columns in the low 16 bits; `modes` is a `struct termios` of the kernel, or empty.
+    3 = Terminal { window: u32, modes: &'w [u8] },
 }
 }
 
@@ -150,6 +154,9 @@ enum Order {
     1 = Signal { number: u32 },
     /// End every process, then report.
     2 = Kill {},
+    /// tcsetpgrp(3): the terminal belongs to the command (1), whose reads and settings then take effect, or to
+    /// nobody (0), and then they stop the command.
+    3 = Foreground { has: u32 },
 }
 }
 
@@ -191,6 +198,8 @@ enum Report {
     10 = Mounts {},
     /// The listener of a seccomp filter, which reports refused system calls, comes with this message.
     12 = Refusing {},
+    /// The command, which has a terminal, was stopped by that signal. The next such report comes only after an order.
+    13 = Stopped { signal: u32 },
     /// The directory of a [`Step::HandOutUpper`](crate::plan::Step::HandOutUpper) comes with this message.
     20 = Upper {},
 }

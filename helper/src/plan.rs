@@ -83,7 +83,7 @@ enum Step<'w> {
     21 = Limit { resource: u32, soft: u64, hard: u64 },
     /// seccomp(SECCOMP_SET_MODE_FILTER).
     22 = Seccomp { program: &'w [u8] },
-    /// setsid(2): the command inherits no controlling terminal.
+    /// setsid(2): the command inherits no controlling terminal. If init has opened one for it: setpgid(2).
     23 = NewSession {},
     /// open_tree(2), mount_setattr(2), move_mount(2): covers `target`, which must stay hidden, with an empty
     /// read-only file or directory of the new root. Needs no access to `target`.
@@ -217,6 +217,9 @@ impl<'w> Field<'w> for Entry<'w> {
     }
 }
 
+/// A bit of [`Request::terminal`].
+pub const IN_FOREGROUND: u32 = 8;
+
 /// One command: everything that differs between two commands under one policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'w> {
@@ -228,10 +231,9 @@ pub struct Request<'w> {
     pub arguments: List<'w>,
     /// `NAME=value` strings.
     pub environment: List<'w>,
-    /// Nonzero: a new pseudoterminal becomes stdio and the controlling terminal.
+    /// The standard descriptors that are the command's terminal, bit 0 for stdin. With
+    /// [`IN_FOREGROUND`] the terminal belongs to the command from the start.
     pub terminal: u32,
-    /// Window size of that terminal, rows in the high and columns in the low 16 bits.
-    pub window: u32,
     /// Nonzero: processes that the command leaves behind live until the outside closes the worker.
     pub background: u32,
     /// Steps of this command alone, right before execve(2): limits.
@@ -246,7 +248,6 @@ impl<'w> Field<'w> for Request<'w> {
             arguments: Field::take(cursor)?,
             environment: Field::take(cursor)?,
             terminal: Field::take(cursor)?,
-            window: Field::take(cursor)?,
             background: Field::take(cursor)?,
             limits: Field::take(cursor)?,
         })
@@ -258,7 +259,6 @@ impl<'w> Field<'w> for Request<'w> {
         self.arguments.put(out);
         self.environment.put(out);
         self.terminal.put(out);
-        self.window.put(out);
         self.background.put(out);
         self.limits.put(out);
     }

@@ -66,7 +66,6 @@ proptest! {
             arguments: list.list(),
             environment: none.list(),
             terminal,
-            window: 7,
             background: terminal,
             limits: b"steps",
         };

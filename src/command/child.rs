@@ -9,6 +9,7 @@ use std::process::ExitStatus;
 use kennel_helper::control::Report;
 use nix::errno::Errno;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::command::ending::Cause;
 use crate::command::explain::Judge;
@@ -33,6 +34,12 @@ pub struct Child {
     pub stderr: Option<ChildOutput>,
     /// The terminal, if the caller asked for one and the command has started.
     pub terminal: Option<Terminal>,
+    /// The signals that stop the command, if it has a terminal: SIGTTIN or SIGTTOU if it needs the terminal and does not
+    /// [have it](Self::foreground), SIGTSTP after ^Z. They arrive while [`wait`](Self::wait) waits. The next one comes only
+    /// after a call of [`signal`](Self::signal) or `foreground`.
+    pub stops: Option<UnboundedReceiver<i32>>,
+    /// The other end of `stops`.
+    stopped: UnboundedSender<i32>,
     kill_on_drop: bool,
     running: Option<Running>,
     /// The outcome, once it is known.
@@ -48,7 +55,11 @@ impl Child {
     ) -> Result<Self, Error> {
         let (stdin, stdout, stderr, terminal) = (None, None, None, None);
         let running = Some(running);
-        let mut child = Self { stdin, stdout, stderr, terminal, kill_on_drop, running, outcome: None };
+        let (stopped, stops) = unbounded_channel();
+        let stops = Some(stops);
+        let outcome = None;
+        let mut child =
+            Self { stdin, stdout, stderr, terminal, stops, stopped, kill_on_drop, running, outcome };
         child.open_pipes(pipes)?;
         Ok(child)
     }
@@ -164,6 +175,15 @@ impl Child {
         self.running.as_ref().map_or(Ok(()), |running| running.signal(number))
     }
 
+    /// Gives the terminal to the command, or takes it away: tcsetpgrp(3). A command without the terminal can write to it, but
+    /// is stopped when it reads from it. It does not go on by itself when it gets the terminal: send SIGCONT.
+    ///
+    /// # Errors
+    /// Errors of send(2). It is not an error that the command has ended or has no terminal.
+    pub fn foreground(&self, has: bool) -> io::Result<()> {
+        self.running.as_ref().map_or(Ok(()), |running| running.foreground(has))
+    }
+
     /// Orders the kill of every process of the sandbox. [`wait`](Self::wait) returns when they are gone.
     ///
     /// # Errors
@@ -198,6 +218,11 @@ impl Child {
                     (None, None) => {}
                 }
                 self.terminal = Some(terminal);
+                return Ok(None);
+            }
+            Arrival::Report(Report::Stopped { signal }) => {
+                // The caller may have dropped the other end.
+                let _ = self.stopped.send(signal.cast_signed());
                 return Ok(None);
             }
             Arrival::Report(Report::Ended { status, user_us, system_us, max_rss_kib, killed, full }) => {

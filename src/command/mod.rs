@@ -28,6 +28,7 @@ use crate::command::child::Child;
 use crate::command::source::WorkerSource;
 use crate::command::start::DefaultStdio;
 use crate::command::stdio::{Stdio, StdioKind};
+use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::report::error::Error;
@@ -60,7 +61,7 @@ struct Streams {
     stdout: Option<StdioKind>,
     stderr: Option<StdioKind>,
     /// Rows and columns. A terminal replaces all three streams.
-    terminal: Option<(u16, u16)>,
+    terminal: Option<Pseudoterminal>,
 }
 
 /// How the caller bounds the command, beyond the policy.
@@ -178,7 +179,12 @@ impl Command {
     /// Runs the command on its own pseudoterminal, with the given size in characters. The pseudoterminal is the controlling
     /// terminal and all three standard streams; see [`Child::terminal`].
     pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
-        self.streams.terminal = Some((rows, columns));
+        self.pseudoterminal(Pseudoterminal::new(rows, columns))
+    }
+
+    /// Runs the command on a pseudoterminal that is not, or not only, all three standard streams.
+    pub fn pseudoterminal(&mut self, terminal: Pseudoterminal) -> &mut Self {
+        self.streams.terminal = Some(terminal);
         self
     }
 

@@ -198,6 +198,10 @@ impl Running {
         self.inside.get_ref().order(&Order::Signal { number })
     }
 
+    pub(crate) fn foreground(&self, has: bool) -> io::Result<()> {
+        self.inside.get_ref().order(&Order::Foreground { has: has.into() })
+    }
+
     /// The error for an end that init did not report.
     pub(crate) fn lost(&self) -> Error {
         let membership = self.owner.membership.as_ref();

@@ -126,7 +126,7 @@ impl Command {
             environment: &self.environment,
             secrets: &secrets,
             directory,
-            terminal: self.streams.terminal,
+            terminal: self.streams.terminal.as_ref(),
             background: self.background,
             limits: limit_steps,
         })
@@ -169,9 +169,16 @@ impl Command {
             self.check_output_is_counted(defaults)?;
         }
         let [input, output, error] = STREAMS.map(Error::io);
-        let stdin = self.streams.stdin.take().unwrap_or_else(|| defaults.stdin());
-        let stdout = self.streams.stdout.take().unwrap_or_else(|| defaults.output());
-        let stderr = self.streams.stderr.take().unwrap_or_else(|| defaults.output());
+        let terminal = self.streams.terminal.as_ref();
+        // What the command's own terminal replaces never leaves this program.
+        let is_replaced = |number| terminal.is_some_and(|terminal| terminal.is_stream(number));
+        let kind = |number, own: Option<StdioKind>, default| match own {
+            _ if is_replaced(number) => StdioKind::Null,
+            own => own.unwrap_or(default),
+        };
+        let stdin = kind(0, self.streams.stdin.take(), defaults.stdin());
+        let stdout = kind(1, self.streams.stdout.take(), defaults.output());
+        let stderr = kind(2, self.streams.stderr.take(), defaults.output());
         Ok([
             stdio::connect(stdin, io::stdin(), true).map_err(input)?,
             stdio::connect(stdout, io::stdout(), false).map_err(output)?,
@@ -181,17 +188,18 @@ impl Command {
 
     /// Refuses output that does not pass through Kennel: `output_ends` needs somebody who counts the bytes.
     fn check_output_is_counted(&self, defaults: DefaultStdio) -> Result<(), Error> {
-        let is_counted = |kind: &Option<StdioKind>| {
-            matches!(kind.as_ref().unwrap_or(&defaults.output()), StdioKind::Piped | StdioKind::Null)
+        let is_on_terminal =
+            |number| self.streams.terminal.as_ref().is_some_and(|terminal| terminal.is_stream(number));
+        let is_counted = |number, kind: &Option<StdioKind>| {
+            let kind = kind.as_ref();
+            !is_on_terminal(number)
+                && matches!(kind.unwrap_or(&defaults.output()), StdioKind::Piped | StdioKind::Null)
         };
-        if self.streams.terminal.is_none()
-            && is_counted(&self.streams.stdout)
-            && is_counted(&self.streams.stderr)
-        {
+        if is_counted(1, &self.streams.stdout) && is_counted(2, &self.streams.stderr) {
             return Ok(());
         }
-        let destination =
-            if self.streams.terminal.is_some() { "a terminal" } else { "a descriptor of the caller" };
+        let is_terminal = is_on_terminal(1) || is_on_terminal(2);
+        let destination = if is_terminal { "a terminal" } else { "a descriptor of the caller" };
         Err(Error::Command {
             what: "output",
             value: self.program.to_string_lossy().into_owned(),

@@ -27,7 +27,10 @@ pub(crate) enum StdioKind {
 }
 
 impl Stdio {
-    /// The stream of this program. If this program has closed it, the start fails with `EBADF`. That also holds if another
+    /// The stream of this program. If that is a terminal, the command can read what is typed there at any time, and processes
+    /// that it leaves behind can too: give it a [`Pseudoterminal`](crate::plan::pseudoterminal::Pseudoterminal) or a pipe.
+    ///
+    /// If this program has closed it, the start fails with `EBADF`. That also holds if another
     /// descriptor with close-on-exec has the number now.
     #[must_use]
     pub fn inherit() -> Self {

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::termios::{FlushArg, tcflush};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
@@ -87,6 +88,14 @@ impl Terminal {
     /// Errors of ioctl(TIOCSWINSZ): `ENOTTY` if `of` is not a terminal.
     pub fn set_size(of: impl AsFd, rows: u16, columns: u16) -> io::Result<()> {
         sys::set_window(of.as_fd().as_raw_fd(), rows, columns)
+    }
+
+    /// Discards what was typed into a command's terminal and not read yet. `of` is its master side.
+    ///
+    /// # Errors
+    /// Errors of ioctl(TIOCGPTPEER): `ENOTTY` if `of` is no master side.
+    pub fn discard_typed(of: impl AsFd) -> io::Result<()> {
+        Ok(tcflush(sys::peer(of.as_fd())?, FlushArg::TCIFLUSH)?)
     }
 
     /// Sets the size of the terminal, in characters. The command gets SIGWINCH.

@@ -359,6 +359,11 @@ pub(crate) fn send_request(
     request: &RequestBuf,
     stdio: [BorrowedFd<'_>; 3],
 ) -> io::Result<()> {
+    if let Some(terminal) = request.terminal() {
+        let mut message = Vec::new();
+        Handed::Terminal { window: terminal.window(), modes: terminal.modes() }.put(&mut message);
+        worker.send(&message, [])?;
+    }
     let (request, scratch) = request.encode();
     // Room for the message number and the length. Zeroized like the request, which may contain secrets.
     let mut message = Zeroizing::new(Vec::with_capacity(request.len() + 16));

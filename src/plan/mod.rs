@@ -14,6 +14,7 @@ pub(crate) mod mount_state;
 pub(crate) mod namespaces;
 pub(crate) mod network;
 pub(crate) mod overlay;
+pub(crate) mod pseudoterminal;
 pub(crate) mod request;
 pub(crate) mod restrict;
 pub(crate) mod seccomp;

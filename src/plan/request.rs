@@ -10,6 +10,7 @@ use kennel_helper::wire::{Field, ListBuf, Sink};
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::plan::environment::SYSTEM_PATH;
+use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::report::error::Error;
 use crate::sys::secret::Secret;
 
@@ -21,7 +22,7 @@ pub(crate) struct RequestBuf {
     programs: ListBuf,
     arguments: ListBuf,
     environment: ListBuf,
-    window: Option<(u16, u16)>,
+    terminal: Option<Pseudoterminal>,
     background: bool,
     limits: Vec<u8>,
 }
@@ -37,8 +38,8 @@ pub(crate) struct RequestFields<'w> {
     pub(crate) secrets: &'w [(OsString, Secret)],
     /// An absolute path.
     pub(crate) directory: &'w Path,
-    /// Rows and columns of its terminal, if it gets one.
-    pub(crate) terminal: Option<(u16, u16)>,
+    /// Its terminal, if it gets one.
+    pub(crate) terminal: Option<&'w Pseudoterminal>,
     /// Whether its children may outlive it.
     pub(crate) background: bool,
     /// Encoded steps that the payload carries out right before execve(2).
@@ -80,22 +81,25 @@ impl RequestBuf {
             programs,
             arguments,
             environment,
-            window: fields.terminal,
+            terminal: fields.terminal.cloned(),
             background: fields.background,
             limits: fields.limits.to_owned(),
         })
     }
 
+    /// The terminal that the command gets.
+    pub(crate) fn terminal(&self) -> Option<&Pseudoterminal> {
+        self.terminal.as_ref()
+    }
+
     /// The encoded request, and how many bytes of scratch the inside needs to carry it out.
     pub(crate) fn encode(&self) -> (Zeroizing<Vec<u8>>, usize) {
-        let (rows, columns) = self.window.unwrap_or_default();
         let request = Request {
             cwd: &self.cwd,
             programs: self.programs.list(),
             arguments: self.arguments.list(),
             environment: self.environment.list(),
-            terminal: self.window.is_some().into(),
-            window: u32::from(rows) << 16 | u32::from(columns),
+            terminal: self.terminal.as_ref().map_or(0, Pseudoterminal::bits),
             background: self.background.into(),
             limits: &self.limits,
         };

@@ -15,6 +15,7 @@ use kennel_helper::wire::{Cursor, Field};
 use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::command::Command;
+use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::report::error::Error;
 use crate::session::Session;
 use crate::sys::packet;
@@ -37,7 +38,7 @@ pub(crate) struct Call {
     environment: Vec<OsString>,
     directory: Option<PathBuf>,
     timeout: Option<Duration>,
-    pub(crate) terminal: Option<(u16, u16)>,
+    pub(crate) terminal: Option<Pseudoterminal>,
     pub(crate) wants_report: bool,
     pub(crate) stdio: [OwnedFd; 3],
 }
@@ -57,7 +58,7 @@ impl Request {
             }
             Ask::Stats {} => Some(Self::Stats),
             Ask::Stop {} => Some(Self::Stop),
-            Ask::Signal { .. } => None,
+            Ask::Signal { .. } | Ask::Foreground { .. } => None,
         }
     }
 }
@@ -81,7 +82,7 @@ impl Call {
             environment: environment.iter().map(owned).collect(),
             directory: (!manner.cwd.is_empty()).then(|| owned(manner.cwd).into()),
             timeout: (manner.timeout_ms > 0).then(|| Duration::from_millis(manner.timeout_ms)),
-            terminal: (manner.terminal != 0).then(|| window(manner.window)),
+            terminal: Pseudoterminal::of_wire(manner.terminal, manner.window, manner.modes),
             wants_report: manner.report != 0,
             stdio,
         };
@@ -116,8 +117,8 @@ impl Call {
         if let Some(timeout) = self.timeout {
             command.timeout(timeout);
         }
-        if let Some((rows, columns)) = self.terminal {
-            command.terminal(rows, columns);
+        if let Some(terminal) = self.terminal.clone() {
+            command.pseudoterminal(terminal);
         }
         Ok(command)
     }
@@ -148,12 +149,6 @@ fn split(variable: OsString) -> Option<(OsString, OsString)> {
     let value = bytes.split_off(at + 1);
     bytes.truncate(at);
     Some((OsString::from_vec(bytes), OsString::from_vec(value)))
-}
-
-/// Rows and columns.
-fn window(both: u32) -> (u16, u16) {
-    let [low, high] = [both & 0xffff, both >> 16].map(|half| u16::try_from(half).unwrap_or(u16::MAX));
-    (high, low)
 }
 
 /// What a client may pass to its command, besides descriptors.

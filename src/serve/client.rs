@@ -6,6 +6,7 @@ pub(crate) mod call;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -64,11 +65,15 @@ pub struct Client {
 pub enum Event {
     /// The master side of the command's terminal, in non-blocking mode.
     Terminal(OwnedFd),
+    /// This signal stopped the command, which has a terminal; see [`Child::stops`](crate::command::child::Child::stops).
+    Stopped(i32),
     /// The command has ended, or could not be started.
     Ended {
         /// The exit status: the command's own, 128 + n after signal n, 124 after a timeout, 125 to 127 if nothing
         /// ran.
         code: u8,
+        /// The signal that ended the command, if `code` stands for one.
+        signal: Option<i32>,
         /// Lines to print on stderr.
         message: Vec<u8>,
         /// The report as JSON, if requested.
@@ -198,6 +203,14 @@ impl Client {
         for (stream, fd) in STREAMS.into_iter().zip(stdio) {
             check_standard(fd).map_err(Error::io(stream))?;
         }
+        let null =
+            File::options().read(true).write(true).open("/dev/null").map_err(Error::io("open /dev/null"))?;
+        // What the command's own terminal replaces stays here.
+        let mut numbers = 0..;
+        let stdio = stdio.map(|fd| match numbers.next() {
+            Some(number) if call.is_own_terminal(number) => null.as_fd(),
+            _ => fd,
+        });
         let bytes = call.encode()?;
         let length =
             u32::try_from(bytes.len()).map_err(|_| self.failed(io::ErrorKind::ArgumentListTooLong))?;
@@ -229,6 +242,15 @@ impl Client {
         ignore_disconnect(self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]))
     }
 
+    /// Gives the terminal to the command, or takes it away; see
+    /// [`Child::foreground`](crate::command::child::Child::foreground).
+    ///
+    /// # Errors
+    /// Errors of send(2).
+    pub fn foreground(&self, has: bool) -> Result<(), Error> {
+        ignore_disconnect(self.ask(&Ask::Foreground { has: has.into() }, &[]))
+    }
+
     /// Waits for the next event.
     ///
     /// # Errors
@@ -243,13 +265,15 @@ impl Client {
         let descriptor = packet.descriptors.into_iter().next();
         match (Answer::take(&mut Cursor::new(&packet.bytes)), descriptor) {
             (Some(Answer::Terminal {}), Some(master)) => Ok(Event::Terminal(master)),
-            (Some(Answer::Ended { code, report, message }), memfd) => {
+            (Some(Answer::Stopped { signal }), _) => Ok(Event::Stopped(signal.cast_signed())),
+            (Some(Answer::Ended { code, signal, report, message }), memfd) => {
                 let report = memfd
                     .filter(|_| report > 0)
                     .map(|memfd| packet::content(&memfd.into(), report))
                     .transpose();
                 Ok(Event::Ended {
                     code: u8::try_from(code).unwrap_or(255),
+                    signal: i32::try_from(signal).ok().filter(|&number| number > 0),
                     message: message.to_owned(),
                     report: report.map_err(|error| self.failed(error))?,
                 })

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 
 use kennel_helper::client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK};
 use kennel_helper::wire::Field;
@@ -68,21 +69,24 @@ impl Connection {
 
     /// Sends the result of the command.
     pub(crate) fn ended(&self, result: &Result<Outcome, Error>, told: &[Note], wants_report: bool) {
-        let (code, lines) = match result {
+        let (code, signal, lines) = match result {
             Ok(outcome) => {
                 let notes = outcome.enforcement.notes().iter().filter(|note| !told.contains(note));
                 let mut lines: Vec<String> = notes.map(Note::line).collect();
                 lines.extend(outcome.remarks());
-                (outcome.exit_code(), lines)
+                let code = outcome.exit_code();
+                let is_meant = |number: &i32| 128 + number == i32::from(code);
+                (code, outcome.status.signal().filter(is_meant), lines)
             }
-            Err(error) => (error.exit_code(), error.lines()),
+            Err(error) => (error.exit_code(), None, error.lines()),
         };
         let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
         let report = wants_report.then(|| report(result)).and_then(|report| {
             report.inspect_err(|error| tracing::warn!(%error, "could not write a report")).ok()
         });
         let length = report.as_ref().map_or(0, |(_, length)| *length);
-        let answer = Answer::Ended { code: code.into(), report: length, message: message.as_bytes() };
+        let signal = signal.unwrap_or(0).unsigned_abs();
+        let answer = Answer::Ended { code: code.into(), signal, report: length, message: message.as_bytes() };
         self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
     }
 
@@ -126,7 +130,8 @@ fn refuse(socket: BorrowedFd<'_>, reason: &str, remedy: Option<&str>) {
     if let Some(remedy) = remedy {
         message.push_str(&format!("kennel: hint: where the session is started: {remedy}\n"));
     }
-    send(socket, &Answer::Ended { code: exit::FAILED.into(), report: 0, message: message.as_bytes() }, None);
+    let code = exit::FAILED.into();
+    send(socket, &Answer::Ended { code, signal: 0, report: 0, message: message.as_bytes() }, None);
 }
 
 fn send(socket: BorrowedFd<'_>, answer: &Answer<'_>, descriptor: Option<BorrowedFd<'_>>) {

@@ -117,7 +117,7 @@ impl Listening {
         self.place.path()
     }
 
-    /// The client program: `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]` runs a command in the session with its own
+    /// The client program: `kennel-exec SOCKET [-C DIR] [--exit-code] [--] CMD [ARG…]` runs a command in the session with its own
     /// standard descriptors, directory and environment. It passes signals on and exits with the command's status.
     /// `DIR`, a path in the sandbox, replaces its working directory. It has 14 KB and starts in about 0.1 ms.
     ///

@@ -1,5 +1,6 @@
 //! Serves one client from its request to the end of its command. When the client leaves, its command is killed.
 
+use std::future::pending;
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -8,13 +9,13 @@ use std::time::Duration;
 use kennel_helper::client_wire::{Answer, Ask};
 use kennel_helper::wire::{Cursor, Field};
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::command::Command;
 use crate::command::child::Child;
 use crate::command::outlet::Outlets;
-use crate::command::stdio::Stdio;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::shortage::is_shortage;
@@ -141,10 +142,8 @@ async fn run_to_end(
 
 /// Sets the command's standard descriptors: the client's own, or pipes if Kennel counts, limits or reads its output.
 fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outlets, Error> {
-    if call.terminal.is_some() {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        return Outlets::new(command, None, None);
-    }
+    let is_own = |number| call.terminal.as_ref().is_some_and(|terminal| terminal.is_stream(number));
+    let (owns_stdout, owns_stderr) = (is_own(1), is_own(2));
     let [stdin, stdout, stderr] = call.stdio;
     let is_cut = session.prepared().compiled.limits.output.is_some();
     // Output to a terminal is not counted, even for a report: the command would notice a pipe.
@@ -152,13 +151,13 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
     // Kennel looks for error messages in stderr.
     let is_read = session.prepared().compiled.explains;
     command.stdin(stdin);
-    let stdout = if is_counted(&stdout) {
+    let stdout = if !owns_stdout && is_counted(&stdout) {
         Some(stdout)
     } else {
         command.stdout(stdout);
         None
     };
-    let stderr = if is_read || is_counted(&stderr) {
+    let stderr = if !owns_stderr && (is_read || is_counted(&stderr)) {
         Some(stderr)
     } else {
         command.stderr(stderr);
@@ -218,16 +217,39 @@ async fn follow(
     child: &mut Child,
     passed: &mut Vec<i32>,
 ) -> Option<Result<Outcome, Error>> {
+    let mut stops = child.stops.take();
     loop {
         let packet = tokio::select! {
             biased;
             outcome = child.wait() => return Some(outcome),
-            packet = connection.next() => packet,
+            signal = next_stop(&mut stops) => {
+                connection.answer(&Answer::Stopped { signal: signal.unsigned_abs() }, None);
+                continue;
+            }
+            packet = connection.next() => packet?,
         };
-        let number = signal(&packet?)?;
+        if let Some(Ask::Foreground { has }) = Ask::take(&mut Cursor::new(&packet.bytes)) {
+            if let Err(error) = child.foreground(has != 0) {
+                tracing::debug!(%error, "could not order the foreground");
+            }
+            yield_now().await;
+            continue;
+        }
+        let number = signal(&packet)?;
         pass_on(child, number);
         note(passed, number);
         yield_now().await;
+    }
+}
+
+/// The next signal that stops the command.
+async fn next_stop(stops: &mut Option<UnboundedReceiver<i32>>) -> i32 {
+    match stops {
+        Some(stops) => match stops.recv().await {
+            Some(number) => number,
+            None => pending().await,
+        },
+        None => pending().await,
     }
 }
 

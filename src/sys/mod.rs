@@ -198,6 +198,16 @@ pub(crate) fn window(terminal: RawFd) -> io::Result<(u16, u16)> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok((size.ws_row, size.ws_col)) }
 }
 
+/// ioctl(TIOCGPTPEER): opens the other side of a pseudoterminal by its master. It does not become the controlling terminal.
+pub(crate) fn peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: the request takes flags as an integer, no address.
+    let number = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };
+    Errno::result(number)?;
+    // SAFETY: the kernel has just opened this descriptor for this call, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// ioctl(TIOCSWINSZ).
 pub(crate) fn set_window(terminal: RawFd, rows: u16, columns: u16) -> io::Result<()> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

@@ -28,7 +28,7 @@ pub(crate) fn send(
         Some(directory) => directory,
         None => sys::working_directory(&mut path).map_err(Trouble::Directory)?,
     };
-    let manner = Manner { cwd, timeout_ms: 0, terminal: 0, window: 0, report: 0 };
+    let manner = Manner { cwd, timeout_ms: 0, terminal: 0, window: 0, modes: &[], report: 0 };
     let (arguments, environment) = (Measured::of(arguments), Measured::of(environment));
     let mut length = Count(0);
     manner.put(&mut length);

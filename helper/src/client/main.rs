@@ -1,4 +1,4 @@
-//! `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]`: runs a command in a session, with this process's standard
+//! `kennel-exec SOCKET [-C DIR] [--exit-code] [--] CMD [ARG…]`: runs a command in a session, with this process's standard
 //! descriptors, directory (or `DIR`, a path in the sandbox) and environment. It passes signals on and exits
 //! with the command's status.
 //!
@@ -74,10 +74,14 @@ extern "C" fn run(stack: *const usize) -> ! {
     #[expect(unsafe_code, reason = "the stack of program start has no other type")]
     // SAFETY: as above.
     let environment = unsafe { Strings::environment(stack) };
-    let code = exec(&arguments, environment).unwrap_or_else(|trouble| {
+    let (code, signal) = exec(&arguments, environment).unwrap_or_else(|trouble| {
         words::say(&trouble, arguments.get(1));
-        FAILED
+        (FAILED, 0)
     });
+    if signal != 0 {
+        // It returns where this process is PID 1 of a container.
+        sys::die_of(signal);
+    }
     sys::exit(code)
 }
 
@@ -88,13 +92,18 @@ fn own(what: &'static [u8]) -> impl FnOnce(Errno) -> Trouble {
     move |errno| Trouble::Own(what, errno)
 }
 
-/// Runs the command and returns its exit status.
-fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
+/// The exit status, and the signal that ends this process too; 0 for none.
+type End = (i32, u32);
+
+/// Runs the command and returns how it ended.
+fn exec(arguments: &Arguments, environment: Strings) -> Result<End, Trouble> {
     let path = arguments.get(1).ok_or(Trouble::Usage)?;
     let (directory, next) = match arguments.get(2) {
         Some(option) if option == c"-C" => (Some(arguments.get(3).ok_or(Trouble::Usage)?), 4usize),
         _ => (None, 2),
     };
+    let wants_status = arguments.get(next).is_some_and(|argument| argument == c"--exit-code");
+    let next = next.saturating_add(wants_status.into());
     let separated = arguments.get(next).is_some_and(|argument| argument == c"--");
     let first = next.saturating_add(separated.into());
     arguments.get(first).ok_or(Trouble::Usage)?;
@@ -102,6 +111,7 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     // have reached the command either.
     let forwarded = FORWARDED & !sys::ignored(FORWARDED);
     standard_descriptors().map_err(own(b"open the null device for a closed standard stream"))?;
+    keep_terminals().map_err(own(b"keep the terminal from the command"))?;
     // connect(2) blocks while the session does not accept. There is no command yet, so signals still end this
     // process.
     let socket = connect(path)?;
@@ -109,19 +119,34 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     // returns the status.
     sys::signal_mask(forwarded | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(own(b"block signals"))?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));
-    match call::send(&socket, directory, command, environment) {
+    let end = match call::send(&socket, directory, command, environment) {
         Ok(()) => follow(&socket, forwarded),
         // The session refused the call. It may have sent a reason.
         Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => {
             follow(&socket, forwarded).map_err(|_| trouble)
         }
         Err(trouble) => Err(trouble),
-    }
+    };
+    end.map(|(code, signal)| (code, if wants_status { 0 } else { signal }))
 }
 
 /// Opens the null device for each closed standard descriptor: a missing descriptor cannot be passed on.
 fn standard_descriptors() -> Result<(), Errno> {
     (0..=2).try_for_each(|number| sys::keep_across_exec(number).or_else(|_| sys::open_null()))
+}
+
+/// Keeps what the user types: the command could read it in the background too, and after its end. A terminal on stdin
+/// becomes the null device, and output to a terminal can only be written.
+fn keep_terminals() -> Result<(), Errno> {
+    if sys::is_terminal(0) {
+        sys::duplicate_to(&sys::open_terminal(c"/dev/null")?, 0)?;
+    }
+    for (number, path) in [(1, c"/proc/self/fd/1"), (2, c"/proc/self/fd/2")] {
+        if sys::is_terminal(number) {
+            sys::duplicate_to(&sys::open_for_writing_only(path)?, number)?;
+        }
+    }
+    Ok(())
 }
 
 /// Connects to a session of this user.
@@ -192,7 +217,7 @@ fn namespace(process: &[u8], kind: &CStr) -> Result<Option<(u64, u64)>, Trouble>
 }
 
 /// Passes signals on until the command ends.
-fn follow(socket: &Fd, forwarded: u64) -> Result<i32, Trouble> {
+fn follow(socket: &Fd, forwarded: u64) -> Result<End, Trouble> {
     let signals = sys::signal_fd(forwarded).map_err(own(b"listen for signals"))?;
     let (buffer, _) = sys::map(None, LONGEST_ANSWER, 0).map_err(own(b"make room for the answer"))?;
     // Whether the session has read the call. From then on signals go to the command.
@@ -208,21 +233,21 @@ fn follow(socket: &Fd, forwarded: u64) -> Result<i32, Trouble> {
             };
             let answer = buffer.get(..count).unwrap_or_default();
             match Answer::take(&mut Cursor::new(answer)) {
-                Some(Answer::Ended { code, message, .. }) => {
+                Some(Answer::Ended { code, signal, message, .. }) => {
                     words::relay(message);
-                    return Ok(code.cast_signed());
+                    return Ok((code.cast_signed(), signal));
                 }
                 Some(_) => {}
                 None => return Err(Trouble::Lost),
             }
         }
         if signalled {
-            let number = sys::next_signal(&signals).map_err(own(b"read a signal"))?;
+            let number = sys::take_signal(&signals).map_err(own(b"read a signal"))?;
             // The session has not read the call, so there is no command to pass the signal on to.
             is_read |= !sys::is_unread(socket);
             if ENDING_SIGNALS & bit(number) != 0 && !is_read {
                 words::unread();
-                return Ok(128i32.saturating_add_unsigned(number));
+                return Ok((128i32.saturating_add_unsigned(number), number));
             }
             forward(socket, number);
         }

@@ -56,7 +56,7 @@ pub(crate) fn relay(message: &[u8]) {
 
 fn tell(trouble: &Trouble, socket: &[u8]) -> Result<(), Errno> {
     match trouble {
-        Trouble::Usage => write(&[b"usage: kennel-exec SOCKET [-C DIR] [--] CMD [ARG...]\n"]),
+        Trouble::Usage => write(&[b"usage: kennel-exec SOCKET [-C DIR] [--exit-code] [--] CMD [ARG...]\n"]),
         Trouble::TooLong => line(socket, b"the path is longer than a socket's can be"),
         Trouble::Connect(Errno(ENOENT | ECONNREFUSED)) => {
             line(socket, b"no session listens here")?;

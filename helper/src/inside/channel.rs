@@ -6,6 +6,7 @@ use crate::{
     kernel::{self, EPROTO},
     plan::Request,
     sys::{self, Errno, Fd},
+    terminal::Wish,
     wire::{Cursor, Field, Sink},
 };
 
@@ -16,6 +17,15 @@ pub(crate) struct Channel {
 
 /// An order, and the descriptors that came with it.
 pub(crate) type Arrived<T> = (T, [Option<Fd>; 3]);
+
+/// What comes to a worker that waits for its command.
+pub(crate) enum Received {
+    /// The outside is gone.
+    Nothing,
+    /// The command follows, and gets a terminal.
+    Terminal(Wish),
+    Command(Command),
+}
 
 /// A request, scratch for the pointer arrays of execve(2), and the one or two mappings of the request.
 pub(crate) type Command = (Request<'static>, &'static mut [usize], [Range; 2]);
@@ -40,6 +50,21 @@ impl Channel {
         sys::close_range(number.wrapping_add(1), u32::MAX)
     }
 
+    /// Closes every descriptor but the socket and `kept`, which has a higher number.
+    pub(crate) fn close_others_but(&self, kept: &Fd) -> Result<(), Errno> {
+        let (number, kept) = (self.socket.number(), kept.number());
+        sys::close_range(0, number.wrapping_sub(1))?;
+        if kept > number.wrapping_add(1) {
+            sys::close_range(number.wrapping_add(1), kept.wrapping_sub(1))?;
+        }
+        sys::close_range(kept.wrapping_add(1), u32::MAX)
+    }
+
+    /// A copy of `fd` with a higher number than the socket.
+    pub(crate) fn above(&self, fd: &Fd) -> Result<Fd, Errno> {
+        sys::fcntl(fd, kernel::F_DUPFD_CLOEXEC, self.socket.number().wrapping_add(1) as usize)
+    }
+
     /// The socket, for poll(2).
     pub(crate) fn socket(&self) -> &Fd {
         &self.socket
@@ -61,19 +86,21 @@ impl Channel {
         Ok((mapped(first, plan)?, mapped(second, narrow)?))
     }
 
-    /// Receives a command. Its standard descriptors get the numbers 0, 1 and 2. Returns `None` once the
-    /// outside is gone.
+    /// Receives a command. Its standard descriptors get the numbers 0, 1 and 2.
     ///
     /// Every descriptor below the socket must be closed.
-    pub(crate) fn receive_command(&self) -> Result<Option<Command>, Fault> {
+    pub(crate) fn receive_command(&self) -> Result<Received, Fault> {
         let read = |errno| Fault::request(request::READ, errno);
         let (buffer, scratch) = sys::map(None, LONGEST_REQUEST, SCRATCH).map_err(read)?;
         let (count, descriptors) = sys::receive(&self.socket, buffer).map_err(read)?;
         if count == 0 {
-            return Ok(None);
+            return Ok(Received::Nothing);
         }
         let message: &'static [u8] = buffer;
         let handed = decode::<Handed<'_>>(message.get(..count)).map_err(read)?;
+        if let Handed::Terminal { window, modes } = handed {
+            return Ok(Received::Terminal(Wish { window, modes }));
+        }
         let [first @ .., fourth] = descriptors;
         if first != [0, 1, 2] {
             return Err(read(Errno(EPROTO)));
@@ -86,12 +113,14 @@ impl Channel {
                     sys::map(Some(&Fd::adopt(fourth)), request as usize, scratch as usize).map_err(read)?;
                 (&*bytes, scratch)
             }
+            Handed::Terminal { .. } => return Err(read(Errno(EPROTO))),
         };
         let second = match handed {
-            Handed::Inline { .. } => (0, 0),
+            Handed::Inline { .. } | Handed::Terminal { .. } => (0, 0),
             Handed::Memfd { .. } => range(bytes),
         };
-        Ok(Some((decode(Some(bytes)).map_err(read)?, scratch, [range(message), second])))
+        let request = decode(Some(bytes)).map_err(read)?;
+        Ok(Received::Command((request, scratch, [range(message), second])))
     }
 
     /// Receives an order and the descriptors that came with it. Returns `None` once the outside is gone.

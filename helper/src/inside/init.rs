@@ -3,10 +3,11 @@
 use crate::{
     channel::Channel,
     control::{Order, Report, full},
-    kernel::{POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGKILL, SIGSTOP},
+    kernel::{POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTTIN, SIGTTOU},
     payload::Running,
     steps::Rooms,
     sys::{self, Errno, Fd, Reaped},
+    terminal::Terminal,
 };
 
 /// Every process of the namespace but init.
@@ -46,14 +47,24 @@ pub(crate) fn serve(
     channel: &Channel,
     command: Running,
     rooms: &Rooms<'_>,
-    signals: &Fd,
+    (signals, mut terminal): (Fd, Option<Terminal>),
 ) -> Result<(), Errno> {
     let mut usage = Usage::default();
+    // The stop that the outside knows of. A command that is stopped and continued without end must not fill the socket.
+    let mut told = None;
     loop {
-        let [ended, spoken] = wait(signals, channel.socket())?;
+        let [ended, spoken] = wait(terminal.as_ref().map_or(&signals, |own| &own.signals), channel.socket())?;
         if ended {
-            sys::take_signal(signals)?;
-            let Reaping { status, no_child_left } = reap(command.pid, &mut usage);
+            if sys::take_signal(terminal.as_ref().map_or(&signals, |own| &own.signals))? == SIGHUP {
+                // The session's leader passes the hangup on, as a shell does.
+                let _ = sys::kill(command.pid.wrapping_neg(), SIGHUP);
+                let _ = sys::kill(command.pid.wrapping_neg(), SIGCONT);
+            }
+            let Reaping { status, stopped_by, no_child_left } = reap(command.pid, &mut usage);
+            if let Some(signal) = stopped_by.filter(|_| terminal.is_some() && told.is_none()) {
+                channel.report(&Report::Stopped { signal })?;
+                told = Some(signal);
+            }
             // A deleted file uses space until the last process that has it open ends.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
                 Some(end) if !command.background => return finish(channel, end, usage),
@@ -66,7 +77,9 @@ pub(crate) fn serve(
         }
         if spoken {
             match channel.order()? {
-                Some((order, _)) => carry_out(&order, command.pid),
+                Some((order, _)) => {
+                    carry_out(&order, command.pid, (terminal.as_mut(), told.take()));
+                }
                 None => return Ok(()),
             }
         }
@@ -85,17 +98,21 @@ fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
 struct Reaping {
     /// The command's status, if it was reaped.
     status: Option<i32>,
+    /// The signal that stopped the command.
+    stopped_by: Option<u32>,
     no_child_left: bool,
 }
 
 /// Reaps every child that has ended.
 fn reap(pid: i32, usage: &mut Usage) -> Reaping {
-    let mut status = None;
+    let (mut status, mut stopped_by) = (None, None);
     loop {
         match sys::reap(false) {
             Ok(Some(reaped)) => {
-                // A command that called PTRACE_TRACEME stops here; it has not ended.
                 if is_stop(reaped.status) {
+                    if reaped.pid == pid {
+                        stopped_by = Some(reaped.status.cast_unsigned() >> 8 & 0xff);
+                    }
                     continue;
                 }
                 usage.add(&reaped);
@@ -103,9 +120,9 @@ fn reap(pid: i32, usage: &mut Usage) -> Reaping {
                     status = Some(reaped.status);
                 }
             }
-            Ok(None) => return Reaping { status, no_child_left: false },
+            Ok(None) => return Reaping { status, stopped_by, no_child_left: false },
             // ECHILD
-            Err(_) => return Reaping { status, no_child_left: true },
+            Err(_) => return Reaping { status, stopped_by, no_child_left: true },
         }
     }
 }
@@ -116,15 +133,19 @@ fn is_stop(status: i32) -> bool {
 }
 
 /// Carries out an order. Ignores a missing receiver: init reports its end next.
-fn carry_out(order: &Order, pid: i32) {
+fn carry_out(order: &Order, pid: i32, (terminal, stop): (Option<&mut Terminal>, Option<u32>)) {
     let _ = match *order {
-        // The command leads an orphaned process group, and there the kernel discards the terminal's stop
-        // signals. So stopping must reach every process.
+        // A command without a terminal leads an orphaned process group, and there the kernel discards the terminal's
+        // stop signals. So stopping must reach every process.
         Order::Signal { number } if number == SIGSTOP || number == SIGCONT => {
             sys::kill(ALL_PROCESSES, number)
         }
         Order::Signal { number } => sys::kill(pid.wrapping_neg(), number),
         Order::Kill {} => sys::kill(ALL_PROCESSES, SIGKILL),
+        Order::Foreground { has: 0 } => terminal.map_or(Ok(()), Terminal::take),
+        Order::Foreground { .. } => {
+            terminal.map_or(Ok(()), |own| own.give(pid, matches!(stop, Some(SIGTTIN | SIGTTOU))))
+        }
     };
 }
 

@@ -34,7 +34,9 @@ pub(crate) mod nr {
     pub(crate) const CHDIR: usize = 80;
     pub(crate) const FCHDIR: usize = 81;
     pub(crate) const UMASK: usize = 95;
+    pub(crate) const SETPGID: usize = 109;
     pub(crate) const SETSID: usize = 112;
+    pub(crate) const GETPGID: usize = 121;
     pub(crate) const SETGROUPS: usize = 116;
     pub(crate) const SETFSUID: usize = 122;
     pub(crate) const SETFSGID: usize = 123;
@@ -172,16 +174,20 @@ pub(crate) const CLONE_NEWUSER: u32 = 0x1000_0000;
 pub(crate) const CLONE_NEWPID: usize = 0x2000_0000;
 pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
+pub(crate) const SIGHUP: u32 = 1;
 pub(crate) const SIGKILL: u32 = 9;
 pub(crate) const SIGCHLD: u32 = 17;
 pub(crate) const SIGCONT: u32 = 18;
 pub(crate) const SIGSTOP: u32 = 19;
+pub(crate) const SIGTTIN: u32 = 21;
+pub(crate) const SIGTTOU: u32 = 22;
 pub(crate) const SIG_SETMASK: usize = 2;
 pub(crate) const SIG_DFL: usize = 0;
 pub(crate) const SIG_IGN: usize = 1;
 pub(crate) const CLOCK_MONOTONIC: usize = 1;
 pub(crate) const SFD_CLOEXEC: usize = O_CLOEXEC;
 pub(crate) const WNOHANG: usize = 1;
+pub(crate) const WUNTRACED: usize = 2;
 pub(crate) const POLLIN: i16 = 1;
 pub(crate) const POLLHUP: i16 = 0x10;
 pub(crate) const POLLERR: i16 = 0x08;
@@ -215,7 +221,12 @@ pub(crate) const MSG_TRUNC: i32 = 0x20;
 pub(crate) const MSG_NOSIGNAL: usize = 0x4000;
 pub(crate) const SIOCSIFADDR: usize = 0x8916;
 
+/// `struct termios` of the kernel, in bytes.
+pub(crate) const TERMIOS: usize = 36;
+pub(crate) const TCSETS: usize = 0x5402;
 pub(crate) const TIOCSCTTY: usize = 0x540E;
+pub(crate) const TIOCGPGRP: usize = 0x540F;
+pub(crate) const TIOCSPGRP: usize = 0x5410;
 pub(crate) const TIOCSWINSZ: usize = 0x5414;
 pub(crate) const TIOCSPTLCK: usize = 0x4004_5431;
 pub(crate) const TIOCGPTPEER: usize = 0x5441;

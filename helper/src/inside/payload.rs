@@ -6,13 +6,13 @@ use core::mem::MaybeUninit;
 
 use crate::{
     Fault,
-    channel::{Channel, Range},
+    channel::{Channel, Range, Received},
     control::{Report, request, section},
     kernel::{EACCES, ENOENT, ENOTDIR},
-    plan::Request,
+    plan::{IN_FOREGROUND, Request},
     steps::{self, State},
     sys::{self, Errno, Vectors},
-    terminal,
+    terminal::{Terminal, Wish},
 };
 
 /// Stack for the payload's few frames.
@@ -35,10 +35,11 @@ pub(crate) struct Running {
 }
 
 /// The payload's input, and its result for init.
-struct Task<'t> {
-    steps: &'t [u8],
+struct Task<'t, 'p> {
+    steps: &'p [u8],
     channel: &'t Channel,
-    payload: Payload<'t>,
+    payload: &'t mut Payload<'p>,
+    terminal: Option<&'t Terminal>,
     background: bool,
     /// The mappings of the request.
     request: [Range; 2],
@@ -50,17 +51,30 @@ struct Task<'t> {
 enum End {
     /// The outside is gone, or a signal killed the payload, and there was no command.
     Unused,
+    /// The command gets a terminal, which init has to open.
+    Terminal(Wish),
     Failed(Fault),
 }
 
-/// Starts the payload. Returns once it has become its command, or `None` if there was no command.
+/// What became of a payload.
+pub(crate) enum Started {
+    /// There was no command.
+    Nothing,
+    /// Init opens a terminal and starts another payload.
+    Terminal(Wish),
+    Running(Running),
+}
+
+/// Starts the payload. Returns once it has become its command, or has none.
 pub(crate) fn start<'p>(
     steps: &'p [u8],
-    payload: Payload<'p>,
-    channel: &'p Channel,
-) -> Result<Option<Running>, Fault> {
+    payload: &mut Payload<'p>,
+    channel: &Channel,
+    terminal: Option<&Terminal>,
+) -> Result<Started, Fault> {
+    let end = Some(End::Unused);
     let mut task =
-        Task { steps, channel, payload, background: false, request: [(0, 0); 2], end: Some(End::Unused) };
+        Task { steps, channel, payload, terminal, background: false, request: [(0, 0); 2], end };
     // Zeroing would touch pages that the few frames never reach.
     let mut stack = [MaybeUninit::uninit(); STACK];
     let pid = sys::vfork(&mut stack, run, &mut task).map_err(Fault::clone)?;
@@ -69,9 +83,10 @@ pub(crate) fn start<'p>(
             // The process that used this mapping has become the command. Its environment may hold secrets,
             // which init must not keep.
             task.request.into_iter().filter(|(_, length)| *length > 0).for_each(sys::unmap);
-            Ok(Some(Running { pid, background: task.background }))
+            Ok(Started::Running(Running { pid, background: task.background }))
         }
-        Some(End::Unused) => Ok(None),
+        Some(End::Unused) => Ok(Started::Nothing),
+        Some(End::Terminal(wish)) => Ok(Started::Terminal(wish)),
         Some(End::Failed(fault)) => Err(fault),
     }
 }
@@ -80,58 +95,75 @@ pub(crate) fn start<'p>(
 extern "C" fn run(argument: *mut u8) -> ! {
     #[expect(unsafe_code, reason = "the other half of vfork")]
     // SAFETY: `start` passed its `Task` to this very entry.
-    let task: &mut Task<'_> = unsafe { sys::vfork_argument(argument) };
+    let task: &mut Task<'_, '_> = unsafe { sys::vfork_argument(argument) };
     let end = become_command(task);
     task.end = Some(end);
     sys::exit(127)
 }
 
-fn become_command(task: &mut Task<'_>) -> End {
+fn become_command(task: &mut Task<'_, '_>) -> End {
     match prepare(task) {
-        Ok(Some((request, vectors))) => {
+        Ok(Ok((request, vectors))) => {
             // execve(2) does not return on success, so record that before the call.
             task.end = None;
             End::Failed(Fault::request(request::EXEC, execute(&request, &vectors)))
         }
-        Ok(None) => End::Unused,
+        Ok(Err(end)) => end,
         Err(fault) => End::Failed(fault),
     }
 }
 
+/// A request, ready for execve(2), or why there is none.
+type Prepared = Result<(Request<'static>, Vectors<'static>), End>;
+
 /// Everything before execve(2): the command's own walls, then the setup for its request.
-fn prepare(task: &mut Task<'_>) -> Result<Option<(Request<'static>, Vectors<'static>)>, Fault> {
+fn prepare(task: &mut Task<'_, '_>) -> Result<Prepared, Fault> {
     steps::carry_out(task.steps, section::PAYLOAD, &mut task.payload.state, task.channel)?;
-    task.channel.close_others().map_err(Fault::init)?;
-    if let Some(begun) = task.payload.begun {
+    let closed = match task.terminal {
+        Some(terminal) => task.channel.close_others_but(&terminal.peer),
+        None => task.channel.close_others(),
+    };
+    closed.map_err(Fault::init)?;
+    if let Some(begun) = task.payload.begun.take() {
         let took_us = sys::monotonic_us().saturating_sub(begun);
         task.channel.report(&Report::Ready { took_us }).map_err(Fault::init)?;
     }
-    let Some((request, scratch, lies)) = task.channel.receive_command()? else { return Ok(None) };
+    let (request, scratch, lies) = match task.channel.receive_command()? {
+        Received::Command(command) => command,
+        Received::Terminal(wish) => return Ok(Err(End::Terminal(wish))),
+        Received::Nothing => return Ok(Err(End::Unused)),
+    };
     task.request = lies;
     task.background = request.background != 0;
     let vectors = Vectors::lay_out(scratch, request.arguments, request.environment)
         .map_err(|errno| Fault::request(request::EXEC, errno))?;
-    connect(&request, task.channel)?;
+    connect(&request, task.terminal)?;
     // Only now: a limit may be on descriptors, and the steps above need some.
     steps::carry_out(request.limits, section::LIMITS, &mut task.payload.state, task.channel)?;
     sys::close_range(3, u32::MAX).map_err(Fault::init)?;
     sys::change_dir(request.cwd).map_err(|errno| Fault::request(request::CWD, errno))?;
     sys::file_mask(task.payload.file_mask);
     sys::signal_mask(0).map_err(Fault::init)?;
-    Ok(Some((request, vectors)))
+    Ok(Ok((request, vectors)))
 }
 
-/// Sets up the standard descriptors: those that came with the request, or a new pseudoterminal.
-fn connect(request: &Request<'_>, channel: &Channel) -> Result<(), Fault> {
-    if request.terminal == 0 {
-        return (0..=2).try_for_each(keep_standard).map_err(Fault::init);
+/// Sets up the standard descriptors: those that came with the request, or the terminal.
+fn connect(request: &Request<'_>, terminal: Option<&Terminal>) -> Result<(), Fault> {
+    let refused = |errno| Fault::request(request::TERMINAL, errno);
+    for number in 0..=2u32 {
+        match terminal {
+            Some(terminal) if request.terminal >> number & 1 == 1 => {
+                sys::duplicate_to(&terminal.peer, number as usize).map_err(refused)?;
+            }
+            _ => keep_standard(number).map_err(Fault::init)?,
+        }
     }
-    let give = || {
-        let (master, peer) = terminal::open(request.window)?;
-        channel.report_with(&Report::Terminal {}, Some(&master))?;
-        terminal::take(&peer)
-    };
-    give().map_err(|errno| Fault::request(request::TERMINAL, errno))
+    match terminal {
+        Some(terminal) if request.terminal & IN_FOREGROUND != 0 => {
+            sys::own_group().and_then(|group| sys::set_foreground(&terminal.peer, group)).map_err(refused)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Keeps a standard descriptor for the command. Replaces the host's null device with the sandbox's own:

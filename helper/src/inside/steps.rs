@@ -21,6 +21,8 @@ pub(crate) struct State<'p> {
     forgone: [Option<&'p CStr>; MOST_FORGONE],
     /// The layers that could be mounted.
     layers: [Option<Fd>; MOST_LAYERS],
+    /// Whether init leads the session of a terminal, to which the command belongs.
+    pub(crate) has_terminal: bool,
     /// Private file systems to check after the command.
     pub(crate) rooms: Rooms<'p>,
 }
@@ -136,6 +138,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             Ok(asks) => channel.report_with(&Report::Refusing {}, Some(&sys::fd(asks))),
             Err(_) => sys::seccomp(plain, 0).map(drop),
         },
+        Step::NewSession {} if state.has_terminal => sys::new_group(),
         Step::NewSession {} => sys::new_session(),
         Step::MountAgain { from, target, attributes, device, inode } => {
             mounts::mount_again(state.root()?, (from, target), attributes, (device, inode))

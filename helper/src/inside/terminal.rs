@@ -1,24 +1,73 @@
-//! A pseudoterminal from the sandbox's own devpts: the outside gets the master, and the peer becomes stdio.
+//! The terminal of a command: a pair from the sandbox's own devpts. The outside gets the master; init leads the
+//! session of the peer, and the command is a job in it.
 
 use crate::{
-    kernel::TIOCSCTTY,
+    channel::Channel,
+    control::Report,
+    kernel::{EINVAL, SIGCHLD, SIGHUP, TERMIOS, TIOCSCTTY},
     sys::{self, Errno, Fd},
 };
 
-/// Opens a pair with the given window size (rows in the high, columns in the low 16 bits; zero leaves it
-/// unset).
-pub(crate) fn open(window: u32) -> Result<(Fd, Fd), Errno> {
-    let master = sys::open_terminal(c"/dev/pts/ptmx")?;
-    sys::unlock_terminal(&master)?;
-    let peer = sys::open_peer(&master)?;
-    if window != 0 {
-        sys::set_window(&peer, (window >> 16) as u16, window as u16)?;
-    }
-    Ok((master, peer))
+/// What the outside asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    /// Rows in the high, columns in the low 16 bits; zero leaves the size unset.
+    pub(crate) window: u32,
+    /// A `struct termios`, or nothing.
+    pub(crate) modes: &'static [u8],
 }
 
-/// Makes `peer` the controlling terminal and stdio. The caller must lead a session without a terminal.
-pub(crate) fn take(peer: &Fd) -> Result<(), Errno> {
-    sys::ioctl(peer, TIOCSCTTY, 0)?;
-    (0..=2).try_for_each(|number| sys::duplicate_to(peer, number))
+/// The terminal of this sandbox.
+pub(crate) struct Terminal {
+    /// The side of the command.
+    pub(crate) peer: Fd,
+    /// SIGCHLD of init, and the hangup of the terminal, which the kernel sends to the session's leader alone.
+    pub(crate) signals: Fd,
+    /// The group that last had the terminal; zero if none had it yet.
+    group: i32,
 }
+
+impl Terminal {
+    /// Opens a pair, makes it the controlling terminal of init, and hands the master out. Init must not lead a
+    /// process group.
+    pub(crate) fn open(wish: &Wish, channel: &Channel) -> Result<Self, Errno> {
+        let master = sys::open_terminal(c"/dev/pts/ptmx")?;
+        sys::unlock_terminal(&master)?;
+        let peer = sys::open_peer(&master)?;
+        if wish.window != 0 {
+            sys::set_window(&peer, (wish.window >> 16) as u16, wish.window as u16)?;
+        }
+        if !wish.modes.is_empty() {
+            let modes: &[u8; TERMIOS] = wish.modes.try_into().map_err(|_| Errno(EINVAL))?;
+            sys::set_modes(&peer, modes)?;
+        }
+        sys::new_session()?;
+        sys::ioctl(&peer, TIOCSCTTY, 0)?;
+        channel.report_with(&Report::Terminal {}, Some(&master))?;
+        let signals = sys::signal_fd(1u64 << SIGCHLD.wrapping_sub(1) | 1 << SIGHUP.wrapping_sub(1))?;
+        Ok(Self { peer: channel.above(&peer)?, signals, group: 0 })
+    }
+
+    /// Takes the terminal away.
+    pub(crate) fn take(&mut self) -> Result<(), Errno> {
+        self.group = sys::foreground(&self.peer)?;
+        self.set(OWN_GROUP)
+    }
+
+    /// Gives the terminal to the group that had it before, which the command may have chosen. If that is gone, or the
+    /// command itself `needs` it, the command gets it.
+    pub(crate) fn give(&self, command: i32, needs: bool) -> Result<(), Errno> {
+        match self.group {
+            0 | OWN_GROUP => self.set(command),
+            _ if needs => self.set(command),
+            group => self.set(group).or_else(|_| self.set(command)),
+        }
+    }
+
+    fn set(&self, group: i32) -> Result<(), Errno> {
+        sys::set_foreground(&self.peer, group)
+    }
+}
+
+/// The group of init, which leads its session as PID 1.
+const OWN_GROUP: i32 = 1;

@@ -3,12 +3,13 @@
 use crate::{
     Fault,
     channel::Channel,
-    control::{Report, section},
+    control::{Report, request, section},
     init,
-    payload::{self, Payload},
+    payload::{self, Payload, Started},
     plan::Plan,
     steps::{self, State},
     sys::{self, Errno, Fd},
+    terminal::Terminal,
 };
 
 /// Runs a worker that the zygote forked, as PID 1 of its own pid namespace.
@@ -41,9 +42,21 @@ fn confined<'p>(channel: &'p Channel, plan: &Plan<'p>, mut payload: Payload<'p>)
     steps::carry_out(plan.walls, section::WALLS, &mut payload.state, channel)?;
     let rooms = payload.state.rooms;
     let signals = init::signals().map_err(Fault::init)?;
-    let Some(running) = payload::start(plan.payload, payload, channel)? else { return Ok(()) };
+    let (running, terminal) = match payload::start(plan.payload, &mut payload, channel, None)? {
+        Started::Nothing => return Ok(()),
+        Started::Running(running) => (running, None),
+        Started::Terminal(wish) => {
+            let refused = |errno| Fault::request(request::TERMINAL, errno);
+            let terminal = Terminal::open(&wish, channel).map_err(refused)?;
+            payload.state.has_terminal = true;
+            match payload::start(plan.payload, &mut payload, channel, Some(&terminal))? {
+                Started::Running(running) => (running, Some(terminal)),
+                Started::Terminal(_) | Started::Nothing => return Ok(()),
+            }
+        }
+    };
     channel.report(&Report::Started {}).map_err(Fault::init)?;
-    init::serve(channel, running, &rooms, &signals).map_err(Fault::init)
+    init::serve(channel, running, &rooms, (signals, terminal)).map_err(Fault::init)
 }
 
 /// Resets what the zygote set for itself, and hands the outside a pidfd of this process.

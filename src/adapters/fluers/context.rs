@@ -103,7 +103,8 @@ impl Context {
             return refused("is not in the sandbox");
         }
         let [client, socket] = self.words.each_ref().map(String::as_str);
-        let own = [client, socket, "-C", text("cwd", &cwd)?, "--"];
+        // A harness reads the status: a signal would be no number for it.
+        let own = [client, socket, "-C", text("cwd", &cwd)?, "--exit-code", "--"];
         let argv = own.into_iter().chain(argv.iter().map(String::as_str)).map(str::to_owned).collect();
         Ok(WrappedCommand { argv, env: self.variables.clone() })
     }

@@ -111,8 +111,8 @@ Examples:
   kennel run --overlay -- ./install.sh        then kennel diff, kennel commit or kennel discard
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
-Exit status: the command's own; 128+N if signal N ended it; 124 on timeout;
-125 if Kennel failed, could not commit every change, could not undo a successful command's change of a protected path,
+Exit status: the command's own; 124 on timeout; if a signal ended the command, Kennel dies of the same signal, which
+a shell shows as 128+N, and with --exit-code it exits with 128+N; 125 if Kennel failed, could not commit every change, could not undo a successful command's change of a protected path,
 or could not pass its output on;
 126 if the command cannot be executed; 127 if it is not found.";
 
@@ -307,9 +307,13 @@ pub(crate) struct Run {
     /// within 30 s is no. The command runs on its own terminal, as with --tty.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) ask: bool,
-    /// Run on its own terminal, with job control. Needs a terminal; output is not counted.
+    /// Take all keys for the command from the start, not only once it reads. All three standard streams are then its
+    /// terminal. Needs a terminal; output is not counted.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
+    /// If a signal N ends the command, exit with status 128+N instead of dying of the same signal.
+    #[arg(long)]
+    pub(crate) exit_code: bool,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
@@ -418,9 +422,13 @@ pub(crate) struct Exec {
     /// does not answer for five seconds, give up (125).
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
-    /// Run on its own terminal, with job control. Needs a terminal.
+    /// Take all keys for the command from the start, not only once it reads. All three standard streams are then its
+    /// terminal. Needs a terminal.
     #[arg(long)]
     pub(crate) tty: bool,
+    /// If a signal N ends the command, exit with status 128+N instead of dying of the same signal.
+    #[arg(long)]
+    pub(crate) exit_code: bool,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,

@@ -20,7 +20,7 @@ use std::{
 };
 
 use kennel::{Decision, Error, NetworkMode, NetworkRequest, Policy, PolicyError};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     config,
@@ -29,6 +29,7 @@ use crate::{
     report,
     style::{self, Paint},
     terminal::{self, SCREEN},
+    typist::Filter,
 };
 
 /// How long a question stays open. No answer is no.
@@ -129,25 +130,16 @@ impl Desk {
     }
 
     /// Takes keys out of what is typed while a question is open.
-    pub(crate) fn without_answers(&self, mut typed: mpsc::Receiver<Vec<u8>>) -> mpsc::Receiver<Vec<u8>> {
-        let (sender, rest) = mpsc::channel(16);
+    pub(crate) fn without_answers(&self) -> Filter {
         let open = Arc::clone(&self.open);
-        tokio::spawn(async move {
-            while let Some(keys) = typed.recv().await {
-                let keys = match &*lock(&open) {
-                    Some(answer) => {
-                        let interrupts = keys.contains(&INTERRUPT);
-                        let _ = answer.send(keys);
-                        if interrupts { vec![INTERRUPT] } else { continue }
-                    }
-                    None => keys,
-                };
-                if sender.send(keys).await.is_err() {
-                    return;
-                }
+        Box::new(move |keys| match &*lock(&open) {
+            Some(answer) => {
+                let interrupts = keys.contains(&INTERRUPT);
+                let _ = answer.send(keys);
+                if interrupts { vec![INTERRUPT] } else { Vec::new() }
             }
-        });
-        rest
+            None => keys,
+        })
     }
 
     /// Adds what is always allowed to the policy file. The command has ended, so it cannot interfere.

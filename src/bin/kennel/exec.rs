@@ -21,9 +21,11 @@ use crate::{
     FAILED,
     args::Exec,
     descriptor,
-    process::{Ending, forwarded, is_ending},
+    job::{Job, UserTerminal},
+    process::{Ending, end, forwarded, is_ending},
     report,
     terminal::{self, HURRIED_PATIENCE, REOPEN_PAUSE, unwritten},
+    typist::Typed,
     window::Window,
 };
 
@@ -47,13 +49,13 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
         written = report::write(file, path, &text);
     }
     // Report an error of the command even if the JSON report could not be written.
-    let End { code, message, unwritten, .. } = result?;
+    let End { code, signal, message, unwritten, .. } = result?;
     report::relay(&message);
     if let Some(error) = &unwritten {
         report::error(error);
     }
     written?;
-    Ok(code.into())
+    Ok(end(code, signal.filter(|_| !exec.exit_code)))
 }
 
 /// The error for a call that the session refused without a report.
@@ -67,6 +69,8 @@ fn refused_call(message: &[u8]) -> Error {
 /// How a command ended.
 struct End {
     code: u8,
+    /// The signal that `code` stands for.
+    signal: Option<i32>,
     message: Vec<u8>,
     report: Option<Vec<u8>>,
     /// Why some output on the command's own terminal was not shown.
@@ -75,8 +79,8 @@ struct End {
 
 impl End {
     /// The end as the session reports it.
-    fn reported(code: u8, message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
-        Self { code, message, report, unwritten: None }
+    fn reported((code, signal): (u8, Option<i32>), message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
+        Self { code, signal, message, report, unwritten: None }
     }
 
     /// Adds what the session cannot know: whether all output on the command's terminal was shown.
@@ -84,8 +88,7 @@ impl End {
         if shown.is_ok() {
             return self;
         }
-        // A command may exit with one of these statuses by itself; those are failures too.
-        let was_killed = matches!(self.code, TIMED_OUT | 129..);
+        let was_killed = self.code == TIMED_OUT || self.signal.is_some();
         self.unwritten = unwritten(shown, was_killed);
         if !was_killed {
             self.code = FAILED;
@@ -97,8 +100,9 @@ impl End {
 }
 
 fn run(exec: &Exec) -> Result<End, Error> {
-    let size = exec.tty.then(terminal::size).transpose()?;
-    let call = call(exec, size)?;
+    let user = if exec.tty { Some(UserTerminal::whole()?) } else { UserTerminal::find([false; 3])? };
+    let mut job = user.map(|user| Job::prepare(user, None)).transpose()?;
+    let call = call(exec, job.as_ref())?;
     let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
     let client = Client::connect(&exec.name)?;
     client.start(&call, [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()])?;
@@ -109,30 +113,58 @@ fn run(exec: &Exec) -> Result<End, Error> {
     // Whether the session has read the call. From then on signals go to the command.
     let mut is_read = false;
     loop {
-        let woken = wait(&client, &signals, window.as_mut(), deadline);
-        let Woken { by_session, by_signal } =
+        let woken = wait(&client, &signals, (job.as_ref(), window.as_mut()), deadline);
+        let Woken { by_session, by_signal, by_keys } =
             woken.map_err(|source| Error::Io { what: "wait for the command", source })?;
         if by_session {
             match client.next()? {
                 Event::Terminal(master) => {
-                    window = Some(Window::open(master).map_err(terminal::no_terminal)?)
+                    if let Some(job) = &mut job {
+                        job.begin(&master)?;
+                        let screen = job.user().output().map_err(terminal::no_terminal)?;
+                        window = Some(Window::open(master, screen, job.is_raw()));
+                    }
                 }
-                Event::Ended { code, message, report } => {
-                    let end = End::reported(code, message, report);
+                Event::Stopped(number) => {
+                    if let Some(job) = &mut job {
+                        job.stopped(number, &client)?;
+                        // All its own stops are over: SIGCONT discards those that no thread has taken.
+                        job.forget_own_stop();
+                    }
+                }
+                Event::Ended { code, signal, message, report } => {
+                    let end = End::reported((code, signal), message, report);
                     let Some(window) = window else { return Ok(end) };
-                    let is_over = code == TIMED_OUT || ending.has(i32::from(code) - 128);
-                    return Ok(end.with_output(window.close(patience(&signals, is_over))));
+                    let mut job = job;
+                    // If the output does not appear on a terminal, leave raw mode now, so that keys are signals again.
+                    if !window.is_on_terminal() {
+                        job.take().into_iter().for_each(|job| job.end(signal));
+                    }
+                    let is_over = code == TIMED_OUT || signal.is_some_and(|number| ending.has(number));
+                    let shown = window.close(patience(&signals, is_over));
+                    job.into_iter().for_each(|job| job.end(signal));
+                    return Ok(end.with_output(shown));
                 }
                 _ => {}
             }
         }
+        if by_keys && let Some(job) = &mut job {
+            let event = job.next_event();
+            if event == Some(Typed::Gone) {
+                job.hang_up();
+                window.iter_mut().for_each(Window::hang_up);
+            }
+            event.into_iter().for_each(|event| job.typed(event));
+        }
         if by_signal {
             is_read |= !client.is_unheard();
-            let unheard = forward(&client, is_read, &signals, window.as_ref(), &mut ending)?;
-            if let Some(number) = unheard.and_then(|number| u8::try_from(128 + number).ok()) {
+            let unheard = forward(&client, is_read, &signals, job.as_mut(), &mut ending)?;
+            if let Some((code, number)) =
+                unheard.and_then(|number| Some((u8::try_from(128 + number).ok()?, number)))
+            {
                 let message =
                     b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
-                return Ok(End::reported(number, message, None));
+                return Ok(End::reported((code, Some(number)), message, None));
             }
         }
         if !by_session && deadline.is_some_and(|time| Instant::now() >= time) {
@@ -173,13 +205,13 @@ fn ending_signal_arrived(signals: &SignalFd) -> bool {
 }
 
 /// Builds the call from the arguments. Nothing of this environment goes along: the session has its own.
-fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
+fn call(exec: &Exec, job: Option<&Job>) -> Result<Call, Error> {
     let (program, arguments) =
         exec.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     let mut call = Call::new(program);
     call.args(arguments).report(exec.json.is_some());
-    if let Some((rows, columns)) = size {
-        call.terminal(rows, columns);
+    if let Some(job) = job {
+        call.pseudoterminal(job.user().pseudoterminal()?);
         // The command draws on this terminal, not on the one that started the session.
         if let Some(kind) = std::env::var_os("TERM") {
             call.env("TERM", kind);
@@ -207,26 +239,26 @@ fn listen() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
-/// What ended a [`wait`]; neither if the time was up or only terminal data moved.
+/// What ended a [`wait`]; nothing if the time was up or only output moved.
 struct Woken {
     by_session: bool,
     by_signal: bool,
+    by_keys: bool,
 }
 
-/// Sleeps until the session answers, a signal arrives or the time `until` comes; copies terminal data
+/// Sleeps until the session answers, a signal arrives, the user types or the time `until` comes; copies output
 /// meanwhile.
 fn wait(
     client: &Client,
     signals: &SignalFd,
-    window: Option<&mut Window>,
+    (job, window): (Option<&Job>, Option<&mut Window>),
     until: Option<Instant>,
 ) -> io::Result<Woken> {
-    let stdin = io::stdin();
     let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
     let mut fds = vec![watched(client.as_fd()), watched(signals.as_fd())];
-    if let Some(window) = &window {
-        fds.extend(window.watched(&stdin));
-    }
+    fds.extend(job.and_then(Job::events).map(|events| watched(events.as_fd())));
+    let own = fds.len();
+    fds.extend(window.as_ref().into_iter().flat_map(|window| window.watched()));
     let left = until.map(|time| time.saturating_duration_since(Instant::now()));
     let patience = window.as_ref().and_then(|window| window.patience());
     match poll(&mut fds, descriptor::poll_timeout(patience.into_iter().chain(left).min())) {
@@ -235,14 +267,13 @@ fn wait(
         polled => drop(polled?),
     }
     let happened = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
-    let happened: Vec<bool> = fds.iter().map(happened).collect();
+    let mut happened = fds.iter().take(own).map(happened).collect::<Vec<bool>>().into_iter();
     drop(fds);
-    let (own, rest) = happened.split_first_chunk().unwrap_or((&[false; 2], &[]));
     if let Some(window) = window {
-        window.copy(rest);
+        window.copy();
     }
-    let [by_session, by_signal] = *own;
-    Ok(Woken { by_session, by_signal })
+    let mut next = || happened.next().unwrap_or(false);
+    Ok(Woken { by_session: next(), by_signal: next(), by_keys: next() })
 }
 
 /// Passes pending signals on. Returns the signal that ends this program if the session has not read the call
@@ -251,7 +282,7 @@ fn forward(
     client: &Client,
     is_read: bool,
     signals: &SignalFd,
-    window: Option<&Window>,
+    mut job: Option<&mut Job>,
     ending: &mut Ending,
 ) -> Result<Option<i32>, Error> {
     let failed = |source: io::Error| Error::Io { what: "pass a signal on", source };
@@ -261,20 +292,18 @@ fn forward(
         if is_ending(number) && !is_read {
             return Ok(Some(number));
         }
-        match (number, window) {
-            (libc::SIGTSTP, _) => {
+        match (number, &mut job) {
+            (_, Some(job)) => {
+                job.received(number, client)?;
+                job.forget_own_stop();
+            }
+            (libc::SIGTSTP, None) => {
                 client.signal(libc::SIGSTOP)?;
-                window.into_iter().for_each(Window::restore);
                 // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any
                 // other signal.
                 raise(Signal::SIGSTOP).map_err(|errno| failed(errno.into()))?;
             }
-            (libc::SIGCONT, Some(window)) => {
-                window.reenter().map_err(failed)?;
-                client.signal(number)?;
-            }
-            (libc::SIGWINCH, Some(window)) => window.resize().map_err(failed)?,
-            _ => client.signal(number)?,
+            (_, None) => client.signal(number)?,
         }
     }
     Ok(None)

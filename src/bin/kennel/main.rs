@@ -17,6 +17,7 @@ mod diff;
 mod escape;
 mod exec;
 mod flags;
+mod job;
 mod manual;
 mod op;
 mod owner;
@@ -33,6 +34,7 @@ mod settle;
 mod style;
 mod table;
 mod terminal;
+mod typist;
 mod window;
 
 use std::{ffi::OsString, io, process::ExitCode};

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, Read, Seek as _},
     mem,
-    os::unix::fs::FileExt,
+    os::unix::{fs::FileExt, process::ExitStatusExt},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Mutex, PoisonError, mpsc},
@@ -73,7 +73,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     let output = result?;
     report::end(&output, op.quiet);
     written?;
-    Ok(output.exit_code().into())
+    Ok(process::end(output.exit_code(), output.status.signal()))
 }
 
 async fn spawn(

@@ -6,13 +6,20 @@ use std::{
     io,
     io::Read,
     os::{fd::AsFd, unix::process::ExitStatusExt},
-    process::ExitStatus,
+    process::{ExitCode, ExitStatus},
     task::Poll,
     time::Duration,
 };
 
 use kennel::Error;
-use nix::sys::resource::{Resource, getrlimit};
+use nix::{
+    sys::{
+        prctl::set_dumpable,
+        resource::{Resource, getrlimit},
+    },
+    unistd::{Pid, getpid},
+};
+use signal_hook::low_level::emulate_default_handler;
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{Signal, SignalKind, signal},
@@ -54,6 +61,20 @@ fn check_free_descriptors() -> io::Result<()> {
         drop(spare?);
     }
     Ok(())
+}
+
+/// Ends this program as the command ended, so that a shell, make(1) or a supervisor sees the same: with `code`, or by
+/// `signal` if that is what `code` stands for. Call it last: nothing is cleaned up after that.
+pub(crate) fn end(code: u8, signal: Option<i32>) -> ExitCode {
+    let is_meant = |number: &i32| 128 + number == i32::from(code);
+    // The kernel sends PID 1 of a container no signal that would end it.
+    if let Some(number) = signal.filter(is_meant).filter(|_| getpid() != Pid::from_raw(1)) {
+        // If the command left a core file, one of this program would hide it.
+        let _ = set_dumpable(false);
+        // It knows no real-time signals. Those become a status.
+        let _ = emulate_default_handler(number);
+    }
+    code.into()
 }
 
 /// Signals that end, stop, continue or inform the command; terminals and supervisors send them. SIGXFSZ is

@@ -2,23 +2,31 @@
 
 use std::{
     ffi::OsStr,
+    future::pending,
     io::{self, IsTerminal},
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::ExitStatusExt,
+    },
     process::{ExitCode, ExitStatus},
     time::Duration,
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session, Terminal};
+use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session};
 use nix::sys::signal::{Signal, raise};
+use tokio::{io::AsyncReadExt, net::unix::pipe, sync::mpsc::UnboundedReceiver};
 
 use crate::{
     args::Run,
     ask::{self, Desk},
-    flags, owner,
-    process::{Signals, is_ending, runtime, start_blocking_thread},
+    flags,
+    job::{Job, UserTerminal},
+    owner,
+    process::{Signals, end, is_ending, runtime, start_blocking_thread},
     report,
     settle::{Choice, Settled},
-    terminal::{self, Keyboard, Raw, Screen, Showing, copy_size},
+    terminal::{self, Screen, Showing},
+    typist::Typed,
 };
 
 /// Longer than any command runs.
@@ -41,7 +49,8 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
     let settled = settled?;
     settled.print(run);
     written?;
-    Ok(settled.exit_code().unwrap_or(outcome.exit_code()).into())
+    let signal = outcome.status.signal().filter(|_| !run.exit_code);
+    Ok(end(settled.exit_code().unwrap_or(outcome.exit_code()), signal))
 }
 
 fn report_of(result: &Result<Finished, Error>) -> Report {
@@ -142,15 +151,27 @@ async fn until_outcome(
 ) -> Result<Outcome, Error> {
     command.args(run.command.iter().skip(1));
     command.hints(!run.quiet && (policy.explain || io::stderr().is_terminal()));
-    if run.tty || run.ask {
-        return on_terminal(&mut command, desk).await;
-    }
     let reasons = PipeReasons {
         capped: policy.limits.output.is_some(),
         reported: run.json.is_some(),
         explained: policy.explain,
     };
-    on_descriptors(reasons, &mut command).await
+    let piped = reasons.piped();
+    let [_, reads_stdout, reads_stderr] = piped;
+    let takes_keys = run.tty || run.ask;
+    let terminal = if takes_keys { Some(UserTerminal::whole()?) } else { UserTerminal::find(piped)? };
+    let outlets = match terminal {
+        Some(_) if takes_keys => Outlets::new(&mut command, None, None)?,
+        _ => Outlets::new(
+            &mut command,
+            reads_stdout.then(|| duplicate(&io::stdout())).transpose()?,
+            reads_stderr.then(|| duplicate(&io::stderr())).transpose()?,
+        )?,
+    };
+    match terminal {
+        Some(terminal) => on_terminal(terminal, desk, outlets, &mut command).await,
+        None => on_descriptors(outlets, &mut command).await,
+    }
 }
 
 /// Reasons why output passes through Kennel.
@@ -162,25 +183,24 @@ struct PipeReasons {
 }
 
 impl PipeReasons {
+    /// Which standard descriptors of the command are pipes to Kennel.
+    fn piped(self) -> [bool; 3] {
+        let reads_stderr = self.explained || self.needs_pipe(&io::stderr());
+        [false, self.needs_pipe(&io::stdout()), reads_stderr]
+    }
+
     /// A report alone does not replace a terminal with a pipe: the command would notice.
     fn needs_pipe(self, stream: &impl IsTerminal) -> bool {
         self.capped || (self.reported && !stream.is_terminal())
     }
 }
 
-/// Gives the command this process's own descriptors. Kennel reads output only if it counts or limits it.
-async fn on_descriptors(reasons: PipeReasons, command: &mut Command) -> Result<Outcome, Error> {
-    let (stdout, stderr) = (io::stdout(), io::stderr());
-    let reads_stderr = reasons.explained || reasons.needs_pipe(&stderr);
-    let outlets = Outlets::new(
-        command,
-        reasons.needs_pipe(&stdout).then(|| duplicate(&stdout)).transpose()?,
-        reads_stderr.then(|| duplicate(&stderr)).transpose()?,
-    )?;
+/// Gives the command this process's own descriptors, of which none is a terminal.
+async fn on_descriptors(outlets: Outlets, command: &mut Command) -> Result<Outcome, Error> {
     let mut signals = Signals::to_forward()?;
     let mut child = command.spawn().await?;
     let copying = outlets.copy(&mut child);
-    let mut outcome = until_end(&mut child, &mut signals, None).await?;
+    let mut outcome = until_end(&mut child, &mut signals).await?;
     let hurry = wait_for_ending_signal(outcome.status, &mut signals);
     copying.finish(&mut outcome, hurry).await;
     Ok(outcome)
@@ -207,50 +227,117 @@ async fn wait_for_ending_signal(status: ExitStatus, signals: &mut Signals) {
 }
 
 /// Gives the command its own terminal and copies between that and the user's terminal.
-async fn on_terminal(command: &mut Command, desk: Option<&Desk>) -> Result<Outcome, Error> {
-    let (rows, columns) = terminal::size()?;
-    let screen = Screen::open()?;
-    let keyboard = Keyboard::start()?;
+async fn on_terminal(
+    terminal: UserTerminal,
+    desk: Option<&Desk>,
+    outlets: Outlets,
+    command: &mut Command,
+) -> Result<Outcome, Error> {
+    let mut job = Job::prepare(terminal, desk.map(Desk::without_answers))?;
+    let output = job.user().output().map_err(|source| Error::Io { what: "use the terminal", source })?;
+    let screen = Screen::open(output, job.is_raw())?;
     let mut signals = Signals::to_forward()?;
-    let mut child = command.terminal(rows, columns).spawn().await?;
+    let mut child = command.pseudoterminal(job.user().pseudoterminal()?).spawn().await?;
+    let copying = outlets.copy(&mut child);
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
-    let raw = Raw::enter().map_err(terminal::no_terminal)?;
-    let typed = match desk {
-        Some(desk) => desk.without_answers(keyboard.typed()),
-        None => keyboard.typed(),
-    };
-    let mut typing = tokio::spawn(terminal::type_in(typed, terminal.clone()));
-    let showing = Showing::start(terminal.clone(), screen);
-    let ended = tokio::select! {
-        outcome = until_end(&mut child, &mut signals, Some(Tty { terminal: &terminal, raw: &raw })) => Some(outcome),
-        _ = &mut typing => None,
-    };
-    let outcome = match ended {
-        Some(outcome) => outcome,
-        None => {
-            // The user's terminal is gone. Closing the last master descriptor hangs up the command.
-            showing.abort();
-            child.terminal = None;
-            drop(terminal);
-            until_end(&mut child, &mut signals, None).await
-        }
-    };
-    typing.abort();
+    job.begin(&terminal)?;
+    let showing = Showing::start(terminal, screen);
+    let outcome = follow(&mut child, &mut signals, &mut job, &showing).await;
     desk.into_iter().for_each(Desk::close);
-    let mut outcome = show_the_rest(showing, raw, outcome, &mut signals).await?;
+    let mut outcome = show_the_rest(showing, job, outcome, &mut signals).await?;
+    let (truncated, unwritten) = (outcome.truncated, outcome.unwritten.take());
+    let hurry = wait_for_ending_signal(outcome.status, &mut signals);
+    copying.finish(&mut outcome, hurry).await;
+    outcome.truncated |= truncated;
+    outcome.unwritten = unwritten.or(outcome.unwritten);
     child.terminal.iter().for_each(|terminal| outcome.explain(terminal));
     Ok(outcome)
+}
+
+/// What happens while a command runs on a terminal.
+enum Event {
+    Ended(Box<Result<Outcome, Error>>),
+    /// This program received a signal.
+    Received(i32),
+    /// A signal stopped the command.
+    Stopped(i32),
+    Typed(Typed),
+}
+
+/// Waits for the end of the command. Meanwhile it stops and continues with the command.
+async fn follow(
+    child: &mut Child,
+    signals: &mut Signals,
+    job: &mut Job,
+    showing: &Showing,
+) -> Result<Outcome, Error> {
+    let mut stops = child.stops.take();
+    let mut typed = TypedEvents::of(job)?;
+    loop {
+        let event = tokio::select! {
+            biased;
+            outcome = child.wait() => Event::Ended(Box::new(outcome)),
+            number = signals.next() => Event::Received(number),
+            Some(number) = next_stop(&mut stops) => Event::Stopped(number),
+            event = typed.next() => Event::Typed(event),
+        };
+        match event {
+            Event::Ended(outcome) => return *outcome,
+            Event::Received(number) => job.received(number, child)?,
+            Event::Stopped(number) => job.stopped(number, child)?,
+            Event::Typed(Typed::Gone) => {
+                // Closing the last master descriptor hangs up the command.
+                showing.abort();
+                child.terminal = None;
+                job.hang_up();
+            }
+            Event::Typed(event) => job.typed(event),
+        }
+    }
+}
+
+async fn next_stop(stops: &mut Option<UnboundedReceiver<i32>>) -> Option<i32> {
+    match stops {
+        Some(stops) => stops.recv().await,
+        None => None,
+    }
+}
+
+/// What the thread for keys tells.
+struct TypedEvents(Option<pipe::Receiver>);
+
+impl TypedEvents {
+    fn of(job: &Job) -> Result<Self, Error> {
+        let copy = || pipe::Receiver::from_owned_fd(job.typist.events().try_clone()?);
+        copy()
+            .map(|events| Self(Some(events)))
+            .map_err(|source| Error::Io { what: "use the terminal", source })
+    }
+
+    async fn next(&mut self) -> Typed {
+        if let Some(events) = &mut self.0 {
+            if let Ok(byte) = events.read_u8().await {
+                return Typed::of_byte(byte);
+            }
+            self.0 = None;
+        }
+        pending().await
+    }
 }
 
 /// Shows the output that is still in transit, and records whether all of it was shown.
 async fn show_the_rest(
     showing: Showing,
-    raw: Raw,
+    job: Job,
     outcome: Result<Outcome, Error>,
     signals: &mut Signals,
 ) -> Result<Outcome, Error> {
-    // If stdout is not a terminal, leave raw mode now, so that keys are signals again.
-    let raw = Some(raw).filter(|_| io::stdout().is_terminal());
+    // If the output does not appear on a terminal, leave raw mode now, so that keys are signals again.
+    let signal = outcome.as_ref().ok().and_then(|outcome| outcome.status.signal());
+    let mut job = Some(job);
+    if !showing.is_on_terminal() {
+        job.take().into_iter().for_each(|job| job.end(signal));
+    }
     let hurry = async {
         match &outcome {
             Ok(outcome) if outcome.ended != Ended::TimedOut => {
@@ -260,7 +347,7 @@ async fn show_the_rest(
         }
     };
     let shown = showing.finish(hurry).await;
-    drop(raw);
+    job.into_iter().for_each(|job| job.end(signal));
     let mut outcome = outcome?;
     let was_killed = matches!(outcome.ended, Ended::TimedOut | Ended::Signaled);
     outcome.truncated |= shown.is_err();
@@ -268,38 +355,22 @@ async fn show_the_rest(
     Ok(outcome)
 }
 
-/// The terminals of `--tty`.
-#[derive(Clone, Copy)]
-struct Tty<'t> {
-    /// The command's terminal.
-    terminal: &'t Terminal,
-    /// The user's terminal.
-    raw: &'t Raw,
-}
-
 /// Waits for the end of the command and passes signals on.
-async fn until_end(child: &mut Child, signals: &mut Signals, tty: Option<Tty<'_>>) -> Result<Outcome, Error> {
+async fn until_end(child: &mut Child, signals: &mut Signals) -> Result<Outcome, Error> {
     loop {
         let number = tokio::select! {
             outcome = child.wait() => return outcome,
             number = signals.next() => number,
         };
-        forward(child, number, tty).map_err(|source| Error::Io { what: "pass a signal on", source })?;
+        forward(child, number).map_err(|source| Error::Io { what: "pass a signal on", source })?;
     }
 }
 
-fn forward(child: &Child, number: i32, tty: Option<Tty<'_>>) -> io::Result<()> {
-    match (number, tty) {
-        (libc::SIGTSTP, _) => {
-            child.signal(libc::SIGSTOP)?;
-            tty.into_iter().for_each(|tty| tty.raw.restore());
-            // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any other
-            // signal.
-            return Ok(raise(Signal::SIGSTOP)?);
-        }
-        (libc::SIGCONT, Some(tty)) => tty.raw.reenter(tty.terminal)?,
-        (libc::SIGWINCH, Some(tty)) => return copy_size(tty.terminal),
-        _ => {}
+fn forward(child: &Child, number: i32) -> io::Result<()> {
+    if number == libc::SIGTSTP {
+        child.signal(libc::SIGSTOP)?;
+        // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any other signal.
+        return Ok(raise(Signal::SIGSTOP)?);
     }
     child.signal(number)
 }

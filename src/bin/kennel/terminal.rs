@@ -1,28 +1,21 @@
-//! The user's terminal while a command runs on its own: raw mode, typed input, shown output.
+//! Shows what the command writes to its terminal on the user's.
 
 use std::{
     io::{self, IsTerminal},
     mem,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::{SyncSender, sync_channel},
     },
     thread,
     time::Duration,
 };
 
 use kennel::{Error, Terminal};
-use nix::{
-    errno::Errno,
-    fcntl::{FcntlArg, fcntl},
-    poll::PollFlags,
-    sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr},
-    unistd::read,
-};
+use nix::fcntl::{FcntlArg, fcntl};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncReadExt,
     sync::{
         mpsc::{Receiver, Sender, channel},
         oneshot,
@@ -31,7 +24,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::descriptor::{not_read, wait, write_all};
+use crate::{
+    descriptor::{not_read, write_all},
+    job::IsRaw,
+};
 
 /// Bytes per write to the user's terminal. Progress is counted in these pieces.
 const PIECE: usize = 1024;
@@ -59,78 +55,13 @@ pub(crate) fn thread_error(source: io::Error) -> Error {
     Error::Io { what: "start a thread", source }
 }
 
-/// Reads typed input on its own thread, because a blocked read of a terminal cannot be cancelled. The thread
-/// starts before the command, which could use up all threads, and reads only once [`Keyboard::typed`] asks.
-pub(crate) struct Keyboard {
-    begin: SyncSender<()>,
-    typed: Receiver<Vec<u8>>,
-}
-
-impl Keyboard {
-    /// # Errors
-    /// The system cannot start a thread.
-    pub(crate) fn start() -> Result<Self, Error> {
-        let (begin, begins) = sync_channel(1);
-        let (sender, typed) = channel(16);
-        let reads = move || {
-            if begins.recv().is_ok() {
-                read_into(&sender);
-            }
-        };
-        thread::Builder::new().spawn(reads).map_err(thread_error)?;
-        Ok(Self { begin, typed })
-    }
-
-    /// Starts reading, and returns the receiver of typed bytes.
-    pub(crate) fn typed(self) -> Receiver<Vec<u8>> {
-        // The thread waits for this message.
-        let _ = self.begin.send(());
-        self.typed
-    }
-}
-
-fn read_into(sender: &Sender<Vec<u8>>) {
-    let mut buffer = [0u8; 4096];
-    loop {
-        match read(io::stdin(), &mut buffer) {
-            Ok(count @ 1..) => {
-                if sender.blocking_send(buffer[..count].to_vec()).is_err() {
-                    return;
-                }
-            }
-            // Another process that shares the terminal made it non-blocking.
-            Err(Errno::EAGAIN) => {
-                wait(io::stdin(), PollFlags::POLLIN, None);
-            }
-            Err(Errno::EINTR) => {}
-            Ok(0) if !is_gone() => {
-                wait(io::stdin(), PollFlags::POLLIN, None);
-            }
-            Ok(_) | Err(_) => return,
-        }
-    }
-}
-
-/// Whether the terminal is gone, after a read that returned nothing. No key causes that in raw mode, but
-/// another process that shares the terminal can change its mode.
-pub(crate) fn is_gone() -> bool {
-    tcgetattr(io::stdin()).is_err()
-}
-
-/// Copies typed input to the command until the user's terminal is gone.
-pub(crate) async fn type_in(mut typed: Receiver<Vec<u8>>, mut to: Terminal) {
-    while let Some(bytes) = typed.recv().await {
-        // A process may open the command's terminal again, so ignore errors.
-        let _ = to.write_all(&bytes).await;
-    }
-}
-
 /// Who holds this lock has the terminal's screen: the command's output waits meanwhile.
 pub(crate) static SCREEN: Mutex<()> = Mutex::new(());
 
-/// Writes to stdout on its own thread: a write blocks if nobody reads the terminal.
+/// Writes to the user's terminal on its own thread: a write blocks if nobody reads the terminal.
 pub(crate) struct Screen {
     bytes: Sender<Vec<u8>>,
+    is_terminal: bool,
     /// Bytes written so far.
     shown: Arc<AtomicU64>,
     /// The thread's result, once it ended.
@@ -142,24 +73,32 @@ impl Screen {
     ///
     /// # Errors
     /// The system cannot start a thread.
-    pub(crate) fn open() -> Result<Self, Error> {
+    pub(crate) fn open(to: OwnedFd, is_raw: IsRaw) -> Result<Self, Error> {
+        let is_terminal = to.is_terminal();
         let (bytes, receiver) = channel::<Vec<u8>>(4);
         let (ended, end) = oneshot::channel();
         let shown = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&shown);
         let writes = move || {
-            let _ = ended.send(write_from(receiver, &count));
+            let _ = ended.send(write_from(receiver, &to, &is_raw, &count));
         };
         thread::Builder::new().spawn(writes).map_err(thread_error)?;
-        Ok(Self { bytes, shown, end })
+        Ok(Self { bytes, is_terminal, shown, end })
     }
 }
 
-fn write_from(mut receiver: Receiver<Vec<u8>>, shown: &AtomicU64) -> io::Result<()> {
+fn write_from(
+    mut receiver: Receiver<Vec<u8>>,
+    to: &OwnedFd,
+    is_raw: &IsRaw,
+    shown: &AtomicU64,
+) -> io::Result<()> {
+    let is_terminal = to.is_terminal();
     while let Some(bytes) = receiver.blocking_recv() {
+        let bytes = if is_terminal { is_raw.shown(bytes) } else { bytes };
         for piece in bytes.chunks(PIECE) {
             let _screen = SCREEN.lock().unwrap_or_else(PoisonError::into_inner);
-            write_all(io::stdout(), piece)?;
+            write_all(to, piece)?;
             shown.fetch_add(piece.len() as u64, Relaxed);
         }
     }
@@ -169,6 +108,7 @@ fn write_from(mut receiver: Receiver<Vec<u8>>, shown: &AtomicU64) -> io::Result<
 /// Copies the command's output to the screen.
 pub(crate) struct Showing {
     copying: JoinHandle<io::Result<()>>,
+    is_terminal: bool,
     shown: Arc<AtomicU64>,
     ended: oneshot::Sender<()>,
 }
@@ -176,8 +116,14 @@ pub(crate) struct Showing {
 impl Showing {
     pub(crate) fn start(from: Terminal, to: Screen) -> Self {
         let shown = Arc::clone(&to.shown);
+        let is_terminal = to.is_terminal;
         let (ended, end) = oneshot::channel();
-        Self { copying: tokio::spawn(show(from, to, end)), shown, ended }
+        Self { copying: tokio::spawn(show(from, to, end)), is_terminal, shown, ended }
+    }
+
+    /// Whether the output appears on a terminal.
+    pub(crate) fn is_on_terminal(&self) -> bool {
+        self.is_terminal
     }
 
     /// Stops copying and closes the command's terminal.
@@ -192,10 +138,10 @@ impl Showing {
     /// stdout did not take all output: `WouldBlock` if nobody reads it. A reader that closed stdout is no
     /// error.
     pub(crate) async fn finish(self, hurry: impl Future<Output = ()>) -> io::Result<()> {
-        let Self { mut copying, shown, ended } = self;
+        let Self { mut copying, is_terminal, shown, ended } = self;
         let _ = ended.send(());
         let patience = async {
-            if io::stdout().is_terminal() {
+            if is_terminal {
                 stalled(&shown).await;
             } else {
                 hurry.await;
@@ -224,19 +170,19 @@ async fn stalled(shown: &AtomicU64) {
     }
 }
 
-/// Rows and columns of standard input, if it is a readable terminal.
+/// Checks that standard input is a readable terminal.
 ///
 /// # Errors
 /// Standard input is not a terminal, or is open for writing only.
-pub(crate) fn size() -> Result<(u16, u16), Error> {
-    let size = Terminal::size(io::stdin()).map_err(no_terminal)?;
+pub(crate) fn check_stdin() -> Result<(), Error> {
+    Terminal::size(io::stdin()).map_err(no_terminal)?;
     let access =
         fcntl(io::stdin(), FcntlArg::F_GETFL).map_err(|errno| no_terminal(errno.into()))? & libc::O_ACCMODE;
     if access == libc::O_WRONLY {
         let reason = "needs a readable standard input; this terminal is open only for writing";
         return Err(Error::Io { what: "--tty", source: io::Error::other(reason) });
     }
-    Ok(size)
+    Ok(())
 }
 
 /// The error of `--tty` without a terminal. The message leaves out `ENOTTY`, which would repeat it.
@@ -287,54 +233,11 @@ async fn show(mut from: Terminal, to: Screen, mut end: oneshot::Receiver<()>) ->
     to.end.await.unwrap_or(Ok(()))
 }
 
-/// The user's terminal in raw mode. Dropping this restores the previous mode.
-pub(crate) struct Raw {
-    before: Termios,
-}
-
-impl Raw {
-    pub(crate) fn enter() -> io::Result<Self> {
-        let entered = Self { before: tcgetattr(io::stdin())? };
-        entered.set()?;
-        Ok(entered)
-    }
-
-    fn set(&self) -> io::Result<()> {
-        let mut raw = self.before.clone();
-        cfmakeraw(&mut raw);
-        Ok(tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?)
-    }
-
-    /// Enters raw mode again after a stop, and resizes the command's terminal. The shell used the terminal
-    /// meanwhile: it set its own mode, and only it was told of a new size.
-    ///
-    /// # Errors
-    /// Those of [`copy_size`].
-    pub(crate) fn reenter(&self, terminal: impl AsFd) -> io::Result<()> {
-        // The terminal may be gone.
-        let _ = self.set();
-        copy_size(terminal)
-    }
-
-    /// Restores the previous mode, until [`Raw::reenter`] or for good.
-    pub(crate) fn restore(&self) {
-        // If the terminal is gone, there is nothing to restore. TCSADRAIN would block if nobody reads the
-        // terminal.
-        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before);
-    }
-}
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        self.restore();
-    }
-}
-
 /// Gives the command's terminal the size of the user's terminal, unless that is gone.
 ///
 /// # Errors
 /// Those of [`Terminal::set_size`].
-pub(crate) fn copy_size(terminal: impl AsFd) -> io::Result<()> {
-    let size = Terminal::size(io::stdin());
-    size.map_or(Ok(()), |(rows, columns)| Terminal::set_size(terminal, rows, columns))
+pub(crate) fn copy_size(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
+    let size = Terminal::size(from);
+    size.map_or(Ok(()), |(rows, columns)| Terminal::set_size(to, rows, columns))
 }

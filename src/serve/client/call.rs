@@ -8,6 +8,7 @@ use kennel_helper::client_wire;
 use kennel_helper::client_wire::Manner;
 use kennel_helper::wire::{Field, ListBuf};
 
+use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::plan::request::{c_string, variable};
 use crate::report::error::Error;
 
@@ -19,7 +20,7 @@ pub struct Call {
     environment: Vec<(OsString, OsString)>,
     directory: PathBuf,
     timeout: Option<Duration>,
-    terminal: Option<(u16, u16)>,
+    terminal: Option<Pseudoterminal>,
     report: bool,
 }
 
@@ -64,8 +65,18 @@ impl Call {
     /// Runs the command on a new pseudoterminal of this size in characters, instead of the standard descriptors. Its
     /// master side arrives as [`Event::Terminal`](crate::serve::client::Event).
     pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
-        self.terminal = Some((rows, columns));
+        self.pseudoterminal(Pseudoterminal::new(rows, columns))
+    }
+
+    /// Runs the command on a pseudoterminal that is not, or not only, all three standard descriptors.
+    pub fn pseudoterminal(&mut self, terminal: Pseudoterminal) -> &mut Self {
+        self.terminal = Some(terminal);
         self
+    }
+
+    /// Whether a standard descriptor is the command's own terminal.
+    pub(crate) fn is_own_terminal(&self, number: usize) -> bool {
+        self.terminal.as_ref().is_some_and(|terminal| terminal.is_stream(number))
     }
 
     /// Requests a [`Report`](crate::report::Report), as JSON.
@@ -82,7 +93,6 @@ impl Call {
         let environment: Result<ListBuf, Error> =
             self.environment.iter().map(|(name, value)| variable(name, value)).collect();
         let cwd = c_string("working directory", self.directory.as_os_str())?;
-        let (rows, columns) = self.terminal.unwrap_or_default();
         // Zero means no timeout.
         let timeout =
             self.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1));
@@ -91,8 +101,9 @@ impl Call {
             manner: Manner {
                 cwd: &cwd,
                 timeout_ms: timeout.unwrap_or(0),
-                terminal: self.terminal.is_some().into(),
-                window: u32::from(rows) << 16 | u32::from(columns),
+                terminal: self.terminal.as_ref().map_or(0, Pseudoterminal::bits),
+                window: self.terminal.as_ref().map_or(0, Pseudoterminal::window),
+                modes: self.terminal.as_ref().map_or(&[], Pseudoterminal::modes),
                 report: self.report.into(),
             },
             arguments: arguments?.list(),

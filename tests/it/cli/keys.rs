@@ -69,7 +69,7 @@ fn a_stopped_kennel_gives_the_terminal_back_and_takes_it_again() {
             until("the command has the new size", || fs::read_to_string(place.join("size")).unwrap() == size);
         }
         signal(&child, Signal::SIGTERM);
-        assert_eq!(ends("it is told to", &mut child).code(), Some(128 + 15));
+        assert_eq!(crate::support::shown(ends("it is told to", &mut child)), Some(128 + 15));
         assert_eq!(tcgetattr(&pty.master).unwrap().local_flags, before.local_flags);
     }
 }

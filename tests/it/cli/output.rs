@@ -55,7 +55,7 @@ impl Way {
         drop(command);
         let output = child.wait_with_output().unwrap();
         let report = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-        (output.status.code(), stderr(&output), report)
+        (crate::support::shown(output.status), stderr(&output), report)
     }
 }
 
@@ -192,7 +192,7 @@ fn names_of_earlier_files_say_nothing_in_our_place() {
         fs::write(module.join("config"), "").unwrap();
         fs::hard_link(module.join("config"), module.join("other")).unwrap();
         let (output, said) = report(dir.path(), flags, &["true"]);
-        (output.status.code(), stderr(&output), said)
+        (crate::support::shown(output.status), stderr(&output), said)
     };
     let (name, shown) = (
         "m\u{202e}\u{2066}\u{1b}[2J\nkennel: all is well",

@@ -380,7 +380,7 @@ fn on_terminal(
         }
         status = child.try_wait().unwrap();
     }
-    (child.wait().unwrap().code(), seen.replace("\r\n", "\n"))
+    (crate::support::shown(child.wait().unwrap()), seen.replace("\r\n", "\n"))
 }
 
 #[test]
@@ -425,7 +425,7 @@ fn exec_on_a_terminal_that_nobody_reads_waits_for_it_and_passes_signals_on() {
     let session = Background::start(&[]);
     let (mut child, _master, _peer) = on_unread_terminal(&session, "exec yes", OFlag::empty());
     signal(&child, Signal::SIGTERM);
-    assert_eq!(ends("it was told to", &mut child).code(), Some(128 + 15));
+    assert_eq!(crate::support::shown(ends("it was told to", &mut child)), Some(128 + 15));
     for flags in [OFlag::empty(), OFlag::O_NONBLOCK] {
         let (mut child, mut master, peer) = on_unread_terminal(&session, "seq 1 60000; echo last", flags);
         let reader = std::thread::spawn(move || {

@@ -115,7 +115,7 @@ fn ends_by(signals: &[Signal]) {
         // The pipe is full by then.
         thread::sleep(patient(Duration::from_millis(500)));
         signals.iter().for_each(|&number| signal(&child, number));
-        assert_eq!(ends("it was told to", &mut child).code(), Some(128 + 15));
+        assert_eq!(crate::support::shown(ends("it was told to", &mut child)), Some(128 + 15));
         let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!((&report["signal"], &report["truncated"]), (&15.into(), &true.into()), "{report}");
     }
@@ -189,7 +189,7 @@ fn output_that_cannot_be_shown_hides_neither_a_timeout_nor_a_signal() {
             let output = shown_on(full(), command);
             let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
             let told = (&report["ended"], &report["exit_code"], &report["truncated"]);
-            assert_eq!(output.status.code(), Some(code), "{script}: {output:?}");
+            assert_eq!(crate::support::shown(output.status), Some(code), "{script}: {output:?}");
             assert_eq!(told, (&ended.into(), &code.into(), &true.into()), "{script}: {report}");
             assert!(stderr(&output).contains("No space left on device"), "{script}: {output:?}");
             assert!(!report["failure"]["message"].is_null(), "{script}: {report}");

@@ -3,6 +3,7 @@
 mod end;
 mod environment;
 mod explain;
+mod job;
 mod refused;
 mod signals;
 mod status;

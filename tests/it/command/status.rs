@@ -3,9 +3,13 @@
 use std::{
     fs::{self, Permissions},
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
+    process::Command,
 };
 
-use crate::support::{kennel, quiet, run, shell, stderr, stdout, workspace};
+use crate::support::{
+    has, is_root, is_without_user_namespace, kennel, kennel_path, quiet, report, require, run, shell, stderr,
+    stdout, workspace,
+};
 
 #[test]
 fn every_exit_status_passes_through() {
@@ -20,7 +24,7 @@ fn every_exit_status_passes_through() {
 }
 
 #[test]
-fn signals_become_128_plus_their_number() {
+fn kennel_dies_of_the_signal_that_ended_the_command() {
     let dir = workspace();
     for (signal, number) in [
         ("HUP", 1),
@@ -33,12 +37,32 @@ fn signals_become_128_plus_their_number() {
         ("TERM", 15),
         ("USR1", 10),
         ("XCPU", 24),
-        ("RTMIN", 34),
     ] {
-        let output = shell(dir.path(), &[], &format!("kill -{signal} $$"));
+        let script = format!("kill -{signal} $$");
+        let (output, said) = report(dir.path(), &[], &["sh", "-c", &script]);
+        assert_eq!((output.status.signal(), output.status.core_dumped()), (Some(number), false), "{signal}");
+        assert_eq!((&said["exit_code"], &said["signal"]), (&(128 + number).into(), &number.into()), "{said}");
+        let output = shell(dir.path(), &["--exit-code"], &script);
         assert_eq!(output.status.code(), Some(128 + number), "{signal}: {output:?}");
-        assert_eq!(output.status.signal(), None, "kennel itself exits");
     }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "no core file");
+    // No program expects to die of a real-time signal.
+    assert_eq!(shell(dir.path(), &[], "kill -RTMIN $$").status.code(), Some(128 + 34));
+}
+
+/// The kernel sends PID 1 of a namespace no signal that would end it.
+#[test]
+fn as_pid_1_of_a_container_the_signal_becomes_a_status() {
+    require!(has("unshare") && is_root() && !is_without_user_namespace(), "unshare of util-linux, root");
+    let dir = workspace();
+    let output = Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc"])
+        .arg(kennel_path())
+        .args(["run", "--", "sh", "-c", "kill -TERM $$"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(128 + 15), "{output:?}");
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn encoded<'w>(value: &impl Field<'w>) -> Vec<u8> {
 
 fn call(arguments: &[&std::ffi::CStr]) -> Vec<u8> {
     let arguments: ListBuf = arguments.iter().collect();
-    let manner = Manner { cwd: c"", timeout_ms: 0, terminal: 0, window: 0, report: 0 };
+    let manner = Manner { cwd: c"", timeout_ms: 0, terminal: 0, window: 0, modes: &[], report: 0 };
     encoded(&Call { manner, arguments: arguments.list(), environment: ListBuf::default().list() })
 }
 
@@ -165,8 +165,9 @@ fn list_with_a_wrong_count_is_refused() {
     let session = Hosted::start(&[]);
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
     let mut bytes = call(&[c"true"]);
-    // The count of the arguments follows magic, empty path (5 bytes), and 20 bytes of numbers.
-    let at = 4 + 5 + 20;
+    // The count of the arguments follows magic, empty path (5 bytes), no modes (4 bytes), and 20 bytes of
+    // numbers.
+    let at = 4 + 5 + 4 + 20;
     assert_eq!(bytes[at..at + 4], 1u32.to_le_bytes());
     bytes[at..at + 4].copy_from_slice(&u32::MAX.to_le_bytes());
     let raw = Raw::connect(&session);

@@ -50,7 +50,7 @@ fn signals_end_a_command_that_does_not_catch_them() {
     for (number, name) in SIGNALS {
         let (mut child, _lines) = ready(&session, "echo ready; exec sleep 60");
         signal(&child, number);
-        assert_eq!(child.wait().unwrap().code(), Some(128 + number as i32), "{name}");
+        assert_eq!(crate::support::shown(child.wait().unwrap()), Some(128 + number as i32), "{name}");
     }
 }
 
@@ -69,7 +69,7 @@ fn signals_end_a_client_without_an_answer() {
         let ended = child.try_wait();
         tell(Signal::SIGCONT);
         assert_eq!(waits.unwrap(), None);
-        assert_eq!(ended.unwrap().and_then(|status| status.code()), Some(128 + 15));
+        assert_eq!(ended.unwrap().and_then(crate::support::shown), Some(128 + 15));
         assert!(stderr(&child.wait_with_output().unwrap()).contains("the session does not answer"));
     }
     assert!(session.is_well());
@@ -149,7 +149,7 @@ fn signal_that_ended_the_command_is_not_hidden_by_a_later_one() {
     thread::sleep(patient(Duration::from_millis(500)));
     signal(&child, Signal::SIGTERM);
     signal(&child, Signal::SIGCONT);
-    assert_eq!(ends("it was told to", &mut child).code(), Some(128 + 15));
+    assert_eq!(crate::support::shown(ends("it was told to", &mut child)), Some(128 + 15));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn stop_and_continue_reach_everything() {
     until("the client is stopped again", || process_state(child.id()) == Some('T'));
     signal(&child, Signal::SIGCONT);
     signal(&child, Signal::SIGTERM);
-    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!(crate::support::shown(child.wait().unwrap()), Some(143));
     until("it stops beating", || is_silent(dir));
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::Hosted;
-use crate::support::{ends, full_pipe, patient, stderr, stdout};
+use crate::support::{by_env, ends, full_pipe, patient, stderr, stdout};
 
 #[test]
 fn statuses_are_those_of_the_command() {
@@ -19,14 +19,39 @@ fn statuses_are_those_of_the_command() {
         (&["true"][..], 0),
         (&["sh", "-c", "exit 7"], 7),
         (&["sh", "-c", "exit 255"], 255),
-        (&["sh", "-c", "kill -9 $$"], 137),
-        (&["sh", "-c", "kill -TERM $$"], 143),
         (&["kennel-no-such-program"], 127),
         (&["./plain"], 126),
     ] {
         let output = session.exec(command).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{command:?}: {output:?}");
         assert_eq!(stderr(&output).starts_with("kennel: "), matches!(code, 126 | 127), "{output:?}");
+    }
+}
+
+#[test]
+fn clients_die_of_the_signal_that_ended_the_command_unless_they_are_asked_for_a_status() {
+    let session = Hosted::start(&[]);
+    for number in [2, 3, 6, 9, 11, 13, 15, 25] {
+        let script = format!("kill -{number} $$");
+        let own = session.shell(&script).status;
+        assert_eq!((own.signal(), own.core_dumped()), (Some(number), false), "{number}");
+        let mut ignoring = by_env("--ignore-signal", session.exec(&["sh", "-c", &script]).current_dir("/"));
+        assert_eq!(
+            ignoring.output().unwrap().status.signal(),
+            Some(number),
+            "{number}: ignored by the caller"
+        );
+        let asked = Command::new(session.client())
+            .arg(&session.socket)
+            .args(["-C", "/", "--exit-code", "--", "sh", "-c", &script])
+            .output()
+            .unwrap();
+        assert_eq!(asked.status.code(), Some(128 + number), "{asked:?}");
+        let exec = |flags: &[&str]| {
+            let words = [&["exec", "s"], flags, &["--", "sh", "-c", &script]].concat();
+            session.kennel(&words).output().unwrap().status
+        };
+        assert_eq!((exec(&[]).signal(), exec(&["--exit-code"]).code()), (Some(number), Some(128 + number)));
     }
 }
 

@@ -4,8 +4,9 @@
 use std::{
     env,
     net::{IpAddr, UdpSocket},
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, ExitStatus, Output},
     time::Duration,
 };
 
@@ -129,6 +130,11 @@ pub fn stderr(output: &Output) -> String {
     let is_usual =
         |line: &&str| !is_without_user_namespace() || !line.starts_with("kennel: user_namespace off");
     text.lines().filter(is_usual).collect::<Vec<_>>().join("\n").trim_end().to_owned()
+}
+
+/// The status that a shell shows: 128 + N for a program that signal N ended.
+pub fn shown(status: ExitStatus) -> Option<i32> {
+    status.code().or(status.signal().map(|number| 128 + number))
 }
 
 /// Whether a program is on PATH.

@@ -11,10 +11,12 @@ mod nr {
     pub(super) const MEMFD_CREATE: usize = 319;
 }
 
+const TCGETS: usize = 0x5401;
 const SOCK_SEQPACKET: usize = 5;
 const SO_PEERCRED: usize = 17;
 const SO_PEERPIDFD: usize = 77;
 const RLIMIT_NOFILE: usize = 7;
+const PR_SET_DUMPABLE: usize = 4;
 const PR_GET_SECCOMP: usize = 21;
 const PR_CAPBSET_READ: usize = 23;
 const PR_GET_NO_NEW_PRIVS: usize = 39;
@@ -168,12 +170,26 @@ pub(crate) fn stop() -> Result<(), Errno> {
     call!(super::nr::KILL, myself, SIGSTOP).map(drop)
 }
 
-/// read(2) of one `struct signalfd_siginfo`. Returns the signal's number.
-pub(crate) fn next_signal(from: &Fd) -> Result<u32, Errno> {
-    let mut siginfo = [0u32; 32];
-    call!(super::nr::READ, from.0, siginfo.as_mut_ptr(), size_of_val(&siginfo))?;
-    let [number, ..] = siginfo;
-    Ok(number)
+/// kill(2) of this process with a signal that ends it, without a core file. Returns if the kernel does not send it.
+pub(crate) fn die_of(signal: u32) {
+    let _ = call!(crate::kernel::nr::PRCTL, PR_SET_DUMPABLE, 0, 0, 0, 0);
+    // SIGKILL has no disposition to reset.
+    let _ = disposition(signal, SIG_DFL);
+    let _ = signal_mask(0);
+    if let Ok(myself) = call!(nr::GETPID) {
+        let _ = call!(super::nr::KILL, myself, signal);
+    }
+}
+
+/// ioctl(TCGETS): whether a standard descriptor is a terminal.
+pub(crate) fn is_terminal(number: usize) -> bool {
+    let mut modes = [0u8; TERMIOS];
+    call!(crate::kernel::nr::IOCTL, number, TCGETS, modes.as_mut_ptr()).is_ok()
+}
+
+/// openat(2) of a terminal by absolute path, for writing. It does not become the controlling terminal.
+pub(crate) fn open_for_writing_only(path: &CStr) -> Result<Fd, Errno> {
+    call!(super::nr::OPENAT, AT_FDCWD, path.as_ptr(), O_WRONLY | O_NOCTTY | O_CLOEXEC, 0).map(fd)
 }
 
 /// open(2) of the null device as the lowest free descriptor, never closed.

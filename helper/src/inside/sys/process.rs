@@ -14,7 +14,17 @@ pub(crate) fn new_session() -> Result<(), Errno> {
     call!(nr::SETSID).map(drop)
 }
 
-fn disposition(signal: u32, handler: usize) -> Result<(), Errno> {
+/// setpgid(2): this process leads a new process group of its session.
+pub(crate) fn new_group() -> Result<(), Errno> {
+    call!(nr::SETPGID, 0, 0).map(drop)
+}
+
+/// getpgid(2) of this process.
+pub(crate) fn own_group() -> Result<i32, Errno> {
+    call!(nr::GETPGID, 0).map(|group| group as i32)
+}
+
+pub(super) fn disposition(signal: u32, handler: usize) -> Result<(), Errno> {
     let action = Sigaction { handler, flags: 0, restorer: 0, mask: 0 };
     call!(nr::RT_SIGACTION, signal, &raw const action, 0, 8).map(drop)
 }
@@ -62,10 +72,12 @@ pub(crate) fn signal_fd(mask: u64) -> Result<Fd, Errno> {
     call!(nr::SIGNALFD4, -1i32, &raw const mask, 8, SFD_CLOEXEC).map(fd)
 }
 
-/// read(2) of one `struct signalfd_siginfo`, which is discarded: it only says that a child can be reaped.
-pub(crate) fn take_signal(from: &Fd) -> Result<(), Errno> {
-    let mut siginfo = [0u8; 128];
-    call!(nr::READ, from.0, siginfo.as_mut_ptr(), siginfo.len()).map(drop)
+/// read(2) of one `struct signalfd_siginfo`. Returns the signal's number.
+pub(crate) fn take_signal(from: &Fd) -> Result<u32, Errno> {
+    let mut siginfo = [0u32; 32];
+    call!(nr::READ, from.0, siginfo.as_mut_ptr(), size_of_val(&siginfo))?;
+    let [number, ..] = siginfo;
+    Ok(number)
 }
 
 /// poll(2) without a time limit.
@@ -83,12 +95,13 @@ pub(crate) struct Reaped {
     pub(crate) usage: Rusage,
 }
 
-/// wait4(2) for any child. `None` if none has ended (`wait` false); `ECHILD` if none is left.
+/// wait4(2) for any child, also for one that was stopped. `None` if there is none (`wait` false); `ECHILD` if no child
+/// is left.
 pub(crate) fn reap(wait: bool) -> Result<Option<Reaped>, Errno> {
     let mut status = 0i32;
     // SAFETY: all-zero bytes are a valid value of this plain record.
     let mut usage: Rusage = unsafe { mem::zeroed() };
-    let options = if wait { 0 } else { WNOHANG };
+    let options = WUNTRACED | if wait { 0 } else { WNOHANG };
     let pid = call!(nr::WAIT4, -1i32, &raw mut status, options, &raw mut usage)?;
     let pid = i32::try_from(pid).unwrap_or(0);
     Ok((pid > 0).then_some(Reaped { pid, status, usage }))

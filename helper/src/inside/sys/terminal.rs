@@ -23,6 +23,24 @@ pub(crate) fn open_peer(master: &Fd) -> Result<Fd, Errno> {
     call!(nr::IOCTL, master.0, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC).map(fd)
 }
 
+/// ioctl(TCSETS): sets the modes of a terminal.
+pub(crate) fn set_modes(terminal: &Fd, modes: &[u8; TERMIOS]) -> Result<(), Errno> {
+    call!(nr::IOCTL, terminal.0, TCSETS, modes.as_ptr()).map(drop)
+}
+
+/// ioctl(TIOCGPGRP): the foreground process group of this process's terminal.
+pub(crate) fn foreground(terminal: &Fd) -> Result<i32, Errno> {
+    let mut group = [0i32];
+    call!(nr::IOCTL, terminal.0, TIOCGPGRP, group.as_mut_ptr())?;
+    let [group] = group;
+    Ok(group)
+}
+
+/// ioctl(TIOCSPGRP). While SIGTTOU is blocked, a process in the background may do that too.
+pub(crate) fn set_foreground(terminal: &Fd, group: i32) -> Result<(), Errno> {
+    call!(nr::IOCTL, terminal.0, TIOCSPGRP, &raw const group).map(drop)
+}
+
 /// ioctl(TIOCSWINSZ).
 pub(crate) fn set_window(terminal: &Fd, rows: u16, columns: u16) -> Result<(), Errno> {
     let size = [rows, columns, 0, 0];

@@ -161,7 +161,7 @@ fn the_command_line_names_limits() {
     let dir = workspace();
     let flags = ["--max-output", "1K", "--output-ends", "--quiet"];
     let (output, said) = report(dir.path(), &flags, &["yes"]);
-    assert_eq!(output.status.code(), Some(137), "{output:?}");
+    assert_eq!(crate::support::shown(output.status), Some(137), "{output:?}");
     let (limit, class, details) = named(&said);
     assert_eq!((limit, class), (&json!("output"), &json!("resource_limit_exceeded")));
     assert_eq!((&details["limit"], &details["configured"]), (&json!("output"), &json!("1K")), "{said}");
@@ -192,7 +192,11 @@ fn clients_get_the_same_words_about_limits() {
         (output, serde_json::from_str::<Value>(&text).unwrap())
     };
     let (output, said) = exec("yes");
-    assert_eq!((output.status.code(), &said["limit"]), (Some(137), &json!("output")), "{output:?}");
+    assert_eq!(
+        (crate::support::shown(output.status), &said["limit"]),
+        (Some(137), &json!("output")),
+        "{output:?}"
+    );
     let (output, said) = exec("i=0; while true > /tmp/$i; do i=$((i+1)); done; exit 1");
     assert_eq!(said["failure"]["details"]["configured"], "40 inodes", "{said}");
     let last = "the command hit a limit: private file systems, 40 inodes; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more";
