@@ -18,7 +18,7 @@ fn timed(flags: &[&str], attempt: &[&str]) -> (Vec<String>, Option<i32>, Duratio
     let ws = workspace();
     let start = Instant::now();
     let output = command(ws.path(), flags, attempt).output().unwrap();
-    (lines(&output), output.status.code(), start.elapsed())
+    (lines(&output), crate::support::shown(output.status), start.elapsed())
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn explained(workspace: &Path, flags: &[&str], script: &str) -> (i64, Vec<Told>)
     let flags = [&["--explain"], flags].concat();
     let (output, report) = report(workspace, &flags, &["sh", "-c", script]);
     let code = report["exit_code"].as_i64().unwrap();
-    assert_eq!(output.status.code().map(i64::from), Some(code));
+    assert_eq!(crate::support::shown(output.status).map(i64::from), Some(code));
     (code, report["denials"].as_array().unwrap().iter().map(told).collect())
 }
 
