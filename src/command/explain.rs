@@ -37,6 +37,8 @@ pub(crate) struct Judge {
     /// All limits of the command.
     pub(crate) limits: Limits,
     pub(crate) restrictions: Vec<Restriction>,
+    /// Whether to name what a symbolic link leads to. A command may have made the link, so only who asks is told.
+    pub(crate) follows_links: bool,
 }
 
 impl Judge {
@@ -88,8 +90,11 @@ impl Judge {
             **start == *self.directory || is_of_git && self.explainer.shows(&start.join(".git"))
         };
         let starts = self.directory.ancestors().filter(is_start);
-        let explain =
-            |start: &Path| self.explainer.explain(&start.join(&named.path), attempt, &self.restrictions);
+        let explain = |start: &Path| {
+            let path = start.join(&named.path);
+            let is_told = self.follows_links || self.explainer.is_direct(&path);
+            is_told.then(|| self.explainer.explain(&path, attempt, &self.restrictions))?
+        };
         let mut denial = starts.map(explain).find_map(|denial| denial)?;
         // The command may have changed its directory, and neighbouring lines may be about different things.
         if named.path.is_relative() || !named.is_same_line {

@@ -142,6 +142,7 @@ impl Command {
             directory: directory.clone(),
             limits: limits.clone(),
             restrictions: self.bounds.restrictions.clone(),
+            follows_links: compiled.explains,
         });
         let hints = judge.clone().filter(|_| self.wants_hints).map(|judge| self.hint_source(judge));
         let judge = judge.filter(|_| compiled.explains);

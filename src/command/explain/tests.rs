@@ -24,6 +24,7 @@ pub(super) fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
         directory: directory.to_owned(),
         limits: compiled.limits,
         restrictions: Vec::new(),
+        follows_links: true,
     }
 }
 
@@ -144,6 +145,11 @@ fn a_link_in_the_workspace_is_resolved_as_in_the_sandbox() {
         judge.denials(b"cat: link: No such file or directory\ncat: loop: No such file or directory");
     let subjects: Vec<_> = denials.iter().map(|denial| (&*denial.subject, denial.basis)).collect();
     assert_eq!(subjects, [("/srv/kennel-secret", Basis::Possible)]);
+    let judge = Judge { follows_links: false, ..judge };
+    let denials =
+        judge.denials(b"cat: link: No such file or directory\ncat: /srv/x: No such file or directory");
+    let subjects: Vec<_> = denials.iter().map(|denial| &*denial.subject).collect();
+    assert_eq!(subjects, ["/srv/x"], "the link is not followed for who does not ask");
 }
 
 #[test]

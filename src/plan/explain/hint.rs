@@ -34,6 +34,12 @@ impl Explainer {
         self.view.host_path(path).is_some_and(|shown| exists(&shown))
     }
 
+    /// Whether no symbolic link is on the way to `path`.
+    pub(crate) fn is_direct(&self, path: &Path) -> bool {
+        let path = lexical::clean(path);
+        resolve(&self.view, &path, LastLink::Followed).is_some_and(|target| target == path)
+    }
+
     /// Whether a path is a known place of secrets.
     pub(crate) fn is_secret(&self, path: &Path) -> bool {
         secrets::is_secret_of(path, &self.homes)
@@ -42,7 +48,7 @@ impl Explainer {
     /// The wall before `path`, if the path exists outside and a flag helps.
     pub(crate) fn hint(&self, path: &Path, used: Use) -> Option<Note> {
         let path = &lexical::clean(path);
-        if resolve(&self.view, path, LastLink::Followed)? != *path {
+        if !self.is_direct(path) {
             return None;
         }
         match self.absent(path, false, &[]) {

@@ -268,8 +268,6 @@ fn a_failure_of_the_command_s_own_says_nothing() {
     let dir = places.workspace.path();
     make_repository(&dir.join(".git"));
     symlink(places.hidden.path().join("f"), dir.join("link")).unwrap();
-    fs::write(dir.join("lies"), places.fill("echo 'cat: {hid}/f: No such file or directory' >&2; exit 1"))
-        .unwrap();
     let granted = format!("--ro={}", places.read_only.path().display());
     for script in [
         "false",
@@ -286,8 +284,7 @@ fn a_failure_of_the_command_s_own_says_nothing() {
         "make nothing",
         "curl https://127.0.0.1:1/",
         "sleep 60 & kill $$",
-        // What a command writes does not make a hint, and neither does a link that a command may have made.
-        "sh lies",
+        // A command may have made the link.
         "cat link",
         // A user ended it.
         "cat {hid}/f; exit 130",
@@ -310,6 +307,7 @@ fn errors_on_a_terminal_that_kennel_reads_make_hints() {
         fs::write(dir.join("tool"), places.fill(text)).unwrap();
         on_own_terminal(dir, &words(flags), "sh tool")
     };
+    symlink(places.hidden.path().join("f"), dir.join("link")).unwrap();
     let granted = [places.fill("--ro={ro}")];
     for (text, subject) in [
         ("cat {hid}/f", "{hid}/f"),
@@ -330,6 +328,7 @@ fn errors_on_a_terminal_that_kennel_reads_make_hints() {
         "cat {hid}/f; kill -INT $$",
         // No flag helps, or a command must not make Kennel recommend it.
         "touch /usr/x",
+        "cat link",
         "cat ~/.ssh/id_rsa",
     ] {
         assert_eq!(run(&granted, text).1, Vec::<String>::new(), "{text}");
