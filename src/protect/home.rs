@@ -90,13 +90,15 @@ const OBEYED: &[&str] = &[
     ".lldbinit",
     ".local/bin",
     ".local/lib",
+    ".local/state/kennel",
     ".psqlrc",
     ".Rprofile",
     "bin",
 ];
 
-/// The variable that names the base of configurations, instead of `~/.config`. Kennel's own is below it.
-const CONFIG_BASE: &str = "XDG_CONFIG_HOME";
+/// The variables that name the bases of configurations and of state, and where these are otherwise. Kennel's own are below
+/// them: its configuration, and the kept changes of overlays.
+const BASES: [(&str, &str); 2] = [("XDG_CONFIG_HOME", ".config"), ("XDG_STATE_HOME", ".local/state")];
 
 /// Names in the note.
 const MOST_NAMED: usize = 4;
@@ -108,9 +110,11 @@ const MOST_NAMED: usize = 4;
 pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGrants) -> Vec<UnresolvedPath> {
     let mut paths = Vec::new();
     let homes = inputs.caller.homes.iter().map(|home| (home, OBEYED));
-    let elsewhere = inputs.caller.path_in(CONFIG_BASE);
-    let of_kennel =
-        elsewhere.iter().filter(|base| !inputs.caller.homes.iter().any(|home| is_usual(base, home)));
+    let elsewhere = BASES.map(|(variable, usual)| Some((inputs.caller.path_in(variable)?, usual)));
+    let is_elsewhere = |(base, usual): &&(PathBuf, &str)| {
+        !inputs.caller.homes.iter().any(|home| is_usual(base, home, usual))
+    };
+    let of_kennel = elsewhere.iter().flatten().filter(is_elsewhere).map(|(base, _)| base);
     for (home, names) in homes.chain(of_kennel.map(|base| (base, &["kennel"][..]))) {
         let (mut named, mut known) = (Vec::new(), HashMap::new());
         for name in names {
@@ -131,9 +135,9 @@ pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGran
     paths
 }
 
-/// Whether a base of configurations is the usual one in `home`.
-fn is_usual(base: &Path, home: &Path) -> bool {
-    base.strip_prefix(home).is_ok_and(|below| below == Path::new(".config"))
+/// Whether a base is the usual one in `home`.
+fn is_usual(base: &Path, home: &Path, usual: &str) -> bool {
+    base.strip_prefix(home).is_ok_and(|below| below == Path::new(usual))
 }
 
 /// Whether a directory on the way from `home` to `path`, or `path` itself, is a link. The list of names in a directory counts

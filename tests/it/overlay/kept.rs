@@ -459,6 +459,32 @@ fn commands_cannot_reach_where_changes_are_kept() {
 }
 
 #[test]
+fn no_other_command_forges_kept_changes() {
+    let kept = require_kept!();
+    let state = kept.state.path().to_str().unwrap();
+    kept.run(&[], "echo x > x");
+    let elsewhere = workspace_on_disk();
+    let granted = [
+        "run",
+        "--quiet",
+        "--workspace",
+        elsewhere.path().to_str().unwrap(),
+        "--rw",
+        state,
+        "--",
+        "sh",
+        "-c",
+    ];
+    let script = format!("! touch {state}/kennel/changes/*/record.json; ! rm -rf {state}/kennel");
+    kept.succeeds(&[&granted[..], &[&script]].concat());
+    assert_eq!(kept.succeeds(&["commit"]), "A x\n1 change committed");
+    // What is made there before Kennel makes it is moved aside.
+    fs::remove_dir_all(kept.state.path().join("kennel")).unwrap();
+    kept.output(&[&granted[..], &[&format!("mkdir -p {state}/kennel/changes/run-0")]].concat());
+    assert!(!kept.state.path().join("kennel").exists());
+}
+
+#[test]
 fn sessions_keep_changes_by_name() {
     let kept = require_kept!();
     let runtime = workspace_on_disk();
