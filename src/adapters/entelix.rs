@@ -211,9 +211,11 @@ fn told(output: Output) -> CommandOutput {
 pub(crate) fn failed(error: Error) -> entelix_core::Error {
     let words = error.chain();
     match error {
-        Error::NotFound { .. } | Error::NotExecutable { .. } | Error::Command { .. } | Error::File { .. } => {
-            entelix_core::Error::invalid_request(words)
-        }
+        Error::NotFound { .. }
+        | Error::NoInterpreter { .. }
+        | Error::NotExecutable { .. }
+        | Error::Command { .. }
+        | Error::File { .. } => entelix_core::Error::invalid_request(words),
         _ => match error.remedy() {
             Some(remedy) => entelix_core::Error::config(format!("{words}; hint: {remedy}")),
             None => entelix_core::Error::config(words),

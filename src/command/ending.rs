@@ -208,6 +208,7 @@ impl Running {
         let program = || self.spec.program.to_string_lossy().into_owned();
         match (section, index, errno) {
             (section::REQUEST, request::EXEC, libc::ENOENT) => Error::NotFound { program: program() },
+            (section::REQUEST, request::EXEC, libc::ELIBACC) => Error::NoInterpreter { program: program() },
             (section::REQUEST, request::EXEC, _) => Error::NotExecutable { program: program(), source },
             (section::REQUEST, request::CWD, _) => Error::Command {
                 what: WORKING_DIRECTORY,

@@ -9,6 +9,7 @@ use crate::report::escape::harmless;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of, shown};
 use crate::report::listen_error::ListenError;
+use crate::report::missing_program;
 use crate::report::overlay_error::OverlayError;
 use crate::report::policy_error::PolicyError;
 use crate::report::shortage::{of_call, of_terminal, of_writing};
@@ -70,6 +71,13 @@ pub enum Error {
     /// The program was not found in the sandbox.
     #[error("{}: not found in the sandbox", harmless(program))]
     NotFound {
+        /// The program as the caller named it.
+        program: String,
+    },
+    /// The program was found, but the sandbox lacks the interpreter that a script's first line names, or the loader of a
+    /// program.
+    #[error("{}: the interpreter that it names was not found in the sandbox", harmless(program))]
+    NoInterpreter {
         /// The program as the caller named it.
         program: String,
     },
@@ -201,21 +209,22 @@ impl Error {
             Self::Spawn(error) => error.remedy(),
             Self::Audit(error) => error.remedy(),
             Self::Overlay(error) => error.remedy(),
-            Self::NotFound { .. } => Some(
-                "only granted paths exist inside: grant the directory with --ro, or check PATH; a script also \
-                     needs the interpreter that its first line names",
+            Self::NotFound { program } => Some(missing_program::remedy(program)),
+            Self::NoInterpreter { .. } => Some(
+                "correct the first line of a script (#!/bin/sh, for example), or grant the directory of the interpreter with --ro; \
+                 a program that is no script names its loader",
             ),
             Self::NoProgram { .. } => Some("check PATH, or name the program by its path"),
             Self::Busy => Some("let the command wait, or keep more workers ready"),
             Self::SessionEnded => Some("prepare a new session"),
             Self::NotExecutable { source, .. } => Some(match source.raw_os_error() {
                 Some(libc::EACCES) => {
-                    "name a file, make it executable (chmod +x), and put it on a file system without noexec; the same \
-                     goes for the interpreter that a script's first line names"
+                    "name a file, make it executable (chmod +x) or run a script by its interpreter (python3 FILE), and put it on a \
+                     file system without noexec; the same goes for the interpreter that a script's first line names"
                 }
                 Some(libc::ENOEXEC) => {
-                    "begin a script with a line such as #!/bin/sh, or run it with its interpreter; a program must be for this \
-                     machine"
+                    "begin a script with a line such as #!/bin/sh, or run it by its interpreter (sh FILE); a program must be for \
+                     this machine"
                 }
                 _ => of_call(source)?,
             }),
@@ -251,7 +260,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NotFound { .. } | Self::NoProgram { .. } => exit::NOT_FOUND,
+            Self::NotFound { .. } | Self::NoInterpreter { .. } | Self::NoProgram { .. } => exit::NOT_FOUND,
             Self::NotExecutable { .. } => exit::NOT_EXECUTABLE,
             Self::Spawn(error) => error.exit_code(),
             _ => exit::FAILED,
@@ -267,7 +276,9 @@ impl Error {
             Self::Unavailable { .. } | Self::Step { .. } => {
                 (Class::SpawnSandboxUnavailable, Boundary::Sandbox)
             }
-            Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
+            Self::NotFound { .. } | Self::NoInterpreter { .. } | Self::NotExecutable { .. } => {
+                (Class::LoadFailed, Boundary::Sandbox)
+            }
             Self::NoProgram { .. } => (Class::LoadFailed, Boundary::External),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
             Self::Listen(error) => return error.failure(),

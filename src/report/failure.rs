@@ -358,6 +358,7 @@ mod tests {
             (|| io::Error::from_raw_os_error(libc::ENOENT), || name.to_owned(), || name.into());
         let errors: Vec<Box<dyn StdError>> = vec![
             Box::new(Error::NotFound { program: program() }),
+            Box::new(Error::NoInterpreter { program: program() }),
             Box::new(Error::NoProgram { program: program() }),
             Box::new(Error::NotExecutable { program: program(), source: source() }),
             Box::new(Error::File { what: "read", path: path(), source: source(), remedy: None }),

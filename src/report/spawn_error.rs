@@ -142,9 +142,13 @@ impl SpawnError {
     pub fn remedy(&self) -> Option<&str> {
         match self {
             // The program itself exists.
-            Self::Sandbox(error) if matches!(**error, Error::NotFound { .. }) => Some(
-                "put the interpreter that its first line names, or the loader that it needs, into fs_read; those of the system are visible anyway",
-            ),
+            Self::Sandbox(error)
+                if matches!(**error, Error::NotFound { .. } | Error::NoInterpreter { .. }) =>
+            {
+                Some(
+                    "put the interpreter that its first line names, or the loader that it needs, into fs_read; those of the system are visible anyway",
+                )
+            }
             Self::Sandbox(error) => error.remedy(),
             Self::Manifest(error) => error.remedy(),
             Self::HashMismatch { .. } => {

@@ -35,6 +35,7 @@ pub(crate) mod nr {
     pub(crate) const FCHDIR: usize = 81;
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETPGID: usize = 109;
+    pub(crate) const FACCESSAT: usize = 269;
     pub(crate) const SETSID: usize = 112;
     pub(crate) const GETPGID: usize = 121;
     pub(crate) const SETGROUPS: usize = 116;
@@ -104,6 +105,7 @@ pub(crate) const ENFILE: i32 = 23;
 pub(crate) const ENOSYS: i32 = 38;
 pub(crate) const EMFILE: i32 = 24;
 pub(crate) const EPROTO: i32 = 71;
+pub(crate) const ELIBACC: i32 = 79;
 pub(crate) const EAFNOSUPPORT: i32 = 97;
 pub(crate) const ECONNABORTED: i32 = 103;
 pub(crate) const ENOBUFS: i32 = 105;

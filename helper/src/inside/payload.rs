@@ -8,7 +8,7 @@ use crate::{
     Fault,
     channel::{Channel, Range, Received},
     control::{Report, request, section},
-    kernel::{EACCES, ENOENT, ENOTDIR},
+    kernel::{EACCES, ELIBACC, ENOENT, ENOTDIR},
     plan::{IN_FOREGROUND, Request},
     steps::{self, State},
     sys::{self, Errno, Vectors},
@@ -176,11 +176,13 @@ fn keep_standard(number: u32) -> Result<(), Errno> {
 }
 
 /// Tries each path of the program, as execvpe(3) does. The first existing file decides, but one without
-/// execute permission does not hide a later one.
+/// execute permission does not hide a later one. For a file whose interpreter or loader does not exist, execve(2)
+/// answers ENOENT as if the file did not exist; the answer here is ELIBACC, which execve(2) does not use.
 fn execute(request: &Request<'_>, vectors: &Vectors<'_>) -> Errno {
     let mut reason = Errno(ENOENT);
     for program in request.programs.iter() {
         match sys::execute(program, vectors) {
+            Errno(ENOENT) if reason.0 == ENOENT && sys::exists(program) => reason = Errno(ELIBACC),
             Errno(ENOENT | ENOTDIR) => {}
             Errno(EACCES) => reason = Errno(EACCES),
             errno => return errno,

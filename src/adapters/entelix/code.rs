@@ -95,7 +95,9 @@ impl KennelSandbox {
     async fn answer(&self, program: &str) -> entelix_core::Result<Option<String>> {
         match self.command(program, None).arg("--version").output().await {
             Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())),
-            Err(Error::NotFound { .. } | Error::NotExecutable { .. }) => Ok(None),
+            Err(Error::NotFound { .. } | Error::NoInterpreter { .. } | Error::NotExecutable { .. }) => {
+                Ok(None)
+            }
             Err(error) => Err(entelix::failed(error)),
         }
     }

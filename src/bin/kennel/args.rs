@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{Arg, Args, Parser, Subcommand};
+use clap::{Arg, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use kennel::{Profile, Span};
 
@@ -321,8 +321,8 @@ pub(crate) struct Run {
     /// lost output or records are still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command and its arguments. It begins at the first word that is no flag; `--` before it also shows where.
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -432,7 +432,7 @@ pub(crate) struct Exec {
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command and its arguments. It begins at the first word that is no flag; `--` before it also shows where.
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }

@@ -203,6 +203,15 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     Ok(policy)
 }
 
+/// What to know about the flags: `--pass-env` passes nothing on for a variable that is not set.
+pub(crate) fn notes(flags: &PolicyFlags) -> impl Iterator<Item = String> {
+    let is_set = |name: &str| flags.setenv.iter().any(|(set, _)| set == name);
+    let missing = flags.pass_env.iter().filter(move |name| std::env::var_os(name).is_none() && !is_set(name));
+    missing.map(|name| {
+        format!("kennel: note: --pass-env {name}: it is not set here; export {name} first, or set it with --setenv {name}=VALUE")
+    })
+}
+
 /// Characters that make a path of the policy a pattern.
 const WILDCARDS: [char; 4] = ['*', '?', '[', '{'];
 

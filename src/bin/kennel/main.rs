@@ -6,6 +6,7 @@
 
 #[path = "../../host/account.rs"]
 mod account;
+mod advice;
 mod args;
 mod ask;
 mod audit;

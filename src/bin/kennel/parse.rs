@@ -9,12 +9,12 @@ use std::{
 
 use clap::{
     Args, Command, Parser,
-    builder::{PathBufValueParser, PossibleValuesParser, StyledStr, TypedValueParser},
-    error::{ContextKind, ContextValue, ErrorKind},
+    builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser},
 };
 use kennel::Error;
 
 use crate::{
+    advice::with_advice,
     args::{Arguments, Exec, Run, Verb},
     style::When,
 };
@@ -39,25 +39,8 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
     match verb {
         Some(verb) => Ok(Arguments { color: None, verb }),
         // The full parser writes every error and every help text.
-        None => Arguments::try_parse_from(typed).map_err(with_advice),
+        None => Arguments::try_parse_from(typed).map_err(|error| with_advice(error, typed)),
     }
-}
-
-/// Suggests `--` if somebody typed a command without it, which clap takes for an unexpected argument.
-fn with_advice(mut error: clap::Error) -> clap::Error {
-    let is_behind = |usage: &ContextValue| usage.to_string().contains("-- <CMD>");
-    if error.kind() != ErrorKind::UnknownArgument || !error.get(ContextKind::Usage).is_some_and(is_behind) {
-        return error;
-    }
-    match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(word)) if !word.starts_with('-') => {
-            let tip = StyledStr::from(format!("put `--` before the command: -- {word}"));
-            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
-        }
-        // clap suggests passing the flag after `--`, but that would run a command of that name.
-        _ => drop(error.remove(ContextKind::Suggested)),
-    }
-    error
 }
 
 /// `--color` among words that do not parse.
@@ -211,6 +194,12 @@ mod tests {
             "run --net proxy --env inherit --tmp session -- true",
             "run --diff --commit true",
             "run run run",
+            "run ls -la",
+            "run --net none make -j 4 --net host -- -q",
+            "run make --help",
+            "run --color always true",
+            "exec a1 --cwd src cargo test --timeout 3s",
+            "exec -- a1 true",
             "exec",
             "exec --help",
             "exec a1",
@@ -226,27 +215,10 @@ mod tests {
                 Ok(arguments) => format!("{arguments:?}"),
                 Err(error) => format!("{:?}: {error}", error.kind()),
             };
-            let whole = Arguments::try_parse_from(&typed).map_err(with_advice);
+            let whole = Arguments::try_parse_from(&typed).map_err(|error| with_advice(error, &typed));
             assert_eq!(told(parse(&typed)), told(whole), "{line}");
         }
         assert!(parse(&[]).is_err());
-    }
-
-    #[test]
-    fn a_command_without_dashes_gets_a_tip() {
-        for (line, tip) in [
-            ("kennel run ls -la", Some("tip: put `--` before the command: -- ls\n")),
-            ("kennel run --net none ls", Some("-- ls\n")),
-            ("kennel exec a1 ls", Some("-- ls\n")),
-            ("kennel session start --name a ls", None),
-            // Following clap's suggestion would run a command of that name.
-            ("kennel run --ev inherit -- true", None),
-        ] {
-            let typed: Vec<OsString> = line.split(' ').map(Into::into).collect();
-            let said = parse(&typed).expect_err(line).to_string();
-            assert_eq!(tip.is_some(), said.contains("tip:"), "{line}: {said}");
-            assert!(said.contains(tip.unwrap_or_default()), "{line}: {said}");
-        }
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
     // Print denials and degraded protections even if a later step failed.
     let Finished { outcome, settled } = result?;
     report::end(&outcome, run.quiet);
+    if !run.quiet {
+        flags::notes(&run.policy).for_each(report::say);
+    }
     let settled = settled?;
     settled.print(run);
     written?;

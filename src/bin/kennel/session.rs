@@ -9,7 +9,7 @@ use std::{
 };
 
 use kennel::{
-    Client, Error, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Session, Stats,
+    Client, Error, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Profile, Session, Stats,
     inherited_descriptor,
 };
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
@@ -129,6 +129,10 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
         let listening = session.listen(&start.name)?;
         if !start.quiet {
             report::degraded(&session.enforcement());
+            // Clients may set the others only if they are passed, so there is a reason to name them.
+            if policy.profile != Profile::CiOnly {
+                flags::notes(&start.policy).for_each(report::say);
+            }
         }
         let told = announce(&listening).and_then(|()| announced());
         told.map_err(|source| Error::Io { what: "announce the session", source })?;

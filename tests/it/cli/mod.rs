@@ -12,6 +12,7 @@ mod report;
 mod session;
 mod shortage;
 mod unread;
+mod words;
 
 use std::{
     fs,
@@ -109,7 +110,6 @@ fn wrong_usage_is_125_on_stderr() {
         &[][..],
         &["run"],
         &["run", "--"],
-        &["run", "true"],
         &["run", "--bogus", "--", "true"],
         &["run", "--profile"],
         &["bogus"],

@@ -87,8 +87,8 @@ fn what_cannot_be_executed_comes_with_a_hint() {
         ("./plain", 126, "executable (chmod +x)"),
         ("./directory", 126, "name a file"),
         ("./text", 126, "begin a script with a line such as #!/bin/sh"),
-        ("./script", 127, "a script also needs the interpreter that its first line names"),
-        ("./absent", 127, "grant the directory with --ro"),
+        ("./script", 127, "correct the first line of a script"),
+        ("./absent", 127, "grant it with --ro"),
     ] {
         let output = run(dir.path(), &[], &[name]);
         assert_eq!(output.status.code(), Some(status), "{output:?}");

@@ -167,6 +167,11 @@ pub(crate) fn file_mask(mask: usize) -> usize {
     call!(nr::UMASK, mask).unwrap_or(0)
 }
 
+/// access(2): whether something is at `path`, which links may lead to.
+pub(crate) fn exists(path: &CStr) -> bool {
+    call!(nr::FACCESSAT, AT_FDCWD, path.as_ptr(), 0).is_ok()
+}
+
 /// openat(2) for reading.
 pub(crate) fn open_for_reading(path: &CStr) -> Result<Fd, Errno> {
     call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_RDONLY | O_CLOEXEC, 0).map(fd)
