@@ -94,6 +94,7 @@ pub use network::ask::{Decision, NetworkRequest};
 pub use overlay::contents::{Contents, Side};
 pub use overlay::kept::{KeptCache, clear_kept_caches, kept_caches};
 pub use overlay::review::{KeptChanges, Review};
+pub use plan::in_force::{InForce, Place, PlaceAccess, PlaceOrigin};
 pub use plan::pseudoterminal::Pseudoterminal;
 pub use policy::Policy;
 pub use policy::audit::Audit;
@@ -122,7 +123,7 @@ pub use report::policy_error::PolicyError;
 pub use report::spawn_error::{CredentialError, SpawnError};
 pub use serve::Listening;
 pub use serve::client::call::Call;
-pub use serve::client::{Client, Event};
+pub use serve::client::{Client, Described, Event};
 pub use session::confine::{OpenHow, PathEscape, confine_path, open_beneath};
 pub use session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
 #[cfg(feature = "metrics")]

@@ -31,6 +31,8 @@ enum Ask {
     6 = Foreground { has: u32 },
     /// End the session. The session closes the connection once it is gone.
     5 = Stop {},
+    /// Ask what the session was prepared with.
+    9 = Describe {},
 }
 }
 
@@ -55,6 +57,8 @@ enum Answer<'w> {
     4 = Stopped { signal: u32 },
     /// The session's numbers.
     3 = Stats { ready: u32, running: u32, served: u64, refill_us: u64 },
+    /// What the session was prepared with.
+    9 = Described { profile: &'w [u8], workspace: &'w [u8] },
 }
 }
 

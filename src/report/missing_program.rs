@@ -48,7 +48,7 @@ pub(crate) fn remedy(program: &str) -> &'static str {
     if program.contains('/') {
         return "only granted paths exist inside: check the path, or grant it with --ro";
     }
-    "only granted directories exist inside: check the name and PATH, or grant its directory with --ro; ./NAME is a file in the \
+    "only granted paths exist inside: check the name and PATH, or grant its directory with --ro; ./NAME is a file in the \
      current directory; an alias or a function of your shell is no program"
 }
 

@@ -28,6 +28,7 @@ const LONGEST: u32 = 8 << 20;
 pub(crate) enum Request {
     Call(Box<Call>),
     Stats,
+    Describe,
     Stop,
 }
 
@@ -57,6 +58,7 @@ impl Request {
                 Call::read(&content(memfd, length)?, [input, output, error])
             }
             Ask::Stats {} => Some(Self::Stats),
+            Ask::Describe {} => Some(Self::Describe),
             Ask::Stop {} => Some(Self::Stop),
             Ask::Signal { .. } | Ask::Foreground { .. } => None,
         }

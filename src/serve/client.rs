@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -33,6 +34,16 @@ use crate::sys::packet::{address, packet_socket};
 
 /// How long a session may take to accept a connection or to answer, in seconds.
 const TIMEOUT: i64 = 5;
+
+/// What a session was prepared with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Described {
+    /// The profile of its policy, as [`Profile`](crate::policy::profile::Profile) writes it. The session may know other ones.
+    pub profile: String,
+    /// The absolute path of its workspace.
+    pub workspace: PathBuf,
+}
 
 /// A connection to a listening session, for one request: a command, a question or the end of the session.
 ///
@@ -158,6 +169,24 @@ impl Client {
                 running: running as usize,
                 served,
                 refill: Duration::from_micros(refill_us),
+            }),
+            Some(Answer::Ended { message, .. }) => Err(refused(message)),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// Asks what the session was prepared with.
+    ///
+    /// # Errors
+    /// The session ends or does not answer, or it is of a version of Kennel that does not know the question.
+    pub fn describe(self) -> Result<Described, Error> {
+        self.limit_waits()?;
+        self.ask(&Ask::Describe {}, &[])?;
+        let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
+        match Answer::take(&mut Cursor::new(&packet.bytes)) {
+            Some(Answer::Described { profile, workspace }) => Ok(Described {
+                profile: String::from_utf8_lossy(profile).into_owned(),
+                workspace: OsStr::from_bytes(workspace).into(),
             }),
             Some(Answer::Ended { message, .. }) => Err(refused(message)),
             _ => Err(self.gone()),

@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
@@ -65,6 +66,12 @@ pub(crate) async fn serve(
         Some(Request::Call(call)) => run(&connection, &session, environment, *call).await,
         Some(Request::Stats) => {
             stats(&connection, &session);
+            NextStep::Nothing
+        }
+        Some(Request::Describe) => {
+            let (profile, workspace) = session.origin();
+            let (profile, workspace) = (profile.as_str().as_bytes(), workspace.as_os_str().as_bytes());
+            connection.answer(&Answer::Described { profile, workspace }, None);
             NextStep::Nothing
         }
         Some(Request::Stop) => return NextStep::Stop(Some(connection)),

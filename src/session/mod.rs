@@ -20,6 +20,7 @@ pub(crate) mod worker;
 
 use std::ffi::OsStr;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -28,11 +29,13 @@ use crate::command::source::WorkerSource;
 use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::policy::Policy;
+use crate::policy::profile::Profile;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::renewal::Renewable;
 use crate::session::stats::Stats;
+use crate::sys::lexical::clean;
 
 /// How many workers a session keeps ready by default.
 const READY: usize = 2;
@@ -151,6 +154,13 @@ impl Session {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.live().stats()
+    }
+
+    /// The profile and the absolute workspace of its policy.
+    pub(crate) fn origin(&self) -> (Profile, PathBuf) {
+        let live = self.live();
+        let inputs = &live.mounts.inputs;
+        (inputs.policy.profile, clean(inputs.caller.absolute(&inputs.policy.workspace)))
     }
 
     /// Kills every process of the session and waits until they are gone. Running commands end with

@@ -17,6 +17,7 @@ use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::network::serving::{BoxFuture, Serving};
+use crate::plan::in_force::InForce;
 use crate::plan::mount_state::{MountChange, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
@@ -178,6 +179,12 @@ impl Sandbox {
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
         &self.enforcement
+    }
+
+    /// What commands will see and may change, as found when this was made.
+    #[must_use]
+    pub fn in_force(&self) -> InForce {
+        InForce::of(&self.one_shots.prepared().compiled)
     }
 }
 

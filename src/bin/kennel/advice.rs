@@ -44,8 +44,11 @@ fn instead_of_run(error: &Error, words: &[OsString]) -> Vec<StyledStr> {
         !after_dashes && (!similar.is_empty() || error.get(ContextKind::SuggestedSubcommand).is_some());
     let first = meant.first().cloned().unwrap_or_default();
     let first = first.to_string_lossy();
-    let is_run =
-        if first.starts_with('-') { meant.len() > 1 && is_flag_of_run(&first) } else { !is_similar || is_program(&first) };
+    let is_run = if first.starts_with('-') {
+        meant.len() > 1 && is_flag_of_run(&first)
+    } else {
+        !is_similar || is_program(&first)
+    };
     let mut tips = Vec::new();
     if is_run && !meant.is_empty() {
         let line = meant.iter().map(quoted).collect::<Vec<_>>().join(" ");
@@ -158,7 +161,9 @@ mod tests {
         ] {
             let said = said(line);
             assert!(
-                said.contains(tip) && !said.contains("kennel run ") && said.matches("tip:").count() == 1,
+                said.contains(tip)
+                    && !said.contains("write: kennel run ")
+                    && said.matches("tip:").count() == 1,
                 "{line:?}: {said}"
             );
         }

@@ -12,17 +12,19 @@ use crate::{
         trust::{self, TrustArguments},
     },
     flags::PolicyFlags,
+    help,
     parse::{self, assignment, credential, word},
     style::When,
 };
 
-/// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
+/// Run commands so that they see, use and reach only what you grant.
 #[derive(Debug, Parser)]
-#[command(name = "kennel", version, arg_required_else_help = true)]
+#[command(name = "kennel", version, arg_required_else_help = true, after_help = help::KENNEL)]
 pub(crate) struct Arguments {
-    /// When to use colours; `auto` means on terminals [default: auto]. NO_COLOR, CLICOLOR and CLICOLOR_FORCE count for
-    /// `auto`.
-    #[arg(long, value_name = "WHEN", global = true, value_parser = word::<When>(When::WORDS))]
+    /// Use colours: auto, always or never [default: auto].
+    ///
+    /// `auto` means on terminals; NO_COLOR, CLICOLOR, CLICOLOR_FORCE and TERM=dumb change that.
+    #[arg(long, value_name = "WHEN", global = true, display_order = 1000, value_parser = word::<When>(When::WORDS))]
     pub(crate) color: Option<When>,
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -30,33 +32,44 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run one confined command; its output, input and exit status are as without Kennel.
-    #[command(after_help = RUN_HELP)]
+    /// Run a command confined.
+    ///
+    /// Its output, input and exit status are as without Kennel. It sees the system, read-only, and an empty home and /tmp; it
+    /// can change the workspace. Flags grant more.
+    #[command(after_help = help::RUN)]
     Run(Run),
-    /// Prepare a sandbox once and run many commands in it: start, list, stop.
-    #[command(after_help = SESSION_HELP)]
+    /// Keep a sandbox ready for many commands: start, list, stop.
+    #[command(after_help = help::SESSION)]
     Session {
         #[command(subcommand)]
         action: SessionAction,
     },
-    /// Run a command in a session that is already running.
-    #[command(after_help = EXEC_HELP)]
+    /// Run a command in a session.
+    #[command(after_help = help::EXEC)]
     Exec(Exec),
-    /// Show what commands changed with --overlay, as a unified diff.
-    #[command(after_help = DIFF_HELP)]
+    /// Show what commands changed with --overlay.
+    ///
+    /// The form is a unified diff.
+    #[command(after_help = help::DIFF)]
     Diff(Diff),
-    /// Apply changes of --overlay to the workspace: all of them, or those at PATH.
-    #[command(after_help = PART_HELP)]
+    /// Apply changes of --overlay to the workspace.
+    ///
+    /// That is all of them, or those at PATH.
+    #[command(after_help = help::PART)]
     Commit(Part),
-    /// Drop changes of --overlay: all of them, or those at PATH.
-    #[command(after_help = PART_HELP)]
+    /// Drop changes of --overlay.
+    ///
+    /// That is all of them, or those at PATH.
+    #[command(after_help = help::PART)]
     Discard(Part),
-    /// Run one operation of a manifest: a program with its credentials, confined to what the manifest grants.
-    #[command(after_help = OP_HELP)]
+    /// Run an operation of a manifest.
+    ///
+    /// That is a program with its credentials, confined to what the manifest grants.
+    #[command(after_help = help::OP)]
     Op(Op),
-    /// Test what this host can enforce, and how to fix what it cannot.
+    /// Test what this machine enforces, and how to get the rest.
     Probe(Probe),
-    /// Show or check a policy without running a command.
+    /// Show or check what flags and policy files allow.
     Policy {
         #[command(subcommand)]
         action: PolicyAction,
@@ -64,23 +77,25 @@ pub(crate) enum Verb {
     /// Write a commented kennel.toml for the project in the workspace.
     #[command(after_help = init::HELP)]
     Init(InitArguments),
-    /// Trust the kennel.toml of the workspace as it is now, so that Kennel uses it.
+    /// Trust the kennel.toml of the workspace as it is now.
+    ///
+    /// Kennel then uses it.
     #[command(after_help = trust::HELP)]
     Trust(TrustArguments),
     /// Print completions for a shell.
-    #[command(after_help = COMPLETIONS_HELP)]
+    #[command(after_help = help::COMPLETIONS)]
     Completions {
         /// The shell.
         shell: Shell,
     },
-    /// Print the manual page of Kennel or of one of its commands.
-    #[command(after_help = MAN_HELP)]
+    /// Print a manual page.
+    #[command(after_help = help::MAN)]
     Man {
         /// The command: `run`, or `session start`.
         command: Vec<String>,
     },
     /// List or clear what --caches keep has kept.
-    #[command(after_help = CACHE_HELP)]
+    #[command(after_help = help::CACHE)]
     Cache {
         #[command(subcommand)]
         action: CacheAction,
@@ -91,54 +106,6 @@ pub(crate) enum Verb {
         action: AuditAction,
     },
 }
-
-const COMPLETIONS_HELP: &str = "\
-Examples:
-  kennel completions bash > ~/.local/share/bash-completion/completions/kennel
-  kennel completions zsh > ~/.zfunc/_kennel       with fpath+=~/.zfunc before compinit
-  kennel completions fish > ~/.config/fish/completions/kennel.fish";
-
-const MAN_HELP: &str = "\
-Examples:
-  kennel man | man -l -
-  kennel man run > /usr/local/share/man/man1/kennel-run.1";
-
-const RUN_HELP: &str = "\
-Examples:
-  kennel run -- make test                     the current directory writable, no network
-  kennel run --profile read-only -- rg TODO   nothing writable but /tmp
-  kennel run --allow @cargo,@github -- cargo build   only these registries can be reached
-  kennel run --overlay -- ./install.sh        then kennel diff, kennel commit or kennel discard
-  kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
-
-Exit status: the command's own; 124 on timeout; if a signal ended the command, Kennel dies of the same signal, which
-a shell shows as 128+N, and with --exit-code it exits with 128+N; 125 if Kennel failed, could not commit every change, could not undo a successful command's change of a protected path,
-or could not pass its output on;
-126 if the command cannot be executed; 127 if it is not found.";
-
-const DIFF_HELP: &str = "\
-Examples:
-  kennel run --overlay -- ./refactor.sh
-  kennel diff --stat                what changed, a line each
-  kennel diff src                   only below src
-  kennel diff a1                    what the commands of session a1 changed
-
-The form is that of git. Names and lines are escaped, so a diff is safe on a terminal. Nothing is shown of binary files
-and of files above 4 MiB. A change that was moved counts as one if the files are similar by half.
-
-Exit status: 0, also if nothing was changed; 125 if the changes cannot be read.";
-
-const PART_HELP: &str = "\
-Examples:
-  kennel commit                     everything
-  kennel commit src Cargo.toml      these, and what is below them
-  kennel discard target
-  kennel commit a1                  what the commands of session a1 changed; stop it first
-
-A commit overwrites nothing that others changed in the workspace since the command saw it, and nothing that is
-protected; it says what it left out, and that stays.
-
-Exit status: 0; 125 if something could not be committed or discarded, or nothing was changed at a PATH.";
 
 /// Where kept changes are.
 #[derive(Debug, Args)]
@@ -178,21 +145,6 @@ pub(crate) struct Part {
     pub(crate) words: Vec<OsString>,
 }
 
-const OP_HELP: &str = "\
-Examples:
-  GH_TOKEN=… kennel op gh.toml issue_create --arg title='It works'
-  kennel op gh.toml issue_list --credential GH_TOKEN=/run/secrets/gh --json report.json
-
-Kennel takes each credential of the manifest from the variable of that name, or from a file (/dev/fd/N for a
-descriptor). Only the environment of the program receives it. The program gets no stdin; Kennel shows its
-output after it ends.
-
-Largest files: a manifest 1 MiB, a credential 128 KiB, a program with a hash 512 MiB. Kennel keeps at most
-64 MiB each of stdout and stderr (max_stdout_bytes, max_stderr_bytes).
-
-Exit status: the program's own; 128+N if signal N ended it; 124 on timeout; 125 if the manifest does not
-allow it, Kennel failed or could not pass its output on; 126 if it cannot be executed; 127 if it is not found.";
-
 #[derive(Debug, Args)]
 pub(crate) struct Op {
     /// The manifest, a TOML file.
@@ -210,29 +162,23 @@ pub(crate) struct Op {
     /// Append requests and decisions to FILE as lines of JSON.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) audit: Option<PathBuf>,
-    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
+    /// Write a report to FILE as JSON.
+    ///
+    /// It has the exit status, the usage of resources, the protections and the denials.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
-    /// Do not report degraded protections, denials and the limit that ended the command on stderr. Errors and
-    /// lost output or records are still reported.
+    /// Print errors, but no remarks.
+    ///
+    /// Remarks are weaker protections, denials, notes, and the limit that ended the command. Lost output or records are
+    /// still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
 
-const VERIFY_HELP: &str = "\
-Examples:
-  kennel audit verify exec-2026-01-31.log
-  kennel audit verify --head \"$HASH\" exec.log   also checks that the line with HASH remains
-
-Prints the number of records in each log, the number of chained ones (--audit-chain), and the hash of the last.
-Checks every log, even after an error.
-
-Exit status: 0 if every log is intact; 1 if one is not; 125 if one cannot be read.";
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditAction {
     /// Check that no line of a log was changed, removed or inserted.
-    #[command(after_help = VERIFY_HELP)]
+    #[command(after_help = help::VERIFY)]
     Verify {
         /// A hash that an earlier run printed; the log must still contain that line. Takes one FILE.
         #[arg(long, value_name = "HASH")]
@@ -243,23 +189,19 @@ pub(crate) enum AuditAction {
     },
 }
 
-const CACHE_HELP: &str = "\
-Examples:
-  kennel cache list
-  kennel cache clear ~/.cargo/registry        what commands have added there; the host's own stays
-  kennel cache clear                          everything that is kept
-
-Exit status: 0 on success; 125 if a sandbox uses a cache, or nothing is kept for a PATH.";
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheAction {
-    /// List the caches with kept changes: size on the disk, time since the last change, path.
+    /// List the caches with kept changes.
+    ///
+    /// Shows the size on the disk, the time since the last change, and the path.
     List {
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Remove the kept changes of all caches, or of those at PATH. Caches in use stay.
+    /// Remove the kept changes of caches.
+    ///
+    /// That is of all, or of those at PATH. Caches in use stay.
     Clear {
         /// A cache, as commands see it.
         #[arg(value_name = "PATH", value_parser = parse::path())]
@@ -269,10 +211,32 @@ pub(crate) enum CacheAction {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyAction {
-    /// Print the policy that these flags and files make, as JSON.
-    Show(PolicyFlags),
-    /// Check the policy on this host: start a sandbox, run no command.
+    /// Show what commands may read, write and reach.
+    ///
+    /// Shows where each of that comes from too: the profile, a file, a flag.
+    #[command(after_help = help::SHOW)]
+    Show(Show),
+    /// Start a sandbox without a command, and list its protections.
     Check(PolicyFlags),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// Print everything as JSON.
+    ///
+    /// That is the policy, where its keys come from, every place of the view and the name of every variable.
+    #[arg(long, group = "form")]
+    pub(crate) json: bool,
+    /// Print a policy file that says the same, in JSON.
+    #[arg(long, group = "form")]
+    pub(crate) as_file: bool,
+    /// Show what only one of two policies has.
+    ///
+    /// A and B are profiles or policy files. The other flags are added to both.
+    #[arg(long, num_args = 2, value_names = ["A", "B"], group = "form", conflicts_with_all = ["policy", "profile"])]
+    pub(crate) diff: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) flags: PolicyFlags,
 }
 
 #[derive(Debug, Args)]
@@ -299,64 +263,45 @@ pub(crate) struct Run {
     /// With --overlay: keep nothing. The command sees no changes of earlier ones.
     #[arg(long, conflicts_with_all = ["diff", "commit"])]
     pub(crate) discard: bool,
-    /// As root: become the owner of the workspace (--workspace, or the current directory) before anything is read,
-    /// with that user's groups and HOME. Kennel then has no privilege left.
+    /// As root: become the owner of the workspace first.
+    ///
+    /// The workspace is that of --workspace, or the current directory. It happens before anything is read, with the groups
+    /// and HOME of that user. Kennel then has no privilege left.
     #[arg(long)]
     pub(crate) as_owner: bool,
-    /// Ask on the terminal about each host that no rule decides: allow it once, for this run, always, or not. No answer
-    /// within 30 s is no. The command runs on its own terminal, as with --tty.
+    /// Ask on the terminal about each host that no rule decides.
+    ///
+    /// Allow it once, for this run, always, or not. No answer within 30 s is no. The command runs on its own terminal, as with
+    /// --tty.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) ask: bool,
-    /// Take all keys for the command from the start, not only once it reads. All three standard streams are then its
-    /// terminal. Needs a terminal; output is not counted.
+    /// Take all keys for the command from the start.
+    ///
+    /// Not only once it reads. All three standard streams are then its terminal. Needs a terminal; output is not counted.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
-    /// If a signal N ends the command, exit with status 128+N instead of dying of the same signal.
+    /// Exit with 128+N if signal N ends the command.
+    ///
+    /// By default Kennel dies of the same signal.
     #[arg(long)]
     pub(crate) exit_code: bool,
-    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
+    /// Write a report to FILE as JSON.
+    ///
+    /// It has the exit status, the usage of resources, the protections and the denials.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
-    /// Do not report degraded protections, denials and the limit that ended the command on stderr. Errors and
-    /// lost output or records are still reported.
+    /// Print errors, but no remarks.
+    ///
+    /// Remarks are weaker protections, denials, notes, and the limit that ended the command. Lost output or records are
+    /// still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// The command and its arguments. It begins at the first word that is no flag; `--` before it also shows where.
+    /// The command and its arguments.
+    ///
+    /// It begins at the first word that is no flag. A `--` before it says the same.
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
-
-const SESSION_HELP: &str = "\
-Examples:
-  kennel session start --name a1        the current directory writable, no network
-  kennel exec a1 -- make test           as often as you like
-  kennel session list
-  kennel session stop a1
-
-`start` takes the flags of `kennel run` except --tty, --json and those that say what becomes of changes (--diff,
---commit, --discard): with --overlay, see kennel diff NAME.
-Stopping a session that does not exist is not an error.";
-
-const START_HELP: &str = "\
-Examples:
-  kennel session start --name a1
-  kennel session start --name a2 --workspace ~/repo --ro /srv/models --tmp session
-
-Kennel creates the socket in $XDG_RUNTIME_DIR/kennel or /tmp/kennel-UID, and the small client `kennel-exec` beside it:
-`kennel-exec SOCKET CMD` runs a command in the caller's directory and environment. `kennel exec` needs only the name.
-
-Exit status: 0 once the session takes commands; 125 if Kennel cannot prepare it or the name is taken.";
-
-const EXEC_HELP: &str = "\
-Examples:
-  kennel exec a1 -- make test
-  kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s -- cargo test
-  kennel exec a1 --tty -- bash
-
-The command starts in the session's directory, not in yours, with the session's environment.
-It has no more access than the session.
-
-Exit status: as with `kennel run`; 125 also if there is no session of that name.";
 
 /// Hides a flag that Kennel parses only to refuse it with a reason.
 fn hidden(flag: Arg) -> Arg {
@@ -365,9 +310,11 @@ fn hidden(flag: Arg) -> Arg {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionAction {
-    /// Prepare a session in the background; print the path of its socket when it takes commands.
+    /// Prepare a session in the background.
+    ///
+    /// Prints the path of its socket when it takes commands.
     #[command(
-        after_help = START_HELP,
+        after_help = help::START,
         mut_arg("overlay_size", hidden)
     )]
     Start(Start),
@@ -380,7 +327,9 @@ pub(crate) enum SessionAction {
         #[arg(long)]
         json: bool,
     },
-    /// End a session and every process in it; wait until they are gone.
+    /// End a session and every process in it.
+    ///
+    /// Waits until they are gone.
     Stop {
         /// Its name.
         name: String,
@@ -389,14 +338,18 @@ pub(crate) enum SessionAction {
 
 #[derive(Debug, Args)]
 pub(crate) struct Start {
-    /// Name of the session: at most 64 letters, digits, `_`, `.` or `-`, starting with a letter or digit.
+    /// Name of the session.
+    ///
+    /// It has at most 64 letters, digits, `_`, `.` or `-`, and starts with a letter or digit.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// Stay in the foreground; the session ends with this process.
+    /// Stay in the foreground, and end with this process.
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// As root: become the owner of the workspace (--workspace, or the current directory) before anything is read,
-    /// with that user's groups and HOME. Kennel then has no privilege left.
+    /// As root: become the owner of the workspace first.
+    ///
+    /// The workspace is that of --workspace, or the current directory. It happens before anything is read, with the groups
+    /// and HOME of that user. Kennel then has no privilege left.
     #[arg(long)]
     pub(crate) as_owner: bool,
     #[command(flatten)]
@@ -411,28 +364,40 @@ pub(crate) struct Exec {
     /// Name of the session.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Start in DIR, relative to your current directory, instead of the session's directory.
+    /// Start in DIR instead of the session's directory.
+    ///
+    /// A relative path starts at your current directory.
     #[arg(long, value_name = "DIR", value_parser = parse::path())]
     pub(crate) cwd: Option<PathBuf>,
-    /// Set variable K to V. With profile ci-only the session ignores variables that it does not pass
-    /// (--pass-env).
+    /// Set variable K to V.
+    ///
+    /// With profile ci-only the session ignores variables that it does not pass (--pass-env).
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) setenv: Vec<(String, String)>,
-    /// Kill the command after TIME (exit status 124); at most the session's own timeout. If the session then
-    /// does not answer for five seconds, give up (125).
+    /// Kill the command after TIME, such as 30s.
+    ///
+    /// The exit status is then 124. The session's own timeout holds too. If the session then does not answer for five
+    /// seconds, give up (125).
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
-    /// Take all keys for the command from the start, not only once it reads. All three standard streams are then its
-    /// terminal. Needs a terminal.
+    /// Take all keys for the command from the start.
+    ///
+    /// Not only once it reads. All three standard streams are then its terminal. Needs a terminal.
     #[arg(long)]
     pub(crate) tty: bool,
-    /// If a signal N ends the command, exit with status 128+N instead of dying of the same signal.
+    /// Exit with 128+N if signal N ends the command.
+    ///
+    /// By default Kennel dies of the same signal.
     #[arg(long)]
     pub(crate) exit_code: bool,
-    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
+    /// Write a report to FILE as JSON.
+    ///
+    /// It has the exit status, the usage of resources, the protections and the denials.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
-    /// The command and its arguments. It begins at the first word that is no flag; `--` before it also shows where.
+    /// The command and its arguments.
+    ///
+    /// It begins at the first word that is no flag. A `--` before it says the same.
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }

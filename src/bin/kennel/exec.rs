@@ -50,7 +50,7 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     }
     // Report an error of the command even if the JSON report could not be written.
     let End { code, signal, message, unwritten, .. } = result?;
-    report::relay(&message);
+    report::relay(&message, (FAILED..=127).contains(&code));
     if let Some(error) = &unwritten {
         report::error(error);
     }

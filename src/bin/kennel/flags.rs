@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{Args, builder::PossibleValue};
 use kennel::{
     Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, Git, IoLimits, Mount, Network, NetworkMode,
     OnUnavailable, Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
@@ -17,15 +17,17 @@ use crate::{
 /// Flags that add to a policy file and override it.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyFlags {
-    /// Set of grants to start from [default: repo-write].
-    #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
+    /// What to start from [default: repo-write].
+    #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(profiles()))]
     pub(crate) profile: Option<Profile>,
     /// Directory to work in, visible at its own path [default: the current directory, or the top of the git
     /// work tree around it].
     #[arg(long, value_name = "DIR", value_parser = parse::path())]
     pub(crate) workspace: Option<PathBuf>,
-    /// Read a policy from a TOML or JSON file, from a descriptor such as <(…) of a shell, or by NAME from
-    /// ~/.config/kennel/NAME.toml, instead of kennel.toml and ~/.config/kennel/config.toml.
+    /// Read a policy file, or a policy by its name.
+    ///
+    /// A file is TOML or JSON, or a descriptor such as <(…) of a shell. NAME is that of ~/.config/kennel/NAME.toml. It takes the
+    /// place of kennel.toml and ~/.config/kennel/config.toml. Flags add to it and override it.
     #[arg(long, value_name = "FILE|NAME", value_parser = parse::path())]
     pub(crate) policy: Option<PathBuf>,
     /// Read neither kennel.toml nor ~/.config/kennel/config.toml.
@@ -40,7 +42,9 @@ pub(crate) struct PolicyFlags {
     /// Put an empty private directory at P.
     #[arg(long, value_name = "P[:SIZE]", help_heading = "View", value_parser = parse::paths)]
     pub(crate) tmpfs: Vec<String>,
-    /// Hide P. P can be a pattern, such as '**/.env'; '*.key' matches at any depth of the workspace.
+    /// Hide P, which can be a pattern such as '**/.env'.
+    ///
+    /// '*.key' matches at any depth of the workspace.
     #[arg(long, value_name = "P", help_heading = "View", value_parser = parse::path())]
     pub(crate) mask: Vec<PathBuf>,
     /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config. P can be a pattern, such as
@@ -52,8 +56,9 @@ pub(crate) struct PolicyFlags {
     /// `trust` nothing [default: protect].
     #[arg(long, value_name = "CHOICE", help_heading = "View", value_parser = word::<Git>(Git::ALL.map(Git::as_str)))]
     pub(crate) git: Option<Git>,
-    /// Keep changes to the workspace apart from it, for kennel diff, kennel commit and kennel discard. Later commands
-    /// with this flag see them and add to them.
+    /// Keep changes to the workspace apart from it.
+    ///
+    /// See kennel diff, kennel commit and kennel discard. Later commands with this flag see them and add to them.
     #[arg(long, help_heading = "View")]
     pub(crate) overlay: bool,
     /// Like --overlay, but keep the changes in DIR: an empty directory of your own, or one that a command with
@@ -78,11 +83,15 @@ pub(crate) struct PolicyFlags {
     /// Start in DIR [default: the current directory; with --workspace or --policy, the workspace].
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
     pub(crate) cwd: Option<PathBuf>,
-    /// Network access [default: that of the profile].
+    /// Network: none, proxy (what is allowed) or host.
+    ///
+    /// [default: that of the profile]
     #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
-    /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80. localhost:PORT is
-    /// a service of the host. @cargo, @npm, @pypi, @github, @go, @debian and others name the hosts of a registry.
+    /// Allow connections to HOST:PORT.
+    ///
+    /// For example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80. localhost:PORT is a service of the host. @cargo, @npm,
+    /// @pypi, @github, @go, @debian and others name the hosts of a registry.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', help_heading = "Network")]
     pub(crate) allow: Vec<String>,
     /// Refuse connections to HOST:PORT, even if another rule allows them.
@@ -152,7 +161,9 @@ pub(crate) struct PolicyFlags {
     /// CPU time limit of each process, such as 10s.
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) cpu_time: Option<Span>,
-    /// Kill the command after TIME (exit status 124).
+    /// Kill the command after TIME, such as 30s.
+    ///
+    /// The exit status is then 124.
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<Span>,
     /// Bytes to keep of stdout and of stderr; Kennel reads and discards the rest.
@@ -172,15 +183,37 @@ pub(crate) struct PolicyFlags {
     /// What to do when the host cannot provide a protection [default: refuse].
     #[arg(long, value_name = "WHAT", value_parser = word::<OnUnavailable>(OnUnavailable::ALL.map(OnUnavailable::as_str)))]
     pub(crate) on_unavailable: Option<OnUnavailable>,
-    /// If the command fails, report which protection blocked what and which flag would allow it. Its stderr
-    /// then goes through a pipe.
+    /// If the command fails, say what was refused, and why.
+    ///
+    /// Names the protection and the flag that would allow it. The command's stderr goes through a pipe.
     #[arg(long)]
     pub(crate) explain: bool,
 }
 
 /// Makes the policy from files and the flags.
 pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
-    let Start { mut policy, below } = config::start(flags)?;
+    with_flags(config::start(flags)?, flags)
+}
+
+/// The profiles with what each means.
+fn profiles() -> [PossibleValue; 5] {
+    Profile::ALL.map(|profile| {
+        let value = PossibleValue::new(profile.as_str());
+        value.help(match profile {
+            Profile::ReadOnly => "nothing is writable but private directories; no network",
+            Profile::RepoWrite => "the workspace is writable; the network reaches what --allow names",
+            Profile::NoNetwork => "the workspace is writable; no network, and --allow is an error",
+            Profile::FullDev => "all files are visible, the workspace is writable; the host's network",
+            Profile::CiOnly => {
+                "as repo-write, but without your home, toolchains and environment; every protection must hold"
+            }
+        })
+    })
+}
+
+/// Adds the flags to what files say.
+pub(crate) fn with_flags(start: Start, flags: &PolicyFlags) -> Result<Policy, Error> {
+    let Start { mut policy, below } = start;
     set(&mut policy.profile, flags.profile);
     set(&mut policy.workspace, flags.workspace.clone());
     set(&mut policy.toolchains, flags.toolchains);

@@ -18,6 +18,7 @@ mod diff;
 mod escape;
 mod exec;
 mod flags;
+mod help;
 mod job;
 mod manual;
 mod op;
@@ -26,12 +27,14 @@ mod parse;
 mod policy;
 mod probe;
 mod process;
+mod progress;
 mod renames;
 mod report;
 mod review;
 mod run;
 mod session;
 mod settle;
+mod shown;
 mod style;
 mod table;
 mod terminal;
@@ -110,5 +113,7 @@ fn help_or_usage_error(said: &clap::Error, words: &[OsString]) -> Result<ExitCod
 
 fn text(said: &clap::Error, paint: Paint) -> String {
     let text = said.render();
-    if paint.is_on() { text.ansi().to_string() } else { text.to_string() }
+    let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
+    // The parser wraps paragraphs, but no usage and no examples, and it indents empty lines.
+    table::fit(&text)
 }

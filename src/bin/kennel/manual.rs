@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use kennel::Error;
 
-use crate::{args::Arguments, report};
+use crate::{args::Arguments, help, report};
 
 /// Runs `kennel completions`.
 pub(crate) fn completions(shell: Shell) -> Result<ExitCode, Error> {
@@ -51,7 +51,16 @@ fn write_page(mut command: Command, text: &mut Vec<u8>) -> io::Result<()> {
     man.render_options_section(text)?;
     text.extend(others.bytes());
     text.extend(help.map(|help| sections(&help)).unwrap_or_default().bytes());
+    text.extend(list("ENVIRONMENT", &help::ENVIRONMENT).bytes());
+    text.extend(list("FILES", &help::FILES).bytes());
     Ok(())
+}
+
+/// A section that lists names with what they mean.
+fn list(heading: &str, names: &[(&str, &str)]) -> String {
+    let entries =
+        names.iter().map(|(name, text)| format!(".TP\n\\fB{}\\fR\n{}\n", escaped(name), escaped(text)));
+    format!(".SH {heading}\n") + &entries.collect::<String>()
 }
 
 /// Lists the subcommands of a command.
@@ -155,7 +164,9 @@ mod tests {
     /// Describes a command: what it does, its usage, its flags. If it shares many flags with `run`, the text
     /// only refers to them.
     fn section(mut command: Command, run: &Command) -> String {
-        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        let about =
+            command.get_long_about().or(command.get_about()).map(ToString::to_string).unwrap_or_default();
+        let about = about.trim_end_matches('.').to_owned();
         let usage = command.render_usage().to_string();
         let mut text = format!("{about}.\n\n```text\n{}\n```\n\n", usage.trim_start_matches("Usage: "));
         let all = arguments(&command);
@@ -207,7 +218,11 @@ mod tests {
         let long = argument.get_long().map(|long| format!("--{long}"));
         let name =
             [short, long, value.map(ToString::to_string)].into_iter().flatten().collect::<Vec<_>>().join(" ");
-        let mut help = marked(&argument.get_help().map(ToString::to_string).unwrap_or_default()) + ".";
+        let help =
+            argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
+        let help = marked(&help.replace("\n\n", " "));
+        let end = if help.ends_with('.') { "" } else { "." };
+        let mut help = help + end;
         if takes_value {
             for default in argument.get_default_values() {
                 help += &format!(" Default: `{}`.", default.to_string_lossy());

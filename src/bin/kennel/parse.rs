@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{
-    Args, Command, Parser,
+    Args, Command, CommandFactory, FromArgMatches,
     builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser},
 };
 use kennel::Error;
@@ -16,6 +16,7 @@ use kennel::Error;
 use crate::{
     advice::with_advice,
     args::{Arguments, Exec, Run, Verb},
+    help::shortened,
     style::When,
 };
 
@@ -39,8 +40,17 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
     match verb {
         Some(verb) => Ok(Arguments { color: None, verb }),
         // The full parser writes every error and every help text.
-        None => Arguments::try_parse_from(typed).map_err(|error| with_advice(error, typed)),
+        None => parse_all(typed).map_err(|error| with_advice(error, typed)),
     }
+}
+
+/// Parses any command line, with the short help for `-h`.
+fn parse_all(typed: &[OsString]) -> Result<Arguments, clap::Error> {
+    let is_short = typed.iter().take_while(|word| *word != "--").any(|word| word == "-h");
+    let command = Arguments::command();
+    let mut command = if is_short { shortened(command) } else { command };
+    let matches = command.try_get_matches_from_mut(typed)?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// `--color` among words that do not parse.
@@ -88,11 +98,11 @@ fn parse_one<A: Args>(words: &[OsString]) -> Option<A> {
 }
 
 /// Parses one of the words of `T`; help, completions and errors list them.
-pub(crate) fn word<T>(all: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+pub(crate) fn word<T>(all: impl Into<PossibleValuesParser>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
 {
-    PossibleValuesParser::new(all).try_map(|word| word.parse::<T>())
+    all.into().try_map(|word| word.parse::<T>())
 }
 
 pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
@@ -215,7 +225,7 @@ mod tests {
                 Ok(arguments) => format!("{arguments:?}"),
                 Err(error) => format!("{:?}: {error}", error.kind()),
             };
-            let whole = Arguments::try_parse_from(&typed).map_err(|error| with_advice(error, &typed));
+            let whole = parse_all(&typed).map_err(|error| with_advice(error, &typed));
             assert_eq!(told(parse(&typed)), told(whole), "{line}");
         }
         assert!(parse(&[]).is_err());

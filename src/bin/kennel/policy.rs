@@ -1,23 +1,26 @@
 //! `kennel policy`: prints a policy, or checks it on this host.
 
 use std::{
+    ffi::{OsStr, OsString},
     path::{Component, Path, PathBuf},
     process::ExitCode,
 };
 
-use kennel::{Error, Mount, Policy, PolicyError, Sandbox};
+use kennel::{Error, Mount, Policy, PolicyError, Profile, Sandbox};
+use serde_json::json;
 
-use crate::{args::PolicyAction, flags::from_flags, process, report};
+use crate::{
+    args::{PolicyAction, Show},
+    config,
+    flags::{self, PolicyFlags, from_flags},
+    process, progress, report,
+    shown::{self, Holds, Origins, Row},
+};
 
 /// Runs `kennel policy`.
 pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
     match action {
-        PolicyAction::Show(flags) => {
-            let policy = from_flags(flags)?;
-            policy.validate()?;
-            // The output may become a policy file in another directory.
-            report::print(format!("{}\n", report::json(&portable(policy)?)?).as_bytes())?;
-        }
+        PolicyAction::Show(show) => report::print(shown(show)?.as_bytes())?,
         PolicyAction::Check(flags) => {
             let policy = from_flags(flags)?;
             let sandbox = Sandbox::new(&policy)?;
@@ -26,6 +29,56 @@ pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The text that `kennel policy show` prints.
+fn shown(show: &Show) -> Result<String, Error> {
+    if let [first, second] = &show.diff[..] {
+        let rows = |name: &OsString| compared(name, &show.flags);
+        let difference = shown::difference(&rows(first)?, &rows(second)?);
+        return Ok(if difference.is_empty() {
+            "no difference on this host\n".to_owned()
+        } else {
+            difference
+        });
+    }
+    let start = config::start(&show.flags)?;
+    let base = start.policy.clone();
+    let policy = flags::with_flags(start, &show.flags)?;
+    policy.validate()?;
+    if show.as_file {
+        // The output may become a policy file in another directory.
+        return Ok(report::json(&portable(policy)?)? + "\n");
+    }
+    let files = base.files.iter().map(|file| file.display().to_string());
+    let file = files.collect::<Vec<_>>().join(" or ");
+    let origins = Origins::of(&base, &policy, &file);
+    let in_force = Sandbox::new(&policy)?.in_force();
+    let policy = portable(policy)?;
+    if show.json {
+        let everything = json!({
+            "policy": policy,
+            "origins": origins.as_json(),
+            "network": policy.effective_network(),
+            "in_force": in_force,
+        });
+        return Ok(report::json(&everything)? + "\n");
+    }
+    Ok(shown::page(
+        &Holds { policy: &policy, in_force: &in_force, origins: &origins, flags: &show.flags }.rows(),
+    ))
+}
+
+/// What a policy comes to that `--diff` names: a profile or a file.
+fn compared(name: &OsStr, flags: &PolicyFlags) -> Result<Vec<Row>, Error> {
+    let profile = name.to_str().and_then(|name| name.parse::<Profile>().ok());
+    let mut start = config::start_from(Some(Path::new(name)).filter(|_| profile.is_none()), flags)?;
+    start.policy.profile = profile.unwrap_or(start.policy.profile);
+    let policy = flags::with_flags(start, flags)?;
+    policy.validate()?;
+    let in_force = Sandbox::new(&policy)?.in_force();
+    let (policy, origins) = (portable(policy)?, Origins::default());
+    Ok(Holds { policy: &policy, in_force: &in_force, origins: &origins, flags }.rows())
 }
 
 /// Starts a sandbox with the policy.
@@ -39,7 +92,7 @@ fn start_once(mut policy: Policy) -> Result<(), Error> {
     policy.overlay = policy.overlay.filter(|overlay| overlay.upper.is_none());
     process::runtime(process::IDLE_THREAD)?.block_on(async {
         let sandbox = Sandbox::new(&policy)?;
-        let tried = sandbox.try_start().await;
+        let tried = progress::shown("starting a sandbox", sandbox.try_start()).await;
         sandbox.shutdown().await;
         tried
     })

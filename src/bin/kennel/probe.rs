@@ -4,7 +4,7 @@ use std::{fmt, process::ExitCode};
 
 use kennel::{Area, Error, Finding, Found, Probe, Profile, Verdict};
 
-use crate::{FAILED, args, process, process::interrupted, report, style, table::Table};
+use crate::{FAILED, args, process, process::interrupted, progress, report, style, table::Table};
 
 /// Runs `kennel probe`.
 pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
@@ -15,7 +15,7 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
             // Dropping the future removes what the probe created, so an interrupted probe leaves nothing
             // behind.
             status = interrupted() => status.map(Err),
-            probe = Probe::run(arguments.profile) => probe.map(Ok),
+            probe = progress::shown("trying protections", Probe::run(arguments.profile)) => probe.map(Ok),
         }
     });
     let probe = match probe? {

@@ -69,9 +69,10 @@ fn styled(line: &str, kind: Style, paint: Paint) -> String {
     }
 }
 
-/// Prints lines that another Kennel process sent.
-pub(crate) fn relay(lines: &[u8]) {
-    String::from_utf8_lossy(lines).lines().for_each(say);
+/// Prints lines that another Kennel process sent: its remarks, or an error with its hint.
+pub(crate) fn relay(lines: &[u8], is_error: bool) {
+    let (kind, paint) = (if is_error { style::ERROR } else { style::REMARK }, Paint::stderr());
+    String::from_utf8_lossy(lines).lines().for_each(|line| show(&styled(&harmless(line), kind, paint)));
 }
 
 /// Prints an answer on stdout. A reader that closes early is no error.

@@ -23,7 +23,7 @@ use crate::{
     job::{Job, UserTerminal},
     owner,
     process::{Signals, end, is_ending, runtime, start_blocking_thread},
-    report,
+    progress, report,
     settle::{Choice, Settled},
     terminal::{self, Screen, Showing},
     typist::Typed,
@@ -130,12 +130,12 @@ async fn in_session(
         if let Some(desk) = desk {
             builder = builder.on_request(ask::LONGEST, desk.callback());
         }
-        builder.prepare().await
+        progress::shown("preparing the sandbox", builder.prepare()).await
     };
     let session = choice.prepare(policy, prepare).await?;
     let mut ended = until_outcome(run, policy, desk, session.command(program)).await;
     let settled = match &mut ended {
-        Ok(outcome) => choice.settle(&session, outcome).await,
+        Ok(outcome) => progress::shown("looking at the changes", choice.settle(&session, outcome)).await,
         Err(_) => None,
     };
     session.shutdown().await;

@@ -9,8 +9,8 @@ use std::{
 };
 
 use kennel::{
-    Client, Error, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Profile, Session, Stats,
-    inherited_descriptor,
+    Client, Error, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Profile, Session,
+    Stats, inherited_descriptor,
 };
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 use serde::Serialize;
@@ -18,10 +18,13 @@ use serde::Serialize;
 use crate::{
     FAILED,
     args::{SessionAction, Start},
+    cache::age,
     descriptor::write_all,
+    escape::harmless,
     flags, owner,
     process::{self, interrupted},
-    report,
+    progress, report,
+    style::{self, Paint},
 };
 
 /// The index of `start` in the arguments of `kennel session start`.
@@ -63,8 +66,9 @@ fn start_in_background(start: &Start) -> Result<ExitCode, Error> {
         .spawn()
         .map_err(|source| Error::Io { what: "start a process for the session", source })?;
     drop(host.stdin.take());
+    host.stdout.iter().for_each(|pipe| progress::until_readable("preparing the session", pipe));
     let (socket, said) = (read_all(host.stdout.take()), read_all(host.stderr.take()));
-    report::relay(&said);
+    report::relay(&said, socket.is_empty());
     if let Err(source) = write_all(io::stdout(), &socket) {
         end(&start.name, host);
         return Err(Error::Io { what: "the session was ended: print the path of its socket", source });
@@ -200,6 +204,10 @@ fn close_inherited() {
 #[derive(Serialize)]
 struct Line {
     name: String,
+    profile: Option<String>,
+    workspace: Option<String>,
+    /// Seconds since it takes commands.
+    age_s: Option<u64>,
     pid: i32,
     ready: Option<u64>,
     running: Option<u64>,
@@ -209,10 +217,12 @@ struct Line {
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, pid, ready, running, served, socket } = self;
-        let number = |count: &Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
-        let [ready, running, served] = [ready, running, served].map(number);
-        write!(f, "{name:<20} {pid:>8} {ready:>6} {running:>8} {served:>8}  {socket}")
+        let known = |text: Option<String>| text.map_or_else(|| "-".to_owned(), |text| harmless(&text));
+        let running = known(self.running.map(|count| count.to_string()));
+        let age = known(self.age_s.map(age));
+        let [profile, workspace] = [&self.profile, &self.workspace].map(|text| known(text.clone()));
+        let Self { name, pid, .. } = self;
+        write!(f, "{name:<16} {profile:<10} {age:>5} {running:>7} {pid:>7}  {workspace}")
     }
 }
 
@@ -235,7 +245,8 @@ fn list(json: bool) -> Result<ExitCode, Error> {
         report::json(&lines)?
     } else {
         let header =
-            format!("{:<20} {:>8} {:>6} {:>8} {:>8}  SOCKET", "NAME", "PID", "READY", "RUNNING", "SERVED");
+            format!("{:<16} {:<10} {:>5} {:>7} {:>7}  WORKSPACE", "NAME", "PROFILE", "AGE", "RUNNING", "PID");
+        let header = Paint::stdout().paint(style::TITLE, &header);
         let lines = lines.iter().map(Line::to_string);
         std::iter::once(header).chain(lines).collect::<Vec<_>>().join("\n")
     };
@@ -252,9 +263,15 @@ fn line(name: &str) -> Result<Line, Error> {
         // List a session that does not answer: the user needs its PID to end it.
         stats => stats.inspect_err(report::error).ok(),
     };
+    // A session of another build may not know the question.
+    let described = Client::connect(name).and_then(Client::describe).ok();
+    let made = fs::metadata(&socket).and_then(|socket| socket.modified()).ok();
     let number = |of: fn(&Stats) -> u64| stats.as_ref().map(of);
     Ok(Line {
         name: name.to_owned(),
+        profile: described.as_ref().map(|described| described.profile.clone()),
+        workspace: described.map(|described| described.workspace.display().to_string()),
+        age_s: made.and_then(|made| made.elapsed().ok()).map(|age| age.as_secs()),
         pid,
         ready: number(|stats| stats.ready as u64),
         running: number(|stats| stats.running as u64),

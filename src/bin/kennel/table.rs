@@ -1,12 +1,15 @@
 //! Tables and paragraphs on stdout: in colour and no wider than the terminal, or one line each where no terminal is.
 
-use std::io::stdout;
+use std::io::{stderr, stdout};
 
 use anstyle::Style;
 use kennel::Terminal;
 use textwrap::{Options, core::display_width, fill};
 
-use crate::{escape::harmless, style::Paint};
+use crate::{
+    escape::harmless,
+    style::{self, Paint},
+};
 
 /// Width of the column of names.
 const NAME: usize = 20;
@@ -19,6 +22,23 @@ const LEAST_TEXT: usize = 30;
 
 /// Where that text starts then.
 const BELOW: usize = 4;
+
+/// A text whose lines are no wider than the terminal that stdout or stderr is. What continues a line is indented by 2 more.
+pub(crate) fn fit(text: &str) -> String {
+    let width = Terminal::size(stdout())
+        .or_else(|_| Terminal::size(stderr()))
+        .ok()
+        .map(|(_, columns)| usize::from(columns));
+    let line = |line: &str| {
+        let line = line.trim_end();
+        let Some(width) = width.filter(|width| *width > 0 && display_width(line) > *width) else {
+            return line.to_owned();
+        };
+        let indent = line.len() - line.trim_start().len() + 2;
+        fill(line, Options::new(width).subsequent_indent(&" ".repeat(indent.min(width / 2))))
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n") + "\n"
+}
 
 /// How tables are shown. Everything that it shows is escaped here.
 #[derive(Clone, Copy)]
@@ -57,6 +77,20 @@ impl Table {
         if is_narrow { indent.len() + BELOW } else { beside }
     }
 
+    /// A row of a list: a label, a text, and in fainter letters where it comes from.
+    pub(crate) fn entry(self, label: &str, text: &str, origin: &str) -> String {
+        let mut text = harmless(text);
+        if !origin.is_empty() {
+            text += &format!("  {}", self.paint.paint(style::FAINT, &format!("({})", harmless(origin))));
+        }
+        let (head, column) = (format!("  {label:<NAME$} "), 2 + NAME + 1);
+        if display_width(label) > NAME || self.width.is_some_and(|width| width < column + LEAST_TEXT) {
+            let column = 2 + BELOW;
+            return format!("  {label}\n{}", self.wrapped(&" ".repeat(column), column, &text));
+        }
+        self.wrapped(&head, column, &text)
+    }
+
     /// A line that starts with a word in a style, such as `hint:`. What does not fit continues below its text.
     pub(crate) fn line(self, indent: &str, word: &str, style: Style, text: &str) -> String {
         let head = format!("{indent}{} ", self.paint.paint(style, word));
@@ -65,12 +99,16 @@ impl Table {
 
     /// `head`, which takes up `column` columns, and a text behind it; further lines start in that column.
     pub(crate) fn paragraph(self, head: &str, column: usize, text: &str) -> String {
-        let text = harmless(text);
+        self.wrapped(head, column, &harmless(text))
+    }
+
+    /// [`paragraph`](Self::paragraph) of a harmless text that may have styles.
+    fn wrapped(self, head: &str, column: usize, text: &str) -> String {
         let Some(width) = self.width.map(|width| width.saturating_sub(column).max(1)) else {
             return format!("{head}{text}\n");
         };
         let mut lines =
-            fill(&text, Options::new(width).break_words(true)).lines().map(str::to_owned).collect::<Vec<_>>();
+            fill(text, Options::new(width).break_words(true)).lines().map(str::to_owned).collect::<Vec<_>>();
         if lines.is_empty() {
             lines.push(String::new());
         }

@@ -234,7 +234,7 @@ fn flags_come_over_the_workspace_over_the_user_over_the_profile() {
         "hostname = 'user'\nprotect = ['b']\nlimits.memory = '1G'\nenv.set = { A = '1' }\n",
     );
     let shown = |flags: &[&str]| -> serde_json::Value {
-        let output = place.kennel(&[&["policy", "show"], flags].concat());
+        let output = place.kennel(&[&["policy", "show", "--as-file"], flags].concat());
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     };
     let policy = shown(&["--protect", "c"]);
@@ -354,7 +354,7 @@ fn init_writes_a_trusted_file_once() {
     assert!(output.status.success() && stdout(&output).ends_with("/kennel.toml"), "{output:?}");
     let text = fs::read_to_string(place.file()).unwrap();
     assert!(text.contains("\"@cargo\",") && text.contains("# \"@github\","), "{text}");
-    let output = place.kennel(&["policy", "show"]);
+    let output = place.kennel(&["policy", "show", "--as-file"]);
     assert!(stdout(&output).contains("index.crates.io:443") && stderr(&output).is_empty(), "{output:?}");
     let again = place.kennel(&["init"]);
     assert!(again.status.code() == Some(125) && stderr(&again).contains("File exists"), "{again:?}");

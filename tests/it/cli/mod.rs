@@ -4,6 +4,7 @@ mod ask;
 mod config;
 mod hints;
 mod keys;
+mod looks;
 mod manual;
 mod output;
 mod owner;
@@ -182,7 +183,7 @@ fn a_shown_policy_is_a_valid_policy() {
         "--env",
         "inherit",
     ];
-    let shown = cli(dir.path(), &[&["policy", "show"], &flags[..]].concat());
+    let shown = cli(dir.path(), &[&["policy", "show", "--as-file"], &flags[..]].concat());
     assert!(shown.status.success(), "{shown:?}");
     let policy: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(
@@ -191,7 +192,7 @@ fn a_shown_policy_is_a_valid_policy() {
     );
     let file = beside.path().join("p.json");
     fs::write(&file, &shown.stdout).unwrap();
-    let again = cli(beside.path(), &["policy", "show", "--policy", file.to_str().unwrap()]);
+    let again = cli(beside.path(), &["policy", "show", "--as-file", "--policy", file.to_str().unwrap()]);
     assert_eq!(String::from_utf8(again.stdout).unwrap(), String::from_utf8(shown.stdout).unwrap());
     let output = kennel(
         beside.path(),
@@ -204,7 +205,10 @@ fn a_shown_policy_is_a_valid_policy() {
 #[test]
 fn a_shown_policy_has_presets_in_full() {
     let dir = workspace();
-    let shown = cli(dir.path(), &["policy", "show", "--allow", "@cargo,a.example:1", "--deny", "@gitlab"]);
+    let shown = cli(
+        dir.path(),
+        &["policy", "show", "--as-file", "--allow", "@cargo,a.example:1", "--deny", "@gitlab"],
+    );
     let policy: Value = serde_json::from_slice(&shown.stdout).unwrap();
     let hosts = ["index.crates.io:443", "static.crates.io:443", "a.example:1"];
     assert_eq!(policy["network"]["allow"], Value::from(hosts.to_vec()));
@@ -267,7 +271,7 @@ fn policy_check_leaves_nothing_behind() {
 #[test]
 fn a_shown_policy_means_the_same_elsewhere() {
     let (dir, beside) = (workspace(), workspace());
-    let shown = cli(dir.path(), &["policy", "show", "--ro", "./sub/x"]);
+    let shown = cli(dir.path(), &["policy", "show", "--as-file", "--ro", "./sub/x"]);
     let policy: Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(policy["workspace"].as_str().map(Path::new), Some(&*fs::canonicalize(dir.path()).unwrap()));
     assert!(
@@ -275,7 +279,7 @@ fn a_shown_policy_means_the_same_elsewhere() {
         "{policy}"
     );
     let file = beside.path().join("p.json");
-    fs::write(&file, stdout(&cli(dir.path(), &["policy", "show"]))).unwrap();
+    fs::write(&file, stdout(&cli(dir.path(), &["policy", "show", "--as-file"]))).unwrap();
     let mut command = kennel(beside.path(), &["-q", "--policy", file.to_str().unwrap()], &["touch", "made"]);
     assert!(command.status().unwrap().success());
     assert!(dir.path().join("made").exists() && !beside.path().join("made").exists());
@@ -290,7 +294,7 @@ fn a_tilde_in_flags_is_the_home_directory_for_every_command() {
         let mut command = Command::new(kennel_path());
         command.current_dir(dir.path()).env("HOME", home.path()).args(arguments).output().unwrap()
     };
-    let shown = at_home(&[&["policy", "show"], &flags[..]].concat());
+    let shown = at_home(&[&["policy", "show", "--as-file"], &flags[..]].concat());
     let policy: Value = serde_json::from_slice(&shown.stdout).unwrap();
     let path = |name: &str| Value::from(home.path().join(name).to_str().unwrap());
     let [bound, empty] = [&policy["mounts"][0], &policy["mounts"][1]];

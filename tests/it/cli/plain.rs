@@ -25,7 +25,7 @@ fn a_policy_that_cannot_be_shown_is_an_error() {
     let odd = OsStr::from_bytes(b"/tmp/\xff");
     for flag in ["--mask", "--workspace", "--cwd", "--audit", "--overlay-upper", "--proxy-socket"] {
         let mut show = Command::new(kennel_path());
-        show.current_dir(dir.path()).args(["policy", "show", flag]).arg(odd);
+        show.current_dir(dir.path()).args(["policy", "show", "--as-file", flag]).arg(odd);
         is_refused(&show.output().unwrap(), "is not UTF-8, so a policy file cannot contain it");
     }
 }
@@ -39,7 +39,7 @@ fn full_paths_can_be_shown_where_the_current_directory_is_gone() {
         fs::create_dir(&here).unwrap();
         let mut show = Command::new("sh");
         show.current_dir(&here).args(["-c", script]).arg(&here).arg(kennel_path());
-        show.args(["policy", "show"]).args(flags).output().unwrap()
+        show.args(["policy", "show", "--as-file"]).args(flags).output().unwrap()
     };
     let workspace = dir.path().to_str().unwrap();
     let shown = show(&["--workspace", workspace, "--ro", "/usr/share", "--protect", ".env"]);
@@ -77,7 +77,10 @@ fn paths_are_shown_without_steps_up() {
     let dir = workspace();
     fs::create_dir(dir.path().join("sub")).unwrap();
     let real = fs::canonicalize(dir.path()).unwrap();
-    let output = cli(&dir.path().join("sub"), &["policy", "show", "--workspace", "..", "--ro", "../absent"]);
+    let output = cli(
+        &dir.path().join("sub"),
+        &["policy", "show", "--as-file", "--workspace", "..", "--ro", "../absent"],
+    );
     let policy: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(policy["workspace"].as_str().map(Path::new), Some(&*real));
     assert_eq!(policy["mounts"][0]["source"].as_str().map(Path::new), Some(&*real.join("absent")));
@@ -94,7 +97,7 @@ fn an_empty_policy_is_no_policy() {
     ] {
         let file = beside.path().join(name);
         fs::write(&file, text).unwrap();
-        let output = cli(dir.path(), &["policy", "show", "--policy", file.to_str().unwrap()]);
+        let output = cli(dir.path(), &["policy", "show", "--as-file", "--policy", file.to_str().unwrap()]);
         assert_eq!(output.status.success(), is_one, "{name}: {output:?}");
         assert!(
             is_one || stderr(&output).contains("the policy is empty; say at least which profile"),
@@ -126,7 +129,10 @@ fn an_invalid_mount_is_named_by_number_and_field() {
     ] {
         let file = beside.path().join(name);
         fs::write(&file, text).unwrap();
-        is_refused(&cli(dir.path(), &["policy", "show", "--policy", file.to_str().unwrap()]), words);
+        is_refused(
+            &cli(dir.path(), &["policy", "show", "--as-file", "--policy", file.to_str().unwrap()]),
+            words,
+        );
     }
 }
 

@@ -97,7 +97,12 @@ fn session_is_started_listed_used_and_stopped() {
         (&"s".into(), &0.into(), &1.into())
     );
     let table = stdout(&session.session(&["list"]));
-    assert!(table.starts_with("NAME ") && table.contains("/kennel/s.sock"), "{table}");
+    let workspace = session.workspace.path().to_str().unwrap();
+    let line = table.lines().nth(1).unwrap_or_default();
+    assert!(table.starts_with("NAME ") && line.starts_with("s ") && line.ends_with(workspace), "{table}");
+    assert!(line.contains(" repo-write ") && list[0]["profile"] == "repo-write", "{table} {list}");
+    assert_eq!(list[0]["workspace"], workspace);
+    assert!(list[0]["age_s"].as_u64().is_some_and(|age| age < 600), "{list}");
     let pid = session.pid();
     let output = session.session(&["stop", "s"]);
     assert!(output.status.success() && stderr(&output).is_empty(), "{output:?}");
@@ -459,7 +464,7 @@ fn help_is_enough_to_succeed() {
         (&["session", "start", "--help"], &["--name", "--foreground", "--profile", "--rw"]),
         (
             &["exec", "--help"],
-            &["--cwd", "--setenv", "--timeout", "--tty", "--json", "Exit status", "-- make"],
+            &["--cwd", "--setenv", "--timeout", "--tty", "--json", "Exit status", "kennel exec a1 make test"],
         ),
         (&["--help"], &["session", "exec"]),
     ] {

@@ -191,8 +191,11 @@ fn what_policy_show_prints_is_a_policy_as_before() {
     let ws = with_policy("kennel.toml", "workspace = '.'\n");
     let show = |file: &str| {
         let mut kennel = Command::new(kennel_path());
-        let output =
-            kennel.current_dir(ws.path()).args(["policy", "show", "--policy", file]).output().unwrap();
+        let output = kennel
+            .current_dir(ws.path())
+            .args(["policy", "show", "--as-file", "--policy", file])
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{output:?}");
         output.stdout
     };

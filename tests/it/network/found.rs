@@ -157,7 +157,15 @@ fn a_variable_shows_no_secret_as_a_certificate() {
 fn credentials_of_an_upstream_proxy_are_not_shown() {
     let dir = workspace();
     let output = std::process::Command::new(crate::support::kennel_path())
-        .args(["policy", "show", "--allow", "a.test:1", "--upstream", "http://alice:s3cret@h.test:1"])
+        .args([
+            "policy",
+            "show",
+            "--as-file",
+            "--allow",
+            "a.test:1",
+            "--upstream",
+            "http://alice:s3cret@h.test:1",
+        ])
         .current_dir(dir.path())
         .output()
         .unwrap();

@@ -185,7 +185,8 @@ fn the_default_workspace_is_the_whole_work_tree() {
     fs::write(place.at("r/sub/kennel.toml"), "profile = 'repo-write'\n").unwrap();
     let said = place.fails("r/sub", &["--policy", "kennel.toml"], "echo x > ../top");
     assert!(said.contains("Read-only file system"), "{said}");
-    let shown = place.command("r/sub", &kennel_path()).args(["policy", "show"]).output().unwrap();
+    let shown =
+        place.command("r/sub", &kennel_path()).args(["policy", "show", "--as-file"]).output().unwrap();
     let policy: serde_json::Value = serde_json::from_slice(&shown.stdout).unwrap();
     assert_eq!(policy["workspace"], place.text("r"));
     assert_eq!(policy["cwd"], place.text("r/sub"));

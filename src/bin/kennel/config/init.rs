@@ -26,7 +26,7 @@ pub(crate) struct InitArguments {
 }
 
 pub(crate) const HELP: &str = "\
-The file allows the hosts that the package managers of the project fetch from. It is trusted at once;
+The file allows the hosts that the package managers of the project fetch from. It is trusted at once; \
 after you change it, run `kennel trust`. A file that exists stays as it is.
 
 Exit status: 0 on success; 125 if there is a file, or it cannot be written.";

@@ -39,7 +39,15 @@ pub(crate) struct Start {
 /// # Errors
 /// A file cannot be used, or the one of the workspace has changed since it was trusted.
 pub(crate) fn start(flags: &PolicyFlags) -> Result<Start, Error> {
-    let name = match flags.policy.as_deref() {
+    start_from(flags.policy.as_deref(), flags)
+}
+
+/// [`start`] with another value of `--policy`.
+///
+/// # Errors
+/// Those of [`start`].
+pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<Start, Error> {
+    let name = match policy {
         Some(given) => match named(given) {
             // A file says everything, the workspace too.
             None => return Ok(Start { policy: Policy::load(given)?, below: PathBuf::new() }),

@@ -193,7 +193,11 @@ fn attempt(flags: &[&str], words: &str) -> (Option<i32>, String, Value) {
     let flags = [&["--ro", &grant][..], flags].concat();
     let command: Vec<&str> = ["/payload"].into_iter().chain(words.split_whitespace()).collect();
     let (output, said) = report(dir.path(), &flags, &command);
-    (crate::support::shown(output.status), String::from_utf8_lossy(&output.stdout).trim_end().to_owned(), said)
+    (
+        crate::support::shown(output.status),
+        String::from_utf8_lossy(&output.stdout).trim_end().to_owned(),
+        said,
+    )
 }
 
 fn mebibytes(count: u64) -> Option<Size> {

@@ -1,0 +1,200 @@
+//! What help says beside the flags: examples, exit statuses, and which flags the short help shows.
+
+use clap::{Arg, Args, Command, Id, builder::Resettable};
+
+use crate::flags::PolicyFlags;
+
+/// Flags of a policy, and of `kennel run`, that the short help shows.
+const COMMON: [&str; 15] = [
+    "command", "profile", "policy", "ro", "rw", "mask", "overlay", "net", "allow", "pass_env", "memory",
+    "timeout", "explain", "tty", "quiet",
+];
+
+/// A command with more flags than this takes those of a policy.
+const MANY: usize = 20;
+
+/// A command whose help is short: of the flags of a policy only the common ones, and a line each.
+pub(crate) fn shortened(command: Command) -> Command {
+    // The texts of these flags name their words. Only a flag with a value may hide them.
+    let hide_words = |arg: Arg, of: &[&str]| {
+        let is_hidden = arg.is_hide_possible_values_set() || of.contains(&arg.get_id().as_str());
+        arg.hide_possible_values(is_hidden)
+    };
+    let command = command.mut_subcommands(shortened).mut_args(|arg| hide_words(arg, &["color"]));
+    if command.get_arguments().count() <= MANY {
+        return command;
+    }
+    let all = PolicyFlags::augment_args(Command::new("policy"));
+    let of_policy = |id: &Id| all.get_arguments().any(|flag| flag.get_id() == id);
+    let is_run = command.get_name() == "run";
+    command
+        .mut_args(|arg| {
+            let id = arg.get_id();
+            let is_left_out = (is_run || of_policy(id)) && !COMMON.contains(&id.as_str());
+            let is_hidden = arg.is_hide_set() || is_left_out;
+            hide_words(arg, &["profile", "net"]).hide(is_hidden).help_heading(Resettable::Reset)
+        })
+        .after_help("`--help` shows all flags, with examples.")
+}
+
+/// Variables that Kennel itself obeys, for the manual pages.
+pub(crate) const ENVIRONMENT: [(&str, &str); 8] = [
+    ("HOME", "what ~/ means in flags and policy files, and the home that commands see, empty"),
+    ("PATH", "where commands are searched, and which directories of programs are visible"),
+    ("NO_COLOR, CLICOLOR=0, TERM=dumb", "no colours, unless --color asks for them"),
+    ("CLICOLOR_FORCE=1", "colours in pipes and files too"),
+    ("COLUMNS", "the width of help if no terminal tells it"),
+    ("XDG_RUNTIME_DIR", "where the sockets of sessions are"),
+    ("XDG_CACHE_HOME", "where --caches keep keeps what commands add to caches"),
+    (
+        "https_proxy, http_proxy, no_proxy",
+        "the proxy of --upstream environment; without that flag they do not count",
+    ),
+];
+
+/// Files that Kennel reads and writes by itself, for the manual pages.
+pub(crate) const FILES: [(&str, &str); 3] = [
+    ("$XDG_RUNTIME_DIR/kennel, or /tmp/kennel-UID", "sockets of sessions, and the client kennel-exec"),
+    (
+        "$XDG_CACHE_HOME/kennel/caches, or ~/.cache/kennel/caches",
+        "what commands added to caches, with --caches keep",
+    ),
+    ("/sys/fs/cgroup", "cgroups of commands with limits, where the system has delegated one"),
+];
+
+pub(crate) const KENNEL: &str = "\
+Examples:
+  kennel run make test        run it here: it changes this directory only
+  kennel run --explain npm install
+                              say what was refused, and which flag allows it
+  kennel policy show          what a command may read, write and reach
+  kennel probe                what this machine enforces
+
+`kennel run -h` lists the flags that most people need.";
+
+pub(crate) const COMPLETIONS: &str = "\
+Examples:
+  kennel completions bash > ~/.local/share/bash-completion/completions/kennel
+  kennel completions zsh > ~/.zfunc/_kennel
+                              put fpath+=~/.zfunc before compinit
+  kennel completions fish > ~/.config/fish/completions/kennel.fish";
+
+pub(crate) const MAN: &str = "\
+Examples:
+  kennel man | man -l -
+  kennel man run > /usr/local/share/man/man1/kennel-run.1";
+
+pub(crate) const RUN: &str = "\
+Examples:
+  kennel run make test        the current directory is writable
+  kennel run --profile read-only rg TODO
+                              nothing is writable but /tmp
+  kennel run --allow @cargo,@github cargo build
+                              only these registries can be reached
+  kennel run --overlay ./install.sh
+                              then kennel diff, kennel commit or kennel discard
+  kennel run --ro ~/models --timeout 30s --memory 2G python3 eval.py
+
+Exit status: the command's own; 124 on timeout; if a signal ended the command, Kennel dies of the same signal, which a \
+shell shows as 128+N, and with --exit-code it exits with 128+N; 125 if Kennel failed, could not commit \
+every change, could not undo a successful command's change of a protected path, or could not pass its output on; 126 \
+if the command cannot be executed; 127 if it is not found.";
+
+pub(crate) const OP: &str = "\
+Examples:
+  GH_TOKEN=… kennel op gh.toml issue_create --arg title='It works'
+  kennel op gh.toml issue_list --credential GH_TOKEN=/run/secrets/gh
+
+Kennel takes each credential of the manifest from the variable of that name, or from a file (/dev/fd/N for a \
+descriptor). Only the environment of the program receives it. The program gets no stdin; Kennel shows its output \
+after it ends.
+
+Largest files: a manifest 1 MiB, a credential 128 KiB, a program with a hash 512 MiB. Kennel keeps at most 64 MiB \
+each of stdout and stderr (max_stdout_bytes, max_stderr_bytes).
+
+Exit status: the program's own; 128+N if signal N ended it; 124 on timeout; 125 if the manifest does not allow it, \
+Kennel failed or could not pass its output on; 126 if it cannot be executed; 127 if it is not found.";
+
+pub(crate) const VERIFY: &str = "\
+Examples:
+  kennel audit verify exec-2026-01-31.log
+  kennel audit verify --head \"$HASH\" exec.log
+                              also checks that the line with HASH remains
+
+Prints the number of records in each log, the number of chained ones (--audit-chain), and the hash of the last. \
+Checks every log, even after an error.
+
+Exit status: 0 if every log is intact; 1 if one is not; 125 if one cannot be read.";
+
+pub(crate) const CACHE: &str = "\
+Examples:
+  kennel cache list
+  kennel cache clear          everything that is kept
+  kennel cache clear ~/.cargo/registry
+                              what commands have added; the host's own stays
+
+Exit status: 0 on success; 125 if a sandbox uses a cache, or nothing is kept for a PATH.";
+
+pub(crate) const SHOW: &str = "\
+Examples:
+  kennel policy show --allow crates.io:443
+  kennel policy show --diff repo-write ci-only
+  kennel policy show --ro ~/models --as-file > models.json";
+
+pub(crate) const SESSION: &str = "\
+Examples:
+  kennel session start --name a1
+                              the current directory is writable
+  kennel exec a1 make test    as often as you like
+  kennel session list
+  kennel session stop a1
+
+`start` takes the flags of `kennel run` except --tty, --json and those that say what becomes of changes (--diff, --commit, \
+--discard): with --overlay, see kennel diff NAME. Stopping a session that does not \
+exist is not an error.";
+
+pub(crate) const START: &str = "\
+Examples:
+  kennel session start --name a1
+  kennel session start --name a2 --workspace ~/repo --tmp session
+
+Kennel creates the socket in $XDG_RUNTIME_DIR/kennel or /tmp/kennel-UID, and the small client `kennel-exec` beside \
+it: `kennel-exec SOCKET CMD` runs a command in the caller's directory and environment. `kennel exec` needs only the \
+name.
+
+Exit status: 0 once the session takes commands; 125 if Kennel cannot prepare it or the name is taken.";
+
+pub(crate) const EXEC: &str = "\
+Examples:
+  kennel exec a1 make test
+  kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s cargo test
+  kennel exec a1 --tty bash
+
+The command starts in the session's directory, not in yours, with the session's environment. It has no more access \
+than the session.
+
+Exit status: as with `kennel run`; 125 also if there is no session of that name.";
+
+pub(crate) const DIFF: &str = "\
+Examples:
+  kennel run --overlay ./refactor.sh
+  kennel diff --stat                what changed, a line each
+  kennel diff src                   only below src
+  kennel diff a1                    what the commands of session a1 changed
+
+The form is that of git. Names and lines are escaped, so a diff is safe on a terminal. Nothing is shown of binary files \
+and of files above 4 MiB. A change that was moved counts as one if the files are similar by half.
+
+Exit status: 0, also if nothing was changed; 125 if the changes cannot be read.";
+
+pub(crate) const PART: &str = "\
+Examples:
+  kennel commit                     everything
+  kennel commit src Cargo.toml      these, and what is below them
+  kennel discard target
+  kennel commit a1                  what the commands of session a1 changed; stop it first
+
+A commit overwrites nothing that others changed in the workspace since the command saw it, and nothing that is \
+protected; it says what it left out, and that stays.
+
+Exit status: 0; 125 if something could not be committed or discarded, or nothing was changed at a PATH.";
