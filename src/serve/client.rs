@@ -232,12 +232,13 @@ impl Client {
         for (stream, fd) in STREAMS.into_iter().zip(stdio) {
             check_standard(fd).map_err(Error::io(stream))?;
         }
-        let null =
-            File::options().read(true).write(true).open("/dev/null").map_err(Error::io("open /dev/null"))?;
+        let has_terminal = (0..3).any(|number| call.is_own_terminal(number));
+        let null = has_terminal.then(|| File::options().read(true).write(true).open("/dev/null")).transpose();
+        let null = null.map_err(Error::io("open /dev/null"))?;
         // What the command's own terminal replaces stays here.
         let mut numbers = 0..;
-        let stdio = stdio.map(|fd| match numbers.next() {
-            Some(number) if call.is_own_terminal(number) => null.as_fd(),
+        let stdio = stdio.map(|fd| match (numbers.next(), &null) {
+            (Some(number), Some(null)) if call.is_own_terminal(number) => null.as_fd(),
             _ => fd,
         });
         let bytes = call.encode()?;
