@@ -3,7 +3,9 @@
 use crate::{
     channel::Channel,
     control::{Order, Report, full},
-    kernel::{POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTTIN, SIGTTOU},
+    kernel::{
+        POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTTIN, SIGTTOU,
+    },
     payload::Running,
     steps::Rooms,
     sys::{self, Errno, Fd, Reaped},

@@ -73,8 +73,7 @@ pub(crate) fn start<'p>(
     terminal: Option<&Terminal>,
 ) -> Result<Started, Fault> {
     let end = Some(End::Unused);
-    let mut task =
-        Task { steps, channel, payload, terminal, background: false, request: [(0, 0); 2], end };
+    let mut task = Task { steps, channel, payload, terminal, background: false, request: [(0, 0); 2], end };
     // Zeroing would touch pages that the few frames never reach.
     let mut stack = [MaybeUninit::uninit(); STACK];
     let pid = sys::vfork(&mut stack, run, &mut task).map_err(Fault::clone)?;
