@@ -127,7 +127,7 @@ impl UserTerminal {
         let access = |fd: &BorrowedFd<'_>| fcntl(fd, FcntlArg::F_GETFL).unwrap_or(0) & libc::O_ACCMODE;
         let readable = own().find(|fd| access(fd) != libc::O_WRONLY).unwrap_or(first);
         // The one for output comes first.
-        let writable = own().filter(|fd| access(fd) != libc::O_RDONLY).last().unwrap_or(first);
+        let writable = own().rfind(|fd| access(fd) != libc::O_RDONLY).unwrap_or(first);
         let [_, stdout, stderr] = streams;
         let [_, stdout_shows, stderr_shows] = is_terminal;
         Ok(Self {

@@ -103,7 +103,7 @@ fn several_commands_add_to_the_same_changes() {
     assert_eq!(kept.read("old"), "1\n");
     assert_eq!(kept.succeeds(&["commit"]), "A a\nA b\nM old\n3 changes committed");
     assert_eq!(kept.read("b"), "a\n1\n2\n");
-    assert_eq!(kept.layers(), [PathBuf::new(); 0]);
+    assert_eq!(kept.layers(), Vec::<PathBuf>::new());
     let output = kept.output(&["diff"]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
     assert!(stderr(&output).contains("nothing is kept for"), "{output:?}");
@@ -140,7 +140,7 @@ fn a_part_is_committed_and_a_part_discarded() {
     assert_eq!(kept.run(&[], "cat new/deep/f; grep -q mine new/deep/f && test ! -e z"), "A new/g\nM src/old");
     assert_eq!(kept.succeeds(&["commit", "src", "new"]), "A new/g\nM src/old\n2 changes committed");
     assert_eq!((kept.read("new/deep/f"), kept.read("src/old")), ("mine\n".into(), "2\n".into()));
-    assert_eq!(kept.layers(), [PathBuf::new(); 0]);
+    assert_eq!(kept.layers(), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -367,7 +367,7 @@ fn nothing_is_left_of_a_command_that_keeps_nothing() {
     kept.run(&["--commit"], "echo y > y");
     let output = kept.output(&["run", "--overlay", "--", "no-such-program"]);
     assert_eq!(output.status.code(), Some(127));
-    assert_eq!(kept.layers(), [PathBuf::new(); 0]);
+    assert_eq!(kept.layers(), Vec::<PathBuf>::new());
     assert!(!kept.exists("x") && kept.exists("y"));
     // It neither sees nor drops what others keep.
     kept.run(&[], "echo z > z");
@@ -429,7 +429,7 @@ fn a_directory_that_is_moved_or_replaced_is_told() {
     within(&one, &["run", "--overlay", "--", "touch", "y"]);
     fs::remove_dir_all(&one).unwrap();
     assert!(kept.succeeds(&["discard", "--workspace", one.to_str().unwrap()]).contains("discarded"));
-    assert_eq!(kept.layers(), [PathBuf::new(); 0]);
+    assert_eq!(kept.layers(), Vec::<PathBuf>::new());
 }
 
 #[test]
