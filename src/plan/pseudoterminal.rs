@@ -59,7 +59,7 @@ impl Pseudoterminal {
         self.streams.get(number).copied().unwrap_or(false)
     }
 
-    /// As on the wire: [`Request::terminal`].
+    /// As on the wire: `Request::terminal`.
     pub(crate) fn bits(&self) -> u32 {
         let streams = (0..).zip(self.streams).map(|(number, is_terminal)| u32::from(is_terminal) << number);
         streams.sum::<u32>() | if self.in_foreground { IN_FOREGROUND } else { 0 }
