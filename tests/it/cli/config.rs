@@ -8,7 +8,8 @@ use std::{
 };
 
 use crate::support::{
-    TempDir, filled, is_root, kennel_path, make_repository, only_as_root, require, stderr, stdout, workspace,
+    TempDir, filled, is_root, kennel_path, make_repository, only_as_root, only_as_user, require, stderr,
+    stdout, workspace,
 };
 
 /// A user with a home, and a workspace elsewhere.
@@ -302,7 +303,23 @@ fn the_user_s_files_are_the_user_s() {
     if is_root() {
         chown(&file, Some(1000), Some(1000)).unwrap();
         refused("it belongs to uid 1000");
+    } else {
+        // A command may have closed the caller's own directory.
+        let directory = place.home.path().join(".config");
+        fs::set_permissions(&directory, Permissions::from_mode(0)).unwrap();
+        refused("Permission denied");
+        fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
     }
+}
+
+#[test]
+fn a_directory_that_another_user_closed_has_no_file_of_the_caller() {
+    only_as_user!();
+    let place = Place::new();
+    let mut kennel = Command::new(kennel_path());
+    kennel.current_dir(place.dir.path()).args(["run", "--", "echo", "ran"]).env("HOME", place.home.path());
+    let output = kennel.env("XDG_CONFIG_HOME", "/proc/1/root/etc").output().unwrap();
+    assert!(output.status.success() && stdout(&output) == "ran", "{output:?}");
 }
 
 #[test]

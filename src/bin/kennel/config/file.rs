@@ -46,6 +46,7 @@ pub(super) fn read(path: &Path, links: Links, owner: Owner) -> io::Result<Option
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);
         }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && is_kept_out(path) => return Ok(None),
         Err(error) if links == Links::Refused && error.raw_os_error() == Some(libc::ELOOP) => {
             return Err(io::Error::other("it is a symbolic link"));
         }
@@ -64,6 +65,13 @@ pub(super) fn read(path: &Path, links: Links, owner: Owner) -> io::Result<Option
     }
     let text = String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))?;
     Ok(Some(ConfigFile { path: path.to_owned(), text }))
+}
+
+/// Whether another user keeps the caller out of a directory on the way, as after setpriv(1) with the HOME of root. Then
+/// nothing there is the caller's. A directory of the caller does not count: a command may have closed it.
+fn is_kept_out(path: &Path) -> bool {
+    let closed = path.ancestors().find_map(|above| Some((above, fs::metadata(above).ok()?)));
+    closed.is_some_and(|(above, found)| above != path && found.uid() != geteuid().as_raw())
 }
 
 /// Refuses what another user than the caller and root can write.
