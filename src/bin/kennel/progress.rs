@@ -5,6 +5,8 @@ use std::{
     io::{IsTerminal, Write, stderr},
     os::fd::AsFd,
     pin::pin,
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -42,21 +44,38 @@ pub(crate) async fn shown<T>(what: &str, work: impl Future<Output = T>) -> T {
     work.await
 }
 
+/// Does `work`, which blocks, in this thread.
+pub(crate) fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    thread::scope(|scope| {
+        let (ends, end) = mpsc::channel::<()>();
+        let still_runs = move |time| end.recv_timeout(time) == Err(mpsc::RecvTimeoutError::Timeout);
+        // Without a thread, nothing shows.
+        let _ = thread::Builder::new().spawn_scoped(scope, move || turn(what, still_runs));
+        let done = work();
+        drop(ends);
+        done
+    })
+}
+
 /// Waits until a pipe has something to read or is closed, for a program without a runtime.
 pub(crate) fn until_readable(what: &str, pipe: &impl AsFd) {
-    let begun = Instant::now();
-    let waits = |time| {
+    turn(what, |time| {
         let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
         // An error means that there is nothing to wait for: the read that follows tells it.
         poll(&mut fds, poll_timeout(Some(time))).is_ok_and(|ready| ready == 0)
-    };
-    if !waits(PATIENCE) {
+    });
+}
+
+/// Shows the line while `still_runs`, which waits for as long as it is told.
+fn turn(what: &str, still_runs: impl Fn(Duration) -> bool) {
+    let begun = Instant::now();
+    if !still_runs(PATIENCE) {
         return;
     }
     let Some(line) = Line::new() else { return };
     for picture in PICTURES.iter().cycle() {
         line.draw(&said(picture, what, begun));
-        if !waits(TURN) {
+        if !still_runs(TURN) {
             return;
         }
     }

@@ -14,7 +14,7 @@ use crate::{
     args::{Diff, Part, Place},
     diff::{self, Counts, Entry, Format, LARGEST},
     escape::harmless,
-    owner, renames, report,
+    owner, progress, renames, report,
     style::{self, Paint},
     table::Table,
 };
@@ -74,7 +74,8 @@ pub(crate) fn commit(part: &Part) -> Result<ExitCode, Error> {
     if unknown == paths.len() && !paths.is_empty() {
         return Ok(FAILED.into());
     }
-    let Committed { applied, refused, denials, .. } = kept.commit(&paths)?;
+    let Committed { applied, refused, denials, .. } =
+        progress::during("committing changes", || kept.commit(&paths))?;
     let paint = Paint::stdout();
     report::print(lines(&applied, paint).as_bytes())?;
     for denial in &denials {
@@ -96,7 +97,7 @@ pub(crate) fn discard(part: &Part) -> Result<ExitCode, Error> {
     if unknown == paths.len() && !paths.is_empty() {
         return Ok(FAILED.into());
     }
-    let dropped = kept.discard(&paths)?;
+    let dropped = progress::during("dropping changes", || kept.discard(&paths))?;
     let paint = Paint::stdout();
     report::print(lines(&dropped, paint).as_bytes())?;
     end(&kept, &count(dropped.len(), "discarded"), paint)?;

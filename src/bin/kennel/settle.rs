@@ -7,7 +7,7 @@ use kennel::{
     Report, Session,
 };
 
-use crate::{FAILED, args::Run, report, review, style::Paint};
+use crate::{FAILED, args::Run, progress, report, review, style::Paint};
 
 /// What the caller wants done with the changes.
 pub(crate) struct Choice {
@@ -126,13 +126,14 @@ impl Choice {
             settled.diff = review::whole(kept, Paint::stderr())?;
         }
         if self.commit && has_succeeded(outcome) {
-            let mut committed = kept.commit(&[]).inspect_err(|_| {
-                report::say(format_args!("kennel: the changes are kept: kennel diff"));
-            })?;
+            let mut committed =
+                progress::during("committing changes", || kept.commit(&[])).inspect_err(|_| {
+                    report::say(format_args!("kennel: the changes are kept: kennel diff"));
+                })?;
             outcome.denials.append(&mut committed.denials);
             settled.committed = Some(committed);
         } else {
-            settled.changes = Some(kept.settle()?);
+            settled.changes = Some(progress::during("looking at the changes", || kept.settle())?);
             settled.commit_was_skipped = self.commit;
         }
         KeptChanges::drop_unused(directory);
