@@ -55,7 +55,7 @@ async fn ci_only_has_a_fixed_environment_and_no_homes() {
     let env = harness(&kennel, dir.path(), CiOnly, &[]).await;
     let said = says(&env, "env | sort; ls -A /home /root 2>&1; true").await;
     assert!(said.contains("CI=true") && said.contains("HOME=/home/ci") && said.contains("USER=ci"), "{said}");
-    assert!(!said.contains("CARGO") && !said.contains("LC_"), "{said}");
+    assert!(!said.contains("CARGO_HOME") && !said.contains("LC_"), "{said}");
     assert!(said.contains("/home:\nci") || said.ends_with("ci"), "{said}");
     assert!(said.contains("cannot access '/root'"), "{said}");
 }
@@ -118,8 +118,14 @@ async fn only_the_egress_list_can_be_reached() {
         let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::new()));
         let env = harness(&kennel, dir.path(), profile, &[]).await;
         let result = shell(&env, &get(&listed).replace("body", "/dev/null")).await;
-        assert_eq!(result.exit_code, 7, "{profile:?}: {result:?}");
-        assert_eq!(says(&env, "env | grep -i proxy; true").await, "", "{profile:?}");
+        // Without a rule, the proxy refuses. Where there is none, nothing can be connected to.
+        match profile {
+            RepoWrite | CiOnly => assert_eq!(result.stdout, "403", "{profile:?}: {result:?}"),
+            _ => {
+                assert_eq!(result.exit_code, 7, "{profile:?}: {result:?}");
+                assert_eq!(says(&env, "env | grep -i proxy; true").await, "", "{profile:?}");
+            }
+        }
     }
     assert_eq!(listed.server.accepted(), before, "nobody has reached it");
     for egress in [&[][..], &["*"]] {

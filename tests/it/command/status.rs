@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::support::{
-    has, is_root, is_without_user_namespace, kennel, kennel_path, quiet, report, require, run, shell, stderr,
-    stdout, workspace,
+    has, is_without_user_namespace, kennel, kennel_path, only_as_root, quiet, report, require, run, shell,
+    stderr, stdout, workspace,
 };
 
 #[test]
@@ -53,7 +53,8 @@ fn kennel_dies_of_the_signal_that_ended_the_command() {
 /// The kernel sends PID 1 of a namespace no signal that would end it.
 #[test]
 fn as_pid_1_of_a_container_the_signal_becomes_a_status() {
-    require!(has("unshare") && is_root() && !is_without_user_namespace(), "unshare of util-linux, root");
+    only_as_root!();
+    require!(has("unshare") && !is_without_user_namespace(), "unshare of util-linux, user namespaces");
     let dir = workspace();
     let output = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc"])
