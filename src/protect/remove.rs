@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, renameat2};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat, renameat2};
 use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 
 use crate::sys::dirfd;
 use crate::sys::dirfd::{DIRECTORY, names, temporary_name};
@@ -116,7 +116,14 @@ fn prefer_unlink_error(error: io::Error, unlinking: Errno) -> io::Error {
 pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     match step(parent, name, OFlag::O_RDONLY) {
         Err(Errno::EACCES) => {}
-        opened => return Ok(opened?),
+        opened => {
+            let directory = opened?;
+            // One that its owner may list and not enter.
+            with_rights(directory.as_fd(), || {
+                faccessat(&directory, ".", AccessFlags::F_OK, AtFlags::AT_EACCESS)
+            })?;
+            return Ok(directory);
+        }
     }
     take_rights(parent)?;
     let directory = step(parent, name, OFlag::O_PATH)?;
