@@ -306,7 +306,7 @@ fn the_user_s_files_are_the_user_s() {
     } else {
         // A command may have closed the caller's own directory.
         let directory = place.home.path().join(".config");
-        fs::set_permissions(&directory, Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o000)).unwrap();
         refused("Permission denied");
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
     }
