@@ -4,7 +4,7 @@
 use crate::{
     channel::Channel,
     control::Report,
-    kernel::{EINVAL, SIGCHLD, SIGHUP, TERMIOS, TIOCSCTTY},
+    kernel::{EINVAL, SIGCHLD, SIGHUP, SIGWINCH, TERMIOS, TIOCSCTTY},
     sys::{self, Errno, Fd},
 };
 
@@ -25,6 +25,8 @@ pub(crate) struct Terminal {
     pub(crate) signals: Fd,
     /// The group that last had the terminal; zero if none had it yet.
     group: i32,
+    /// Its size when it was taken away.
+    window: Option<[u16; 2]>,
 }
 
 impl Terminal {
@@ -45,18 +47,20 @@ impl Terminal {
         sys::ioctl(&peer, TIOCSCTTY, 0)?;
         channel.report_with(&Report::Terminal {}, Some(&master))?;
         let signals = sys::signal_fd(1u64 << SIGCHLD.wrapping_sub(1) | 1 << SIGHUP.wrapping_sub(1))?;
-        Ok(Self { peer: channel.above(&peer)?, signals, group: 0 })
+        Ok(Self { peer: channel.above(&peer)?, signals, group: 0, window: None })
     }
 
     /// Takes the terminal away.
     pub(crate) fn take(&mut self) -> Result<(), Errno> {
         self.group = sys::foreground(&self.peer)?;
+        // Before it is taken: a later change of size is not told to the command.
+        self.window = sys::window(&self.peer).ok();
         self.set(OWN_GROUP)
     }
 
     /// Gives the terminal to the group that had it before, which the command may have chosen. If that is gone, or the
     /// command itself `needs` it, the command gets it.
-    pub(crate) fn give(&self, command: i32, needs: bool) -> Result<(), Errno> {
+    pub(crate) fn give(&mut self, command: i32, needs: bool) -> Result<(), Errno> {
         match self.group {
             0 | OWN_GROUP => self.set(command),
             _ if needs => self.set(command),
@@ -64,8 +68,16 @@ impl Terminal {
         }
     }
 
-    fn set(&self, group: i32) -> Result<(), Errno> {
-        sys::set_foreground(&self.peer, group)
+    /// The kernel tells only the owner of a terminal that its size has changed. A new owner learns it here.
+    fn set(&mut self, group: i32) -> Result<(), Errno> {
+        sys::set_foreground(&self.peer, group)?;
+        if group == OWN_GROUP {
+            return Ok(());
+        }
+        match self.window.take() {
+            Some(before) if before != sys::window(&self.peer)? => sys::kill(group.wrapping_neg(), SIGWINCH),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -101,9 +101,10 @@ impl End {
 
 fn run(exec: &Exec) -> Result<End, Error> {
     let user = if exec.tty { Some(UserTerminal::whole()?) } else { UserTerminal::find([false; 3])? };
+    // Before the thread for keys exists, which would take them otherwise.
+    let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
     let mut job = user.map(|user| Job::prepare(user, None)).transpose()?;
     let call = call(exec, job.as_ref())?;
-    let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
     let client = Client::connect(&exec.name)?;
     client.start(&call, [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()])?;
     let deadline =

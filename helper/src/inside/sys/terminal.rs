@@ -46,3 +46,11 @@ pub(crate) fn set_window(terminal: &Fd, rows: u16, columns: u16) -> Result<(), E
     let size = [rows, columns, 0, 0];
     call!(nr::IOCTL, terminal.0, TIOCSWINSZ, &raw const size).map(drop)
 }
+
+/// ioctl(TIOCGWINSZ): rows and columns.
+pub(crate) fn window(terminal: &Fd) -> Result<[u16; 2], Errno> {
+    let mut size = [0u16; 4];
+    call!(nr::IOCTL, terminal.0, TIOCGWINSZ, size.as_mut_ptr())?;
+    let [rows, columns, ..] = size;
+    Ok([rows, columns])
+}
