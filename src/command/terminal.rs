@@ -21,8 +21,8 @@ use crate::sys::locked;
 
 /// The terminal of a command: what you write here, the command reads as typed.
 ///
-/// A read returns nothing while no process has the other side open. A running command may open `/dev/tty` again, and a later
-/// read then returns what it writes. If you drop all clones while the command runs, its terminal hangs up (SIGHUP). All clones
+/// A read waits while the command runs, even if the command has closed the terminal: it may open `/dev/tty` again. After the
+/// end of the command, a read returns nothing while no process that it left behind has the other side open. If you drop all clones while the command runs, its terminal hangs up (SIGHUP). All clones
 /// are one terminal: one task may read while another writes, but no two may read, and no two may write.
 #[derive(Clone, Debug)]
 pub struct Terminal {

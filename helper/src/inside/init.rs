@@ -70,7 +70,11 @@ pub(crate) fn serve(
             // A deleted file uses space until the last process that has it open ends.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
                 Some(end) if !command.background => return finish(channel, end, usage),
-                Some(end) => usage.report(channel, end, 0)?,
+                Some(end) => {
+                    // What it leaves behind may have closed the terminal: then its reader sees the end.
+                    terminal = None;
+                    usage.report(channel, end, 0)?;
+                }
                 None => {}
             }
             if no_child_left {
