@@ -11,7 +11,7 @@ use std::{
     io::{self, IsTerminal, Write},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::{MetadataExt, OpenOptionsExt},
+        unix::fs::OpenOptionsExt,
     },
     sync::{
         Arc,
@@ -25,6 +25,7 @@ use nix::{
     fcntl::{FcntlArg, fcntl},
     sys::{
         signal::{Signal, kill, raise},
+        stat::fstat,
         termios::{OutputFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw, tcgetattr, tcsetattr},
     },
     unistd::{Pid, getpgrp, read, tcgetpgrp},
@@ -108,20 +109,11 @@ impl UserTerminal {
         piped: [bool; 3],
         first: BorrowedFd<'_>,
     ) -> io::Result<Self> {
-        let device = |fd: BorrowedFd<'_>| Ok(File::from(fd.try_clone_to_owned()?).metadata()?.rdev());
-        let wanted: io::Result<u64> = device(first);
-        let wanted = wanted?;
+        let device = |fd: BorrowedFd<'_>| fstat(fd).map(|it| it.st_rdev);
+        let wanted = device(first)?;
         let mut streams = [false; 3];
-        for (number, stream) in streams.iter_mut().enumerate() {
-            let (Some(&fd), Some(&is_terminal), Some(&piped)) =
-                (all.get(number), is_terminal.get(number), piped.get(number))
-            else {
-                continue;
-            };
-            *stream = is_terminal && !piped && {
-                let same: io::Result<u64> = device(fd);
-                same?
-            } == wanted;
+        for (((stream, fd), is_terminal), piped) in streams.iter_mut().zip(all).zip(is_terminal).zip(piped) {
+            *stream = is_terminal && !piped && device(fd)? == wanted;
         }
         let own = || all.into_iter().zip(streams).filter(|(_, is_own)| *is_own).map(|(fd, _)| fd);
         let access = |fd: &BorrowedFd<'_>| fcntl(fd, FcntlArg::F_GETFL).unwrap_or(0) & libc::O_ACCMODE;
@@ -179,6 +171,11 @@ impl UserTerminal {
         self.output.try_clone()
     }
 
+    /// Whether its modes before the command had it make no two characters of a line end.
+    fn shows_bytes_as_they_are(&self) -> bool {
+        !self.before.output_flags.contains(OutputFlags::OPOST | OutputFlags::ONLCR)
+    }
+
     fn set_raw(&self) {
         let mut raw = self.before.clone();
         cfmakeraw(&mut raw);
@@ -196,7 +193,7 @@ impl UserTerminal {
 }
 
 /// The error of a terminal that cannot be used.
-fn failed(source: io::Error) -> Error {
+pub(crate) fn failed(source: io::Error) -> Error {
     Error::Io { what: "use the terminal", source }
 }
 
@@ -213,7 +210,7 @@ fn for_keys(fd: BorrowedFd<'_>) -> io::Result<File> {
 
 /// Whether the user's terminal shows bytes as they are. While it processes output itself, the command's terminal
 /// has done so already.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct IsRaw(Arc<AtomicBool>);
 
 impl IsRaw {
@@ -251,10 +248,7 @@ impl Job {
         let characters = [SpecialCharacterIndices::VINTR, SpecialCharacterIndices::VQUIT];
         let interrupts =
             characters.map(|at| user.before.control_chars.get(at as usize).copied().unwrap_or(0));
-        let is_raw = IsRaw::default();
-        // Only these modes make two characters of a line end.
-        let makes_line_ends = user.before.output_flags.contains(OutputFlags::OPOST | OutputFlags::ONLCR);
-        is_raw.0.store(!makes_line_ends, Relaxed);
+        let is_raw = IsRaw(Arc::new(AtomicBool::new(user.shows_bytes_as_they_are())));
         let typist = Typist::start(user.input.try_clone().map_err(failed)?, filter, interrupts)?;
         Ok(Self {
             user,
@@ -323,8 +317,7 @@ impl Job {
         self.has_terminal = false;
         self.typist.set_open(false);
         self.user.restore();
-        let makes_line_ends = self.user.before.output_flags.contains(OutputFlags::OPOST | OutputFlags::ONLCR);
-        self.is_raw.0.store(!makes_line_ends, Relaxed);
+        self.is_raw.0.store(self.user.shows_bytes_as_they_are(), Relaxed);
     }
 
     /// Obeys a signal that this program received, or passes it on.

@@ -20,7 +20,7 @@ use crate::{
     args::Run,
     ask::{self, Desk},
     flags,
-    job::{Job, UserTerminal},
+    job::{self, Job, UserTerminal},
     owner,
     process::{Signals, end, is_ending, runtime, start_blocking_thread},
     progress, report,
@@ -237,7 +237,7 @@ async fn on_terminal(
     command: &mut Command,
 ) -> Result<Outcome, Error> {
     let mut job = Job::prepare(terminal, desk.map(Desk::without_answers))?;
-    let output = job.user().output().map_err(|source| Error::Io { what: "use the terminal", source })?;
+    let output = job.user().output().map_err(job::failed)?;
     let screen = Screen::open(output, job.is_raw())?;
     let mut signals = Signals::to_forward()?;
     let mut child = command.pseudoterminal(job.user().pseudoterminal()?).spawn().await?;
@@ -312,9 +312,7 @@ struct TypedEvents(Option<pipe::Receiver>);
 impl TypedEvents {
     fn of(job: &Job) -> Result<Self, Error> {
         let copy = || pipe::Receiver::from_owned_fd(job.typist.events().try_clone()?);
-        copy()
-            .map(|events| Self(Some(events)))
-            .map_err(|source| Error::Io { what: "use the terminal", source })
+        copy().map(|events| Self(Some(events))).map_err(job::failed)
     }
 
     async fn next(&mut self) -> Typed {

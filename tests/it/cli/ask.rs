@@ -1,21 +1,15 @@
 //! `--ask`: a person at a terminal decides about hosts that no rule decides.
 
 use std::{
-    fs::{self, File},
+    fs::{self},
     io::{Read, Write},
     net::TcpListener,
-    os::fd::AsFd,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    pty::openpty,
-};
-
-use crate::support::{TempDir, has, kennel_path, patient, quiet, require, stderr, workspace};
+use crate::support::{Screen, TempDir, has, kennel_path, patient, quiet, require, stderr, workspace};
 
 /// A server of the host that answers each request, and its port.
 fn origin() -> u16 {
@@ -34,9 +28,7 @@ fn origin() -> u16 {
 
 /// A user at a terminal, and `kennel run --ask` on it.
 struct Window {
-    master: File,
-    child: Child,
-    seen: String,
+    screen: Screen,
     home: TempDir,
     dir: TempDir,
 }
@@ -47,9 +39,7 @@ impl Window {
     }
 
     fn at(home: TempDir, flags: &[&str], script: &str) -> Self {
-        let (pty, dir) = (openpty(None, None).unwrap(), workspace());
-        let peer = File::from(pty.slave);
-        let end = || Stdio::from(peer.try_clone().unwrap());
+        let dir = workspace();
         let mut kennel = Command::new("setsid");
         kennel.arg("--ctty").arg(kennel_path()).args(["run", "--ask"]).args(quiet());
         kennel.args(flags).args(["--", "sh", "-c", script]).current_dir(dir.path());
@@ -59,60 +49,29 @@ impl Window {
             .env("NO_COLOR", "1")
             .env("LC_ALL", "C")
             .env("TERM", "xterm");
-        let child = kennel.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-        Self { master: pty.master.into(), child, seen: String::new(), home, dir }
+        Self { screen: Screen::start(&mut kennel, Duration::from_secs(10)), home, dir }
     }
 
     fn type_in(&mut self, text: &str) {
-        self.master.write_all(text.as_bytes()).unwrap();
+        self.screen.type_in(text);
+    }
+
+    fn expect(&mut self, text: &str) {
+        self.screen.expect(text);
     }
 
     /// Waits for a question and answers it, not sooner than a person could.
     fn answer(&mut self, rule: &str, text: &str) {
         self.expect(&format!("kennel: allow {rule}?"));
-        self.seen.clear();
+        self.screen.seen.clear();
         thread::sleep(Duration::from_millis(600));
         self.type_in(text);
     }
 
-    fn expect(&mut self, text: &str) {
-        let start = Instant::now();
-        while !self.seen.contains(text) {
-            assert!(start.elapsed() < patient(Duration::from_secs(10)), "no {text:?} in {:?}", self.seen);
-            self.read_some();
-        }
-    }
-
-    fn read_some(&mut self) -> bool {
-        let mut ready = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
-        if !poll(&mut ready, PollTimeout::from(50u8)).is_ok_and(|count| count > 0) {
-            return false;
-        }
-        let mut bytes = [0; 4096];
-        let Ok(count) = self.master.read(&mut bytes) else { return false };
-        self.seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
-        count > 0
-    }
-
     /// Waits for the end. Returns the exit status and what was seen since the last question.
     fn end(&mut self) -> (Option<i32>, String) {
-        let start = Instant::now();
-        let status = loop {
-            self.read_some();
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < patient(Duration::from_secs(45)), "still running: {:?}", self.seen);
-        };
-        while self.read_some() {}
-        (status.code(), self.seen.replace("\r\n", "\n"))
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let (status, seen) = self.screen.end_with(Duration::from_secs(45), |_| None);
+        (status.code(), seen)
     }
 }
 
@@ -210,7 +169,7 @@ fn keys_that_were_meant_for_the_command_answer_nothing() {
     // Faster than a person can read.
     window.type_in("s\r");
     thread::sleep(Duration::from_millis(600));
-    assert!(!window.seen.contains("got:"));
+    assert!(!window.screen.seen.contains("got:"));
     window.type_in("n\r");
     let (_, seen) = window.end();
     assert!(seen.contains("got:403"), "{seen}");
@@ -236,8 +195,8 @@ fn output_of_the_command_waits_for_the_answer() {
     let mut window = Window::open(&[], &script);
     window.expect("[N]o (30 s): ");
     thread::sleep(Duration::from_millis(900));
-    while window.read_some() {}
-    assert!(!window.seen.contains("noise"), "{}", window.seen);
+    while window.screen.read_some() {}
+    assert!(!window.screen.seen.contains("noise"), "{}", window.screen.seen);
     window.type_in("s\r");
     window.expect("noise");
     fs::write(window.dir.path().join("stop"), "").unwrap();

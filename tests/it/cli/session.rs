@@ -2,20 +2,16 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Write},
-    os::{
-        fd::AsFd,
-        unix::{fs::PermissionsExt, net::UnixListener},
-    },
+    io::Read,
+    os::unix::{fs::PermissionsExt, net::UnixListener},
     path::Path,
     process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    pty::{Winsize, openpty},
+    pty::openpty,
     sys::signal::Signal,
 };
 use serde_json::Value;
@@ -28,7 +24,7 @@ use crate::{
     },
 };
 
-use crate::support::{TempDir, by_env, patient};
+use crate::support::{Screen, TempDir, by_env, patient};
 
 /// A session in the background, stopped at the end of the test.
 struct Background {
@@ -349,43 +345,14 @@ fn signals_to_exec_reach_the_command() {
 fn on_terminal(
     session: &Background,
     script: &str,
-    mut talk: impl FnMut(&str) -> Option<&'static str>,
+    talk: impl FnMut(&str) -> Option<&'static str>,
 ) -> (Option<i32>, String) {
-    let size = Winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
-    let pty = openpty(Some(&size), None).unwrap();
-    let peer = File::from(pty.slave);
-    let end = || Stdio::from(peer.try_clone().unwrap());
-    let mut child = Command::new("setsid")
-        .arg("--ctty")
-        .arg(kennel_path())
-        .args(["exec", "s", "--tty", "--", "sh", "-c", script])
-        .current_dir(&session.workspace)
-        .env("XDG_RUNTIME_DIR", session.runtime.path())
-        .env("TERM", "vt52")
-        .stdin(end())
-        .stdout(end())
-        .stderr(end())
-        .spawn()
-        .unwrap();
-    let (mut master, mut seen, start) = (File::from(pty.master), String::new(), Instant::now());
-    let mut status = None;
-    loop {
-        assert!(start.elapsed() < patient(Duration::from_secs(15)), "still running: {seen:?}");
-        let mut more = [PollFd::new(master.as_fd(), PollFlags::POLLIN)];
-        // A signal of another test interrupts the read.
-        if poll(&mut more, PollTimeout::from(50u8)).is_ok_and(|count| count > 0) {
-            let mut bytes = [0; 4096];
-            let count = master.read(&mut bytes).unwrap();
-            seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
-        } else if status.is_some() {
-            break;
-        }
-        if let Some(text) = talk(&seen) {
-            master.write_all(text.as_bytes()).unwrap();
-        }
-        status = child.try_wait().unwrap();
-    }
-    (crate::support::shown(child.wait().unwrap()), seen.replace("\r\n", "\n"))
+    let mut exec = Command::new("setsid");
+    exec.arg("--ctty").arg(kennel_path()).args(["exec", "s", "--tty", "--", "sh", "-c", script]);
+    exec.current_dir(&session.workspace).env("XDG_RUNTIME_DIR", session.runtime.path()).env("TERM", "vt52");
+    let within = Duration::from_secs(15);
+    let (status, seen) = Screen::start(&mut exec, within).end_with(within, talk);
+    (crate::support::shown(status), seen)
 }
 
 #[test]

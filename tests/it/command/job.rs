@@ -2,17 +2,15 @@
 //! plain command does, and nothing that runs inside gets what is typed to the shell.
 
 use std::{
-    fs::{self, File},
-    io::{Read, Write},
-    os::{fd::AsFd, unix::process::ExitStatusExt},
+    fs::{self},
+    os::unix::process::ExitStatusExt,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    pty::{Winsize, openpty},
+    pty::openpty,
     sys::{
         signal::{Signal, kill},
         termios::{LocalFlags, tcgetattr},
@@ -22,15 +20,11 @@ use nix::{
 
 use crate::{
     serve::Hosted,
-    support::{ends, has, kennel_path, patient, quiet, require, until, workspace},
+    support::{Screen, ends, has, kennel_path, patient, quiet, require, until, workspace},
 };
 
 /// A user at an interactive shell.
-struct Shell {
-    master: File,
-    child: Child,
-    seen: String,
-}
+struct Shell(Screen);
 
 impl Shell {
     fn open(dir: &Path) -> Self {
@@ -39,37 +33,25 @@ impl Shell {
 
     /// A program on a terminal.
     fn run(dir: &Path, program: &mut Command) -> Self {
-        let size = Winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
-        let pty = openpty(Some(&size), None).unwrap();
-        let end = || Stdio::from(pty.slave.try_clone().unwrap());
-        let child = program
+        program
             .current_dir(dir)
             .env("LC_ALL", "C")
             .env("TERM", "dumb")
             .env("PS1", "$ ")
             .env("HOME", dir)
-            .env("K", format!("{} run {}", kennel_path().display(), quiet().join(" ")))
-            .stdin(end())
-            .stdout(end())
-            .stderr(end())
-            .spawn()
-            .unwrap();
-        Self { master: pty.master.into(), child, seen: String::new() }
+            .env("K", format!("{} run {}", kennel_path().display(), quiet().join(" ")));
+        Self(Screen::start(program, Duration::from_secs(20)))
     }
 
     fn types(&mut self, text: &str) {
-        self.master.write_all(text.as_bytes()).unwrap();
+        self.0.type_in(text);
     }
 
     /// Reads until `text` appears, and forgets what came before its end.
     fn expect(&mut self, text: &str) {
-        let start = Instant::now();
-        while !self.seen.contains(text) {
-            assert!(start.elapsed() < patient(Duration::from_secs(20)), "no {text:?} in {:?}", self.seen);
-            self.read_for(Duration::from_millis(20));
-        }
-        let end = self.seen.find(text).unwrap() + text.len();
-        self.seen.drain(..end);
+        self.0.expect(text);
+        let end = self.0.seen.find(text).unwrap() + text.len();
+        self.0.seen.drain(..end);
     }
 
     /// Types a line, and reads until its output has a line `text`.
@@ -78,37 +60,17 @@ impl Shell {
         self.expect(&format!("\n{text}\r"));
     }
 
-    fn read_for(&mut self, time: Duration) {
-        let start = Instant::now();
-        while start.elapsed() < time {
-            let mut ready = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
-            if poll(&mut ready, PollTimeout::from(20u8)).is_ok_and(|count| count > 0) {
-                let mut bytes = [0; 4096];
-                let Ok(count) = self.master.read(&mut bytes) else { return };
-                self.seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
-            }
-        }
-    }
-
     /// Reads until the shell waits for a line. What is typed before that may be the command's.
     fn prompt(&mut self) {
-        let start = Instant::now();
-        while !self.seen.ends_with("$ ") {
-            assert!(start.elapsed() < patient(Duration::from_secs(20)), "no prompt in {:?}", self.seen);
-            self.read_for(Duration::from_millis(20));
-        }
+        self.0.until("prompt", |seen| seen.ends_with("$ "));
     }
 
     /// Lets a moment pass in which something could happen that must not.
     fn wait(&mut self) {
-        self.read_for(patient(Duration::from_millis(500)));
-    }
-}
-
-impl Drop for Shell {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let start = Instant::now();
+        while start.elapsed() < patient(Duration::from_millis(500)) {
+            self.0.read_some();
+        }
     }
 }
 
@@ -272,7 +234,11 @@ fn a_shell_inside_has_job_control_and_says_nothing() {
     let mut shell = Shell::open(dir.path());
     shell.types("$K --setenv 'PS1=inner> ' -- bash --norc --noprofile\n");
     shell.wait();
-    assert!(!shell.seen.contains("job control") && !shell.seen.contains("cannot set"), "{:?}", shell.seen);
+    assert!(
+        !shell.0.seen.contains("job control") && !shell.0.seen.contains("cannot set"),
+        "{:?}",
+        shell.0.seen
+    );
     shell.says("stty size; echo in'side'", "33 77");
     shell.expect("\ninside\r");
     shell.types("sleep 60\n");
@@ -309,7 +275,7 @@ fn output_and_size_are_those_of_the_terminal() {
             .args(["--", "sh", "-c", script]),
     );
     terminal.expect("last\r\n");
-    let status = ends("it is over", &mut terminal.child);
+    let status = ends("it is over", &mut terminal.0.child);
     assert!(status.success(), "{status}");
     let mut terminal = Shell::open(dir.path());
     terminal.types(
@@ -333,7 +299,7 @@ fn the_key_that_interrupts_ends_a_script_around_a_command_that_reads() {
     shell.types("\x03");
     shell.prompt();
     shell.says("echo st=$?", "st=130");
-    assert!(!shell.seen.contains("start 2"), "{:?}", shell.seen);
+    assert!(!shell.0.seen.contains("start 2"), "{:?}", shell.0.seen);
 }
 
 /// The terminal is not the controlling terminal here: that one would be hung up at the end.

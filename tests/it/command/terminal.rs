@@ -2,20 +2,15 @@
 
 use std::{
     fs::File,
-    io::{Read, Write},
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::fs::OpenOptionsExt,
-    },
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     path::Path,
-    process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    process::Command,
+    time::Duration,
 };
 
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-    pty::{Winsize, openpty},
+    pty::openpty,
     sys::{
         signal::{Signal, kill},
         termios::{LocalFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr},
@@ -24,95 +19,28 @@ use nix::{
 };
 
 use crate::support::{
-    ends, has, kennel_path, patient, patient_flag, quiet, refused, require, run, stderr, until, workspace,
+    Screen, ends, has, kennel_path, patient, patient_flag, quiet, refused, require, run, stderr, until,
+    workspace,
 };
 
-/// A user at a terminal: its master side here, and `kennel run --tty` on the other side.
-struct Window {
-    master: File,
-    peer: File,
-    child: Child,
-    seen: String,
-}
+/// `kennel run --tty` on a user's terminal.
+struct Window;
 
 impl Window {
     /// Runs `sh -c SCRIPT` with this terminal as Kennel's controlling terminal.
-    fn open(dir: &Path, script: &str) -> Self {
+    fn open(dir: &Path, script: &str) -> Screen {
         Self::start(Command::new("setsid").arg("--ctty").arg(kennel_path()), dir, script)
     }
 
-    fn start(kennel: &mut Command, dir: &Path, script: &str) -> Self {
+    fn start(kennel: &mut Command, dir: &Path, script: &str) -> Screen {
         Self::with(&[], kennel, dir, script)
     }
 
     /// The same with more flags.
-    fn with(flags: &[&str], kennel: &mut Command, dir: &Path, script: &str) -> Self {
-        let size = Winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
-        let pty = openpty(Some(&size), None).unwrap();
-        let peer = File::from(pty.slave);
-        let end = || Stdio::from(peer.try_clone().unwrap());
-        let child = kennel
-            .args(["run", "--tty"])
-            .args(quiet())
-            .args(flags)
-            .args(["--", "sh", "-c", script])
-            .current_dir(dir)
-            .env("LC_ALL", "C")
-            .env("TERM", "xterm")
-            .stdin(end())
-            .stdout(end())
-            .stderr(end())
-            .spawn()
-            .unwrap();
-        Self { master: pty.master.into(), peer, child, seen: String::new() }
-    }
-
-    fn type_in(&mut self, text: &str) {
-        self.master.write_all(text.as_bytes()).unwrap();
-    }
-
-    /// Reads until `text` appears.
-    fn expect(&mut self, text: &str) {
-        let start = Instant::now();
-        while !self.seen.contains(text) {
-            assert!(start.elapsed() < patient(Duration::from_secs(10)), "no {text:?} in {:?}", self.seen);
-            self.read_some();
-        }
-    }
-
-    /// Reads for a moment. Returns whether anything came.
-    fn read_some(&mut self) -> bool {
-        let mut ready = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
-        // A signal of another test interrupts the read.
-        if !poll(&mut ready, PollTimeout::from(50u8)).is_ok_and(|count| count > 0) {
-            return false;
-        }
-        let mut bytes = [0; 4096];
-        let count = self.master.read(&mut bytes).unwrap();
-        self.seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
-        true
-    }
-
-    /// Waits for the end. Returns the exit status and all output, with plain line ends.
-    fn end(&mut self) -> (Option<i32>, String) {
-        let start = Instant::now();
-        let status = loop {
-            self.read_some();
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < patient(Duration::from_secs(10)), "still running: {:?}", self.seen);
-        };
-        while self.read_some() {}
-        (crate::support::shown(status), self.seen.replace("\r\n", "\n"))
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        // It ended long ago, unless the test failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    fn with(flags: &[&str], kennel: &mut Command, dir: &Path, script: &str) -> Screen {
+        kennel.args(["run", "--tty"]).args(quiet()).args(flags).args(["--", "sh", "-c", script]);
+        kennel.current_dir(dir).env("LC_ALL", "C").env("TERM", "xterm");
+        Screen::start(kennel, Duration::from_secs(10))
     }
 }
 

@@ -12,12 +12,14 @@ use std::{
 
 mod place;
 mod processes;
+mod screen;
 mod second_pass;
 
 pub use place::{
     GIT_CONFIG, TempDir, filled, make_repository, repository, workspace, workspace_in, workspace_on_disk,
 };
 pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
+pub use screen::Screen;
 pub use second_pass::{pass, second_pass};
 
 /// Skips the test if the host lacks something that it needs. With `KENNEL_MUST_RUN=1` that is a failure.
