@@ -16,15 +16,15 @@ use nix::unistd::AccessFlags;
 
 use crate::overlay::clock::changed;
 use crate::overlay::ledger::{Ledger, LedgerState};
-use crate::overlay::place;
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::{OverlayTree, ReadableTree, is_closed};
+use crate::overlay::{clock, place, scan};
 use crate::protect::commit_rule::ChangedKind;
 use crate::protect::place::Done;
 use crate::protect::recheck;
 use crate::report::change::{Change, ChangeKind, Committed, Refusal};
 use crate::sys::dirfd;
-use crate::sys::dirfd::{change_mode, mode_of, open_up};
+use crate::sys::dirfd::{change_mode, mode_of, of_a_command, open_up};
 use crate::sys::inode::{FileKind, Identity, kind};
 
 pub(crate) struct Commit<'c> {
@@ -43,8 +43,34 @@ pub(crate) struct Commit<'c> {
     pub(crate) made: HashMap<PathBuf, Identity>,
 }
 
+/// All changes of a ledger, sorted by path.
+pub(crate) fn found(ledger: &Ledger) -> io::Result<Vec<ChangedEntry>> {
+    of_a_command(|| {
+        let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
+        scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))
+    })
+}
+
+/// Finds all changes of a ledger and applies those that `choose` leaves. What the scan had to open up, such as a directory
+/// without access rights, stays open for the commit.
+pub(crate) fn commit_of(
+    ledger: &Ledger,
+    choose: impl FnOnce(Vec<ChangedEntry>) -> Vec<ChangedEntry>,
+) -> io::Result<Committed> {
+    of_a_command(|| {
+        let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
+        let found = scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))?;
+        let committed = commit(ledger, &mut state, &changed, choose(found));
+        // Kennel may have moved a refused file aside and back, which changes the times of its directory.
+        if !(committed.applied.is_empty() && committed.refused.is_empty()) {
+            clock::wait_for_tick();
+        }
+        Ok(committed)
+    })
+}
+
 /// Applies the changes in `found`, in path order.
-pub(crate) fn commit(
+fn commit(
     ledger: &Ledger,
     state: &mut LedgerState,
     changed: &ReadableTree<'_>,

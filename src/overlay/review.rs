@@ -3,20 +3,20 @@
 //! They are in `$XDG_STATE_HOME/kennel/changes`, one directory for each workspace and session. No command sees that
 //! directory; commands see the workspace with the changes.
 
-use std::fs::{File, Metadata};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat};
-use nix::sys::stat::{Mode, mkdirat};
+use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
 use crate::host::Host;
 use crate::host::caller::Caller;
+use crate::overlay::apply;
 use crate::overlay::claim::{Claim, open_own};
 use crate::overlay::contents::Side;
 use crate::overlay::ledger::Ledger;
@@ -24,7 +24,6 @@ use crate::overlay::part::{self, Layer};
 use crate::overlay::record::Record;
 use crate::overlay::scan::{ChangedEntry, MAX_DEPTH};
 use crate::overlay::tree::{OverlayTree, ReadableTree};
-use crate::overlay::{apply, clock, scan};
 use crate::plan::compile;
 use crate::plan::overlay::Merged;
 use crate::policy::Policy;
@@ -34,10 +33,10 @@ use crate::report::change::{Change, ChangeKind, Committed};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::dirfd;
-use crate::sys::dirfd::{DIRECTORY, names, of_a_command, open_without_links};
+use crate::sys::dirfd::{names, of_a_command};
 use crate::sys::inode::{FileKind, kind};
 use crate::view::inputs::SandboxKind;
-use crate::view::kept::{OTHERS, UPPER};
+use crate::view::kept::{self, UPPER};
 
 /// A directory that was made in this time may be one for a session that begins.
 const LATELY: Duration = Duration::from_secs(60);
@@ -196,13 +195,7 @@ impl KeptChanges {
     pub fn commit(&self, paths: &[PathBuf]) -> Result<Committed, Error> {
         let Some(mut ledger) = self.claim()? else { return Ok(Committed::default()) };
         ledger.also_protect(self.protected_now(&ledger)?);
-        let found = scanned(&ledger)?;
-        let committed = of_a_command(|| {
-            let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
-            let committed = apply::commit(&ledger, &mut state, &changed, part::selected(found, paths));
-            clock::wait_for_tick();
-            Ok(committed)
-        });
+        let committed = apply::commit_of(&ledger, |found| part::selected(found, paths));
         let committed = committed.map_err(OverlayError::list)?;
         // First of all: the next commit must not take this one for a change of others.
         ledger.save(&ledger.state())?;
@@ -308,11 +301,7 @@ impl KeptChanges {
 }
 
 fn scanned(ledger: &Ledger) -> Result<Vec<ChangedEntry>, OverlayError> {
-    let found = of_a_command(|| {
-        let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
-        scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))
-    });
-    found.map_err(OverlayError::list)
+    apply::found(ledger).map_err(OverlayError::list)
 }
 
 /// Kept changes, opened to look at them.
@@ -434,25 +423,8 @@ fn is_old(entry: &fs::DirEntry) -> bool {
 
 /// Creates the directory `name` for changes in `base`. Follows no link below the base of the user's state.
 fn make(caller: &Caller, base: &Path, name: &str) -> io::Result<PathBuf> {
-    let state = base.ancestors().nth(2).unwrap_or(base);
-    if fs::symlink_metadata(state).is_err() {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(state)?;
-    }
-    let state = fs::canonicalize(state)?;
-    let mut at: OwnedFd = open_without_links(&state, OFlag::O_DIRECTORY)?;
-    for part in ["kennel", "changes", name] {
-        match mkdirat(&at, part, Mode::S_IRWXU) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        at = openat(&at, part, DIRECTORY, Mode::empty())?;
-        let metadata = File::from(at.try_clone()?).metadata()?;
-        // Other programs may read beside the changes, and only there.
-        let closed = if part == "kennel" { OTHERS & 0o022 } else { OTHERS };
-        if metadata.uid() != caller.uid || metadata.mode() & closed != 0 {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
-        }
-    }
+    let state = kept::base_of(base.ancestors().nth(2).unwrap_or(base))?;
+    kept::open_closed(caller, &state, ["kennel", "changes", name].map(OsStr::new))?;
     Ok(state.join("kennel/changes").join(name))
 }
 

@@ -7,14 +7,14 @@
 use std::path::PathBuf;
 
 use crate::launch::inside::PATIENCE;
-use crate::overlay::tree::ReadableTree;
-use crate::overlay::{apply, clock, scan};
+use crate::overlay::apply;
+use crate::overlay::scan::ChangedEntry;
 use crate::report::change::{Change, Committed};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::Session;
 use crate::session::mount_state::SettlingFor;
-use crate::sys::{blocking, dirfd};
+use crate::sys::blocking;
 
 /// # Changes of an overlay
 ///
@@ -59,11 +59,7 @@ impl Session {
     pub async fn changes(&self) -> Result<Vec<Change>, Error> {
         let ledger = self.live().ledger()?;
         let listed = blocking(move || {
-            dirfd::of_a_command(|| {
-                let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
-                let found = scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))?;
-                Ok(found.into_iter().map(scan::ChangedEntry::into_change).collect())
-            })
+            apply::found(&ledger).map(|found| found.iter().map(ChangedEntry::change).collect())
         });
         Ok(listed.await.map_err(OverlayError::list)?)
     }
@@ -89,19 +85,11 @@ impl Session {
         let committed = blocking(move || {
             // Held until the last file is in place, even if the caller no longer waits.
             let _settling = settling;
-            dirfd::of_a_command(|| {
-                let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
-                let found = scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))?;
-                let committed = apply::commit(&ledger, &mut state, &changed, found);
-                // Kennel may have moved a refused file aside and back, which changes the times of its directory.
-                if !(committed.applied.is_empty() && committed.refused.is_empty()) {
-                    clock::wait_for_tick();
-                }
-                if let Err(error) = ledger.save(&state) {
-                    tracing::warn!(%error, "the next session may take this commit for changes by others");
-                }
-                Ok(committed)
-            })
+            let committed = apply::commit_of(&ledger, |found| found)?;
+            if let Err(error) = ledger.save(&ledger.state()) {
+                tracing::warn!(%error, "the next session may take this commit for changes by others");
+            }
+            Ok(committed)
         });
         Ok(committed.await.map_err(OverlayError::list)?)
     }
@@ -137,11 +125,7 @@ impl Session {
     }
 }
 
-impl scan::ChangedEntry {
-    fn into_change(self) -> Change {
-        Change { path: self.path, kind: self.kind, file: self.file }
-    }
-
+impl ChangedEntry {
     pub(crate) fn change(&self) -> Change {
         Change { path: self.path.clone(), kind: self.kind, file: self.file }
     }

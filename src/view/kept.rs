@@ -63,27 +63,13 @@ impl Kept {
         is_writable: impl Fn(&Path) -> bool,
     ) -> io::Result<Self> {
         let own = own_directory(caller);
-        let base = own.parent().unwrap_or(&own);
-        if std::fs::symlink_metadata(base).is_err() {
-            std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
-                .create(base)?;
-        }
-        let base = std::fs::canonicalize(base)?;
+        let base = base_of(own.parent().unwrap_or(&own))?;
         if is_writable(&base) {
             let error = "commands could replace their directory: it is in a writable grant";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
         }
         let name = name_of(lower);
-        let mut at = open_without_links(&base, OFlag::O_DIRECTORY)?;
-        for part in [OsStr::new("kennel"), OsStr::new("caches"), &name] {
-            at = make(&at, part, Mode::S_IRWXU)?;
-            let metadata = File::from(at.try_clone()?).metadata()?;
-            // Other programs may read beside the changes, and only there.
-            let closed = if part == "kennel" { OTHERS & 0o022 } else { OTHERS };
-            if metadata.uid() != caller.uid || metadata.mode() & closed != 0 {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
-            }
-        }
+        let at = open_closed(caller, &base, [OsStr::new("kennel"), OsStr::new("caches"), &name])?;
         let of_directory =
             |error: io::Error| io::Error::new(error.kind(), format!("their directory {error}"));
         FileSystem::of(&at)?.check_for_changes().map_err(of_directory)?;
@@ -108,6 +94,34 @@ impl Kept {
         }
         Ok(())
     }
+}
+
+/// The directory for files that programs keep for the user, such as `~/.cache`, without links in its path. Creates it if it
+/// is missing.
+pub(crate) fn base_of(path: &Path) -> io::Result<PathBuf> {
+    if std::fs::symlink_metadata(path).is_err() {
+        std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
+            .create(path)?;
+    }
+    std::fs::canonicalize(path)
+}
+
+/// Opens directories of Kennel's own, each in the one before, and creates those that are missing. No link is followed.
+///
+/// # Errors
+/// Another user owns one of them or may write there, or may look into what Kennel keeps.
+pub(crate) fn open_closed(caller: &Caller, base: &Path, parts: [&OsStr; 3]) -> io::Result<OwnedFd> {
+    let mut at = open_without_links(base, OFlag::O_DIRECTORY)?;
+    for part in parts {
+        at = make(&at, part, Mode::S_IRWXU)?;
+        let metadata = File::from(at.try_clone()?).metadata()?;
+        // Other programs may read beside the changes, and only there.
+        let closed = if part == "kennel" { OTHERS & 0o022 } else { OTHERS };
+        if metadata.uid() != caller.uid || metadata.mode() & closed != 0 {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
+        }
+    }
+    Ok(at)
 }
 
 /// Locks the directory until the lock is dropped.

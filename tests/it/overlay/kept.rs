@@ -144,6 +144,20 @@ fn a_part_is_committed_and_a_part_discarded() {
 }
 
 #[test]
+fn a_file_in_a_closed_directory_is_committed() {
+    let kept = require_kept!();
+    let closed = kept.dir.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("f"), "old").unwrap();
+    let mode = |mode| fs::set_permissions(&closed, PermissionsExt::from_mode(mode)).unwrap();
+    mode(0o000);
+    kept.run(&[], "chmod 700 closed; echo new > closed/f; chmod 0 closed");
+    assert_eq!(kept.succeeds(&["commit"]), "M closed/f\n1 change committed");
+    mode(0o700);
+    assert_eq!(kept.read("closed/f"), "new\n");
+}
+
+#[test]
 fn paths_start_at_the_current_directory() {
     let kept = require_kept!();
     fs::create_dir_all(kept.dir.path().join("d/e")).unwrap();
