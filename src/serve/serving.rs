@@ -179,8 +179,8 @@ async fn output_unwanted(connection: &Connection, is_ended: bool) {
     if is_ended {
         return;
     }
-    while let Some(number) = connection.next().await.as_ref().and_then(signal) {
-        if is_ending(number) {
+    while let Some(order) = connection.next().await.as_ref().and_then(order) {
+        if matches!(order, Order::Signal(number) if is_ending(number)) {
             return;
         }
         yield_now().await;
@@ -197,8 +197,10 @@ async fn start(connection: &Connection, command: &mut Command) -> Option<Result<
             biased;
             child = &mut spawn => break child,
             packet = connection.next() => {
-                let number = signal(&packet?)?;
-                note(&mut early, number);
+                // Who has the terminal is ordered anew when the client gets it.
+                if let Order::Signal(number) = order(&packet?)? {
+                    note(&mut early, number);
+                }
             }
         }
         // Receiving packets that are there already never waits: let the runtime poll the start in between.
@@ -235,16 +237,17 @@ async fn follow(
             }
             packet = connection.next() => packet?,
         };
-        if let Some(Ask::Foreground { has }) = Ask::take(&mut Cursor::new(&packet.bytes)) {
-            if let Err(error) = child.foreground(has != 0) {
-                tracing::debug!(%error, "could not order the foreground");
+        match order(&packet)? {
+            Order::Signal(number) => {
+                pass_on(child, number);
+                note(passed, number);
             }
-            yield_now().await;
-            continue;
+            Order::Foreground(has) => {
+                if let Err(error) = child.foreground(has) {
+                    tracing::debug!(%error, "could not order the foreground");
+                }
+            }
         }
-        let number = signal(&packet)?;
-        pass_on(child, number);
-        note(passed, number);
         yield_now().await;
     }
 }
@@ -260,10 +263,21 @@ async fn next_stop(stops: &mut Option<UnboundedReceiver<i32>>) -> i32 {
     }
 }
 
-/// The signal that a packet carries; `None` for any other packet.
-fn signal(packet: &Packet) -> Option<i32> {
+/// What a client may ask for while its command starts, runs or ends.
+enum Order {
+    Signal(i32),
+    /// Whether the command has its terminal.
+    Foreground(bool),
+}
+
+/// The order that a packet carries; `None` for any other packet.
+fn order(packet: &Packet) -> Option<Order> {
     match Ask::take(&mut Cursor::new(&packet.bytes))? {
-        Ask::Signal { number } => i32::try_from(number).ok().filter(|number| (1..=64).contains(number)),
+        Ask::Signal { number } => {
+            let number = i32::try_from(number).ok().filter(|number| (1..=64).contains(number));
+            number.map(Order::Signal)
+        }
+        Ask::Foreground { has } => Some(Order::Foreground(has != 0)),
         _ => None,
     }
 }
