@@ -6,7 +6,7 @@
 use std::{
     collections::HashSet,
     env,
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs, io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt, process::CommandExt},
     path::{Path, PathBuf},
@@ -100,16 +100,14 @@ fn give_up(uid: Uid, gid: Gid, groups: &[Gid]) -> io::Result<()> {
 
 /// This command line once more, for the new user.
 fn again(uid: Uid, account: Option<&Account>) -> Command {
-    let mut words = env::args_os();
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0(words.next().unwrap_or_else(|| "kennel".into()));
-    let mut is_own = true;
-    for word in words {
-        is_own &= word != "--";
-        if !(is_own && word == FLAG) {
-            command.arg(word);
-        }
+    let mut words: Vec<OsString> = env::args_os().collect();
+    // The first is Kennel's own: it stands before the command, and no flag takes a value that looks like one.
+    if let Some(own) = words.iter().position(|word| word == FLAG) {
+        words.remove(own);
     }
+    let mut words = words.into_iter();
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(words.next().unwrap_or_else(|| "kennel".into())).args(words);
     let home = env::var_os("HOME").map(PathBuf::from);
     for (name, value) in env::vars_os() {
         let is_of_home = home.as_ref().is_some_and(|home| is_below(Path::new(&value), home));

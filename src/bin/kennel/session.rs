@@ -1,7 +1,9 @@
 //! `kennel session`: starts sessions in a process of their own, lists them, and stops one.
 
 use std::{
-    env, fmt,
+    env,
+    ffi::OsString,
+    fmt,
     fs::{self, File},
     io::{self, Read, Write},
     path::Path,
@@ -26,9 +28,6 @@ use crate::{
     progress, report,
     style::{self, Paint},
 };
-
-/// The index of `start` in the arguments of `kennel session start`.
-const ACTION: usize = 2;
 
 /// Runs `kennel session`.
 pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
@@ -55,8 +54,11 @@ fn start_in_background(start: &Start) -> Result<ExitCode, Error> {
         Err(Error::Listen(ListenError::NotRunning { .. })) => {}
         Err(error) => return Err(error),
     }
-    let arguments = env::args_os().skip(1).enumerate();
-    let arguments = arguments.map(|(at, argument)| if at + 1 == ACTION { "host".into() } else { argument });
+    let mut arguments: Vec<OsString> = env::args_os().skip(1).collect();
+    // No word before the verb can be `start`.
+    if let Some(verb) = arguments.iter_mut().find(|word| *word == "start") {
+        *verb = "host".into();
+    }
     let mut host = Command::new("/proc/self/exe")
         .args(arguments)
         // If the host lacks /dev/null, the sandbox reports that.

@@ -69,6 +69,9 @@ fn what_is_made_and_written_belongs_to_the_owner() {
     // The command's own words are not Kennel's.
     let echo = kennel(dir.path(), &["--as-owner"], &["echo", "--as-owner"]).output().unwrap();
     assert_eq!(stdout(&echo), "--as-owner");
+    let words = ["run", "-q", "--as-owner", "echo", "--as-owner", "x"];
+    let echo = Command::new(kennel_path()).args(words).current_dir(dir.path()).output().unwrap();
+    assert_eq!(stdout(&echo), "--as-owner x");
     let root = workspace();
     assert_eq!(stdout(&run(root.path(), &["--as-owner"], "id -u")), "0", "its own workspace");
 }

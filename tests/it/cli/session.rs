@@ -340,6 +340,15 @@ fn signals_to_exec_reach_the_command() {
     until("it stops beating for good", || is_silent(dir));
 }
 
+#[test]
+fn flags_of_all_commands_may_stand_before_the_verb() {
+    let background = Background { workspace: workspace(), runtime: runtime() };
+    let output =
+        background.command(&["--color", "never", "session", "start", "--name", "s"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(stdout(&background.exec(&[], &["echo", "ran"])), "ran");
+}
+
 /// Runs `kennel exec s --tty -- sh -c SCRIPT` on a terminal. Returns the status and the shown text. `talk` gets the
 /// text so far and returns what to type.
 fn on_terminal(
