@@ -123,15 +123,15 @@ fn denial_for_errno(limits: &Limits, errno: Errno) -> Option<Denial> {
 /// signal of the limit. Wall time, output and tmpfs size are not protections; [`Outcome`](crate::report::outcome::Outcome)
 /// reports them.
 pub(crate) fn denial_for_limit(limits: &Limits, limit: Limit) -> Option<Denial> {
-    let (protection, value, flag) = match limit {
-        Limit::Memory => (Protection::Memory, limits.memory?.to_string(), Some("--memory SIZE")),
-        Limit::Pids => (Protection::Pids, limits.pids?.to_string(), Some("--pids N")),
-        Limit::CpuTime => (Protection::CpuTime, limits.cpu_time?.to_string(), Some("--cpu-time TIME")),
-        Limit::FileSize => (Protection::FileSize, limits.file_size?.to_string(), None),
-        Limit::OpenFiles => (Protection::OpenFiles, limits.open_files?.to_string(), None),
+    let (protection, value) = match limit {
+        Limit::Memory => (Protection::Memory, limits.memory?.to_string()),
+        Limit::Pids => (Protection::Pids, limits.pids?.to_string()),
+        Limit::CpuTime => (Protection::CpuTime, limits.cpu_time?.to_string()),
+        Limit::FileSize => (Protection::FileSize, limits.file_size?.to_string()),
+        Limit::OpenFiles => (Protection::OpenFiles, limits.open_files?.to_string()),
         Limit::WallTime | Limit::Output | Limit::Tmpfs => return None,
     };
-    Some(limit_denial(protection, &value, flag))
+    Some(limit_denial(protection, &value, limit.flag()))
 }
 
 fn limit_denial(protection: Protection, value: &str, flag: Option<&str>) -> Denial {

@@ -15,7 +15,6 @@ use crate::plan::explain::hint::Use;
 use crate::policy::network::NetworkMode;
 use crate::report::denial::{Denial, shown};
 use crate::report::enforcement::Note;
-use crate::report::failure::Limit;
 use crate::report::outcome::{Ended, Outcome};
 use crate::sys::lexical;
 
@@ -118,15 +117,7 @@ impl HintSource {
     }
 
     fn of_limit(&self, outcome: &Outcome) -> Option<Note> {
-        let flag = match outcome.limit? {
-            Limit::Memory => "--memory SIZE",
-            Limit::Pids => "--pids N",
-            Limit::CpuTime => "--cpu-time TIME",
-            Limit::WallTime => "--timeout TIME",
-            Limit::Output => "--max-output SIZE",
-            // The line about the limit names its flags; others have none.
-            Limit::Tmpfs | Limit::FileSize | Limit::OpenFiles => return None,
-        };
+        let flag = outcome.limit?.flag()?;
         let value = outcome.configured.as_deref().unwrap_or("reached");
         Some(Note::new(
             outcome.limit?.words(),

@@ -185,8 +185,7 @@ pub(crate) fn destination(word: &str) -> Option<(&str, u16)> {
         Some((host, port)) => (host, port.parse().ok()?),
         None => (authority, default_port(scheme.strip_prefix("git+").unwrap_or(scheme))?),
     };
-    let is_host = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
-    (is_host && host != "localhost" && !host.starts_with("127.")).then_some((host, port))
+    (is_name(host) && host != "localhost" && !host.starts_with("127.")).then_some((host, port))
 }
 
 fn is_name(text: &str) -> bool {

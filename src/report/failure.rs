@@ -248,6 +248,19 @@ impl Limit {
             Self::OpenFiles => "open files",
         }
     }
+
+    /// The flag of `kennel run` that sets it, if there is exactly one.
+    pub(crate) fn flag(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Memory => "--memory SIZE",
+            Self::Pids => "--pids N",
+            Self::CpuTime => "--cpu-time TIME",
+            Self::WallTime => "--timeout TIME",
+            Self::Output => "--max-output SIZE",
+            // The line about the limit names its flags; others have none.
+            Self::Tmpfs | Self::FileSize | Self::OpenFiles => return None,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ fn offer_at_its_path(view: &mut View, inputs: &Inputs<'_>, source: BindSource) {
 
 /// Resolves `path` if something is there that may be shown.
 pub(crate) fn fit(inputs: &Inputs<'_>, path: &Path) -> Option<ResolvedPath> {
-    let may_be = !secrets::is_secret(path, inputs.caller) && inputs.names.may_exist(path);
+    let may_be = inputs.names.may_exist(path) && !secrets::is_secret(path, inputs.caller);
     let resolved = may_be.then(|| ResolvedPath::resolve(path).ok())??;
     is_fit(&resolved.source.path, inputs).then_some(resolved)
 }

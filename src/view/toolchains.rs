@@ -226,7 +226,10 @@ fn make_room(view: &mut View, inputs: &Inputs<'_>, at: &Path) {
 /// Shows a part of a row, at the path that it leads to.
 fn offer(view: &mut View, inputs: &Inputs<'_>, kind: Kind, path: &Path) {
     let Some(found) = search_path::fit(inputs, path) else {
-        if kind == Cache && inputs.policy.caches == Caches::Keep && !exists(path) {
+        if kind == Cache
+            && inputs.policy.caches == Caches::Keep
+            && !(inputs.names.may_exist(path) && exists(path))
+        {
             layers::show_absent(view, inputs, Cache.called(), path);
         }
         return;

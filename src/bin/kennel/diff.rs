@@ -312,11 +312,11 @@ fn shown(line: &[u8]) -> String {
     }
 }
 
-/// Whether a change is a directory that its files show anyway.
-pub(crate) fn is_shown_by_files(change: &Change, all: &[Change]) -> bool {
+/// Whether a change is a directory that its files show anyway. In the order of paths, the first of them is next.
+pub(crate) fn is_shown_by(change: &Change, next: Option<&Change>) -> bool {
     change.file == FileKind::Directory
         && change.kind == kennel::ChangeKind::Added
-        && all.iter().any(|other| other.path != change.path && other.path.starts_with(&change.path))
+        && next.is_some_and(|next| next.path.starts_with(&change.path))
 }
 
 #[cfg(test)]

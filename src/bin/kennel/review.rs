@@ -93,7 +93,7 @@ pub(crate) fn commit(part: &Part) -> Result<ExitCode, Error> {
 /// Runs `kennel discard`.
 pub(crate) fn discard(part: &Part) -> Result<ExitCode, Error> {
     let Some((kept, paths)) = find(&part.place, &part.words)? else { return Ok(ExitCode::SUCCESS) };
-    let unknown = if paths.is_empty() { 0 } else { report_unknown(&kept, &paths)? };
+    let unknown = report_unknown(&kept, &paths)?;
     if unknown == paths.len() && !paths.is_empty() {
         return Ok(FAILED.into());
     }
@@ -252,8 +252,9 @@ struct Shown<'r> {
 impl<'r> Shown<'r> {
     fn of(review: &'r Review, paths: &[PathBuf]) -> Self {
         let files = review.files();
-        let changes: Vec<Change> =
-            files.iter().filter(|change| !diff::is_shown_by_files(change, &files)).cloned().collect();
+        let next = files.iter().skip(1).map(Some).chain([None]);
+        let shown = files.iter().zip(next).filter(|(change, next)| !diff::is_shown_by(change, *next));
+        let changes: Vec<Change> = shown.map(|(change, _)| change.clone()).collect();
         let is_wanted = |entry: &Entry| {
             let sides = entry.before.iter().chain(&entry.after);
             paths.is_empty()

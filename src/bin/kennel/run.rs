@@ -159,18 +159,16 @@ async fn until_outcome(
         reported: run.json.is_some(),
         explained: policy.explain,
     };
-    let piped = reasons.piped();
-    let [_, reads_stdout, reads_stderr] = piped;
     let takes_keys = run.tty || run.ask;
+    // A terminal of the command's own replaces all three descriptors.
+    let piped = if takes_keys { [false; 3] } else { reasons.piped() };
     let terminal = if takes_keys { Some(UserTerminal::whole()?) } else { UserTerminal::find(piped)? };
-    let outlets = match terminal {
-        Some(_) if takes_keys => Outlets::new(&mut command, None, None)?,
-        _ => Outlets::new(
-            &mut command,
-            reads_stdout.then(|| duplicate(&io::stdout())).transpose()?,
-            reads_stderr.then(|| duplicate(&io::stderr())).transpose()?,
-        )?,
-    };
+    let [_, reads_stdout, reads_stderr] = piped;
+    let outlets = Outlets::new(
+        &mut command,
+        reads_stdout.then(|| duplicate(&io::stdout())).transpose()?,
+        reads_stderr.then(|| duplicate(&io::stderr())).transpose()?,
+    )?;
     match terminal {
         Some(terminal) => on_terminal(terminal, desk, outlets, &mut command).await,
         None => on_descriptors(outlets, &mut command).await,

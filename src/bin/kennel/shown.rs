@@ -406,16 +406,16 @@ fn what(place: &Place) -> &'static str {
 /// The name of a limit.
 fn limit(key: &str) -> String {
     let name = key.rsplit('.').next().unwrap_or(key);
-    match (key, name) {
-        (_, "pids") => "processes",
-        (_, "cpus") => "processors",
-        (_, "cpuset") => "on processors",
-        (_, "cpu_time") => "processor time",
-        (_, "output") => "output kept",
-        (_, "output_ends") => "more output ends it",
-        (_, "tmp_size") => "private directories",
-        (_, "tmp_inodes") => "private files",
-        (_, "io") => "disk rates",
+    match name {
+        "pids" => "processes",
+        "cpus" => "processors",
+        "cpuset" => "on processors",
+        "cpu_time" => "processor time",
+        "output" => "output kept",
+        "output_ends" => "more output ends it",
+        "tmp_size" => "private directories",
+        "tmp_inodes" => "private files",
+        "io" => "disk rates",
         _ if key.starts_with("network.") => return format!("network {}", name.replace('_', " ")),
         _ => return name.replace('_', " "),
     }
