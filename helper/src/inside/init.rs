@@ -38,9 +38,10 @@ impl Usage {
     }
 }
 
-/// A signalfd for SIGCHLD. Created before the first child, so nothing runs without it.
+/// A signalfd for SIGCHLD, and for the hangup of a terminal, which the kernel sends to the session's leader alone.
+/// Created before the first child, so nothing runs without it.
 pub(crate) fn signals() -> Result<Fd, Errno> {
-    sys::signal_fd(1u64 << (SIGCHLD.wrapping_sub(1)))
+    sys::signal_fd(1u64 << SIGCHLD.wrapping_sub(1) | 1 << SIGHUP.wrapping_sub(1))
 }
 
 /// Serves until the command and the processes it may leave behind have ended, or the outside is gone. The
@@ -55,10 +56,11 @@ pub(crate) fn serve(
     // The stop that the outside knows of. A command that is stopped and continued without end must not fill the socket.
     let mut told = None;
     loop {
-        let [ended, spoken] = wait(terminal.as_ref().map_or(&signals, |own| &own.signals), channel.socket())?;
+        let [ended, spoken] = wait(&signals, channel.socket())?;
         if ended {
-            if sys::take_signal(terminal.as_ref().map_or(&signals, |own| &own.signals))? == SIGHUP {
-                // The session's leader passes the hangup on, as a shell does.
+            if sys::take_signal(&signals)? == SIGHUP && terminal.is_some() {
+                // The session's leader passes the hangup on, as a shell does. Without a terminal of its own, init is in
+                // the session of the caller, which decides for itself what a hangup means.
                 let _ = sys::kill(command.pid.wrapping_neg(), SIGHUP);
                 let _ = sys::kill(command.pid.wrapping_neg(), SIGCONT);
             }

@@ -56,6 +56,12 @@ enum End {
     Failed(Fault),
 }
 
+impl From<Fault> for End {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(fault)
+    }
+}
+
 /// What became of a payload.
 pub(crate) enum Started {
     /// There was no command.
@@ -102,21 +108,17 @@ extern "C" fn run(argument: *mut u8) -> ! {
 
 fn become_command(task: &mut Task<'_, '_>) -> End {
     match prepare(task) {
-        Ok(Ok((request, vectors))) => {
+        Ok((request, vectors)) => {
             // execve(2) does not return on success, so record that before the call.
             task.end = None;
             End::Failed(Fault::request(request::EXEC, execute(&request, &vectors)))
         }
-        Ok(Err(end)) => end,
-        Err(fault) => End::Failed(fault),
+        Err(end) => end,
     }
 }
 
-/// A request, ready for execve(2), or why there is none.
-type Prepared = Result<(Request<'static>, Vectors<'static>), End>;
-
 /// Everything before execve(2): the command's own walls, then the setup for its request.
-fn prepare(task: &mut Task<'_, '_>) -> Result<Prepared, Fault> {
+fn prepare(task: &mut Task<'_, '_>) -> Result<(Request<'static>, Vectors<'static>), End> {
     steps::carry_out(task.steps, section::PAYLOAD, &mut task.payload.state, task.channel)?;
     let closed = match task.terminal {
         Some(terminal) => task.channel.close_others_but(&terminal.peer),
@@ -129,8 +131,8 @@ fn prepare(task: &mut Task<'_, '_>) -> Result<Prepared, Fault> {
     }
     let (request, scratch, lies) = match task.channel.receive_command()? {
         Received::Command(command) => command,
-        Received::Terminal(wish) => return Ok(Err(End::Terminal(wish))),
-        Received::Nothing => return Ok(Err(End::Unused)),
+        Received::Terminal(wish) => return Err(End::Terminal(wish)),
+        Received::Nothing => return Err(End::Unused),
     };
     task.request = lies;
     task.background = request.background != 0;
@@ -143,7 +145,7 @@ fn prepare(task: &mut Task<'_, '_>) -> Result<Prepared, Fault> {
     sys::change_dir(request.cwd).map_err(|errno| Fault::request(request::CWD, errno))?;
     sys::file_mask(task.payload.file_mask);
     sys::signal_mask(0).map_err(Fault::init)?;
-    Ok(Ok((request, vectors)))
+    Ok((request, vectors))
 }
 
 /// Sets up the standard descriptors: those that came with the request, or the terminal.

@@ -4,7 +4,7 @@
 use crate::{
     channel::Channel,
     control::Report,
-    kernel::{EINVAL, SIGCHLD, SIGHUP, SIGWINCH, TERMIOS, TIOCSCTTY},
+    kernel::{EINVAL, SIGWINCH, TERMIOS, TIOCSCTTY},
     sys::{self, Errno, Fd},
 };
 
@@ -21,8 +21,6 @@ pub(crate) struct Wish {
 pub(crate) struct Terminal {
     /// The side of the command.
     pub(crate) peer: Fd,
-    /// SIGCHLD of init, and the hangup of the terminal, which the kernel sends to the session's leader alone.
-    pub(crate) signals: Fd,
     /// The group that last had the terminal; zero if none had it yet.
     group: i32,
     /// Its size when it was taken away.
@@ -46,8 +44,7 @@ impl Terminal {
         sys::new_session()?;
         sys::ioctl(&peer, TIOCSCTTY, 0)?;
         channel.report_with(&Report::Terminal {}, Some(&master))?;
-        let signals = sys::signal_fd(1u64 << SIGCHLD.wrapping_sub(1) | 1 << SIGHUP.wrapping_sub(1))?;
-        Ok(Self { peer: channel.above(&peer)?, signals, group: 0, window: None })
+        Ok(Self { peer: channel.above(&peer)?, group: 0, window: None })
     }
 
     /// Takes the terminal away.
