@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, dns, http, relay};
 use crate::policy::destination::{Destination, Host, Name};
-use crate::sys::watched;
+use crate::sys;
 
 /// How long to wait after a failed accept(2), for example when the embedding program has no descriptor left.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -36,7 +37,7 @@ pub(crate) fn accept<S: Future<Output = ()> + Send + 'static>(
     listener: Arc<TcpListener>,
     serve: fn(Arc<Proxy>, TcpStream) -> S,
 ) -> io::Result<JoinHandle<()>> {
-    let listener = watched(listener, Interest::READABLE)?;
+    let listener = sys::watched(listener, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
         let mut connections = JoinSet::new();
         while let Some((stream, slot)) =
@@ -76,9 +77,8 @@ async fn next(
     listener: &AsyncFd<Arc<TcpListener>>,
 ) -> Option<(TcpStream, OwnedSemaphorePermit)> {
     let accept = |listener: &Arc<TcpListener>| {
-        let (stream, _) = listener.accept()?;
-        stream.set_nonblocking(true)?;
-        Ok(stream)
+        let stream = sys::accept(listener.as_fd())?;
+        Ok(std::net::TcpStream::from(stream))
     };
     let stream = loop {
         match listener.async_io(Interest::READABLE, accept).await.and_then(TcpStream::from_std) {
@@ -178,7 +178,7 @@ const MAX_QUERY: usize = 4096;
 
 /// Answers DNS queries on a UDP socket of the sandbox.
 pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: Arc<UdpSocket>) -> io::Result<JoinHandle<()>> {
-    let socket = watched(socket, Interest::READABLE)?;
+    let socket = sys::watched(socket, Interest::READABLE)?;
     Ok(tokio::spawn(async move {
         let mut question = [0; MAX_QUERY];
         loop {

@@ -1,6 +1,6 @@
 //! The accept loop: it checks and accepts clients, and ends the session when a client asks for that.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::{fmt, fs, io};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
-use nix::sys::socket::{SockFlag, accept4, getsockopt};
 use nix::unistd::geteuid;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -150,7 +150,8 @@ impl Acceptor {
         // The soft limit may now be below the number of open descriptors.
         let taken = match accept(self.listener.get_ref()) {
             Err(again) if again.raw_os_error() == Some(libc::EMFILE) => {
-                packet::with_hard_fd_limit(|| accept_once(self.listener.get_ref())).map_err(io::Error::from)
+                packet::with_hard_fd_limit(|| sys::accept(self.listener.get_ref().as_fd()))
+                    .map_err(io::Error::from)
             }
             taken => taken,
         };
@@ -163,16 +164,12 @@ impl Acceptor {
 
 fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     loop {
-        match accept_once(listener) {
+        match sys::accept(listener.as_fd()) {
             // The client left before accept(2).
             Err(Errno::ECONNABORTED | Errno::EINTR) => {}
             socket => return Ok(socket?),
         }
     }
-}
-
-fn accept_once(listener: &OwnedFd) -> nix::Result<OwnedFd> {
-    accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK).map(sys::received)
 }
 
 // Checks the peer of a connection: it must run as the same user, in the same user namespace. A command in a sandbox

@@ -22,6 +22,7 @@ use std::{io, ptr};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::socket::{SockFlag, accept4};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::io::Interest;
@@ -109,6 +110,11 @@ pub(crate) fn scheduling_privileges() -> [bool; 3] {
 pub(crate) fn received(number: RawFd) -> OwnedFd {
     // SAFETY: the kernel has just created it for this process, and each caller takes each number once.
     unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// accept4(2) of a connection that neither blocks nor is inherited by programs.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
+    accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK).map(received)
 }
 
 /// fcntl(F_DUPFD_CLOEXEC) of a descriptor that this process inherited. A descriptor with FD_CLOEXEC cannot be one.

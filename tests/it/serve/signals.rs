@@ -1,12 +1,15 @@
 //! The client passes signals on to the command.
 
 use std::{
+    fs::File,
     io::{BufRead, BufReader, Lines},
+    os::fd::AsFd,
     process::{Child, ChildStdout, Stdio},
     thread,
     time::Duration,
 };
 
+use kennel::{Call, Client, Event};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -183,6 +186,26 @@ fn signal_before_the_command_runs_does_not_leave_it_behind() {
         signal(&child, Signal::SIGTERM);
         child.wait().unwrap();
         until("it stops beating", || is_silent(session.workspace.path()));
+    }
+}
+
+/// The session reads it while the command waits for a worker: one is ready, and the others have to wait for theirs.
+#[test]
+fn an_order_about_the_terminal_before_the_command_runs_does_not_drop_it() {
+    let session = Hosted::start(&[]);
+    let host = Pid::from_raw(session.host().cast_signed());
+    let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+    kill(host, Signal::SIGSTOP).unwrap();
+    let clients = [true, false, true, false].map(|has| {
+        let client = Client::connect_in(session.socket.parent().unwrap(), "s").unwrap();
+        client.start(Call::new("sh").args(["-c", "exit 7"]), [null.as_fd(); 3]).unwrap();
+        client.foreground(has).unwrap();
+        client
+    });
+    kill(host, Signal::SIGCONT).unwrap();
+    for client in clients {
+        let event = client.next().unwrap();
+        assert!(matches!(event, Event::Ended { code: 7, .. }), "{event:?}");
     }
 }
 
