@@ -1,7 +1,6 @@
 //! Denials: what the sandbox refused, and the texts for people about it.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
@@ -25,9 +24,40 @@ pub struct Denial {
     pub reason: String,
     /// How Kennel knows.
     pub basis: Basis,
-    /// The flag of `kennel run` that would allow it, if there is one. `reason` contains it, too. Unknown parts are in
-    /// capitals: `--allow HOST:PORT`.
+    /// The flag of `kennel run` or `kennel session start` that would allow it, if there is one. `reason` contains it, too.
+    /// Unknown parts are in capitals: `--allow HOST:PORT`.
     pub remedy: Option<String>,
+}
+
+impl Denial {
+    /// `reason`, with the flag as the one who reads it can pass it.
+    pub(crate) fn reason_with(&self, flags_of: FlagsOf) -> String {
+        match &self.remedy {
+            Some(flag) => {
+                self.reason.replacen(&format!("; {flag}"), &format!("; {}{flag}", flags_of.words()), 1)
+            }
+            None => self.reason.clone(),
+        }
+    }
+}
+
+/// What takes the flags of a remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlagsOf {
+    /// `kennel run`, for the next command.
+    Command,
+    /// `kennel session start`, because the policy of a session holds for all its commands.
+    Session,
+}
+
+impl FlagsOf {
+    /// The words before a flag.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Command => "",
+            Self::Session => "a session started with ",
+        }
+    }
 }
 
 /// How Kennel knows that something was refused.
@@ -127,17 +157,23 @@ pub(crate) fn apart(denials: &[Denial]) -> (Option<UnlistedHosts<'_>>, Vec<&Deni
     ((flags.len() > 1).then_some(UnlistedHosts { flags }), others)
 }
 
-impl fmt::Display for UnlistedHosts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl UnlistedHosts<'_> {
+    /// The line for people.
+    pub(crate) fn line(&self, flags_of: FlagsOf) -> String {
         let hosts: HashSet<&str> = self.flags.iter().map(|(host, _)| *host).collect();
-        match hosts.len() {
-            1 => f.write_str("1 host was refused:")?,
-            count => write!(f, "{count} hosts were refused:")?,
+        let mut line = match hosts.len() {
+            1 => "1 host was refused:".to_owned(),
+            count => format!("{count} hosts were refused:"),
+        };
+        if flags_of == FlagsOf::Session {
+            line += " start the session with";
         }
-        self.flags.iter().take(MOST_FLAGS).try_for_each(|(_, flag)| write!(f, " {flag}"))?;
+        for (_, flag) in self.flags.iter().take(MOST_FLAGS) {
+            line += &format!(" {flag}");
+        }
         match self.flags.len().saturating_sub(MOST_FLAGS) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
+            0 => line,
+            more => line + &format!(" and {more} more"),
         }
     }
 }
@@ -180,7 +216,7 @@ mod tests {
     fn line(subjects: &[&str]) -> (Option<String>, usize) {
         let denials: Vec<Denial> = subjects.iter().map(|subject| unlisted(subject)).collect();
         let (hosts, others) = apart(&denials);
-        (hosts.map(|hosts| hosts.to_string()), others.len())
+        (hosts.map(|hosts| hosts.line(FlagsOf::Command)), others.len())
     }
 
     #[test]
@@ -207,6 +243,20 @@ mod tests {
         let said = said.expect("a line");
         assert!(said.starts_with("8 hosts were refused: --allow n0.example:443 "), "{said}");
         assert!(said.ends_with(" --allow n4.example:443 and 3 more"), "{said}");
+    }
+
+    #[test]
+    fn flags_of_a_session_say_so() {
+        let denials = [unlisted("a.example:80"), unlisted("b.example:80")];
+        assert_eq!(
+            denials[0].reason_with(FlagsOf::Session),
+            "not on the list of what is allowed; a session started with --allow a.example:80 would allow it"
+        );
+        let (hosts, _) = apart(&denials);
+        assert_eq!(
+            hosts.map(|hosts| hosts.line(FlagsOf::Session)).as_deref(),
+            Some("2 hosts were refused: start the session with --allow a.example:80 --allow b.example:80")
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use Protection::{
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 
+use crate::report::denial::FlagsOf;
 use crate::report::escape::harmless;
 use crate::report::words::words;
 
@@ -84,18 +85,23 @@ impl Note {
     /// The line for people.
     #[must_use]
     pub fn line(&self) -> String {
-        self.line_of("note")
+        self.line_of("note", FlagsOf::Command)
     }
 
     /// The line for people, if it is one of [`Outcome::hints`](crate::report::outcome::Outcome::hints).
     #[must_use]
     pub fn hint(&self) -> String {
-        self.line_of("hint")
+        self.line_of("hint", FlagsOf::Command)
     }
 
-    fn line_of(&self, kind: &str) -> String {
+    /// The line for people, with flags as `kennel run` or `kennel session start` takes them.
+    pub(crate) fn line_of(&self, kind: &str, flags_of: FlagsOf) -> String {
         let Self { subject, text, remedy } = self;
-        let remedy = remedy.iter().map(|remedy| format!("; {remedy}")).collect::<String>();
+        let remedy = remedy.iter().map(|remedy| {
+            let before = if remedy.starts_with("--") { flags_of.words() } else { "" };
+            format!("; {before}{remedy}")
+        });
+        let remedy = remedy.collect::<String>();
         format!("kennel: {kind}: {subject}: {text}{remedy}")
     }
 }

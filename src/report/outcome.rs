@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::report::denial::{self, Basis, Denial};
+use crate::report::denial::{self, Basis, Denial, FlagsOf};
 use crate::report::enforcement::{Enforcement, Note};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
@@ -136,32 +136,40 @@ impl Outcome {
     }
 
     /// The lines for people besides the exit status: what was refused, which limit or kill ended the command, and hints as long
-    /// as there are three lines at most. Escaped.
+    /// as there are three lines at most. Escaped. Flags are those of `kennel run`.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
+        self.lines(FlagsOf::Command)
+    }
+
+    /// [`remarks`](Self::remarks), with flags as `kennel run` or `kennel session start` takes them.
+    pub(crate) fn lines(&self, flags_of: FlagsOf) -> Vec<String> {
         let (unlisted, others) = denial::apart(&self.denials);
-        let hosts = unlisted.map(|hosts| hosts.to_string());
+        let hosts = unlisted.map(|hosts| hosts.line(flags_of));
         let denials = others.into_iter().map(|denial| {
             let verb = match denial.basis {
                 Basis::Observed | Basis::Derived => "denied by ",
                 Basis::Possible => "possibly denied by ",
                 Basis::Kept => "note: ",
             };
-            let Denial { protection, subject, reason, .. } = denial;
+            let Denial { protection, subject, .. } = denial;
+            let reason = denial.reason_with(flags_of);
             harmless(&format!("kennel: {verb}{protection}: {subject}: {reason}"))
         });
         // The default size applies to callers who set none, so name the flags.
         let remedy = match self.limit {
-            Some(Limit::Tmpfs) => "; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more",
-            _ => "",
+            Some(Limit::Tmpfs) => {
+                format!("; {}--tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more", flags_of.words())
+            }
+            _ => String::new(),
         };
-        let ended = self.ended_by().map(|failure| failure.message + remedy);
+        let ended = self.ended_by().map(|failure| failure.message + &remedy);
         let lost = self.unwritten.iter().chain(&self.unaudited);
         let rest = hosts.iter().chain(ended.iter()).chain(lost).map(|line| format!("kennel: {line}"));
         let mut lines: Vec<String> = denials.chain(rest).collect();
         let is_new = |hint: &&Note| self.denials.iter().all(|denial| !is_same(denial, hint));
         let room = MOST_HELP.saturating_sub(lines.len());
-        lines.extend(self.hints.iter().filter(is_new).take(room).map(Note::hint));
+        lines.extend(self.hints.iter().filter(is_new).take(room).map(|hint| hint.line_of("hint", flags_of)));
         lines
     }
 

@@ -38,7 +38,7 @@ pub(crate) struct Call {
     /// `NAME=value`.
     environment: Vec<OsString>,
     directory: Option<PathBuf>,
-    timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     pub(crate) terminal: Option<Pseudoterminal>,
     pub(crate) wants_report: bool,
     pub(crate) stdio: [OwnedFd; 3],

@@ -9,6 +9,7 @@ use kennel_helper::wire::Field;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::report::denial::FlagsOf;
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::escape::harmless;
@@ -73,7 +74,7 @@ impl Connection {
             Ok(outcome) => {
                 let notes = outcome.enforcement.notes().iter().filter(|note| !told.contains(note));
                 let mut lines: Vec<String> = notes.map(Note::line).collect();
-                lines.extend(outcome.remarks());
+                lines.extend(outcome.lines(FlagsOf::Session));
                 let code = outcome.exit_code();
                 let is_meant = |number: &i32| 128 + number == i32::from(code);
                 (code, outcome.status.signal().filter(is_meant), lines)

@@ -18,6 +18,7 @@ use crate::command::Command;
 use crate::command::child::Child;
 use crate::command::outlet::Outlets;
 use crate::report::error::Error;
+use crate::report::failure::Limit;
 use crate::report::outcome::Outcome;
 use crate::report::shortage::is_shortage;
 use crate::serve::call::{Call, ClientEnvironment, Request};
@@ -103,13 +104,20 @@ async fn run(
     environment: ClientEnvironment,
     mut call: Call,
 ) -> NextStep {
-    let wants_report = call.wants_report;
+    let (wants_report, own_timeout) = (call.wants_report, call.timeout);
     let result = match call.command(session, environment) {
         Ok(command) => run_to_end(connection, session, call, command).await,
         Err(error) => Some(Err(error)),
     };
     // `None`: the client has left, and the command was killed.
-    let Some(result) = result else { return NextStep::Nothing };
+    let Some(mut result) = result else { return NextStep::Nothing };
+    // No flag of the session raises a timeout that the client has set.
+    if let Ok(outcome) = &mut result
+        && own_timeout.is_some()
+        && outcome.timeout == own_timeout
+    {
+        outcome.hints.retain(|hint| hint.subject != Limit::WallTime.words());
+    }
     // `session start` has told what the session was prepared with.
     connection.ended(&result, session.prepared().compiled.enforcement.notes(), wants_report);
     match result {
@@ -157,6 +165,8 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
     let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
     // Kennel looks for error messages in stderr.
     let is_read = session.prepared().compiled.explains;
+    // The client prints hints on its stderr.
+    command.hints(is_read || owns_stderr || stderr.is_terminal());
     command.stdin(stdin);
     let stdout = if !owns_stdout && is_counted(&stdout) {
         Some(stdout)

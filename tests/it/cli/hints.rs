@@ -1,6 +1,8 @@
 //! Hints: on a terminal, a command that failed is told what of Kennel's own doing may be the reason, in three lines at most.
 //! Doing what a hint says helps. A pipe gets none, and neither does a failure that is the command's own.
 
+mod session;
+
 use std::{
     fs::{self, File},
     io::Read,
@@ -35,22 +37,33 @@ fn command_at_terminal(
     flags: &[&str],
     command: &[&str],
 ) -> (Option<i32>, Vec<String>) {
-    let pty = openpty(None, None).unwrap();
     let mut command = kennel(dir, flags, command);
     if let Some(home) = home {
         command.env("HOME", home);
     }
+    with_terminal(command)
+}
+
+/// Runs a command with stderr on a terminal, and nothing else of its own.
+fn with_terminal(mut command: Command) -> (Option<i32>, Vec<String>) {
+    let pty = openpty(None, None).unwrap();
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::from(pty.slave));
     seen(command, pty.master)
 }
 
 /// The same on a terminal of the command's own, whose output passes through Kennel.
 fn on_own_terminal(dir: &Path, flags: &[&str], script: &str) -> (Option<i32>, Vec<String>) {
+    with_own_terminal(&kennel(dir, &[&["--tty"], flags].concat(), &["sh", "-c", script]))
+}
+
+/// Runs a command whose terminal is all of its standard descriptors.
+fn with_own_terminal(plain: &Command) -> (Option<i32>, Vec<String>) {
     let pty = openpty(None, None).unwrap();
     let peer = File::from(pty.slave);
-    let plain = kennel(dir, &[&["--tty"], flags].concat(), &["sh", "-c", script]);
     let mut command = Command::new("setsid");
-    command.arg("--ctty").arg(plain.get_program()).args(plain.get_args()).current_dir(dir).env("LC_ALL", "C");
+    command.arg("--ctty").arg(plain.get_program()).args(plain.get_args());
+    command.current_dir(plain.get_current_dir().unwrap()).env("LC_ALL", "C");
+    command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.stdin(peer.try_clone().unwrap()).stdout(peer.try_clone().unwrap()).stderr(peer);
     seen(command, pty.master)
 }
@@ -113,9 +126,11 @@ impl Places {
     }
 }
 
-/// The flags in a hint: `--rw PATH allows it`, `--net proxy --allow HOST:PORT allows it`.
+/// The flags in a hint: `--rw PATH allows it`, `--net proxy --allow HOST:PORT allows it`. In a session the words
+/// `a session started with` come first.
 fn flags_of(hint: &str) -> Vec<String> {
-    let mut words = hint.rsplit_once("; ").expect("a remedy").1.split(' ');
+    let remedy = hint.rsplit_once("; ").expect("a remedy").1;
+    let mut words = remedy.strip_prefix(OF_SESSION).unwrap_or(remedy).split(' ');
     let mut flags = Vec::new();
     while let Some(flag) = words.next().filter(|word| word.starts_with("--")) {
         flags.push(format!("{flag}={}", words.next().expect("a value")));
@@ -205,20 +220,34 @@ const HELPED_WITH_GROUPS: &[(&[&str], &str, &str, &str)] = &[
     ),
 ];
 
+/// What comes before the flags of a session.
+const OF_SESSION: &str = "a session started with ";
+
 #[test]
 fn doing_what_a_hint_says_helps() {
+    let run = |places: &Places, flags: &[String], script: &str| {
+        at_terminal(places.workspace.path(), &words(flags), script)
+    };
+    all_help(|_| true, run);
+}
+
+/// Runs each example, does what its hint says, and runs it again.
+fn all_help(
+    is_meant: impl Fn(&[&str]) -> bool,
+    run: impl Fn(&Places, &[String], &str) -> (Option<i32>, Vec<String>),
+) {
     let places = Places::new();
     let fetch = places.workspace.path().join("fetch");
     fs::write(&fetch, "#!/bin/sh\ntest -n \"$HTTPS_PROXY\"\n").unwrap();
     fs::set_permissions(&fetch, fs::Permissions::from_mode(0o755)).unwrap();
     let with_groups = if has_groups() { HELPED_WITH_GROUPS } else { &[] };
     for (flags, script, expected, value) in HELPED.iter().chain(with_groups) {
-        if script.starts_with("perl") && !has("perl") {
+        if script.starts_with("perl") && !has("perl") || !is_meant(flags) {
             continue;
         }
         let (script, expected) = (places.fill(script), places.fill(expected));
         let mut flags: Vec<String> = flags.iter().map(|flag| places.fill(flag)).collect();
-        let run = |flags: &[String]| at_terminal(places.workspace.path(), &words(flags), &script);
+        let run = |flags: &[String]| run(&places, flags, &script);
         // The first advice may not be the last: a path that is shown may then be read-only.
         let mut is_helped = false;
         for turn in 0..2 {
