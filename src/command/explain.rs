@@ -167,8 +167,8 @@ fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
         }
         (Trouble::Name(name), NetworkMode::None) => {
             let subject = name.clone().unwrap_or_else(|| "network".to_owned());
-            // The message names no port. Most programs that look up a name use HTTPS.
-            let to = name.as_ref().map_or_else(|| ANYWHERE.to_owned(), |name| format!("{name}:443"));
+            // The message names no port.
+            let to = name.as_ref().map_or_else(|| ANYWHERE.to_owned(), |name| format!("{name}:PORT"));
             Some(no_network(explainer, subject, &to))
         }
         (Trouble::Port(port), NetworkMode::Host) => {

@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use crate::policy::destination::{Destination, Host, Malformed};
-use crate::report::denial::{Basis, Denial, NOT_LISTED, advice};
+use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, advice};
 use crate::report::enforcement::Protection;
 use crate::report::failure::Class;
 use crate::sys::locked;
@@ -124,7 +124,8 @@ impl ProxyRefusal {
     pub(crate) fn flag(&self) -> Option<String> {
         match (&self.reason, &self.destination) {
             (Reason::NotAllowed, Some(_)) => Some(format!("--allow {}", self.subject)),
-            (Reason::NotAllowed, None) => Some(format!("--allow {}:443", self.subject)),
+            // Only the name was looked up.
+            (Reason::NotAllowed, None) => Some(format!("--allow {}:PORT", self.subject)),
             (Reason::AddressBlocked(address, _), Some(Destination { host: Host::Name(_), .. })) => {
                 Some(format!("--allow-address {address}"))
             }
@@ -137,6 +138,9 @@ impl ProxyRefusal {
     pub(crate) fn advice(&self) -> String {
         match (&self.reason, self.flag()) {
             (Reason::Denied(rule), _) => format!("{self}; remove --deny {rule} to allow it"),
+            (Reason::NotAllowed, Some(flag)) if self.destination.is_none() => {
+                advice(self.to_string(), Some(&flag), "would allow it") + ONLY_LOOKED_UP
+            }
             (_, flag) => advice(self.to_string(), flag.as_deref(), "would allow it"),
         }
     }

@@ -125,6 +125,9 @@ pub(crate) fn clean(text: &str) -> String {
 /// The reason of the proxy for what no rule allows.
 pub(crate) const NOT_LISTED: &str = "not on the list of what is allowed";
 
+/// Why a flag names no port.
+pub(crate) const ONLY_LOOKED_UP: &str = " (the command only looked up the name, which tells no port)";
+
 /// The most flags in one line.
 const MOST_FLAGS: usize = 5;
 
@@ -181,7 +184,8 @@ impl UnlistedHosts<'_> {
 /// The flag that would allow the destination, if it is one that the list merely lacks.
 fn unlisted(denial: &Denial) -> Option<&str> {
     let flag = denial.remedy.as_deref().filter(|_| denial.protection == Protection::Proxy)?;
-    let says_more = denial.reason != advice(NOT_LISTED.to_owned(), Some(flag), "would allow it");
+    let reason = denial.reason.strip_suffix(ONLY_LOOKED_UP).unwrap_or(&denial.reason);
+    let says_more = reason != advice(NOT_LISTED.to_owned(), Some(flag), "would allow it");
     (!says_more).then_some(flag)
 }
 
@@ -202,12 +206,12 @@ mod tests {
     use super::*;
 
     fn unlisted(subject: &str) -> Denial {
-        let port = if subject.contains(':') { "" } else { ":443" };
+        let (port, why) = if subject.contains(':') { ("", "") } else { (":PORT", ONLY_LOOKED_UP) };
         let flag = format!("--allow {subject}{port}");
         Denial {
             protection: Protection::Proxy,
             subject: subject.to_owned(),
-            reason: advice(NOT_LISTED.to_owned(), Some(&flag), "would allow it"),
+            reason: advice(NOT_LISTED.to_owned(), Some(&flag), "would allow it") + why,
             basis: Basis::Observed,
             remedy: Some(flag),
         }
@@ -227,7 +231,7 @@ mod tests {
         assert_eq!(line(&["a.example", "a.example:80"]), (None, 1), "the name and its connection");
         assert_eq!(
             line(&["a.example:80", "b.example"]),
-            one("2 hosts were refused: --allow a.example:80 --allow b.example:443")
+            one("2 hosts were refused: --allow a.example:80 --allow b.example:PORT")
         );
         assert_eq!(
             line(&["a.example:80", "a.example", "a.example:443"]),

@@ -251,12 +251,12 @@ const ALONE: &[Sample] = &[
 
 /// The network.
 const NETWORK: &[Sample] = &[
-    ("curl: (6) Could not resolve host: example.com", "example.com", "--allow example.com:443"),
-    ("wget: unable to resolve host address ‘example.com’", "example.com", "--allow example.com:443"),
+    ("curl: (6) Could not resolve host: example.com", "example.com", "--allow example.com:PORT"),
+    ("wget: unable to resolve host address ‘example.com’", "example.com", "--allow example.com:PORT"),
     (
         "Exception in thread \"main\" java.net.UnknownHostException: example.com",
         "example.com",
-        "--allow example.com:443",
+        "--allow example.com:PORT",
     ),
     (
         "Exception in thread \"main\" java.net.SocketException: Network is unreachable",
@@ -266,17 +266,17 @@ const NETWORK: &[Sample] = &[
     (
         "npm error request to https://registry.npmjs.org/left-pad failed, reason: getaddrinfo EAI_AGAIN registry.npmjs.org",
         "registry.npmjs.org",
-        "--allow registry.npmjs.org:443",
+        "--allow registry.npmjs.org:PORT",
     ),
     (
         "m.go:3:2: Get \"https://proxy.golang.org/x\": dial tcp: lookup proxy.golang.org on 127.0.0.1:53: read: connection refused",
         "proxy.golang.org",
-        "--allow proxy.golang.org:443",
+        "--allow proxy.golang.org:PORT",
     ),
     (
         "WARNING: Retrying after connection broken by 'NameResolutionError(\"Failed to resolve 'pypi.org' ([Errno -3] Temporary failure in name resolution)\")'",
         "pypi.org",
-        "--allow pypi.org:443",
+        "--allow pypi.org:PORT",
     ),
 ];
 

@@ -56,7 +56,10 @@ fn quiet_silences_stderr_and_not_the_report() {
     assert_eq!((stderr(&output), output.status.code()), (String::new(), Some(2)), "{output:?}");
     assert_eq!(
         denials(&report),
-        ["one.test: not on the list of what is allowed; --allow one.test:443 would allow it"]
+        [
+            "one.test: not on the list of what is allowed; --allow one.test:PORT would allow it (the command only looked \
+             up the name, which tells no port)"
+        ]
     );
 }
 
@@ -105,7 +108,8 @@ fn denials_of_every_kind_of_client_are_reported() {
             "a.test:80: not on the list of what is allowed; --allow a.test:80 would allow it",
             "b.test:80: not on the list of what is allowed; --allow b.test:80 would allow it",
             "c.test:80: not on the list of what is allowed; --allow c.test:80 would allow it",
-            "d.test: not on the list of what is allowed; --allow d.test:443 would allow it",
+            "d.test: not on the list of what is allowed; --allow d.test:PORT would allow it (the command only looked up the \
+             name, which tells no port)",
             "e.test: method TRACE is not served",
         ]
     );
@@ -115,7 +119,7 @@ fn denials_of_every_kind_of_client_are_reported() {
         lines,
         [
             "kennel: denied by proxy: e.test: method TRACE is not served",
-            "kennel: 4 hosts were refused: --allow a.test:80 --allow b.test:80 --allow c.test:80 --allow d.test:443",
+            "kennel: 4 hosts were refused: --allow a.test:80 --allow b.test:80 --allow c.test:80 --allow d.test:PORT",
         ]
     );
 }

@@ -124,17 +124,17 @@ struct Tool {
 const TOOLS: &[Tool] = &[
     Tool { needs: "curl", script: "curl -sS https://one.example", flag: "--allow one.example:443" },
     Tool { needs: "curl", script: "curl -sSf http://one.example/x", flag: "--allow one.example:80" },
-    Tool { needs: "curl", script: "curl -sS ftp://one.example/", flag: "--allow one.example:443" },
+    Tool { needs: "curl", script: "curl -sS ftp://one.example/", flag: "--allow one.example:PORT" },
     Tool {
         needs: "curl",
         script: "curl -sS --noproxy '*' https://one.example",
-        flag: "--allow one.example:443",
+        flag: "--allow one.example:PORT",
     },
     Tool { needs: "wget", script: "wget -q https://one.example/x", flag: "--allow one.example:443" },
-    Tool { needs: "getent", script: "getent hosts one.example", flag: "--allow one.example:443" },
+    Tool { needs: "getent", script: "getent hosts one.example", flag: "--allow one.example:PORT" },
     Tool { needs: "git", script: "git clone https://one.example/x.git", flag: "--allow one.example:443" },
-    Tool { needs: "git", script: "git ls-remote git://one.example/x.git", flag: "--allow one.example:443" },
-    Tool { needs: "ssh", script: "ssh -o BatchMode=yes git@one.example", flag: "--allow one.example:443" },
+    Tool { needs: "git", script: "git ls-remote git://one.example/x.git", flag: "--allow one.example:PORT" },
+    Tool { needs: "ssh", script: "ssh -o BatchMode=yes git@one.example", flag: "--allow one.example:PORT" },
     Tool {
         needs: "python3",
         script: "python3 -c 'import urllib.request as r; r.urlopen(\"https://one.example\")'",
@@ -143,17 +143,17 @@ const TOOLS: &[Tool] = &[
     Tool {
         needs: "python3",
         script: "python3 -c 'import socket; socket.create_connection((\"one.example\", 5432))'",
-        flag: "--allow one.example:443",
+        flag: "--allow one.example:PORT",
     },
     Tool {
         needs: "node",
         script: "node -e 'fetch(\"https://one.example\").catch(e => { console.error(e.cause); process.exit(1) })'",
-        flag: "--allow one.example:443",
+        flag: "--allow one.example:PORT",
     },
     Tool {
         needs: "perl",
         script: "perl -MIO::Socket::INET -e 'IO::Socket::INET->new(\"one.example:80\") or die \"$@\"'",
-        flag: "--allow one.example:443",
+        flag: "--allow one.example:PORT",
     },
     Tool {
         needs: "ruby",
@@ -210,7 +210,7 @@ fn several_hosts_are_one_line_and_each_is_in_the_report() {
     let said = stderr(&output);
     let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("kennel: ")).collect();
     let expected = "kennel: 3 hosts were refused: --allow b.example:8443 --allow a.example:80 --allow a.example:443 \
-                    --allow c.example:443";
+                    --allow c.example:PORT";
     assert_eq!(lines, [expected], "each once, in the order of its last denial");
     let subjects: Vec<&str> = report["denials"]
         .as_array()
@@ -287,7 +287,7 @@ async fn the_library_has_the_same_default() {
         let output = command.args(["hosts", "one.example"]).output().await.unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let remedies: Vec<_> = output.denials.iter().map(|denial| denial.remedy.as_deref()).collect();
-        assert_eq!(remedies, [Some("--allow one.example:443")]);
+        assert_eq!(remedies, [Some("--allow one.example:PORT")]);
     }
     session.shutdown().await;
 }
@@ -331,7 +331,9 @@ fn commands_of_a_session_are_told_too() {
     let output = call(&["exec", "s", "--", "curl", "-s", "https://a.example", "https://b.example"]);
     let said = stderr(&output);
     assert!(
-        said.ends_with("kennel: 2 hosts were refused: --allow a.example:443 --allow b.example:443"),
+        said.ends_with(
+            "kennel: 2 hosts were refused: start the session with --allow a.example:443 --allow b.example:443"
+        ),
         "{said}"
     );
     assert_eq!(stderr(&call(&["exec", "s", "--", "true"])), "");
