@@ -111,7 +111,7 @@ pub use probe::Probe;
 pub use protect::git::repository::work_tree;
 pub use report::Report;
 pub use report::audit_error::AuditError;
-pub use report::change::{Change, ChangeKind, Committed, Refusal, Refused};
+pub use report::change::{Change, ChangeKind, Committed, Conflicts, Discarded, Refusal, Refused};
 pub use report::denial::{Basis, Denial};
 pub use report::enforcement::{Enforcement, Entry, Level, Note, Protection, State};
 pub use report::error::Error;

@@ -15,20 +15,20 @@ use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::unistd::AccessFlags;
 
 use crate::overlay::clock::changed;
-use crate::overlay::ledger::{Ledger, LedgerState};
+use crate::overlay::ledger::{Ledger, LedgerState, Protected};
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::{OverlayTree, ReadableTree, is_closed};
-use crate::overlay::{clock, place, scan};
+use crate::overlay::{clock, part, place, scan};
 use crate::protect::commit_rule::ChangedKind;
 use crate::protect::place::Done;
 use crate::protect::recheck;
-use crate::report::change::{Change, ChangeKind, Committed, Refusal};
+use crate::report::change::{Change, ChangeKind, Committed, Conflicts, Refusal};
 use crate::sys::dirfd;
 use crate::sys::dirfd::{change_mode, mode_of, of_a_command, open_up};
 use crate::sys::inode::{FileKind, Identity, kind};
 
 pub(crate) struct Commit<'c> {
-    ledger: &'c Ledger,
+    protected: &'c Protected,
     pub(crate) changed: &'c ReadableTree<'c>,
     pub(crate) workspace: OverlayTree<'c>,
     /// Whether the workspace had no `.git` when the commit began.
@@ -51,19 +51,32 @@ pub(crate) fn found(ledger: &Ledger) -> io::Result<Vec<ChangedEntry>> {
     })
 }
 
-/// Finds all changes of a ledger and applies those that `choose` leaves. What the scan had to open up, such as a directory
-/// without access rights, stays open for the commit.
+/// Finds all changes of a ledger and applies those at `paths` and below them, or all if there are no paths. What the scan
+/// had to open up, such as a directory without access rights, stays open for the commit.
 pub(crate) fn commit_of(
     ledger: &Ledger,
-    choose: impl FnOnce(Vec<ChangedEntry>) -> Vec<ChangedEntry>,
+    protected: &Protected,
+    paths: &[PathBuf],
+    conflicts: Conflicts,
 ) -> io::Result<Committed> {
     of_a_command(|| {
         let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
-        let found = scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))?;
-        let committed = commit(ledger, &mut state, &changed, choose(found));
+        let overwrites = conflicts == Conflicts::Overwrite;
+        let before = overwrites.then(|| state.count_anew(paths));
+        let found = scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()));
+        let committed = found.map(|found| {
+            let (mut chosen, left) = part::split(found, paths);
+            // What the workspace has lost has no time.
+            chosen.iter_mut().for_each(|found| found.conflict &= !overwrites);
+            let mut committed = commit(ledger, protected, &mut state, &changed, chosen);
+            committed.left = left.iter().map(ChangedEntry::change).collect();
+            committed
+        });
+        before.into_iter().for_each(|before| state.count_as(before));
+        let committed = committed?;
         // Kennel may have moved a refused file aside and back, which changes the times of its directory.
         if !(committed.applied.is_empty() && committed.refused.is_empty()) {
-            clock::wait_for_tick();
+            let _ = clock::wait_for_tick();
         }
         Ok(committed)
     })
@@ -72,6 +85,7 @@ pub(crate) fn commit_of(
 /// Applies the changes in `found`, in path order.
 fn commit(
     ledger: &Ledger,
+    protected: &Protected,
     state: &mut LedgerState,
     changed: &ReadableTree<'_>,
     found: Vec<ChangedEntry>,
@@ -82,7 +96,7 @@ fn commit(
     let (additions, deletions): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|found| found.upper.is_some() || found.unreadable.is_some());
     let mut commit = Commit {
-        ledger,
+        protected,
         changed,
         workspace,
         is_new,
@@ -99,7 +113,7 @@ fn commit(
     }
     commit.finish(state);
     let is_watched = |change: &&Change| {
-        ledger.never().iter().any(|never| never.is_new_configuration(&change.path, is_new))
+        protected.never.iter().any(|never| never.is_new_configuration(&change.path, is_new))
     };
     let watched = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(is_watched);
     done.denials =
@@ -174,8 +188,8 @@ impl Commit<'_> {
             return Err(errno.into());
         }
         let is_forbidden =
-            self.ledger.never().iter().any(|never| never.forbids(path, becomes(found), self.is_new));
-        if is_forbidden || self.ledger.is_matched(path) {
+            self.protected.never.iter().any(|never| never.forbids(path, becomes(found), self.is_new));
+        if is_forbidden || self.protected.is_matched(path) {
             return Err(Refusal::Protected);
         }
         if found.conflict || !self.is_as_it_was(found, state)? {

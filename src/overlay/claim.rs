@@ -115,6 +115,11 @@ impl Claim {
             .open(Path::new(UPPER), OFlag::O_PATH | OFlag::O_DIRECTORY)?)
     }
 
+    /// The directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What is known of the changes, if they are kept.
     pub(crate) fn record(&self) -> Option<&Record> {
         self.record.as_ref()

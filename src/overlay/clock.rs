@@ -72,15 +72,16 @@ pub(crate) async fn now_of_files() -> Stamp {
     begun
 }
 
-/// Waits for a tick: what changes after this call has a later time than what changed before it.
-pub(crate) fn wait_for_tick() {
+/// Waits for a tick, as [`now_of_files`] does: what changes after this call has a later time than what changed before it.
+pub(crate) fn wait_for_tick() -> Stamp {
     let begun = read(ClockId::CLOCK_REALTIME);
     for _ in 0..MAX_TICKS {
-        if later_than(begun).is_some() {
-            return;
+        if let Some(now) = later_than(begun) {
+            return now;
         }
         thread::sleep(TICK);
     }
+    begun
 }
 
 /// Whether something with this change time may have changed at or after `since`.

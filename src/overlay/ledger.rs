@@ -12,7 +12,7 @@ use nix::sys::stat::FileStat;
 use serde::{Deserialize, Serialize};
 
 use crate::overlay::claim::{Claim, check_attributes};
-use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
+use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files, wait_for_tick};
 use crate::overlay::record::{Heading, Record};
 use crate::overlay::tree::OverlayTree;
 use crate::plan::overlay::Merged;
@@ -31,11 +31,32 @@ pub(crate) struct Ledger {
     workspace: OwnedFd,
     /// The path of the workspace.
     path: PathBuf,
-    never: Vec<CommitRule>,
-    patterns: Vec<Pattern>,
+    /// What no command was allowed to change.
+    protected: Protected,
     state: Mutex<LedgerState>,
     /// The host directory that holds the changes; `None` if they are in memory.
     claim: Option<Claim>,
+}
+
+/// What a commit must leave alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Protected {
+    pub(crate) never: Vec<CommitRule>,
+    pub(crate) patterns: Vec<Pattern>,
+}
+
+impl Protected {
+    /// Adds what is protected by now.
+    pub(crate) fn and(mut self, merged: Merged) -> Self {
+        self.never.extend(merged.never);
+        self.patterns.extend(merged.patterns);
+        self
+    }
+
+    /// Whether a pattern of the policy protects `path`.
+    pub(crate) fn is_matched(&self, path: &Path) -> bool {
+        self.patterns.iter().any(|pattern| pattern.covers(path))
+    }
 }
 
 /// State that lasts from one commit to the next, and with kept changes from one session to the next.
@@ -47,6 +68,8 @@ pub(crate) struct LedgerState {
     /// The same for what commands of earlier sessions changed: the time of the session that changed it first. Holds for
     /// everything below a path that has none of its own.
     pub(crate) bases: BTreeMap<PathBuf, Stamp>,
+    /// Whether each path in the upper directory has its base.
+    pub(crate) is_settled: bool,
     /// Whether the file system of the workspace stores whole seconds only.
     is_coarse: bool,
     applied: HashMap<PathBuf, Applied>,
@@ -92,15 +115,21 @@ impl Ledger {
             OverlayTree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
         check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
-        let earlier = claim.as_ref().and_then(Claim::record).map(|record| record.state.clone());
+        let record = claim.as_ref().and_then(Claim::record);
+        // Earlier commands may have written what these ones must not.
+        let protected = match record {
+            Some(record) => record.heading.protected().map_err(failed)?,
+            None => Protected { never: merged.never.clone(), patterns: merged.patterns.clone() },
+        };
+        let earlier = record.map(|record| record.state.clone());
         let state = LedgerState {
             since: now_of_files().await,
             is_coarse: is_coarse(&workspace).map_err(failed)?,
+            is_settled: false,
             ..earlier.unwrap_or_default()
         };
-        let (never, patterns) = (merged.never.clone(), merged.patterns.clone());
         let state = Mutex::new(state);
-        let ledger = Self { upper, workspace, path: path.clone(), never, patterns, state, claim };
+        let ledger = Self { upper, workspace, path: path.clone(), protected, state, claim };
         ledger.save(&ledger.state())?;
         Ok(ledger)
     }
@@ -119,15 +148,8 @@ impl Ledger {
         let failed = |source: io::Error| OverlayError::io("open the workspace", &path, source);
         let workspace = heading.open_workspace()?;
         state.is_coarse = is_coarse(&workspace).map_err(failed)?;
-        let patterns = heading.read_patterns().map_err(failed)?;
-        let never = heading.rules;
-        Ok(Self { upper, workspace, path, never, patterns, state: Mutex::new(state), claim })
-    }
-
-    /// Adds what must not be committed now to what commands could not change.
-    pub(crate) fn also_protect(&mut self, merged: Merged) {
-        self.never.extend(merged.never);
-        self.patterns.extend(merged.patterns);
+        let protected = heading.protected().map_err(failed)?;
+        Ok(Self { upper, workspace, path, protected, state: Mutex::new(state), claim })
     }
 
     /// Writes down the state of kept changes, for the next session.
@@ -169,13 +191,8 @@ impl Ledger {
         &self.path
     }
 
-    pub(crate) fn never(&self) -> &[CommitRule] {
-        &self.never
-    }
-
-    /// Whether a pattern of the policy protects `path`.
-    pub(crate) fn is_matched(&self, path: &Path) -> bool {
-        self.patterns.iter().any(|pattern| pattern.covers(path))
+    pub(crate) fn protected(&self) -> &Protected {
+        &self.protected
     }
 }
 
@@ -197,6 +214,23 @@ impl LedgerState {
             return self.since;
         }
         path.ancestors().find_map(|path| self.bases.get(path)).copied().unwrap_or(self.since)
+    }
+
+    /// Lets `paths` count from now: what others changed there before is no conflict. Returns the state before.
+    pub(crate) fn count_anew(&mut self, paths: &[PathBuf]) -> Bases {
+        let before = Bases(self.bases.clone());
+        let now = wait_for_tick();
+        let all = [PathBuf::new()];
+        for path in if paths.is_empty() { &all } else { paths } {
+            self.bases.retain(|base, _| !base.starts_with(path));
+            self.bases.insert(path.clone(), now);
+        }
+        before
+    }
+
+    /// Undoes [`count_anew`](Self::count_anew).
+    pub(crate) fn count_as(&mut self, Bases(before): Bases) {
+        self.bases = before;
     }
 
     /// Whether a directory may have been moved or replaced. Adding and removing entries sets both of its times alike;
@@ -263,20 +297,26 @@ impl LedgerState {
     }
 }
 
+/// From when paths count.
+#[must_use]
+pub(crate) struct Bases(BTreeMap<PathBuf, Stamp>);
+
 /// The state in a file: maps as lists, because their keys are no text.
 #[derive(Serialize, Deserialize)]
 struct StoredState {
     since: Stamp,
     bases: Vec<(PathText, Stamp)>,
+    is_settled: bool,
     applied: Vec<(PathText, Applied)>,
     unlinked: Vec<(Identity, (Stamp, Contents))>,
 }
 
 impl From<LedgerState> for StoredState {
-    fn from(LedgerState { since, bases, applied, unlinked, .. }: LedgerState) -> Self {
+    fn from(LedgerState { since, bases, is_settled, applied, unlinked, .. }: LedgerState) -> Self {
         Self {
             since,
             bases: bases.into_iter().map(|(path, base)| (PathText(path), base)).collect(),
+            is_settled,
             applied: applied.into_iter().map(|(path, applied)| (PathText(path), applied)).collect(),
             unlinked: unlinked.into_iter().collect(),
         }
@@ -284,10 +324,11 @@ impl From<LedgerState> for StoredState {
 }
 
 impl From<StoredState> for LedgerState {
-    fn from(StoredState { since, bases, applied, unlinked }: StoredState) -> Self {
+    fn from(StoredState { since, bases, is_settled, applied, unlinked }: StoredState) -> Self {
         Self {
             since,
             bases: bases.into_iter().map(|(PathText(path), base)| (path, base)).collect(),
+            is_settled,
             // Whoever opens the workspace finds out.
             is_coarse: false,
             applied: applied.into_iter().map(|(PathText(path), applied)| (path, applied)).collect(),

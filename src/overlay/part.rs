@@ -17,6 +17,7 @@ use crate::overlay::ledger::LedgerState;
 use crate::overlay::scan::{ChangedEntry, MAX_BYTES, MAX_DEPTH};
 use crate::overlay::tree::{OverlayTree, ReadableTree};
 use crate::protect::recheck;
+use crate::report::change::Change;
 use crate::sys::dirfd;
 use crate::sys::dirfd::{change_mode, mode_of, names, open_up};
 use crate::sys::inode::{FileKind, kind};
@@ -26,6 +27,9 @@ use crate::sys::inode::{FileKind, kind};
 /// # Errors
 /// `E2BIG` if there are too many paths.
 pub(crate) fn settle(upper: &OwnedFd, state: &mut LedgerState) -> io::Result<()> {
+    if state.is_settled {
+        return Ok(());
+    }
     let tree = ReadableTree::new(OverlayTree { root: upper.as_fd() });
     let (mut bases, mut bytes) = (BTreeMap::new(), 0);
     let mut levels = vec![PathBuf::new()];
@@ -46,23 +50,39 @@ pub(crate) fn settle(upper: &OwnedFd, state: &mut LedgerState) -> io::Result<()>
             bases.insert(path, base);
         }
     }
-    state.bases = bases;
+    (state.bases, state.is_settled) = (bases, true);
     Ok(())
 }
 
-/// The changes at `path` and below it. `found` is sorted.
-pub(crate) fn below<'f>(found: &'f [ChangedEntry], path: &Path) -> &'f [ChangedEntry] {
-    let rest = found.get(found.partition_point(|found| *found.path < *path)..).unwrap_or_default();
-    let end = rest.partition_point(|found| found.path.starts_with(path));
-    rest.get(..end).unwrap_or_default()
+/// A change, for which its path is enough.
+pub(crate) trait HasPath {
+    fn path(&self) -> &Path;
 }
 
-/// The changes that concern `paths`, with the new directories above them. `found` is sorted.
-pub(crate) fn selected(found: Vec<ChangedEntry>, paths: &[PathBuf]) -> Vec<ChangedEntry> {
-    if paths.is_empty() {
-        return found;
+impl HasPath for ChangedEntry {
+    fn path(&self) -> &Path {
+        &self.path
     }
-    let has_changes: Vec<&PathBuf> = paths.iter().filter(|path| !below(&found, path).is_empty()).collect();
+}
+
+impl HasPath for Change {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Whether there is a change at `path` or below it. `found` is sorted.
+pub(crate) fn is_any(found: &[impl HasPath], path: &Path) -> bool {
+    let first = found.get(found.partition_point(|found| found.path() < path));
+    first.is_some_and(|first| first.path().starts_with(path))
+}
+
+/// The changes that concern `paths`, with the new directories above them, and the others. `found` is sorted.
+pub(crate) fn split(found: Vec<ChangedEntry>, paths: &[PathBuf]) -> (Vec<ChangedEntry>, Vec<ChangedEntry>) {
+    if paths.is_empty() {
+        return (found, Vec::new());
+    }
+    let has_changes: Vec<&PathBuf> = paths.iter().filter(|path| is_any(&found, path)).collect();
     let is_needed = |found: &ChangedEntry| {
         let becomes_directory = found.file == FileKind::Directory
             && found.upper.is_some()
@@ -71,8 +91,7 @@ pub(crate) fn selected(found: Vec<ChangedEntry>, paths: &[PathBuf]) -> Vec<Chang
             .iter()
             .any(|path| found.path.starts_with(path) || becomes_directory && path.starts_with(&found.path))
     };
-    let needed: Vec<bool> = found.iter().map(is_needed).collect();
-    found.into_iter().zip(needed).filter_map(|(found, is_needed)| is_needed.then_some(found)).collect()
+    found.into_iter().partition(is_needed)
 }
 
 /// The two directories of an overlay that is not mounted.
@@ -88,11 +107,11 @@ impl Layer<'_> {
     ///
     /// # Errors
     /// A file cannot be removed.
-    pub(crate) fn prune(&self, left: &[ChangedEntry], path: &Path) -> io::Result<()> {
+    pub(crate) fn prune(&self, left: &[Change], path: &Path) -> io::Result<()> {
         let directory = self.changed.list(path)?;
         for name in names(&directory)? {
             let path = path.join(&name);
-            if below(left, &path).is_empty() {
+            if !is_any(left, &path) {
                 recheck::remove_tree(directory.as_fd(), &name)?;
                 continue;
             }

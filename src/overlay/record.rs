@@ -3,7 +3,7 @@
 
 use std::fs::{File, Metadata};
 use std::io;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::overlay::ledger::LedgerState;
+use crate::overlay::ledger::{LedgerState, Protected};
 use crate::plan::overlay::Merged;
 use crate::policy::Policy;
 use crate::policy::glob::Pattern;
@@ -29,8 +29,8 @@ pub(crate) const RECORD: &str = "record.json";
 /// The file while it is written.
 pub(crate) const UNFINISHED: &str = "record.json.new";
 
-/// Everything that is known of kept changes.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Everything that is known of kept changes. In the file, the heading is a line of its own: a list of many needs no more.
+#[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) heading: Heading,
     pub(crate) state: LedgerState,
@@ -104,13 +104,25 @@ impl Heading {
         }
     }
 
-    /// The patterns of protected paths.
+    /// What no command was allowed to change.
     ///
     /// # Errors
     /// A text is no pattern.
-    pub(crate) fn read_patterns(&self) -> io::Result<Vec<Pattern>> {
+    pub(crate) fn protected(&self) -> io::Result<Protected> {
         let read = |text: &PathText| Pattern::of_text(&text.0).map_err(io::Error::other);
-        self.patterns.iter().map(read).collect()
+        let patterns = self.patterns.iter().map(read).collect::<io::Result<_>>()?;
+        Ok(Protected { never: self.rules.clone(), patterns })
+    }
+
+    /// Reads the heading of the record in a directory with changes; `None` if there is none.
+    ///
+    /// # Errors
+    /// It is unreadable.
+    pub(crate) fn read(directory: impl AsFd) -> io::Result<Option<Self>> {
+        let Some(file) = opened(directory)? else { return Ok(None) };
+        let mut line = String::new();
+        BufReader::new(file).read_line(&mut line)?;
+        Ok(Some(serde_json::from_str(&line)?))
     }
 
     /// Opens the workspace.
@@ -127,6 +139,14 @@ impl Heading {
         };
         let metadata = held.metadata().map_err(failed)?;
         if self.is_about(&metadata) { Ok(held.into()) } else { Err(replaced()) }
+    }
+}
+
+fn opened(directory: impl AsFd) -> io::Result<Option<File>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    match openat(directory, RECORD, flags, Mode::empty()) {
+        Err(Errno::ENOENT) => Ok(None),
+        file => Ok(Some(File::from(file?))),
     }
 }
 
@@ -160,14 +180,11 @@ impl Record {
     /// # Errors
     /// It is unreadable.
     pub(crate) fn read(directory: impl AsFd) -> io::Result<Option<Self>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file = match openat(directory, RECORD, flags, Mode::empty()) {
-            Err(Errno::ENOENT) => return Ok(None),
-            file => File::from(file?),
-        };
+        let Some(mut file) = opened(directory)? else { return Ok(None) };
         let mut text = String::new();
-        (&file).read_to_string(&mut text)?;
-        Ok(Some(serde_json::from_str(&text)?))
+        file.read_to_string(&mut text)?;
+        let (heading, state) = text.split_once('\n').ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(Some(Self { heading: serde_json::from_str(heading)?, state: serde_json::from_str(state)? }))
     }
 
     /// Writes the record. It is there as a whole or as it was.
@@ -178,8 +195,44 @@ impl Record {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let directory = directory.as_fd();
         let mut file = File::from(openat(directory, UNFINISHED, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-        file.write_all(&serde_json::to_vec(self)?)?;
+        let mut text = serde_json::to_vec(&self.heading)?;
+        text.push(b'\n');
+        serde_json::to_writer(&mut text, &self.state)?;
+        file.write_all(&text)?;
         file.sync_data()?;
         Ok(renameat(directory, UNFINISHED, directory, RECORD)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_list_reads_no_more_than_headings() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let workspace = PathText(directory.path().to_owned());
+        let (profile, git) = (Profile::RepoWrite, Git::default());
+        let heading = Heading {
+            workspace,
+            device: 1,
+            inode: 2,
+            born: None,
+            profile,
+            git,
+            rules: Vec::new(),
+            patterns: Vec::new(),
+        };
+        let held = || File::open(directory.path()).expect("a directory");
+        Record::new(heading.clone()).write(held()).expect("written");
+        assert!(Record::read(held()).expect("read").is_some_and(|record| record.heading.is_of(&heading)));
+        let path = directory.path().join(RECORD);
+        let text = fs::read_to_string(&path).expect("text");
+        let line = text.split_inclusive('\n').next().expect("a line");
+        fs::write(&path, format!("{line}no state")).expect("written");
+        assert!(Heading::read(held()).expect("read").is_some_and(|read| read.is_of(&heading)));
+        Record::read(held()).expect_err("no state");
     }
 }

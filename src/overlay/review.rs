@@ -21,7 +21,7 @@ use crate::overlay::claim::{Claim, open_own};
 use crate::overlay::contents::Side;
 use crate::overlay::ledger::Ledger;
 use crate::overlay::part::{self, Layer};
-use crate::overlay::record::Record;
+use crate::overlay::record::{Heading, Record};
 use crate::overlay::scan::{ChangedEntry, MAX_DEPTH};
 use crate::overlay::tree::{OverlayTree, ReadableTree};
 use crate::plan::compile;
@@ -29,7 +29,7 @@ use crate::plan::overlay::Merged;
 use crate::policy::Policy;
 use crate::policy::overlay::Overlay;
 use crate::policy::profile::{Caches, OnUnavailable, Toolchains};
-use crate::report::change::{Change, ChangeKind, Committed};
+use crate::report::change::{Change, ChangeKind, Committed, Conflicts, Discarded};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::dirfd;
@@ -50,7 +50,7 @@ const MOST_FILES: usize = 10_000;
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
-/// use kennel::{KeptChanges, Overlay, Policy, Profile, Session};
+/// use kennel::{Conflicts, KeptChanges, Overlay, Policy, Profile, Session};
 ///
 /// let upper = Some(KeptChanges::directory("/home/me/repo".as_ref(), None)?);
 /// let overlay = Overlay { upper, keeps: true, ..Overlay::default() };
@@ -60,7 +60,7 @@ const MOST_FILES: usize = 10_000;
 /// drop(session);
 ///
 /// if let Some(kept) = KeptChanges::find("/home/me/repo".as_ref())? {
-///     kept.commit(&["src".into()])?;
+///     kept.commit(&["src".into()], Conflicts::Refuse)?;
 ///     kept.discard(&[])?;
 /// }
 /// # Ok(())
@@ -123,11 +123,11 @@ impl KeptChanges {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             directory => directory.map_err(Error::io("read kept changes"))?,
         };
-        let record = Record::read(open_own(&directory)?);
-        let record =
-            record.map_err(|source| OverlayError::io("read the kept changes in", &directory, source))?;
+        let heading = Heading::read(open_own(&directory)?);
+        let heading =
+            heading.map_err(|source| OverlayError::io("read the kept changes in", &directory, source))?;
         let session = session_of(&directory);
-        Ok(record.map(|record| Self { workspace: record.heading.workspace.0, session, directory }))
+        Ok(heading.map(|heading| Self { workspace: heading.workspace.0, session, directory }))
     }
 
     /// All kept changes of the caller, by workspace and session.
@@ -168,8 +168,7 @@ impl KeptChanges {
             .map_err(|errno| failed(errno.into()))?;
         of_a_command(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
         let ledger = Ledger::of_kept(record, upper, None)?;
-        let found = scanned(&ledger)?;
-        let changes = found.iter().map(ChangedEntry::change).collect();
+        let changes = changes(&ledger)?;
         Ok(Review { ledger, changes })
     }
 
@@ -179,37 +178,37 @@ impl KeptChanges {
     /// As [`review`](Self::review); [`OverlayError::InUse`] while a session uses them.
     pub fn settle(&self) -> Result<Vec<Change>, Error> {
         let Some(ledger) = self.claim()? else { return Ok(Vec::new()) };
-        let found = scanned(&ledger)?;
+        let found = changes(&ledger)?;
         self.put_back(&ledger, &found)?;
-        Ok(found.iter().map(ChangedEntry::change).collect())
+        Ok(found)
     }
 
     /// Applies the changes at `paths` and below them to the workspace, or all changes if there are no paths. Paths are
     /// relative to the workspace. What is applied or equal is no longer kept.
     ///
     /// Everything that [`Session::commit`](crate::session::Session::commit) says holds. Protected are the paths that were
-    /// so when the commands ran, and those that are so now.
+    /// so when the commands ran, and those that are so now. With [`Conflicts::Overwrite`], it replaces what others changed
+    /// there meanwhile.
     ///
     /// # Errors
     /// As [`settle`](Self::settle). Nothing was applied then.
-    pub fn commit(&self, paths: &[PathBuf]) -> Result<Committed, Error> {
-        let Some(mut ledger) = self.claim()? else { return Ok(Committed::default()) };
-        ledger.also_protect(self.protected_now(&ledger)?);
-        let committed = apply::commit_of(&ledger, |found| part::selected(found, paths));
-        let committed = committed.map_err(OverlayError::list)?;
-        // First of all: the next commit must not take this one for a change of others.
-        ledger.save(&ledger.state())?;
-        self.put_back(&ledger, &scanned(&ledger)?)?;
+    pub fn commit(&self, paths: &[PathBuf], conflicts: Conflicts) -> Result<Committed, Error> {
+        let Some(ledger) = self.claim()? else { return Ok(Committed::default()) };
+        let committed = commit(&ledger, paths, conflicts)?;
+        let refused = committed.refused.iter().map(|refused| &refused.change);
+        let mut left: Vec<Change> = committed.left.iter().chain(refused).cloned().collect();
+        left.sort_by(|one, other| one.path.cmp(&other.path));
+        self.put_back(&ledger, &left)?;
         Self::drop_unused(&self.directory);
         Ok(committed)
     }
 
     /// Drops the changes at `paths` and below them, or all changes if there are no paths. Paths are relative to the
-    /// workspace. Returns what it dropped.
+    /// workspace.
     ///
     /// # Errors
     /// As [`settle`](Self::settle).
-    pub fn discard(&self, paths: &[PathBuf]) -> Result<Vec<Change>, Error> {
+    pub fn discard(&self, paths: &[PathBuf]) -> Result<Discarded, Error> {
         if paths.is_empty() {
             // Changes of a directory that is gone, or too many to list, are dropped unseen.
             let dropped = self.review().map(|review| review.changes).unwrap_or_default();
@@ -217,25 +216,22 @@ impl KeptChanges {
                 self.clear(&claim)?;
             }
             Self::drop_unused(&self.directory);
-            return Ok(dropped);
+            return Ok(Discarded { dropped, left: Vec::new() });
         }
-        let Some(ledger) = self.claim()? else { return Ok(Vec::new()) };
-        let found = scanned(&ledger)?;
-        let dropped: Vec<Change> = found
-            .iter()
-            .filter(|found| paths.iter().any(|path| found.path.starts_with(path)))
-            .map(ChangedEntry::change)
-            .collect();
+        let Some(ledger) = self.claim()? else { return Ok(Discarded::default()) };
+        let found = changes(&ledger)?;
         let done = of_a_command(|| {
             let (state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
             let layer = Layer { changed: &changed, workspace: ledger.workspace(), state: &state };
-            let mut concerned = paths.iter().filter(|path| !part::below(&found, path).is_empty());
+            let mut concerned = paths.iter().filter(|path| part::is_any(&found, path));
             concerned.try_for_each(|path| layer.discard(path))
         });
         done.map_err(OverlayError::list)?;
-        self.put_back(&ledger, &scanned(&ledger)?)?;
+        let is_meant = |found: &Change| paths.iter().any(|path| found.path.starts_with(path));
+        let (dropped, left): (Vec<_>, Vec<_>) = found.into_iter().partition(is_meant);
+        self.put_back(&ledger, &left)?;
         Self::drop_unused(&self.directory);
-        Ok(dropped)
+        Ok(Discarded { dropped, left })
     }
 
     /// Claims the changes; `None` if there are none any more.
@@ -250,7 +246,7 @@ impl KeptChanges {
     }
 
     /// Drops what is no change, and writes down the rest.
-    fn put_back(&self, ledger: &Ledger, left: &[ChangedEntry]) -> Result<(), OverlayError> {
+    fn put_back(&self, ledger: &Ledger, left: &[Change]) -> Result<(), OverlayError> {
         if left.is_empty() {
             return ledger.claim().map_or(Ok(()), |claim| self.clear(claim));
         }
@@ -261,9 +257,8 @@ impl KeptChanges {
         });
         pruned.map_err(|source| OverlayError::io("tidy up the kept changes in", &self.directory, source))?;
         let mut state = ledger.state();
-        let upper = ledger.upper().open(Path::new(""), OFlag::O_PATH | OFlag::O_DIRECTORY);
-        let upper = upper.map_err(|errno| OverlayError::list(errno.into()))?;
-        of_a_command(|| part::settle(&upper, &mut state)).map_err(OverlayError::list)?;
+        // A later command that changes a path of these begins anew.
+        state.bases.retain(|path, _| part::is_any(left, path));
         ledger.save(&state)
     }
 
@@ -281,27 +276,46 @@ impl KeptChanges {
             tracing::debug!(%error, "a directory for kept changes stays");
         }
     }
-
-    /// What is protected in the workspace now: others may have made a repository there since the commands ran.
-    fn protected_now(&self, ledger: &Ledger) -> Result<Merged, Error> {
-        let heading = ledger.claim().and_then(Claim::record).map(|record| record.heading.clone());
-        let heading = heading.ok_or(OverlayError::None)?;
-        let overlay = Overlay { upper: Some(self.directory.clone()), keeps: true, size: None };
-        let policy = Policy {
-            git: heading.git,
-            toolchains: Toolchains::None,
-            caches: Caches::None,
-            on_unavailable: OnUnavailable::Degrade,
-            ..Policy::profile(heading.profile, &self.workspace).overlay(overlay)
-        };
-        let (host, caller) = (Host::detect_for(&policy), Caller::current());
-        let compiled = compile::compile(&policy, &host, &caller, SandboxKind::Session { ready: 0 })?;
-        Ok(compiled.overlay.ok_or(OverlayError::None)?)
-    }
 }
 
-fn scanned(ledger: &Ledger) -> Result<Vec<ChangedEntry>, OverlayError> {
-    apply::found(ledger).map_err(OverlayError::list)
+/// Commits changes of a ledger, and writes that down.
+///
+/// # Errors
+/// The changes cannot be listed, or what is protected now is unknown. Nothing was applied then.
+pub(crate) fn commit(ledger: &Ledger, paths: &[PathBuf], conflicts: Conflicts) -> Result<Committed, Error> {
+    let protected = ledger.protected().clone();
+    let protected = match ledger.claim() {
+        Some(claim) if let Some(record) = claim.record() => {
+            protected.and(protected_now(claim.path(), &record.heading)?)
+        }
+        _ => protected,
+    };
+    let committed = apply::commit_of(ledger, &protected, paths, conflicts).map_err(OverlayError::list)?;
+    if let Err(error) = ledger.save(&ledger.state()) {
+        tracing::warn!(%error, "the next session may take this commit for changes by others");
+    }
+    Ok(committed)
+}
+
+/// What is protected in a workspace now: others may have made a repository there since the commands ran.
+fn protected_now(directory: &Path, heading: &Heading) -> Result<Merged, Error> {
+    let overlay = Overlay { upper: Some(directory.to_owned()), keeps: true, size: None };
+    let policy = Policy {
+        git: heading.git,
+        toolchains: Toolchains::None,
+        caches: Caches::None,
+        on_unavailable: OnUnavailable::Degrade,
+        ..Policy::profile(heading.profile, &heading.workspace.0).overlay(overlay)
+    };
+    let (host, caller) = (Host::detect_for(&policy), Caller::current());
+    let compiled = compile::compile(&policy, &host, &caller, SandboxKind::Session { ready: 0 })?;
+    Ok(compiled.overlay.ok_or(OverlayError::None)?)
+}
+
+/// All changes of a ledger, sorted by path.
+fn changes(ledger: &Ledger) -> Result<Vec<Change>, OverlayError> {
+    let found = apply::found(ledger).map_err(OverlayError::list)?;
+    Ok(found.iter().map(ChangedEntry::change).collect())
 }
 
 /// Kept changes, opened to look at them.
@@ -434,7 +448,7 @@ fn refuse_moved(caller: &Caller, workspace: &Path, session: Option<&str>) -> Res
     let Ok(metadata): io::Result<Metadata> = fs::metadata(workspace) else { return Ok(()) };
     for entry in entries.flatten() {
         let Ok(directory) = open_own(&entry.path()) else { continue };
-        let Ok(Some(Record { heading, .. })) = Record::read(&directory) else { continue };
+        let Ok(Some(heading)) = Heading::read(&directory) else { continue };
         let is_other = heading.workspace.0 != workspace && session_of(&entry.path()).as_deref() == session;
         if is_other && heading.is_about(&metadata) {
             let (from, to) = (heading.workspace.0, workspace.to_owned());

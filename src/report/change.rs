@@ -130,6 +130,16 @@ pub struct Refused {
     pub refusal: Refusal,
 }
 
+/// What a commit does where others have changed the workspace since the commands began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Conflicts {
+    /// Refuses the change.
+    #[default]
+    Refuse,
+    /// Replaces what others wrote.
+    Overwrite,
+}
+
 /// The result of [`Session::commit`](crate::session::Session::commit).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -138,8 +148,20 @@ pub struct Committed {
     pub applied: Vec<Change>,
     /// Changes that it does not have.
     pub refused: Vec<Refused>,
+    /// Changes that were not asked for.
+    pub left: Vec<Change>,
     /// Applied files that programs outside obey: the configuration of a new repository. Check them before you trust them.
     pub denials: Vec<Denial>,
+}
+
+/// The result of [`KeptChanges::discard`](crate::overlay::review::KeptChanges::discard).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Discarded {
+    /// Changes that are gone.
+    pub dropped: Vec<Change>,
+    /// Changes that were not asked for.
+    pub left: Vec<Change>,
 }
 
 pub(crate) fn lossy<S: Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {

@@ -7,9 +7,9 @@
 use std::path::PathBuf;
 
 use crate::launch::inside::PATIENCE;
-use crate::overlay::apply;
 use crate::overlay::scan::ChangedEntry;
-use crate::report::change::{Change, Committed};
+use crate::overlay::{apply, review};
+use crate::report::change::{Change, Committed, Conflicts};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::Session;
@@ -79,19 +79,28 @@ impl Session {
     /// # Panics
     /// Outside of a tokio runtime with time enabled.
     pub async fn commit(&self) -> Result<Committed, Error> {
+        self.commit_part(&[], Conflicts::Refuse).await
+    }
+
+    /// Like [`commit`](Self::commit), for the changes at `paths` and below them, or all changes if there are no paths. Paths
+    /// are relative to the workspace. With [`Conflicts::Overwrite`], it replaces what others changed there meanwhile.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    ///
+    /// # Panics
+    /// As [`commit`](Self::commit).
+    pub async fn commit_part(&self, paths: &[PathBuf], conflicts: Conflicts) -> Result<Committed, Error> {
         let live = self.live();
         let ledger = live.ledger()?;
         let settling = live.settle(&SettlingFor::Commit, PATIENCE).await.ok_or(OverlayError::Running)?;
+        let paths = paths.to_vec();
         let committed = blocking(move || {
             // Held until the last file is in place, even if the caller no longer waits.
             let _settling = settling;
-            let committed = apply::commit_of(&ledger, |found| found)?;
-            if let Err(error) = ledger.save(&ledger.state()) {
-                tracing::warn!(%error, "the next session may take this commit for changes by others");
-            }
-            Ok(committed)
+            Ok(review::commit(&ledger, &paths, conflicts))
         });
-        Ok(committed.await.map_err(OverlayError::list)?)
+        committed.await.map_err(OverlayError::list)?
     }
 
     /// Keeps the changes when the session ends, if they are in a directory

@@ -55,12 +55,12 @@ pub(crate) enum Verb {
     /// Apply changes of --overlay to the workspace.
     ///
     /// That is all of them, or those at PATH.
-    #[command(after_help = help::PART)]
-    Commit(Part),
+    #[command(after_help = help::COMMIT)]
+    Commit(CommitArguments),
     /// Drop changes of --overlay.
     ///
     /// That is all of them, or those at PATH.
-    #[command(after_help = help::PART)]
+    #[command(after_help = help::DISCARD)]
     Discard(Part),
     /// Run an operation of a manifest.
     ///
@@ -134,6 +134,15 @@ pub(crate) struct Diff {
     /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a session.
     #[arg(value_name = "NAME|PATH")]
     pub(crate) words: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CommitArguments {
+    /// Replace what others changed at PATH since the command saw it.
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) part: Part,
 }
 
 #[derive(Debug, Args)]

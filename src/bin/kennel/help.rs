@@ -187,14 +187,22 @@ and of files above 4 MiB. A change that was moved counts as one if the files are
 
 Exit status: 0, also if nothing was changed; 125 if the changes cannot be read.";
 
-pub(crate) const PART: &str = "\
+pub(crate) const COMMIT: &str = "\
 Examples:
   kennel commit                     everything
   kennel commit src Cargo.toml      these, and what is below them
-  kennel discard target
   kennel commit a1                  what the commands of session a1 changed; stop it first
+  kennel commit --force src/main.rs replace what others wrote there
 
 A commit overwrites nothing that others changed in the workspace since the command saw it, and nothing that is \
 protected; it says what it left out, and that stays.
 
-Exit status: 0; 125 if something could not be committed or discarded, or nothing was changed at a PATH.";
+Exit status: 0; 125 if something could not be committed, or nothing was changed at a PATH.";
+
+pub(crate) const DISCARD: &str = "\
+Examples:
+  kennel discard                    everything
+  kennel discard target             what is there, and below it
+  kennel discard a1                 what the commands of session a1 changed; stop it first
+
+Exit status: 0; 125 if something could not be discarded, or nothing was changed at a PATH.";

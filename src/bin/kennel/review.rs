@@ -7,11 +7,13 @@ use std::{
     process::ExitCode,
 };
 
-use kennel::{Change, ChangeKind, Committed, Error, KeptChanges, Review};
+use kennel::{
+    Change, ChangeKind, Committed, Conflicts, Discarded, Error, KeptChanges, Refusal, Refused, Review,
+};
 
 use crate::{
     FAILED,
-    args::{Diff, Part, Place},
+    args::{CommitArguments, Diff, Part, Place},
     diff::{self, Counts, Entry, Format, LARGEST},
     escape::harmless,
     owner, progress, renames, report,
@@ -24,7 +26,9 @@ const CONTEXT: u32 = 3;
 
 /// Runs `kennel diff`.
 pub(crate) fn diff(diff: &Diff) -> Result<ExitCode, Error> {
-    let Some((kept, paths)) = find(&diff.place, &diff.words)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(Meant { kept, paths, .. }) = find(&diff.place, &diff.words)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     let review = kept.review()?;
     let paint = Paint::stdout();
     let shown = Shown::of(&review, &paths);
@@ -68,39 +72,70 @@ pub(crate) fn whole(kept: &KeptChanges, paint: Paint) -> Result<Vec<String>, Err
 }
 
 /// Runs `kennel commit`.
-pub(crate) fn commit(part: &Part) -> Result<ExitCode, Error> {
-    let Some((kept, paths)) = find(&part.place, &part.words)? else { return Ok(ExitCode::SUCCESS) };
-    let unknown = report_unknown(&kept, &paths)?;
-    if unknown == paths.len() && !paths.is_empty() {
+pub(crate) fn commit(arguments: &CommitArguments) -> Result<ExitCode, Error> {
+    let part = &arguments.part;
+    let Some(Meant { kept, paths, words }) = find(&part.place, &part.words)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let conflicts = if arguments.force { Conflicts::Overwrite } else { Conflicts::Refuse };
+    if arguments.force && words == 0 {
+        return Err(Error::Command {
+            what: "flag",
+            value: "--force".to_owned(),
+            reason: "it needs a PATH: name what replaces the work of others".to_owned(),
+        });
+    }
+    let Committed { applied, refused, left, denials, .. } =
+        progress::during("committing changes", || kept.commit(&paths, conflicts))?;
+    let unasked = refused.iter().map(|refused| &refused.change).chain(&left);
+    let unknown = report_unknown(applied.iter().chain(unasked), &paths);
+    if unknown == paths.len() && unknown > 0 {
         return Ok(FAILED.into());
     }
-    let Committed { applied, refused, denials, .. } =
-        progress::during("committing changes", || kept.commit(&paths))?;
     let paint = Paint::stdout();
     report::print(lines(&applied, paint).as_bytes())?;
     for denial in &denials {
         report::say(format_args!("kennel: note: {}: {}", denial.subject, denial.reason));
     }
-    for refused in &refused {
-        report::say(format_args!("kennel: not committed: {}: {}", refused.change, refused.refusal));
-    }
+    report_refused(&refused);
+    report_choice(&refused, kept.session.as_deref());
     let mut said = vec![count(applied.len(), "committed")];
     said.extend((!refused.is_empty()).then(|| format!("{} not committed", refused.len())));
-    end(&kept, &said.join(", "), paint)?;
+    end(&said.join(", "), left.len() + refused.len(), paint)?;
     Ok(if refused.is_empty() && unknown == 0 { ExitCode::SUCCESS } else { FAILED.into() })
+}
+
+/// Says what was not committed.
+pub(crate) fn report_refused(all: &[Refused]) {
+    for refused in all {
+        report::say(format_args!("kennel: not committed: {}: {}", refused.change, refused.refusal));
+    }
+}
+
+/// Says what helps where others changed the workspace.
+pub(crate) fn report_choice(all: &[Refused], session: Option<&str>) {
+    if all.iter().any(|refused| refused.refusal == Refusal::Conflict) {
+        let name = session.map(|session| format!("{session} ")).unwrap_or_default();
+        report::say(format_args!(
+            "kennel: hint: kennel commit --force {name}PATH replaces what others wrote there, kennel discard {name}PATH \
+             keeps it"
+        ));
+    }
 }
 
 /// Runs `kennel discard`.
 pub(crate) fn discard(part: &Part) -> Result<ExitCode, Error> {
-    let Some((kept, paths)) = find(&part.place, &part.words)? else { return Ok(ExitCode::SUCCESS) };
-    let unknown = report_unknown(&kept, &paths)?;
-    if unknown == paths.len() && !paths.is_empty() {
+    let Some(Meant { kept, paths, .. }) = find(&part.place, &part.words)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let Discarded { dropped, left, .. } = progress::during("dropping changes", || kept.discard(&paths))?;
+    let unknown = report_unknown(dropped.iter().chain(&left), &paths);
+    if unknown == paths.len() && unknown > 0 {
         return Ok(FAILED.into());
     }
-    let dropped = progress::during("dropping changes", || kept.discard(&paths))?;
     let paint = Paint::stdout();
     report::print(lines(&dropped, paint).as_bytes())?;
-    end(&kept, &count(dropped.len(), "discarded"), paint)?;
+    end(&count(dropped.len(), "discarded"), left.len(), paint)?;
     Ok(if unknown == 0 { ExitCode::SUCCESS } else { FAILED.into() })
 }
 
@@ -109,11 +144,7 @@ fn count(number: usize, done: &str) -> String {
 }
 
 /// Prints what was done, and how many changes are left.
-fn end(kept: &KeptChanges, done: &str, paint: Paint) -> Result<(), Error> {
-    let left = match KeptChanges::at(&kept.directory)? {
-        Some(kept) => kept.review()?.changes().len(),
-        None => 0,
-    };
+fn end(done: &str, left: usize, paint: Paint) -> Result<(), Error> {
     let left = if left > 0 { format!("; {left} left: kennel diff") } else { String::new() };
     report::print(format!("{}\n", paint.paint(style::TITLE, &format!("{done}{left}"))).as_bytes())
 }
@@ -124,19 +155,13 @@ fn lines(changes: &[Change], paint: Paint) -> String {
 }
 
 /// Names the paths without a change. Returns how many there are.
-fn report_unknown(kept: &KeptChanges, paths: &[PathBuf]) -> Result<usize, Error> {
-    if paths.is_empty() {
-        return Ok(0);
-    }
-    let review = kept.review()?;
-    let has_change = |path: &Path| review.changes().iter().any(|change| change.path.starts_with(path));
+fn report_unknown<'c>(all: impl Iterator<Item = &'c Change> + Clone, paths: &[PathBuf]) -> usize {
+    let has_change = |path: &Path| all.clone().any(|change| change.path.starts_with(path));
     let unknown: Vec<&PathBuf> = paths.iter().filter(|path| !has_change(path)).collect();
     for path in &unknown {
-        let around = review
-            .changes()
-            .iter()
-            .find(|change| change.kind == ChangeKind::Deleted && path.starts_with(&change.path));
-        match around {
+        let is_around =
+            |change: &&Change| change.kind == ChangeKind::Deleted && path.starts_with(&change.path);
+        match all.clone().find(is_around) {
             Some(around) => report::say(format_args!(
                 "kennel: {}: it is a part of the change {around}; name that path",
                 path.display()
@@ -144,13 +169,22 @@ fn report_unknown(kept: &KeptChanges, paths: &[PathBuf]) -> Result<usize, Error>
             None => report::say(format_args!("kennel: {}: nothing was changed there", path.display())),
         }
     }
-    Ok(unknown.len())
+    unknown.len()
 }
 
 // Which changes are meant.
 
+/// The changes that the user means.
+struct Meant {
+    kept: KeptChanges,
+    /// The paths in the workspace; none for all changes.
+    paths: Vec<PathBuf>,
+    /// How many paths were named; the workspace itself is one, too.
+    words: usize,
+}
+
 /// Finds the kept changes that the user means, and the paths in them. Says so if there are none.
-fn find(place: &Place, words: &[OsString]) -> Result<Option<(KeptChanges, Vec<PathBuf>)>, Error> {
+fn find(place: &Place, words: &[OsString]) -> Result<Option<Meant>, Error> {
     if place.as_owner {
         owner::become_owner(place.workspace.as_deref())?;
     }
@@ -187,11 +221,7 @@ fn only_session(all: &[KeptChanges], start: &Path) -> Option<KeptChanges> {
 }
 
 /// Paths on the command line start at the current directory, if that is in the workspace.
-fn with_paths(
-    kept: KeptChanges,
-    words: &[OsString],
-    here: &Path,
-) -> Result<Option<(KeptChanges, Vec<PathBuf>)>, Error> {
+fn with_paths(kept: KeptChanges, words: &[OsString], here: &Path) -> Result<Option<Meant>, Error> {
     let start = if here.starts_with(&kept.workspace) { here } else { &kept.workspace };
     let below = |word: &OsString| {
         let path = normal(&start.join(word));
@@ -206,7 +236,7 @@ fn with_paths(
     if paths.iter().any(|path| path.as_os_str().is_empty()) {
         paths.clear();
     }
-    Ok(Some((kept, paths)))
+    Ok(Some(Meant { kept, paths, words: words.len() }))
 }
 
 /// Resolves `.` and `..` by name: a path may be gone.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use kennel::{
-    Change, Committed, Error, KeptChanges, Outcome, Overlay, OverlayError, Policy, PolicyError, Refusal,
-    Report, Session,
+    Change, Committed, Conflicts, Error, KeptChanges, Outcome, Overlay, OverlayError, Policy, PolicyError,
+    Refusal, Report, Session,
 };
 
 use crate::{FAILED, args::Run, progress, report, review, style::Paint};
@@ -127,9 +127,11 @@ impl Choice {
         }
         if self.commit && has_succeeded(outcome) {
             let mut committed =
-                progress::during("committing changes", || kept.commit(&[])).inspect_err(|_| {
-                    report::say(format_args!("kennel: the changes are kept: kennel diff"));
-                })?;
+                progress::during("committing changes", || kept.commit(&[], Conflicts::Refuse)).inspect_err(
+                    |_| {
+                        report::say(format_args!("kennel: the changes are kept: kennel diff"));
+                    },
+                )?;
             outcome.denials.append(&mut committed.denials);
             settled.committed = Some(committed);
         } else {
@@ -202,10 +204,12 @@ impl Settled {
         if self.commit_was_skipped {
             report::say(format_args!("kennel: nothing was committed, because the command failed"));
         }
-        let refused = self.committed.iter().flat_map(|committed| &committed.refused);
-        refused.for_each(|refused| {
-            report::say(format_args!("kennel: not committed: {}: {}", refused.change, refused.refusal));
-        });
+        if let Some(committed) = &self.committed {
+            review::report_refused(&committed.refused);
+            if self.is_kept && !run.quiet {
+                review::report_choice(&committed.refused, None);
+            }
+        }
         let is_any = self.changes.as_ref().is_some_and(|changes| !changes.is_empty()) || self.has_refused();
         if self.is_kept && is_any && !run.quiet {
             self.print_what_next();

@@ -5,93 +5,13 @@ use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::Stdio,
 };
 
 use serde_json::{Value, json};
 
-use crate::support::{
-    TempDir, is_root, kennel_path, only_as_root, past_the_tick, require, stderr, stdout, until,
-    workspace_on_disk,
-};
-
-/// A workspace, and a place of its own for kept changes.
-struct Kept {
-    dir: TempDir,
-    state: TempDir,
-}
-
-/// Ends the test if the file system cannot keep changes. `upper` asserts what happens then.
-macro_rules! require_kept {
-    () => {{
-        let kept = Kept::new();
-        require!(
-            xattr::set(kept.state.path(), "user.test", b"x").is_ok(),
-            "user extended attributes on the file system of /tmp"
-        );
-        xattr::remove(kept.state.path(), "user.test").unwrap();
-        kept
-    }};
-}
-
-impl Kept {
-    fn new() -> Self {
-        let (dir, state) = (workspace_on_disk(), workspace_on_disk());
-        fs::set_permissions(state.path(), PermissionsExt::from_mode(0o700)).unwrap();
-        Self { dir, state }
-    }
-
-    fn kennel(&self, arguments: &[&str]) -> Command {
-        let mut kennel = Command::new(kennel_path());
-        kennel.current_dir(self.dir.path()).env("LC_ALL", "C").env("XDG_STATE_HOME", self.state.path());
-        kennel.env_remove("CLICOLOR_FORCE").args(arguments);
-        kennel
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        self.kennel(arguments).output().unwrap()
-    }
-
-    /// Runs a script that must succeed, with the flags of an overlay and others. Returns its stderr.
-    fn run(&self, flags: &[&str], script: &str) -> String {
-        let all = [&["run", "--quiet", "--overlay"], flags, &["--", "sh", "-c", script]].concat();
-        let output = self.output(&all);
-        assert!(output.status.success(), "{script}: {output:?}");
-        stderr(&output)
-    }
-
-    /// A command that must succeed. Returns its stdout.
-    fn succeeds(&self, arguments: &[&str]) -> String {
-        let output = self.output(arguments);
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        stdout(&output)
-    }
-
-    /// A command that must fail by Kennel itself. Returns its stdout and stderr.
-    fn fails(&self, arguments: &[&str]) -> [String; 2] {
-        let output = self.output(arguments);
-        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {output:?}");
-        [stdout(&output), stderr(&output)]
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.dir.path().join(name), text).unwrap();
-    }
-
-    fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.dir.path().join(name)).unwrap()
-    }
-
-    fn exists(&self, name: &str) -> bool {
-        self.dir.path().join(name).symlink_metadata().is_ok()
-    }
-
-    /// The directories that hold changes.
-    fn layers(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(self.state.path().join("kennel/changes")) else { return Vec::new() };
-        entries.map(|entry| entry.unwrap().path()).collect()
-    }
-}
+use super::place::require_kept;
+use crate::support::{is_root, only_as_root, past_the_tick, stderr, stdout, until, workspace_on_disk};
 
 #[test]
 fn several_commands_add_to_the_same_changes() {
@@ -188,7 +108,8 @@ fn a_commit_overwrites_nothing_that_others_changed() {
     // This command sees what the user wrote.
     kept.run(&[], "grep -q user later; echo command >> later; echo more >> f");
     let [done, said] = kept.fails(&["commit"]);
-    assert_eq!(said, "kennel: not committed: M f: the workspace changed there meanwhile");
+    let hint = "kennel: hint: kennel commit --force PATH replaces what others wrote there, kennel discard PATH keeps it";
+    assert_eq!(said, format!("kennel: not committed: M f: the workspace changed there meanwhile\n{hint}"));
     assert_eq!(done, "M later\nA x\n2 changes committed, 1 not committed; 1 left: kennel diff");
     assert_eq!((kept.read("f"), kept.read("later")), ("user\n".into(), "user\ncommand\n".into()));
     // It stays refused, and can be dropped.
@@ -501,14 +422,8 @@ fn no_other_command_forges_kept_changes() {
 #[test]
 fn sessions_keep_changes_by_name() {
     let kept = require_kept!();
-    let runtime = workspace_on_disk();
-    fs::set_permissions(runtime.path(), PermissionsExt::from_mode(0o700)).unwrap();
     let name = format!("kept-{}", std::process::id());
-    let session = |arguments: &[&str]| {
-        let output = kept.kennel(arguments).env("XDG_RUNTIME_DIR", runtime.path()).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        stdout(&output)
-    };
+    let session = |arguments: &[&str]| kept.succeeds(arguments);
     session(&["session", "start", "--quiet", "--name", &name, "--overlay"]);
     session(&["exec", &name, "--", "sh", "-c", "echo x > x"]);
     session(&["exec", &name, "--", "sh", "-c", "cat x > y"]);

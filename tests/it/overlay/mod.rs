@@ -14,6 +14,7 @@
 //! | `upper` | changes in a directory of the host: for one session, and gone with it |
 //! | `cli` | `kennel run` with an overlay in memory, or in a directory: its lists, statuses and reports |
 //! | `kept` | `kennel run --overlay`, and `kennel diff`, `kennel commit` and `kennel discard` of what it kept |
+//! | `force` | `kennel commit --force` replaces what others wrote, at the named paths alone |
 //! | `disk` | all of it again, with the changes in a directory of the host |
 //!
 //! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it. Workspaces
@@ -23,11 +24,13 @@ mod basics;
 mod cli;
 mod conflict;
 mod disk;
+mod force;
 mod hostile;
 mod kept;
 mod links;
 mod meanwhile;
 mod mounts;
+mod place;
 mod protected;
 mod random;
 mod refused;
