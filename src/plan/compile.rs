@@ -147,6 +147,7 @@ fn finish_for(
     let worker = shared_modes.followed_by(&sections::worker_steps(&inputs, &view, &mut enforcement));
     let (walls, tmpfs_sizes) = sections::wall_steps(&inputs, &view, &mut enforcement)?;
     protected.report(&inputs, &mut enforcement)?;
+    enforcement.add_notes(inputs.policy.notes.iter().cloned());
     enforcement.add_notes(std::mem::take(&mut view.notes));
     case_fold::report(&inputs, &view, &on_host, &mut enforcement)?;
     let payload = sections::payload_steps(&inputs, &groups, &mut enforcement)?;

@@ -51,8 +51,9 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             overlay,
             audit,
             explain,
-            // The text of a policy does not name its files.
+            // The text of a policy has neither.
             files: Vec::new(),
+            notes: Vec::new(),
         }
     })
 }

@@ -40,6 +40,7 @@ use crate::policy::network::Network;
 use crate::policy::overlay::Overlay;
 use crate::policy::profile::{Caches, Git, OnUnavailable, Profile, TmpLife, Toolchains};
 use crate::policy::require::Requirements;
+use crate::report::enforcement::Note;
 
 /// Everything that one sandbox is allowed: the only input of a sandbox besides the command.
 ///
@@ -118,6 +119,10 @@ pub struct Policy {
     /// writable grant that shows them. Absolute; Kennel follows links. Not part of the text of a policy.
     #[serde(skip)]
     pub files: Vec<PathBuf>,
+    /// What a person should know about how this policy was made, such as a file that was not used. The report has it among
+    /// [`Enforcement::notes`](crate::report::enforcement::Enforcement::notes). Not part of the text of a policy.
+    #[serde(skip)]
+    pub notes: Vec<Note>,
 }
 
 impl Default for Policy {
@@ -149,6 +154,7 @@ impl Policy {
             audit: None,
             explain: false,
             files: Vec::new(),
+            notes: Vec::new(),
         }
     }
 }

@@ -78,7 +78,9 @@ pub struct Note {
 }
 
 impl Note {
-    pub(crate) fn new(subject: &str, text: &str, remedy: Option<&str>) -> Self {
+    /// A note with these texts. Control characters are escaped.
+    #[must_use]
+    pub fn new(subject: &str, text: &str, remedy: Option<&str>) -> Self {
         Self { subject: harmless(subject), text: harmless(text), remedy: remedy.map(harmless) }
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, builder::PossibleValue};
 use kennel::{
-    Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, Git, IoLimits, Mount, Network, NetworkMode,
+    Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, Git, IoLimits, Mount, Network, NetworkMode, Note,
     OnUnavailable, Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
 };
 
@@ -237,11 +237,12 @@ pub(crate) fn with_flags(start: Start, flags: &PolicyFlags) -> Result<Policy, Er
 }
 
 /// What to know about the flags: `--pass-env` passes nothing on for a variable that is not set.
-pub(crate) fn notes(flags: &PolicyFlags) -> impl Iterator<Item = String> {
+pub(crate) fn notes(flags: &PolicyFlags) -> impl Iterator<Item = Note> {
     let is_set = |name: &str| flags.setenv.iter().any(|(set, _)| set == name);
     let missing = flags.pass_env.iter().filter(move |name| std::env::var_os(name).is_none() && !is_set(name));
     missing.map(|name| {
-        format!("kennel: note: --pass-env {name}: it is not set here; export {name} first, or set it with --setenv {name}=VALUE")
+        let remedy = format!("export {name} first, or set it with --setenv {name}=VALUE");
+        Note::new(&format!("--pass-env {name}"), "it is not set here", Some(&remedy))
     })
 }
 

@@ -10,12 +10,17 @@ use std::{
         unix::fs::{FileTypeExt, OpenOptionsExt},
     },
     path::Path,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use anstyle::Style;
-use kennel::{Change, ChangeKind, Enforcement, Entry, Error, Outcome, Report, State, inherited_descriptor};
+use kennel::{
+    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, Report, State, inherited_descriptor,
+};
 use serde::Serialize;
 
 use crate::{
@@ -141,7 +146,19 @@ pub(crate) fn degraded(enforcement: &Enforcement) {
         say(format_args!("kennel: cgroups: {cause}"));
         say(format_args!("kennel: hint: {remedy}"));
     }
-    enforcement.notes().iter().for_each(|note| say(format_args!("{}", note.line())));
+    enforcement.notes().iter().for_each(note);
+}
+
+/// The notes that were printed.
+static NOTED: Mutex<Vec<Note>> = Mutex::new(Vec::new());
+
+/// Prints a note, unless it was printed before.
+pub(crate) fn note(note: &Note) {
+    let mut noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !noted.contains(note) {
+        noted.push(note.clone());
+        say(note.line());
+    }
 }
 
 /// Why limits are weaker and what helps, each pair once.

@@ -46,9 +46,6 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
     // Print denials and degraded protections even if a later step failed.
     let Finished { outcome, settled } = result?;
     report::end(&outcome, run.quiet);
-    if !run.quiet {
-        flags::notes(&run.policy).for_each(report::say);
-    }
     let settled = settled?;
     settled.print(run);
     written?;
@@ -86,6 +83,7 @@ struct Finished {
 /// Runs the command in a sandbox or a session.
 fn confine(run: &Run) -> Result<Finished, Error> {
     let mut policy = flags::from_flags(&run.policy)?;
+    policy.notes.extend(flags::notes(&run.policy));
     let desk = run.ask.then(|| Desk::open(&run.policy, &mut policy)).transpose()?;
     let choice = Choice::of(run, &mut policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;

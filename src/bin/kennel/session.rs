@@ -128,6 +128,10 @@ fn foreground(start: &Start) -> Result<ExitCode, Error> {
 
 fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<ExitCode, Error> {
     let mut policy = flags::from_flags(&start.policy)?;
+    // Clients may set the others only if they are passed, so there is a reason to name them.
+    if policy.profile != Profile::CiOnly {
+        policy.notes.extend(flags::notes(&start.policy));
+    }
     keep_changes(&mut policy, &start.name)?;
     let runtime = process::runtime(process::IDLE_THREAD)?;
     let code = runtime.block_on(async {
@@ -135,10 +139,6 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
         let listening = session.listen(&start.name)?;
         if !start.quiet {
             report::degraded(&session.enforcement());
-            // Clients may set the others only if they are passed, so there is a reason to name them.
-            if policy.profile != Profile::CiOnly {
-                flags::notes(&start.policy).for_each(report::say);
-            }
         }
         let told = announce(&listening).and_then(|()| announced());
         told.map_err(|source| Error::Io { what: "announce the session", source })?;

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 use super::cli;
 use crate::{
-    serve::Hosted,
+    serve::{Hosted, runtime},
     support::{kennel_path, stderr, stdout, workspace},
 };
 
@@ -111,4 +111,48 @@ fn a_variable_that_is_not_set_is_noted_and_no_other() {
     ] {
         assert_eq!(said(flags), "", "{flags:?}");
     }
+}
+
+/// The report has it as stderr says it, once.
+#[test]
+fn notes_about_the_command_line_are_in_the_report() {
+    let (dir, runtime) = (workspace(), runtime());
+    fs::write(dir.path().join("kennel.toml"), "hostname = 'mine'\n").unwrap();
+    let texts = |file: &str| {
+        let report: serde_json::Value =
+            serde_json::from_slice(&fs::read(dir.path().join(file)).unwrap()).unwrap();
+        let text = |note: &serde_json::Value| {
+            let word = |key: &str| note[key].as_str().unwrap().to_owned();
+            format!("kennel: note: {}: {}; {}", word("subject"), word("text"), word("remedy"))
+        };
+        report["enforcement"]["notes"].as_array().unwrap().iter().map(text).collect::<Vec<_>>()
+    };
+    let expected = [
+        format!(
+            "kennel: note: {}/kennel.toml: not used, because you have not trusted it; look at it, then run `kennel trust`",
+            dir.path().canonicalize().unwrap().display()
+        ),
+        "kennel: note: --pass-env ABSENT: it is not set here; export ABSENT first, or set it with --setenv ABSENT=VALUE"
+            .to_owned(),
+    ];
+    let run = |words: &[&str]| {
+        let mut command = Command::new(kennel_path());
+        command
+            .current_dir(dir.path())
+            .env_remove("ABSENT")
+            .env("XDG_RUNTIME_DIR", runtime.path())
+            .args(words);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = stderr(&output);
+        said.lines().filter(|line| line.starts_with("kennel: note: ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let flags = ["--pass-env", "ABSENT"];
+    assert_eq!(run(&[&["run", "--json", "ran"], &flags[..], &["true"]].concat()), expected);
+    assert_eq!(texts("ran"), expected);
+    // The session says it, and the report of each command has it.
+    assert_eq!(run(&[&["session", "start", "--name", "s"], &flags[..]].concat()), expected);
+    assert_eq!(run(&["exec", "--json", "joined", "s", "true"]), Vec::<String>::new());
+    assert_eq!(texts("joined"), expected);
+    run(&["session", "stop", "s"]);
 }

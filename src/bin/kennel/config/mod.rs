@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Error, Policy, PolicyError};
+use kennel::{Error, Note, Policy, PolicyError};
 
 use crate::{flags::PolicyFlags, report};
 use file::{ConfigFile, Links, Owner};
@@ -56,13 +56,13 @@ pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<S
         None => None,
     };
     let place = Place::of(flags.workspace.as_deref());
-    let mut layers = Vec::new();
+    let (mut layers, mut notes) = (Vec::new(), Vec::new());
     match name {
         Some(name) => layers.push(of_user(name, &place)?.ok_or_else(|| unknown(name))?),
         None if flags.no_config => {}
         None => {
             layers.extend(of_user(DEFAULTS, &place)?);
-            layers.extend(of_workspace(&place)?);
+            layers.extend(of_workspace(&place, &mut notes)?);
         }
     }
     let mut policy = Policy::default();
@@ -72,6 +72,7 @@ pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<S
         let files = policy.files;
         policy = Policy { files, ..merged };
     }
+    policy.notes = notes;
     if !names_workspace {
         policy.workspace = Policy::default().workspace;
     }
@@ -161,11 +162,11 @@ fn unknown(name: &str) -> Error {
     PolicyError::Value { key: "--policy".to_owned(), value: name.to_owned(), reason }.into()
 }
 
-/// Reads the file of the workspace, if the user trusts it. Says so if it is there and not used.
+/// Reads the file of the workspace, if the user trusts it. Notes it, and says so at once, if it is there and not used.
 ///
 /// # Errors
 /// It is not what the user has trusted: without it, commands could have rights that it takes away.
-fn of_workspace(place: &Place) -> Result<Option<Layer>, Error> {
+fn of_workspace(place: &Place, notes: &mut Vec<Note>) -> Result<Option<Layer>, Error> {
     let Some(top) = &place.top else { return Ok(None) };
     let found = file::read(&top.join(FILE), Links::Refused, Owner::Any);
     if matches!(found, Ok(None)) {
@@ -189,10 +190,11 @@ fn of_workspace(place: &Place) -> Result<Option<Layer>, Error> {
         );
         return Err(unusable(&path, why, remedy));
     }
-    report::say(format_args!(
-        "kennel: note: {}: not used, because {why}; look at it, then run `kennel trust{whose}`",
-        path.display(),
-    ));
+    let remedy = format!("look at it, then run `kennel trust{whose}`");
+    let note = Note::new(&path.to_string_lossy(), &format!("not used, because {why}"), Some(&remedy));
+    // Also with --quiet, and if the command does not start.
+    report::note(&note);
+    notes.push(note);
     Ok(None)
 }
 
