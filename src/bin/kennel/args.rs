@@ -116,7 +116,17 @@ pub(crate) struct Place {
     /// The directory of --overlay-upper, if the commands ran with that.
     #[arg(long, value_name = "DIR", value_parser = parse::path())]
     pub(crate) overlay_upper: Option<PathBuf>,
-    /// As root: become the owner of the workspace first, as the commands did.
+    #[command(flatten)]
+    pub(crate) owner: AsOwner,
+}
+
+/// Whose rights Kennel and its commands have.
+#[derive(Debug, Args)]
+pub(crate) struct AsOwner {
+    /// As root: become the owner of the workspace first.
+    ///
+    /// The workspace is that of --workspace, or the current directory. It happens before anything is read, with the groups
+    /// and HOME of that user. Kennel then has no privilege left.
     #[arg(long)]
     pub(crate) as_owner: bool,
 }
@@ -272,12 +282,8 @@ pub(crate) struct Run {
     /// With --overlay: keep nothing. The command sees no changes of earlier ones.
     #[arg(long, conflicts_with_all = ["diff", "commit"])]
     pub(crate) discard: bool,
-    /// As root: become the owner of the workspace first.
-    ///
-    /// The workspace is that of --workspace, or the current directory. It happens before anything is read, with the groups
-    /// and HOME of that user. Kennel then has no privilege left.
-    #[arg(long)]
-    pub(crate) as_owner: bool,
+    #[command(flatten)]
+    pub(crate) owner: AsOwner,
     /// Ask on the terminal about each host that no rule decides.
     ///
     /// Allow it once, for this run, always, or not. No answer within 30 s is no. The command runs on its own terminal, as with
@@ -355,12 +361,8 @@ pub(crate) struct Start {
     /// Stay in the foreground, and end with this process.
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// As root: become the owner of the workspace first.
-    ///
-    /// The workspace is that of --workspace, or the current directory. It happens before anything is read, with the groups
-    /// and HOME of that user. Kennel then has no privilege left.
-    #[arg(long)]
-    pub(crate) as_owner: bool,
+    #[command(flatten)]
+    pub(crate) owner: AsOwner,
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
     /// Do not report degraded protections on stderr.

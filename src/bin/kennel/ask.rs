@@ -5,11 +5,10 @@
 //! to which an answer counts.
 
 use std::{
-    env,
     fs::File,
     io::{self, IsTerminal, Write},
     os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -26,6 +25,7 @@ use crate::{
     config,
     escape::harmless,
     flags::PolicyFlags,
+    parse::short,
     report,
     style::{self, Paint},
     terminal::{self, SCREEN},
@@ -217,8 +217,11 @@ impl Asker {
         let paint = Paint::stderr();
         let name = paint.paint(style::NOTE, "kennel:");
         let rule = paint.paint(style::LITERAL, &harmless(rule));
-        let always =
-            self.file.as_ref().map(|file| format!(", [a]lways (in {})", short(file))).unwrap_or_default();
+        let always = self
+            .file
+            .as_ref()
+            .map(|file| format!(", [a]lways (in {})", harmless(&short(file))))
+            .unwrap_or_default();
         let (start, seconds) = (format!("\r\n{PLAIN}"), PATIENCE.as_secs());
         self.show(&format!(
             "{start}{name} allow {rule}?\r\n  [o]nce, for this [s]ession{always}, [N]o ({seconds} s): "
@@ -260,14 +263,6 @@ impl Asker {
     fn show(&self, text: &str) {
         let _ = (&self.terminal).write_all(text.as_bytes());
     }
-}
-
-/// A path for people, harmless and with `~` for the home.
-fn short(path: &Path) -> String {
-    let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.parent().is_some());
-    let below = home.as_ref().and_then(|home| path.strip_prefix(home).ok());
-    let path = below.map_or_else(|| path.to_owned(), |below| Path::new("~").join(below));
-    harmless(&path.to_string_lossy())
 }
 
 /// The rule that allows exactly what is asked for.

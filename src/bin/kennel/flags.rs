@@ -213,7 +213,7 @@ fn profiles() -> [PossibleValue; 5] {
 
 /// Adds the flags to what files say.
 pub(crate) fn with_flags(start: Start, flags: &PolicyFlags) -> Result<Policy, Error> {
-    let Start { mut policy, below } = start;
+    let Start { mut policy, below, .. } = start;
     set(&mut policy.profile, flags.profile);
     set(&mut policy.workspace, flags.workspace.clone());
     set(&mut policy.toolchains, flags.toolchains);

@@ -18,18 +18,22 @@ use kennel::Error;
 use nix::unistd::{Gid, Uid, geteuid, getresuid, setgroups, setresgid, setresuid};
 
 use crate::account::{Account, fields, number};
+use crate::args::AsOwner;
 
 const FLAG: &str = "--as-owner";
 
 /// Sockets and directories of the caller's login.
 const OF_LOGIN: [&str; 4] = ["DBUS_SESSION_BUS_ADDRESS", "MAIL", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"];
 
-/// Does nothing if the caller is the owner. Otherwise it returns only with an error.
+/// Does nothing without the flag, or if the caller is the owner. Otherwise it returns only with an error.
 ///
 /// # Errors
 /// The caller is not root, or may not change its user. Or a link of a third user leads to the workspace: that user would
 /// choose as whom Kennel runs, and where.
-pub(crate) fn become_owner(workspace: Option<&Path>) -> Result<(), Error> {
+pub(crate) fn choose(flag: &AsOwner, workspace: Option<&Path>) -> Result<(), Error> {
+    if !flag.as_owner {
+        return Ok(());
+    }
     let path = workspace.unwrap_or(Path::new("."));
     let failed = |source, remedy: &str| Error::Grant {
         what: "workspace",

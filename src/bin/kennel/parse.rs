@@ -139,6 +139,16 @@ fn expand_path(text: &str) -> Result<PathBuf, String> {
     expand(text.into(), home().as_deref())
 }
 
+/// A path for people, with `~` for the home directory.
+pub(crate) fn short(path: &Path) -> String {
+    let home = home().filter(|home| home.parent().is_some());
+    match home.and_then(|home| path.strip_prefix(home).ok().map(Path::to_owned)) {
+        Some(rest) if rest.as_os_str().is_empty() => "~".to_owned(),
+        Some(rest) => format!("~/{}", rest.display()),
+        None => path.display().to_string(),
+    }
+}
+
 fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
 }

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    mem,
     path::{Component, Path, PathBuf},
     process::ExitCode,
 };
@@ -42,19 +43,20 @@ fn shown(show: &Show) -> Result<String, Error> {
             difference
         });
     }
-    let start = config::start(&show.flags)?;
-    let base = start.policy.clone();
+    let mut start = config::start(&show.flags)?;
+    let (base, files, is_below) = (start.policy.clone(), mem::take(&mut start.files), start.is_below());
     let policy = flags::with_flags(start, &show.flags)?;
     policy.validate()?;
     if show.as_file {
         // The output may become a policy file in another directory.
         return Ok(report::json(&portable(policy)?)? + "\n");
     }
-    let files = base.files.iter().map(|file| file.display().to_string());
-    let file = files.collect::<Vec<_>>().join(" or ");
-    let origins = Origins::of(&base, &policy, &file);
     let in_force = Sandbox::new(&policy)?.in_force();
     let policy = portable(policy)?;
+    // In the same form, so that equal values are equal. What has none, as without a current directory, has no origin.
+    let form = |policy: Policy| portable(policy.clone()).unwrap_or(policy);
+    let files: Vec<_> = files.into_iter().map(|(file, said)| (file, form(said))).collect();
+    let origins = Origins::of(&form(Policy::default()), &files, &form(base), &policy);
     if show.json {
         let everything = json!({
             "policy": policy,
@@ -64,9 +66,7 @@ fn shown(show: &Show) -> Result<String, Error> {
         });
         return Ok(report::json(&everything)? + "\n");
     }
-    Ok(shown::page(
-        &Holds { policy: &policy, in_force: &in_force, origins: &origins, flags: &show.flags }.rows(),
-    ))
+    Ok(shown::page(&Holds { policy: &policy, in_force: &in_force, origins: &origins, is_below }.rows()))
 }
 
 /// What a policy comes to that `--diff` names: a profile or a file.
@@ -78,7 +78,7 @@ fn compared(name: &OsStr, flags: &PolicyFlags) -> Result<Vec<Row>, Error> {
     policy.validate()?;
     let in_force = Sandbox::new(&policy)?.in_force();
     let (policy, origins) = (portable(policy)?, Origins::default());
-    Ok(Holds { policy: &policy, in_force: &in_force, origins: &origins, flags }.rows())
+    Ok(Holds { policy: &policy, in_force: &in_force, origins: &origins, is_below: false }.rows())
 }
 
 /// Starts a sandbox with the policy.

@@ -185,9 +185,7 @@ struct Meant {
 
 /// Finds the kept changes that the user means, and the paths in them. Says so if there are none.
 fn find(place: &Place, words: &[OsString]) -> Result<Option<Meant>, Error> {
-    if place.as_owner {
-        owner::become_owner(place.workspace.as_deref())?;
-    }
+    owner::choose(&place.owner, place.workspace.as_deref())?;
     let here = env::current_dir().unwrap_or_default();
     let start = place.workspace.as_deref().unwrap_or(&here);
     if let Some(directory) = &place.overlay_upper {

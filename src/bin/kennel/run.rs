@@ -34,9 +34,7 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
-    if run.as_owner {
-        owner::become_owner(run.policy.workspace.as_deref())?;
-    }
+    owner::choose(&run.owner, run.policy.workspace.as_deref())?;
     let json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
     let written = match (&json, &run.json) {

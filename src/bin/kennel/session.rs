@@ -31,10 +31,8 @@ use crate::{
 
 /// Runs `kennel session`.
 pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
-    if let SessionAction::Start(start) = action
-        && start.as_owner
-    {
-        owner::become_owner(start.policy.workspace.as_deref())?;
+    if let SessionAction::Start(start) = action {
+        owner::choose(&start.owner, start.policy.workspace.as_deref())?;
     }
     match action {
         SessionAction::Start(start) if !start.foreground => start_in_background(start),

@@ -255,6 +255,51 @@ fn flags_come_over_the_workspace_over_the_user_over_the_profile() {
     assert_eq!(place.hostname(&["--policy", file.to_str().unwrap()]), "kennel");
 }
 
+/// Each value, also of a list that several files, a preset and a flag add to.
+#[test]
+fn policy_show_names_the_file_or_the_flag_of_each_value() {
+    let place = Place::new();
+    let shared = filled(workspace(), &["one/x", "two/x"], |_| "");
+    let [one, two] = ["one", "two"].map(|name| shared.path().join(name).display().to_string());
+    place.says(&format!(
+        "network.allow = ['w.example:443']\nlimits.pids = 100\nmounts = [{{ type = 'ro', source = '{one}' }}]\n"
+    ));
+    place.trust();
+    let user = "network.allow = ['@cargo']\nlimits = { pids = 90, memory = '1G' }\nenv.pass = ['USER_A']\n";
+    let user = place.of_user("config.toml", user).display().to_string();
+    let file = fs::canonicalize(place.file()).unwrap().display().to_string();
+    let flags = ["--allow", "f.example:443", "--rw", &two, "--pass-env", "USER_B"];
+    let below = place.dir.path().join("sub");
+    fs::create_dir(&below).unwrap();
+    make_repository(&place.dir.path().join(".git"));
+    for here in [place.dir.path(), &below] {
+        let output = place.kennel_in(here, &[&["policy", "show"], &flags[..]].concat());
+        let shown = stdout(&output);
+        for (value, origin) in [
+            ("static.crates.io:443", &*user),
+            ("w.example:443", &file),
+            ("f.example:443", "--allow"),
+            ("100", &file),
+            ("1G", &user),
+            (&one, &file),
+            (&two, "--rw"),
+            ("USER_A", &user),
+            ("USER_B", "--pass-env"),
+        ] {
+            let has = |line: &str| line.contains(value) && line.ends_with(&format!("({origin})"));
+            assert!(shown.lines().any(has), "{value} ({origin}): {shown}");
+        }
+        let around = "the git work tree around the current directory";
+        let workspace = if here == below { around } else { "the current directory" };
+        assert!(shown.contains(&format!("({workspace})")), "{shown}");
+        let starts = shown.lines().find(|line| line.contains("commands start in")).unwrap();
+        assert!(!starts.contains('('), "nobody chose it: {starts}");
+    }
+    let output = place.kennel(&["policy", "show", "--cwd", "sub"]);
+    let starts = stdout(&output).lines().any(|l| l.contains("commands start in") && l.ends_with("(--cwd)"));
+    assert!(starts, "{output:?}");
+}
+
 #[test]
 fn a_policy_of_the_user_is_found_by_its_name() {
     let place = Place::new();

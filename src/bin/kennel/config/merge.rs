@@ -11,13 +11,13 @@ use super::file::ConfigFile;
 /// What one file says.
 pub(super) struct Layer {
     pub(super) file: PathBuf,
-    policy: Policy,
+    pub(super) policy: Policy,
     /// The keys that the file has. The policy has a value for every key.
     keys: Table,
 }
 
 impl Layer {
-    /// Parses a file. Relative paths start at `directory`.
+    /// Parses a file. Relative paths start at `directory`. Unlike a policy file, it names a workspace only if it has the key.
     ///
     /// # Errors
     /// Those of [`Policy::from_file_text`].
@@ -25,7 +25,11 @@ impl Layer {
         let policy = Policy::from_file_text(&file.path, &file.text, directory)?;
         // What is a policy is a table.
         let keys = toml::from_str(&file.text).unwrap_or_default();
-        Ok(Self { file: file.path, policy, keys })
+        let mut layer = Self { file: file.path, policy, keys };
+        if !layer.has("workspace") {
+            layer.policy.workspace = Policy::default().workspace;
+        }
+        Ok(layer)
     }
 
     /// Whether the file has this key.
@@ -53,19 +57,22 @@ impl Layer {
     }
 }
 
-/// The policy of all layers, the strongest last. `None`: there is no layer.
+/// The policy of all layers, the strongest last.
 ///
 /// # Errors
 /// See [`Layer::values`].
-pub(super) fn merged(mut layers: Vec<Layer>) -> Result<Option<Policy>, Error> {
-    if layers.len() < 2 {
-        return Ok(layers.pop().map(|layer| layer.policy));
+pub(super) fn merged(layers: &[Layer]) -> Result<Policy, Error> {
+    match layers {
+        [] => Ok(Policy::default()),
+        [alone] => Ok(alone.policy.clone()),
+        _ => {
+            let mut all = Map::new();
+            for layer in layers {
+                add(&mut all, layer.values()?);
+            }
+            Ok(Policy::from_json(&Value::Object(all).to_string())?)
+        }
     }
-    let mut all = Map::new();
-    for layer in &layers {
-        add(&mut all, layer.values()?);
-    }
-    Ok(Some(Policy::from_json(&Value::Object(all).to_string())?))
 }
 
 /// The entries of `all` that `keys` has, and of tables in it those that the table in `keys` has.
@@ -102,7 +109,7 @@ mod tests {
             let file = ConfigFile { path: format!("/f{at}.toml").into(), text: (*text).to_owned() };
             Layer::parse(file, Path::new("/w")).expect(text)
         };
-        merged(texts.iter().enumerate().map(layer).collect()).expect("UTF-8").expect("a layer")
+        merged(&texts.iter().enumerate().map(layer).collect::<Vec<_>>()).expect("UTF-8")
     }
 
     #[test]
@@ -136,9 +143,9 @@ mod tests {
 
     #[test]
     fn a_file_alone_is_what_it_says() {
-        let text = "profile = 'ci-only'\nprotect = ['ci']";
+        let text = "profile = 'ci-only'\nprotect = ['ci']\nworkspace = 'a'";
         assert_eq!(of(&[text]), Policy::from_file_text("f".as_ref(), text, "/w".as_ref()).expect("valid"));
-        let twice = of(&["# nothing", text]);
-        assert_eq!(Policy { workspace: "/w".into(), ..twice }, of(&[text]));
+        assert_eq!(of(&["# nothing", text]), of(&[text]));
+        assert_eq!(of(&["# nothing"]), Policy::default());
     }
 }

@@ -30,8 +30,38 @@ const DEFAULTS: &str = "config";
 /// What files say. Flags come over it.
 pub(crate) struct Start {
     pub(crate) policy: Policy,
+    /// The files and what each says, the strongest last.
+    pub(crate) files: Vec<(PathBuf, Policy)>,
     /// The path from the workspace to the current directory, where the paths of flags start.
     pub(crate) below: PathBuf,
+}
+
+impl Start {
+    /// Whether the current directory is below the workspace.
+    pub(crate) fn is_below(&self) -> bool {
+        !self.below.as_os_str().is_empty()
+    }
+}
+
+/// The files that a policy starts from.
+enum Source<'f> {
+    /// Only this one, which says everything, the workspace too.
+    File(&'f Path),
+    /// That of the user with this name.
+    Named(&'f str),
+    /// The user's defaults and that of the workspace.
+    Usual,
+    Nothing,
+}
+
+impl<'f> Source<'f> {
+    fn of(policy: Option<&'f Path>, flags: &PolicyFlags) -> Self {
+        match policy {
+            Some(given) => named(given).map_or(Self::File(given), Self::Named),
+            None if flags.no_config => Self::Nothing,
+            None => Self::Usual,
+        }
+    }
 }
 
 /// Reads the policy that flags add to.
@@ -47,36 +77,28 @@ pub(crate) fn start(flags: &PolicyFlags) -> Result<Start, Error> {
 /// # Errors
 /// Those of [`start`].
 pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<Start, Error> {
-    let name = match policy {
-        Some(given) => match named(given) {
-            // A file says everything, the workspace too.
-            None => return Ok(Start { policy: Policy::load(given)?, below: PathBuf::new() }),
-            name => name,
-        },
-        None => None,
-    };
+    let source = Source::of(policy, flags);
+    if let Source::File(given) = source {
+        let policy = Policy::load(given)?;
+        return Ok(Start { files: vec![(given.to_owned(), policy.clone())], policy, below: PathBuf::new() });
+    }
     let place = Place::of(flags.workspace.as_deref());
     let (mut layers, mut notes) = (Vec::new(), Vec::new());
-    match name {
-        Some(name) => layers.push(of_user(name, &place)?.ok_or_else(|| unknown(name))?),
-        None if flags.no_config => {}
-        None => {
+    match source {
+        Source::Named(name) => layers.push(of_user(name, &place)?.ok_or_else(|| unknown(name))?),
+        Source::Usual => {
             layers.extend(of_user(DEFAULTS, &place)?);
             layers.extend(of_workspace(&place, &mut notes)?);
         }
+        Source::File(_) | Source::Nothing => {}
     }
-    let mut policy = Policy::default();
     let names_workspace = layers.iter().any(|layer| layer.has("workspace"));
-    policy.files.extend(layers.iter().map(|layer| layer.file.clone()));
-    if let Some(merged) = merge::merged(layers)? {
-        let files = policy.files;
-        policy = Policy { files, ..merged };
-    }
+    let mut policy = merge::merged(&layers)?;
+    policy.files = layers.iter().map(|layer| layer.file.clone()).collect();
     policy.notes = notes;
-    if !names_workspace {
-        policy.workspace = Policy::default().workspace;
-    }
-    Ok(place.widen(policy, names_workspace))
+    let files = layers.into_iter().map(|layer| (layer.file, layer.policy)).collect();
+    let below = place.widen(&mut policy, names_workspace);
+    Ok(Start { policy, files, below })
 }
 
 /// The workspace that flags or the current directory name.
@@ -104,18 +126,16 @@ impl Place {
 
     /// Without a name for it, the workspace is the whole work tree of git around the current directory. Commands and the
     /// paths of flags still start at the current directory.
-    fn widen(self, mut policy: Policy, is_named: bool) -> Start {
-        let mut below = PathBuf::new();
-        let (Some(top), Some(here)) = (self.top, self.here) else { return Start { policy, below } };
-        let workspace = if is_named { &policy.workspace } else { &top };
-        if let Ok(rest) = here.strip_prefix(workspace)
-            && !rest.as_os_str().is_empty()
-        {
-            below = rest.to_owned();
-            policy.workspace = workspace.clone();
+    /// Returns the path between the two.
+    fn widen(self, policy: &mut Policy, is_named: bool) -> PathBuf {
+        let (Some(top), Some(here)) = (self.top, self.here) else { return PathBuf::new() };
+        let workspace = if is_named { policy.workspace.clone() } else { top };
+        let below = here.strip_prefix(&workspace).unwrap_or(Path::new("")).to_owned();
+        if !below.as_os_str().is_empty() {
+            policy.workspace = workspace;
             policy.cwd.get_or_insert(here);
         }
-        Start { policy, below }
+        below
     }
 }
 
@@ -133,11 +153,14 @@ fn directory() -> Option<PathBuf> {
     Some(base.join("kennel"))
 }
 
+/// The file of the user with that name. `None` without a home.
+fn path_of(name: &str) -> Option<PathBuf> {
+    Some(directory()?.join(format!("{name}.toml")))
+}
+
 /// Reads a file of the user, if there is one of that name.
 fn of_user(name: &str, place: &Place) -> Result<Option<Layer>, Error> {
-    let Some(path) = directory().map(|directory| directory.join(format!("{name}.toml"))) else {
-        return Ok(None);
-    };
+    let Some(path) = path_of(name) else { return Ok(None) };
     let file = file::read(&path, Links::Followed, Owner::Caller);
     let file = file.map_err(|source| unusable(&path, source, "mend it, or run without it: --no-config"))?;
     file.map(|file| Layer::parse(file, place.directory())).transpose()

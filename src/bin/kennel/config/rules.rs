@@ -11,23 +11,20 @@ use kennel::{Error, Policy};
 use toml_edit::{Array, DocumentMut, Item, TableLike, Value, table, value};
 
 use super::{
-    DEFAULTS, directory,
+    DEFAULTS, Source,
     file::{self, Links, Owner},
-    named, unusable,
+    path_of, unusable,
 };
 use crate::flags::PolicyFlags;
 
 /// The file in which a rule would count the next time: the one that `--policy` names, or the user's defaults. `None`: there
 /// is no such file in TOML.
 pub(crate) fn file_for(flags: &PolicyFlags) -> Option<PathBuf> {
-    let of_user = |name| Some(directory()?.join(format!("{name}.toml")));
-    match &flags.policy {
-        Some(given) => match named(given) {
-            Some(name) => of_user(name),
-            None => given.extension().is_some_and(|it| it == "toml").then(|| given.clone()),
-        },
-        None if flags.no_config => None,
-        None => of_user(DEFAULTS),
+    match Source::of(flags.policy.as_deref(), flags) {
+        Source::File(given) => given.extension().is_some_and(|it| it == "toml").then(|| given.to_owned()),
+        Source::Named(name) => path_of(name),
+        Source::Usual => path_of(DEFAULTS),
+        Source::Nothing => None,
     }
 }
 

@@ -1,157 +1,26 @@
 //! What a policy comes to, in people's words: what commands read, write, reach and get, and where each comes from.
 
-use std::{
-    collections::BTreeMap,
-    env,
-    path::{Path, PathBuf},
-};
+mod origins;
+mod page;
+
+use std::{env, path::Path};
 
 use kennel::{InForce, Mount, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Size};
 use serde_json::Value;
 
-use crate::{flags::PolicyFlags, style, table::Table};
-
-/// One thing that holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub(crate) section: Section,
-    /// What it is. Rows of the same label and origin are shown together.
-    pub(crate) label: String,
-    /// A path, a host, a value.
-    pub(crate) text: String,
-    /// Where it comes from. Empty if nobody chose it.
-    pub(crate) origin: String,
-}
-
-/// The parts of the text, in its order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Section {
-    Start,
-    Writable,
-    Copies,
-    Private,
-    Readable,
-    Own,
-    Hidden,
-    Reachable,
-    Environment,
-    Limits,
-    Others,
-}
-
-impl Section {
-    pub(crate) const ALL: [Self; 11] = [
-        Self::Start,
-        Self::Writable,
-        Self::Copies,
-        Self::Private,
-        Self::Readable,
-        Self::Own,
-        Self::Hidden,
-        Self::Reachable,
-        Self::Environment,
-        Self::Limits,
-        Self::Others,
-    ];
-
-    pub(crate) fn title(self) -> &'static str {
-        match self {
-            Self::Start => "Policy",
-            Self::Writable => "Writable: changes are real",
-            Self::Copies => "Writable as a copy: the host keeps its files",
-            Self::Private => "Private: empty at the start, gone at the end",
-            Self::Readable => "Readable",
-            Self::Own => "Made for the sandbox",
-            Self::Hidden => "Hidden",
-            Self::Reachable => "Reachable",
-            Self::Environment => "Environment",
-            Self::Limits => "Limits",
-            Self::Others => "Other choices",
-        }
-    }
-}
-
-/// Where the keys of a policy come from: a flag or a file. Keys with their default are missing.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Origins(BTreeMap<String, String>);
-
-impl Origins {
-    /// `base` is the policy before the flags made `policy` of it; `file` says where it came from.
-    pub(crate) fn of(base: &Policy, policy: &Policy, file: &str) -> Self {
-        let [default, base, policy] = [&Policy::default(), base, policy].map(leaves);
-        let mut origins = BTreeMap::new();
-        for (key, value) in policy {
-            if base.get(&key) != Some(&value) {
-                let flag = flag_of(&key);
-                origins.insert(key, flag);
-            } else if default.get(&key) != Some(&value) {
-                origins.insert(key, file.to_owned());
-            }
-        }
-        Self(origins)
-    }
-
-    /// Empty for a default.
-    fn get(&self, key: &str) -> &str {
-        self.0.get(key).map_or("", String::as_str)
-    }
-
-    pub(crate) fn as_json(&self) -> Value {
-        self.0.iter().map(|(key, origin)| (key.clone(), Value::from(origin.as_str()))).collect()
-    }
-}
-
-/// The flag that sets a key, such as `limits.memory` or `network.allow[0]`.
-fn flag_of(key: &str) -> String {
-    let name = key.split('[').next().unwrap_or_default();
-    let name = name.split_once('.').map_or(name, |(table, rest)| match table {
-        "env" if rest.starts_with("set") => "setenv",
-        "env" if rest.starts_with("pass") => "pass-env",
-        "env" => "env",
-        "overlay" => "overlay",
-        "audit" => "audit",
-        _ => rest,
-    });
-    match name {
-        "mounts" => "a flag".to_owned(),
-        "mode" => "--net".to_owned(),
-        "output" => "--max-output".to_owned(),
-        "allow_addresses" => "--allow-address".to_owned(),
-        "name_servers" => "--name-server".to_owned(),
-        "transparent" => "--no-transparent".to_owned(),
-        "proxy.unix" => "--proxy-socket".to_owned(),
-        name => format!("--{}", name.replace('_', "-")),
-    }
-}
-
-/// Every value of a policy by its key. Elements of a list have their index.
-fn leaves(policy: &Policy) -> BTreeMap<String, Value> {
-    fn walk(key: String, value: Value, leaves: &mut BTreeMap<String, Value>) {
-        match value {
-            Value::Object(inner) if !key.starts_with("mounts[") => {
-                inner.into_iter().for_each(|(name, value)| {
-                    walk(if key.is_empty() { name } else { format!("{key}.{name}") }, value, leaves)
-                })
-            }
-            Value::Array(list) => list
-                .into_iter()
-                .enumerate()
-                .for_each(|(index, value)| walk(format!("{key}[{index}]"), value, leaves)),
-            value => drop(leaves.insert(key, value)),
-        }
-    }
-    let mut found = BTreeMap::new();
-    // A path that is not UTF-8 has no JSON; then nothing is said about origins.
-    walk(String::new(), serde_json::to_value(policy).unwrap_or_default(), &mut found);
-    found
-}
+use crate::parse::short;
+pub(crate) use origins::Origins;
+use origins::leaves;
+pub(crate) use page::{Row, difference, page};
+use page::{Section, row};
 
 /// What holds for commands under a policy, which has absolute paths and no secrets.
 pub(crate) struct Holds<'h> {
     pub(crate) policy: &'h Policy,
     pub(crate) in_force: &'h InForce,
     pub(crate) origins: &'h Origins,
-    pub(crate) flags: &'h PolicyFlags,
+    /// Whether nobody named the workspace, and the current directory is below it.
+    pub(crate) is_below: bool,
 }
 
 impl Holds<'_> {
@@ -172,19 +41,14 @@ impl Holds<'_> {
             |label: &str, text: String, origin: &str| rows.push(row(Section::Start, label, text, origin));
         let default = |origin: &str| if origin.is_empty() { "default".to_owned() } else { origin.to_owned() };
         put("profile", self.policy.profile.to_string(), &default(self.origins.get("profile")));
-        put(
-            "commands start in",
-            home(&self.in_force.directory),
-            self.origins.get("cwd").trim_start_matches("--cwd"),
-        );
+        put("commands start in", short(&self.in_force.directory), self.origins.get("cwd"));
     }
 
     fn workspace(&self) -> &str {
-        match (&self.flags.workspace, self.origins.get("workspace")) {
-            (Some(_), _) => "--workspace",
-            (None, "--workspace") => "the git work tree around the current directory",
-            (None, "") => "the current directory",
-            (None, file) => file,
+        match self.origins.get("workspace") {
+            "" if self.is_below => "the git work tree around the current directory",
+            "" => "the current directory",
+            origin => origin,
         }
     }
 
@@ -214,9 +78,9 @@ impl Holds<'_> {
                 PlaceAccess::Own | PlaceAccess::Device => Section::Own,
                 _ => Section::Readable,
             };
-            let mut text = home(&place.path);
+            let mut text = short(&place.path);
             if let Some(host) = place.host.as_ref().filter(|host| **host != place.path) {
-                text += &format!(", which is {} outside", home(host));
+                text += &format!(", which is {} outside", short(host));
             }
             rows.push(row(section, what(place), text, &self.origin(place)));
         }
@@ -243,9 +107,8 @@ impl Holds<'_> {
         let mut found = mounts.map(|(index, mount)| (index, place_of(mount)));
         let is_here =
             |path: &Path| path == place.path || path.canonicalize().is_ok_and(|path| path == place.path);
-        let (index, (_, flag)) = found.find(|(_, (path, _))| is_here(path))?;
-        let origin = self.origins.get(&format!("mounts[{index}]"));
-        Some(if origin == "a flag" { flag.to_owned() } else { origin.to_owned() })
+        let (index, _) = found.find(|(_, path)| is_here(path))?;
+        Some(self.origins.get(&format!("mounts[{index}]")).to_owned())
     }
 
     fn network(&self, rows: &mut Vec<Row>) {
@@ -298,7 +161,7 @@ impl Holds<'_> {
             put("upstream proxy", upstream.clone(), self.origins.get("network.upstream"));
         }
         if let Some(proxy) = &network.proxy {
-            put("proxy socket", home(&proxy.unix), self.origins.get("network.proxy.unix"));
+            put("proxy socket", short(&proxy.unix), self.origins.get("network.proxy.unix"));
         }
     }
 
@@ -367,20 +230,18 @@ impl Holds<'_> {
     }
 }
 
-/// The path of a mount in the sandbox, and the flag for such a mount.
-fn place_of(mount: &Mount) -> (&Path, &'static str) {
+/// The path of a mount in the sandbox.
+fn place_of(mount: &Mount) -> &Path {
     match mount {
-        Mount::ReadOnly { source, target } => (target.as_ref().unwrap_or(source), "--ro"),
-        Mount::ReadWrite { source, target } => (target.as_ref().unwrap_or(source), "--rw"),
-        Mount::Tmpfs { target, .. } => (target, "--tmpfs"),
-        Mount::Mask { path } => (path, "--mask"),
-        Mount::File { target, .. } | Mount::Proc { target } | Mount::Symlink { target, .. } => (target, ""),
-        Mount::Device { path } => (path, ""),
+        Mount::ReadOnly { source, target } | Mount::ReadWrite { source, target } => {
+            target.as_ref().unwrap_or(source)
+        }
+        Mount::Tmpfs { target, .. }
+        | Mount::File { target, .. }
+        | Mount::Proc { target }
+        | Mount::Symlink { target, .. } => target,
+        Mount::Mask { path } | Mount::Device { path } => path,
     }
-}
-
-fn row(section: Section, label: impl Into<String>, text: String, origin: &str) -> Row {
-    Row { section, label: label.into(), text, origin: origin.to_owned() }
 }
 
 /// What a place is, for people.
@@ -435,64 +296,4 @@ fn text(value: &Value) -> String {
         Value::Bool(false) => "no".to_owned(),
         value => value.to_string(),
     }
-}
-
-/// A path with `~` for the home directory.
-fn home(path: &Path) -> String {
-    let home =
-        env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute() && home.parent().is_some());
-    match home.and_then(|home| path.strip_prefix(home).ok().map(Path::to_owned)) {
-        Some(rest) if rest.as_os_str().is_empty() => "~".to_owned(),
-        Some(rest) => format!("~/{}", rest.display()),
-        None => path.display().to_string(),
-    }
-}
-
-/// The rows as text: a paragraph for each section, and one entry for rows that differ in their text only.
-pub(crate) fn page(rows: &[Row]) -> String {
-    let table = Table::stdout();
-    paragraphs(table, |section| {
-        let entries = joined(rows.iter().filter(|row| row.section == section));
-        entries.iter().map(|row| table.entry(&row.label, &row.text, &row.origin)).collect()
-    })
-}
-
-/// What only one of two policies has: `-` the first, `+` the second. Empty if they come to the same.
-pub(crate) fn difference(first: &[Row], second: &[Row]) -> String {
-    let table = Table::stdout();
-    let same = |one: &Row, other: &Row| {
-        (one.section, &one.label, &one.text) == (other.section, &other.label, &other.text)
-    };
-    let only = |rows: &[Row], others: &[Row], section, sign, style| -> String {
-        let only =
-            rows.iter().filter(|row| row.section == section && !others.iter().any(|other| same(row, other)));
-        let lines =
-            joined(only.map(|row| Row { origin: String::new(), ..row.clone() }).collect::<Vec<_>>().iter());
-        lines.iter().map(|row| table.line("", sign, style, &format!("{}: {}", row.label, row.text))).collect()
-    };
-    paragraphs(table, |section| {
-        only(first, second, section, "-", style::REMOVED) + &only(second, first, section, "+", style::ADDED)
-    })
-}
-
-/// Joins rows that differ in their text only.
-fn joined<'r>(rows: impl Iterator<Item = &'r Row>) -> Vec<Row> {
-    let mut entries: Vec<Row> = Vec::new();
-    for row in rows {
-        match entries.iter_mut().find(|entry| (&entry.label, &entry.origin) == (&row.label, &row.origin)) {
-            Some(entry) => entry.text += &format!(", {}", row.text),
-            None => entries.push(row.clone()),
-        }
-    }
-    entries
-}
-
-/// Each section with a text, under its title.
-fn paragraphs(table: Table, text: impl Fn(Section) -> String) -> String {
-    let paragraph = |section: &Section| {
-        let text = text(*section);
-        let title = table.paint.paint(style::TITLE, section.title());
-        (!text.is_empty()).then(|| format!("{title}\n{text}"))
-    };
-    Section::ALL.iter().filter_map(paragraph).collect::<Vec<_>>().join("\n")
 }
