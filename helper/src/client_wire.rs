@@ -33,6 +33,8 @@ enum Ask {
     5 = Stop {},
     /// Ask what the session was prepared with.
     9 = Describe {},
+    /// Commit changes of the session's overlay. The order is JSON in a memfd that comes with this message.
+    10 = Commit { length: u32 },
 }
 }
 
@@ -59,6 +61,8 @@ enum Answer<'w> {
     3 = Stats { ready: u32, running: u32, served: u64, refill_us: u64 },
     /// What the session was prepared with.
     9 = Described { profile: &'w [u8], workspace: &'w [u8] },
+    /// The result of a commit, JSON in a memfd that comes with this message.
+    10 = Committed { length: u32 },
 }
 }
 

@@ -212,7 +212,7 @@ impl KeptChanges {
         if paths.is_empty() {
             // Changes of a directory that is gone, or too many to list, are dropped unseen.
             let dropped = self.review().map(|review| review.changes).unwrap_or_default();
-            if let Some(claim) = Claim::of_kept(&self.directory)? {
+            if let Some(claim) = self.lock()? {
                 self.clear(&claim)?;
             }
             Self::drop_unused(&self.directory);
@@ -234,9 +234,17 @@ impl KeptChanges {
         Ok(Discarded { dropped, left })
     }
 
+    /// Locks the changes; `None` if there are none any more.
+    fn lock(&self) -> Result<Option<Claim>, OverlayError> {
+        Claim::of_kept(&self.directory).map_err(|error| match (error, &self.session) {
+            (OverlayError::InUse { .. }, Some(name)) => OverlayError::InSession { name: name.clone() },
+            (error, _) => error,
+        })
+    }
+
     /// Claims the changes; `None` if there are none any more.
     fn claim(&self) -> Result<Option<Ledger>, OverlayError> {
-        let Some(claim) = Claim::of_kept(&self.directory)? else { return Ok(None) };
+        let Some(claim) = self.lock()? else { return Ok(None) };
         let Some(mut record) = claim.record().cloned() else { return Ok(None) };
         let failed =
             |source: io::Error| OverlayError::io("read the kept changes in", &self.directory, source);

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::report::denial::Denial;
 use crate::report::escape::harmless;
@@ -13,7 +13,7 @@ use crate::report::failure;
 use crate::sys::inode::FileKind;
 
 /// How a path of the workspace changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ChangeKind {
@@ -35,7 +35,6 @@ pub struct Change {
     /// How it changed.
     pub kind: ChangeKind,
     /// Its kind now; for a deletion, its kind before.
-    #[serde(serialize_with = "word")]
     pub file: FileKind,
 }
 
@@ -166,13 +165,4 @@ pub struct Discarded {
 
 pub(crate) fn lossy<S: Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
-}
-
-pub(crate) fn word<S: Serializer>(file: &FileKind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match file {
-        FileKind::File => "file",
-        FileKind::Directory => "directory",
-        FileKind::Link => "link",
-        FileKind::Other => "other",
-    })
 }

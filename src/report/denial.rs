@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::report::enforcement::Protection;
 use crate::report::escape::is_harmless;
@@ -14,7 +14,7 @@ use crate::report::escape::is_harmless;
 /// command's output and finds only what it says in English.
 ///
 /// [`Policy::explain`]: crate::policy::Policy::explain
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
     /// The protection that refused it.
     pub protection: Protection,
@@ -67,7 +67,7 @@ impl FlagsOf {
 ///
 /// assert!(Basis::Observed.is_certain() && Basis::Derived.is_certain() && !Basis::Possible.is_certain());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Basis {

@@ -27,6 +27,12 @@ pub enum OverlayError {
         /// The directory.
         path: PathBuf,
     },
+    /// A session keeps its changes there and runs.
+    #[error("changes of session {name}: the session is running")]
+    InSession {
+        /// The session.
+        name: String,
+    },
     /// The directory for changes contains something already.
     #[error("overlay directory {}: it is not empty, or belongs to another user", shown(path))]
     NotEmpty {
@@ -94,7 +100,8 @@ impl OverlayError {
     pub fn remedy(&self) -> Option<&str> {
         Some(match self {
             Self::None => "prepare the session with Policy::overlay, or --overlay",
-            Self::Running => "wait until the command has ended",
+            Self::Running => "wait until the command has ended, or end it",
+            Self::InSession { .. } => "stop it first: kennel session stop",
             Self::Committing => "start the command when the commit is done",
             Self::InUse { .. } => {
                 "wait until that command has ended, stop that session (kennel session stop), or name another directory"

@@ -17,6 +17,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use crate::command::Command;
 use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::report::error::Error;
+use crate::serve::commit::CommitOrder;
 use crate::session::Session;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
@@ -29,6 +30,7 @@ pub(crate) enum Request {
     Call(Box<Call>),
     Stats,
     Describe,
+    Commit(CommitOrder),
     Stop,
 }
 
@@ -59,6 +61,10 @@ impl Request {
             }
             Ask::Stats {} => Some(Self::Stats),
             Ask::Describe {} => Some(Self::Describe),
+            Ask::Commit { length } => {
+                let [memfd]: [OwnedFd; 1] = packet.descriptors.try_into().ok()?;
+                serde_json::from_slice(&content(memfd, length)?).ok().map(Self::Commit)
+            }
             Ask::Stop {} => Some(Self::Stop),
             Ask::Signal { .. } | Ask::Foreground { .. } => None,
         }

@@ -22,15 +22,19 @@ use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 
 use crate::command::stdio::check_standard;
+use crate::overlay::review::KeptChanges;
+use crate::report::change::{Committed, Conflicts};
 use crate::report::error::{Error, STREAMS};
 use crate::report::listen_error::ListenError;
+use crate::report::overlay_error::OverlayError;
 use crate::serve::accept::{AllowedPeer, PeerRefused};
 use crate::serve::client::call::Call;
+use crate::serve::commit::{CommitOrder, CommitResult};
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::is_held;
 use crate::session::stats::Stats;
 use crate::sys::packet;
-use crate::sys::packet::{address, packet_socket};
+use crate::sys::packet::{Packet, address, packet_socket};
 
 /// How long a session may take to accept a connection or to answer, in seconds.
 const TIMEOUT: i64 = 5;
@@ -193,6 +197,50 @@ impl Client {
         }
     }
 
+    /// Commits changes that the session keeps, as [`KeptChanges::commit`] does once it has ended. Waits as long as that takes.
+    /// `None` if the session keeps its changes elsewhere, or none.
+    ///
+    /// # Errors
+    /// [`OverlayError::Running`] while a command runs; those of [`KeptChanges::commit`]; the session ends or does not answer,
+    /// or it is of a version of Kennel that does not know the order.
+    pub fn commit(
+        self,
+        kept: &KeptChanges,
+        paths: &[PathBuf],
+        conflicts: Conflicts,
+    ) -> Result<Option<Committed>, Error> {
+        self.limit_waits()?;
+        let order = CommitOrder::new(&kept.directory, paths, conflicts);
+        let order = serde_json::to_vec(&order).map_err(|error| self.failed(error))?;
+        let length =
+            u32::try_from(order.len()).map_err(|_| self.failed(io::ErrorKind::ArgumentListTooLong))?;
+        let memfd = packet::memory_file(&order).map_err(|error| self.failed(error))?;
+        ignore_disconnect(self.ask(&Ask::Commit { length }, &[memfd.as_fd()]))?;
+        let mut packet = self.patient_answer()?;
+        match (Answer::take(&mut Cursor::new(&packet.bytes)), packet.descriptors.pop()) {
+            (Some(Answer::Committed { length }), Some(memfd)) => {
+                let text = packet::content(&memfd.into(), length).map_err(|error| self.failed(error))?;
+                match serde_json::from_slice(&text).map_err(|error| self.failed(error))? {
+                    CommitResult::Done(committed) => Ok(Some(committed.into())),
+                    CommitResult::Running => Err(OverlayError::Running.into()),
+                    CommitResult::Elsewhere => Ok(None),
+                }
+            }
+            (Some(Answer::Ended { message, .. }), _) => Err(refused(message)),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// The answer, however long it takes, unless the session does not read what it was asked.
+    fn patient_answer(&self) -> Result<Packet, Error> {
+        loop {
+            match packet::receive(&self.socket, LONGEST_ANSWER) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.is_unheard() => {}
+                packet => return packet.map_err(|error| self.failed(error)),
+            }
+        }
+    }
+
     /// Ends the session and every command in it, and waits until it is gone.
     ///
     /// # Errors
@@ -201,18 +249,11 @@ impl Client {
     pub fn stop(self) -> Result<(), Error> {
         self.limit_waits()?;
         self.ask(&Ask::Stop {}, &[])?;
-        loop {
-            match packet::receive(&self.socket, LONGEST_ANSWER) {
-                Ok(packet) if packet.bytes.is_empty() => return Ok(()),
-                Ok(packet) => {
-                    return Err(match Answer::take(&mut Cursor::new(&packet.bytes)) {
-                        Some(Answer::Ended { message, .. }) => refused(message),
-                        _ => self.gone(),
-                    });
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.is_unheard() => {}
-                Err(error) => return Err(self.failed(error)),
-            }
+        let packet = self.patient_answer()?;
+        match Answer::take(&mut Cursor::new(&packet.bytes)) {
+            _ if packet.bytes.is_empty() => Ok(()),
+            Some(Answer::Ended { message, .. }) => Err(refused(message)),
+            _ => Err(self.gone()),
         }
     }
 

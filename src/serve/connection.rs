@@ -6,6 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use kennel_helper::client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK};
 use kennel_helper::wire::Field;
+use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -17,6 +18,7 @@ use crate::report::failure::exit;
 use crate::report::outcome::Outcome;
 use crate::report::shortage::of_call;
 use crate::report::{Report, failure};
+use crate::serve::commit::CommitResult;
 use crate::sys;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
@@ -91,6 +93,15 @@ impl Connection {
         self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
     }
 
+    /// Sends the result of a commit.
+    pub(crate) fn committed(&self, result: Result<CommitResult, Error>) {
+        match result.map(|result| json(&result)) {
+            Ok(Ok((memfd, length))) => self.answer(&Answer::Committed { length }, Some(memfd.as_fd())),
+            Ok(Err(error)) => self.refuse_for_shortage("tell what was committed", &error),
+            Err(error) => self.ended(&Err(error), &[], false),
+        }
+    }
+
     /// Waits until the client leaves, and discards what it sends.
     pub(crate) async fn wait_until_gone(&self) {
         while self.next().await.is_some() {}
@@ -157,6 +168,11 @@ fn truncated(mut lines: String) -> String {
 
 /// The report in a memfd, and its length.
 fn report(result: &Result<Outcome, Error>) -> io::Result<(OwnedFd, u32)> {
-    let text = serde_json::to_vec(&Report::of(result))?;
+    json(&Report::of(result))
+}
+
+/// A text in a memfd, and its length.
+fn json(of: &impl Serialize) -> io::Result<(OwnedFd, u32)> {
+    let text = serde_json::to_vec(of)?;
     Ok((packet::memory_file(&text)?, u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?))
 }

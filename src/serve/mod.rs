@@ -4,6 +4,7 @@
 pub(crate) mod accept;
 pub(crate) mod call;
 pub(crate) mod client;
+mod commit;
 pub(crate) mod connection;
 pub(crate) mod directory;
 pub(crate) mod place;

@@ -75,6 +75,10 @@ pub(crate) async fn serve(
             connection.answer(&Answer::Described { profile, workspace }, None);
             NextStep::Nothing
         }
+        Some(Request::Commit(order)) => {
+            connection.committed(order.carry_out(&session).await);
+            NextStep::Nothing
+        }
         Some(Request::Stop) => return NextStep::Stop(Some(connection)),
         None => {
             connection.refuse("the request is malformed, or from another version of Kennel");

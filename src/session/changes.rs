@@ -4,7 +4,7 @@
 //! Kennel opens everything from a directory that it holds and follows no links (`overlay::tree`). Before it replaces or
 //! removes a file, it moves the file aside and looks at it once more (`overlay::place`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::launch::inside::PATIENCE;
 use crate::overlay::scan::ChangedEntry;
@@ -15,6 +15,7 @@ use crate::report::overlay_error::OverlayError;
 use crate::session::Session;
 use crate::session::mount_state::SettlingFor;
 use crate::sys::blocking;
+use crate::sys::inode::Identity;
 
 /// # Changes of an overlay
 ///
@@ -101,6 +102,12 @@ impl Session {
             Ok(review::commit(&ledger, &paths, conflicts))
         });
         committed.await.map_err(OverlayError::list)?
+    }
+
+    /// Whether the changes are in this directory.
+    pub(crate) fn keeps_changes_in(&self, directory: &Path) -> bool {
+        let own = self.live().ledger().ok().and_then(|ledger| Identity::at(ledger.claim()?.path()).ok());
+        own.is_some() && own == Identity::at(directory).ok()
     }
 
     /// Keeps the changes when the session ends, if they are in a directory

@@ -133,7 +133,7 @@ impl Live {
         }
     }
 
-    /// Waits until every process is gone. Then undoes changes at protected paths that no command has undone yet, before the
+    /// Waits until every process is gone, and a commit is done. Then undoes changes at protected paths that no command has undone yet, before the
     /// caller uses the files.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
@@ -142,6 +142,9 @@ impl Live {
         }
         if let Some(proxy) = &self.proxy {
             proxy.gone().await;
+        }
+        while self.mounts.is_committing() {
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
         // Without a hold, every command was undone at its end. What is there now belongs to the user.
         if self.mounts.is_held() {

@@ -227,6 +227,11 @@ impl SessionMounts {
         self.holds.load(SeqCst) > 0
     }
 
+    /// Whether a commit goes on.
+    pub(crate) fn is_committing(&self) -> bool {
+        matches!(self.lock().settling, Some(SettlingFor::Commit))
+    }
+
     pub(crate) fn watches(&self) -> Arc<[Watch]> {
         Arc::clone(&self.lock().watches)
     }

@@ -49,7 +49,8 @@ impl Identity {
 }
 
 /// The kind of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FileKind {
     /// A regular file.

@@ -191,7 +191,7 @@ pub(crate) const COMMIT: &str = "\
 Examples:
   kennel commit                     everything
   kennel commit src Cargo.toml      these, and what is below them
-  kennel commit a1                  what the commands of session a1 changed; stop it first
+  kennel commit a1                  what the commands of session a1 changed
   kennel commit --force src/main.rs replace what others wrote there
 
 A commit overwrites nothing that others changed in the workspace since the command saw it, and nothing that is \

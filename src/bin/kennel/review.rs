@@ -8,7 +8,8 @@ use std::{
 };
 
 use kennel::{
-    Change, ChangeKind, Committed, Conflicts, Discarded, Error, KeptChanges, Refusal, Refused, Review,
+    Change, ChangeKind, Client, Committed, Conflicts, Discarded, Error, KeptChanges, ListenError, Refusal,
+    Refused, Review,
 };
 
 use crate::{
@@ -86,7 +87,7 @@ pub(crate) fn commit(arguments: &CommitArguments) -> Result<ExitCode, Error> {
         });
     }
     let Committed { applied, refused, left, denials, .. } =
-        progress::during("committing changes", || kept.commit(&paths, conflicts))?;
+        progress::during("committing changes", || commit_kept(&kept, &paths, conflicts))?;
     let unasked = refused.iter().map(|refused| &refused.change).chain(&left);
     let unknown = report_unknown(applied.iter().chain(unasked), &paths);
     if unknown == paths.len() && unknown > 0 {
@@ -103,6 +104,16 @@ pub(crate) fn commit(arguments: &CommitArguments) -> Result<ExitCode, Error> {
     said.extend((!refused.is_empty()).then(|| format!("{} not committed", refused.len())));
     end(&said.join(", "), left.len() + refused.len(), paint)?;
     Ok(if refused.is_empty() && unknown == 0 { ExitCode::SUCCESS } else { FAILED.into() })
+}
+
+/// Commits in the session that the changes belong to, if it runs: only that may.
+fn commit_kept(kept: &KeptChanges, paths: &[PathBuf], conflicts: Conflicts) -> Result<Committed, Error> {
+    let client = kept.session.as_deref().map(Client::connect);
+    let committed = match client {
+        Some(Err(Error::Listen(ListenError::NotRunning { .. }))) | None => None,
+        Some(client) => client?.commit(kept, paths, conflicts)?,
+    };
+    committed.map_or_else(|| kept.commit(paths, conflicts), Ok)
 }
 
 /// Says what was not committed.

@@ -15,6 +15,7 @@
 //! | `cli` | `kennel run` with an overlay in memory, or in a directory: its lists, statuses and reports |
 //! | `kept` | `kennel run --overlay`, and `kennel diff`, `kennel commit` and `kennel discard` of what it kept |
 //! | `force` | `kennel commit --force` replaces what others wrote, at the named paths alone |
+//! | `running` | changes of a session that runs |
 //! | `disk` | all of it again, with the changes in a directory of the host |
 //!
 //! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it. Workspaces
@@ -34,6 +35,7 @@ mod place;
 mod protected;
 mod random;
 mod refused;
+mod running;
 mod upper;
 
 use std::{
