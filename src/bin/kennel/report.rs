@@ -19,9 +19,11 @@ use std::{
 
 use anstyle::Style;
 use kennel::{
-    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, Report, State, inherited_descriptor,
+    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, Report, State, Terminal,
+    inherited_descriptor,
 };
 use serde::Serialize;
+use textwrap::{Options, WordSeparator, WordSplitter, fill};
 
 use crate::{
     descriptor::{reopen, reopen_nonblocking, write_all, write_patiently},
@@ -40,7 +42,34 @@ static STDERR_STALLED: AtomicBool = AtomicBool::new(false);
 /// command ended.
 pub(crate) fn say(line: impl Display) {
     // Anybody can choose a file name, and a terminal obeys control characters.
-    show(&styled(&harmless(&line.to_string()), style::REMARK, Paint::stderr()));
+    message(&harmless(&line.to_string()), style::REMARK);
+}
+
+/// Prints a harmless message on stderr, on a terminal in colour and no wider than that.
+fn message(line: &str, kind: Style) {
+    let columns = Terminal::size(io::stderr()).ok().map(|(_, columns)| columns);
+    show(&styled(&within(line, columns), kind, Paint::stderr()));
+}
+
+/// A message whose lines end between words, if there is a terminal of that many columns. A flag stays with its value, and what
+/// is longer than a line stays whole, so that both can be copied.
+fn within(line: &str, columns: Option<u16>) -> String {
+    /// Stands for a space that ends no line.
+    const KEPT: &str = "\u{e000}";
+    let Some(columns) = columns.filter(|columns| *columns > 0) else { return line.to_owned() };
+    let mut kept = String::with_capacity(line.len());
+    let mut words = line.split(' ').peekable();
+    while let Some(word) = words.next() {
+        kept += word;
+        if words.peek().is_some() {
+            let takes_value = !word.is_empty() && flag_in(word) == word;
+            kept += if takes_value { KEPT } else { " " };
+        }
+    }
+    let options = Options::new(columns.into()).subsequent_indent("  ").break_words(false);
+    let options =
+        options.word_splitter(WordSplitter::NoHyphenation).word_separator(WordSeparator::AsciiSpace);
+    fill(&kept, options).replace(KEPT, " ")
 }
 
 /// Prints one line on stderr that is harmless and may have styles.
@@ -58,13 +87,22 @@ pub(crate) fn show(line: &str) {
     }
 }
 
-/// A line of a message with styles: for the name of this program, which tells remarks and errors apart, for what kind of
+/// The flag that a word begins with, without the punctuation after it.
+fn flag_in(word: &str) -> &str {
+    if word.starts_with("--") { word.trim_end_matches([';', ',', ':', '.', ')']) } else { "" }
+}
+
+/// A message with styles: for the name of this program, which tells remarks and errors apart, for what kind of
 /// line it is, and for each flag that it names.
 fn styled(line: &str, kind: Style, paint: Paint) -> String {
     const KINDS: [(&str, Style); 2] = [("hint:", style::HINT), ("note:", style::NOTE)];
     let Some(text) = line.strip_prefix("kennel: ").filter(|_| paint.is_on()) else { return line.to_owned() };
-    let word =
-        |word: &str| if word.starts_with("--") { paint.paint(style::LITERAL, word) } else { word.to_owned() };
+    let word = |word: &str| match flag_in(word) {
+        "" => word.to_owned(),
+        flag => {
+            format!("{}{}", paint.paint(style::LITERAL, flag), word.get(flag.len()..).unwrap_or_default())
+        }
+    };
     let words = |text: &str| text.split(' ').map(word).collect::<Vec<_>>().join(" ");
     match KINDS.iter().find_map(|(kind, style)| Some((kind, style, text.strip_prefix(kind)?))) {
         Some((kind, style, text)) => {
@@ -76,8 +114,8 @@ fn styled(line: &str, kind: Style, paint: Paint) -> String {
 
 /// Prints lines that another Kennel process sent: its remarks, or an error with its hint.
 pub(crate) fn relay(lines: &[u8], is_error: bool) {
-    let (kind, paint) = (if is_error { style::ERROR } else { style::REMARK }, Paint::stderr());
-    String::from_utf8_lossy(lines).lines().for_each(|line| show(&styled(&harmless(line), kind, paint)));
+    let kind = if is_error { style::ERROR } else { style::REMARK };
+    String::from_utf8_lossy(lines).lines().for_each(|line| message(&harmless(line), kind));
 }
 
 /// Prints an answer on stdout. A reader that closes early is no error.
@@ -103,8 +141,7 @@ pub(crate) fn printed(written: io::Result<()>) -> Result<(), Error> {
 
 /// Prints an error with its causes on one line and its remedy on another.
 pub(crate) fn error(error: &Error) {
-    let paint = Paint::stderr();
-    error.lines().iter().for_each(|line| show(&styled(&harmless(line), style::ERROR, paint)));
+    error.lines().iter().for_each(|line| message(&harmless(line), style::ERROR));
 }
 
 /// Prints one change of an overlay.

@@ -129,7 +129,7 @@ fn always_is_written_to_the_user_s_file_and_comments_stay() {
     let (status, seen) = window.end();
     let file = window.home.path().join(".config/kennel/config.toml");
     assert!(status == Some(0) && seen.matches("got:200").count() == 2, "{seen}");
-    assert!(seen.contains(&format!("config.toml now allows {rule}")), "{seen}");
+    assert!(seen.replace("\n  ", " ").contains(&format!("config.toml now allows {rule}")), "{seen}");
     assert_eq!(fs::read_to_string(&file).unwrap(), format!("[network]\nallow = [\"{rule}\"]\n"));
     fs::write(&file, format!("# mine\n[network]\nallow = [\"{rule}\"] # why\n")).unwrap();
     let other = origin();

@@ -155,6 +155,45 @@ fn colours_show_on_terminals_unless_somebody_forbids_them() {
     }
 }
 
+/// What a person reads after a failure: a denial, a hint, an error.
+#[test]
+fn messages_break_between_words_and_only_flags_are_bold() {
+    let (dir, hidden) = (workspace(), workspace());
+    std::fs::write(hidden.path().join("f"), "").unwrap();
+    let file = hidden.path().join("f").display().to_string();
+    let script = format!("cat {file}; touch /usr/x");
+    for words in [
+        &["run", "--explain", "sh", "-c", &script][..],
+        &["run", "cat", &file],
+        &["run", "absent-tool"],
+        &["run", "--timeout=100ms", "sleep", "60"],
+        &["run", "--ro", "/absent", "true"],
+    ] {
+        let shown = |columns| {
+            let text = on_terminal(columns, kennel(words).current_dir(dir.path()));
+            // The rest is the command's own.
+            let from = text.find("\x1b").unwrap_or_else(|| panic!("no colours: {words:?}: {text}"));
+            text[from..].to_owned()
+        };
+        let whole = plain(&shown(1000));
+        for columns in [80, 50] {
+            let text = shown(columns);
+            let lines = plain(&text);
+            let wide = lines.lines().find(|line| line.chars().count() > columns.into());
+            assert!(wide.is_none() && lines.lines().count() > 1, "{columns}: {lines}");
+            assert_eq!(lines.replace("\n  ", " "), whole, "{columns}: nothing is lost, and no word broken");
+            assert!(!lines.lines().any(|line| line.ends_with("--ro")), "a flag keeps its value: {lines}");
+            assert!(lines.lines().all(|line| line.trim_end() == line), "{lines:?}");
+            let spans = text.split("\x1b[0m").filter_map(|span| span.rsplit_once("\x1b[")?.1.split_once('m'));
+            for (_, styled) in spans {
+                let is_flag = |text: &str| text.starts_with("--") && text.ends_with(char::is_alphanumeric);
+                let is_kind = ["kennel:", "hint:", "note:"].contains(&styled);
+                assert!(is_kind || is_flag(styled), "{styled:?} in {text:?}");
+            }
+        }
+    }
+}
+
 /// Styles are added after everything else was escaped.
 #[test]
 fn a_name_with_escape_codes_colours_nothing() {
