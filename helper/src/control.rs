@@ -130,8 +130,30 @@ records! { 'w,
 enum ZygoteOrder {
     /// Fork a worker. Its socket comes with this message. If `narrow` is not zero, a memfd follows with that
     /// many bytes of steps to carry out before the walls. If `leaf` is not zero, the directory of its cgroup
-    /// comes last.
-    1 = Worker { narrow: u32, leaf: u32 },
+    /// comes last. If `shared` is not zero, it takes [`SharedOrder`]s in place of a command.
+    1 = Worker { narrow: u32, leaf: u32, shared: u32 },
+    /// Carry out that many bytes of steps in a mount namespace. A socket for the report comes with this message,
+    /// then the memfd of the steps, then the mount namespace.
+    2 = Remount { steps: u32 },
+}
+}
+
+/// The marks of commands that share a pid namespace. A mark is the RLIMIT_RTTIME, in microseconds, of every process
+/// of the command: children inherit it, and the filter of commands keeps it. Twelve days and more limit nothing,
+/// because commands have no real-time priority.
+#[cfg(not(kennel_inside))]
+#[must_use]
+pub const fn mark(command: u64) -> u64 {
+    (1 << 40) + command
+}
+
+records! { 'w,
+/// An order of the outside to the init that the commands of a session share.
+enum SharedOrder {
+    /// Fork a worker, and mark it. Its socket comes with this message.
+    1 = Worker { mark: u64 },
+    /// kill(2) every process with that mark. With SIGKILL, until none is left.
+    2 = Signal { mark: u64, number: u32 },
 }
 }
 
@@ -182,6 +204,8 @@ enum Report {
         max_rss_kib: u64,
         /// Processes that outlived the command, and that init killed.
         killed: u32,
+        /// Not zero: processes of the command live on.
+        left: u32,
         /// See [`full`].
         full: u32,
     },

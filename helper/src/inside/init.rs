@@ -7,13 +7,11 @@ use crate::{
         POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTTIN, SIGTTOU,
     },
     payload::Running,
+    reach::Reach,
     steps::Rooms,
     sys::{self, Errno, Fd, Reaped},
     terminal::Terminal,
 };
-
-/// Every process of the namespace but init.
-const ALL_PROCESSES: i32 = -1;
 
 /// Resources that all reaped processes used together.
 #[derive(Default)]
@@ -32,9 +30,15 @@ impl Usage {
         self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
     }
 
-    fn report(&self, channel: &Channel, (status, full): (i32, u32), killed: u32) -> Result<(), Errno> {
+    fn report(
+        &self,
+        channel: &Channel,
+        (status, full): (i32, u32),
+        (killed, left): (u32, bool),
+    ) -> Result<(), Errno> {
         let &Self { user_us, system_us, max_rss_kib } = self;
-        channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed, full })
+        let left = left.into();
+        channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed, left, full })
     }
 }
 
@@ -45,16 +49,18 @@ pub(crate) fn signals() -> Result<Fd, Errno> {
 }
 
 /// Serves until the command and the processes it may leave behind have ended, or the outside is gone. The
-/// caller then exits, which kills every process that is left.
+/// caller then exits. If it is PID 1, that kills every process that is left; else the outside orders PID 1 to kill
+/// them.
 pub(crate) fn serve(
     channel: &Channel,
-    command: Running,
+    (command, reach): (Running, Reach),
     rooms: &Rooms<'_>,
     (signals, mut terminal): (Fd, Option<Terminal>),
 ) -> Result<(), Errno> {
     let mut usage = Usage::default();
     // The stop that the outside knows of. A command that is stopped and continued without end must not fill the socket.
     let mut told = None;
+    let mut is_killed = false;
     loop {
         let [ended, spoken] = wait(&signals, channel.socket())?;
         if ended {
@@ -71,11 +77,11 @@ pub(crate) fn serve(
             }
             // A deleted file uses space until the last process that has it open ends.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
-                Some(end) if !command.background => return finish(channel, end, usage),
+                Some(end) if is_killed || !command.background => return finish(channel, end, usage, reach),
                 Some(end) => {
                     // What it leaves behind may have closed the terminal: then its reader sees the end.
                     terminal = None;
-                    usage.report(channel, end, 0)?;
+                    usage.report(channel, end, (0, !no_child_left))?;
                 }
                 None => {}
             }
@@ -86,7 +92,8 @@ pub(crate) fn serve(
         if spoken {
             match channel.order()? {
                 Some((order, _)) => {
-                    carry_out(&order, command.pid, (terminal.as_mut(), told.take()));
+                    is_killed |= matches!(order, Order::Kill {});
+                    carry_out(&order, (command.pid, reach), (terminal.as_mut(), told.take()));
                 }
                 None => return Ok(()),
             }
@@ -141,15 +148,15 @@ fn is_stop(status: i32) -> bool {
 }
 
 /// Carries out an order. Ignores a missing receiver: init reports its end next.
-fn carry_out(order: &Order, pid: i32, (terminal, stop): (Option<&mut Terminal>, Option<u32>)) {
+fn carry_out(order: &Order, (pid, reach): (i32, Reach), (terminal, stop): (Option<&mut Terminal>, Option<u32>)) {
     let _ = match *order {
         // A command without a terminal leads an orphaned process group, and there the kernel discards the terminal's
         // stop signals. So stopping must reach every process.
         Order::Signal { number } if number == SIGSTOP || number == SIGCONT => {
-            sys::kill(ALL_PROCESSES, number)
+            reach.signal(number)
         }
         Order::Signal { number } => sys::kill(pid.wrapping_neg(), number),
-        Order::Kill {} => sys::kill(ALL_PROCESSES, SIGKILL),
+        Order::Kill {} => reach.signal(SIGKILL),
         Order::Foreground { has: 0 } => terminal.map_or(Ok(()), Terminal::take),
         Order::Foreground { .. } => {
             terminal.map_or(Ok(()), |own| own.give(pid, matches!(stop, Some(SIGTTIN | SIGTTOU))))
@@ -159,9 +166,9 @@ fn carry_out(order: &Order, pid: i32, (terminal, stop): (Option<&mut Terminal>, 
 
 /// Kills every process that the command left behind, then reports. Once the outside reads the report, no
 /// process of the sandbox can change a file any more.
-fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage) -> Result<(), Errno> {
+fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage, reach: Reach) -> Result<(), Errno> {
     let mut killed = 0u32;
-    while sys::kill(ALL_PROCESSES, SIGKILL).is_ok() {
+    while reach.signal(SIGKILL).is_ok() {
         let mut wait = true;
         while let Ok(Some(reaped)) = sys::reap(wait) {
             if is_stop(reaped.status) {
@@ -172,7 +179,7 @@ fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage) -> Result<(), Er
             wait = false;
         }
     }
-    usage.report(channel, end, killed)
+    usage.report(channel, end, (killed, false))
 }
 
 /// The number of the first full private file system.

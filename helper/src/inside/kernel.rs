@@ -25,6 +25,7 @@ pub(crate) mod nr {
     pub(crate) const BIND: usize = 49;
     pub(crate) const LISTEN: usize = 50;
     pub(crate) const SETSOCKOPT: usize = 54;
+    pub(crate) const GETPID: usize = 39;
     pub(crate) const CLONE: usize = 56;
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const WAIT4: usize = 61;
@@ -79,6 +80,8 @@ pub(crate) mod nr {
     pub(crate) const FSOPEN: usize = 430;
     pub(crate) const FSCONFIG: usize = 431;
     pub(crate) const FSMOUNT: usize = 432;
+    pub(crate) const SETNS: usize = 308;
+    pub(crate) const PIDFD_SEND_SIGNAL: usize = 424;
     pub(crate) const PIDFD_OPEN: usize = 434;
     pub(crate) const CLONE3: usize = 435;
     pub(crate) const CLOSE_RANGE: usize = 436;
@@ -93,6 +96,7 @@ pub(crate) const SCHED_OTHER: usize = 0;
 pub(crate) const PRIO_PROCESS: usize = 0;
 pub(crate) const IOPRIO_WHO_PROCESS: usize = 1;
 
+pub(crate) const ESRCH: i32 = 3;
 pub(crate) const EINTR: i32 = 4;
 pub(crate) const E2BIG: i32 = 7;
 pub(crate) const EAGAIN: i32 = 11;
@@ -110,6 +114,9 @@ pub(crate) const EAFNOSUPPORT: i32 = 97;
 pub(crate) const ECONNABORTED: i32 = 103;
 pub(crate) const ENOBUFS: i32 = 105;
 pub(crate) const ESTALE: i32 = 116;
+
+pub(crate) const RLIMIT_RTTIME: u32 = 15;
+pub(crate) const PR_SET_CHILD_SUBREAPER: u32 = 36;
 
 pub(crate) const LOCK_EX: usize = 2;
 pub(crate) const LOCK_NB: usize = 4;
@@ -172,6 +179,7 @@ pub(crate) const MAP_ANONYMOUS: usize = 0x20;
 
 pub(crate) const CLONE_VM: usize = 0x100;
 pub(crate) const CLONE_VFORK: usize = 0x4000;
+pub(crate) const CLONE_NEWNS: usize = 0x0002_0000;
 pub(crate) const CLONE_NEWUSER: u32 = 0x1000_0000;
 pub(crate) const CLONE_NEWPID: usize = 0x2000_0000;
 pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;

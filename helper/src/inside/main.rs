@@ -13,6 +13,7 @@ mod bridge;
 mod channel;
 #[path = "../control.rs"]
 mod control;
+mod directory;
 mod init;
 mod kernel;
 mod mounts;
@@ -20,7 +21,9 @@ mod payload;
 #[path = "../plan.rs"]
 #[expect(dead_code, reason = "shared with the outside, which uses all of it")]
 mod plan;
+mod reach;
 mod reaper;
+mod shared;
 mod steps;
 mod sys;
 mod terminal;

@@ -6,15 +6,10 @@ use core::ffi::CStr;
 use crate::{
     Fault,
     channel::Channel,
+    directory::{self, Entry},
     kernel::{EAGAIN, ENOENT},
     sys::{self, Errno, Fd},
 };
-
-/// Offsets of the length, the type and the name in an entry of getdents64(2).
-const LENGTH_AT: usize = 16;
-const KIND_AT: usize = 18;
-const NAME_AT: usize = 19;
-const DIRECTORY: u8 = 4;
 
 /// Milliseconds between tries, and the number of tries: half a minute in all. Killed processes are gone after
 /// a few. Whoever creates the next group removes one whose processes hang in the kernel for longer.
@@ -64,9 +59,7 @@ fn remove_below(group: &Fd) {
             Ok(entries) if !entries.is_empty() => entries,
             _ => return,
         };
-        while let Some((entry, after)) = next(rest) {
-            let is_directory = entry.get(KIND_AT) == Some(&DIRECTORY);
-            let name = entry.get(NAME_AT..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
+        while let Some((Entry { name, is_directory }, after)) = directory::next(rest) {
             if let Some(name) = name.filter(|name| is_directory && !is_dots(name)) {
                 // A group with a dying process is removed by the next try.
                 let _ = sys::remove_dir(group, name);
@@ -74,13 +67,6 @@ fn remove_below(group: &Fd) {
             rest = after;
         }
     }
-}
-
-/// Splits `entries` into the first entry and the rest.
-fn next(entries: &[u8]) -> Option<(&[u8], &[u8])> {
-    let &[low, high] = entries.get(LENGTH_AT..KIND_AT)? else { return None };
-    let length = u16::from_le_bytes([low, high]);
-    entries.split_at_checked(length.into()).filter(|(entry, _)| !entry.is_empty())
 }
 
 fn is_dots(name: &CStr) -> bool {

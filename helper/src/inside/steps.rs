@@ -31,6 +31,17 @@ pub(crate) struct State<'p> {
 pub(crate) type Rooms<'p> = [Option<&'p CStr>; MOST_ROOMS];
 
 impl<'p> State<'p> {
+    /// Only the private file systems that earlier steps reported.
+    pub(crate) fn with_rooms(rooms: &Rooms<'p>) -> Self {
+        Self { rooms: *rooms, ..Self::default() }
+    }
+
+    /// Makes the root of this mount namespace the root of later steps.
+    pub(crate) fn enter_root(&mut self) -> Result<(), Errno> {
+        self.root = Some(mounts::enter_root()?);
+        Ok(())
+    }
+
     fn forgo(&mut self, path: &'p CStr) -> Result<(), Errno> {
         note(&mut self.forgone, path)
     }
@@ -145,10 +156,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         }
         Step::Forgo { path } => state.forgo(path),
         Step::Room { path } => note(&mut state.rooms, path),
-        Step::EnterRoot {} => {
-            state.root = Some(mounts::enter_root()?);
-            Ok(())
-        }
+        Step::EnterRoot {} => state.enter_root(),
         Step::Move { from, to, within } => mounts::relocate(state.root()?, (from, to), within),
         Step::Detach { target } => sys::detach(target),
         Step::Listen { kind, address, port } => {

@@ -21,6 +21,8 @@ pub(crate) struct Wish {
 pub(crate) struct Terminal {
     /// The side of the command.
     pub(crate) peer: Fd,
+    /// The group of init, which leads the session of the terminal.
+    own_group: i32,
     /// The group that last had the terminal; zero if none had it yet.
     group: i32,
     /// Its size when it was taken away.
@@ -44,7 +46,8 @@ impl Terminal {
         sys::new_session()?;
         sys::ioctl(&peer, TIOCSCTTY, 0)?;
         channel.report_with(&Report::Terminal {}, Some(&master))?;
-        Ok(Self { peer: channel.above(&peer)?, group: 0, window: None })
+        let own_group = sys::own_group()?;
+        Ok(Self { own_group, peer: channel.above(&peer)?, group: 0, window: None })
     }
 
     /// Takes the terminal away.
@@ -52,15 +55,14 @@ impl Terminal {
         self.group = sys::foreground(&self.peer)?;
         // Before it is taken: a later change of size is not told to the command.
         self.window = sys::window(&self.peer).ok();
-        self.set(OWN_GROUP)
+        self.set(self.own_group)
     }
 
     /// Gives the terminal to the group that had it before, which the command may have chosen. If that is gone, or the
     /// command itself `needs` it, the command gets it.
     pub(crate) fn give(&mut self, command: i32, needs: bool) -> Result<(), Errno> {
         match self.group {
-            0 | OWN_GROUP => self.set(command),
-            _ if needs => self.set(command),
+            group if group == 0 || group == self.own_group || needs => self.set(command),
             group => self.set(group).or_else(|_| self.set(command)),
         }
     }
@@ -68,7 +70,7 @@ impl Terminal {
     /// The kernel tells only the owner of a terminal that its size has changed. A new owner learns it here.
     fn set(&mut self, group: i32) -> Result<(), Errno> {
         sys::set_foreground(&self.peer, group)?;
-        if group == OWN_GROUP {
+        if group == self.own_group {
             return Ok(());
         }
         match self.window.take() {
@@ -77,6 +79,3 @@ impl Terminal {
         }
     }
 }
-
-/// The group of init, which leads its session as PID 1.
-const OWN_GROUP: i32 = 1;

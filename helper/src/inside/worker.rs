@@ -7,6 +7,8 @@ use crate::{
     init,
     payload::{self, Payload, Started},
     plan::Plan,
+    reach::Reach,
+    shared,
     steps::{self, State},
     sys::{self, Errno, Fd},
     terminal::Terminal,
@@ -18,12 +20,17 @@ pub(crate) fn forked<'p>(
     plan: &Plan<'p>,
     narrow: &'p [u8],
     (begun, file_mask): (u64, usize),
+    is_shared: bool,
 ) -> Result<(), Fault> {
     born(channel).map_err(Fault::init)?;
     let mut state = State::default();
     steps::carry_out(plan.worker, section::WORKER, &mut state, channel)?;
     steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
-    confined(channel, plan, Payload { state, file_mask, begun: Some(begun) })
+    steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
+    if is_shared {
+        return shared::serve(channel, plan, &state.rooms, (begun, file_mask));
+    }
+    command(channel, plan, Payload { state, file_mask, begun: Some(begun) }, Reach::Namespace)
 }
 
 /// Runs the only worker of a one-shot, as PID 1. Its namespaces and mounts are still fresh.
@@ -34,12 +41,17 @@ pub(crate) fn serve<'p>(
     (mut state, file_mask): (State<'p>, usize),
 ) -> Result<(), Fault> {
     steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
-    confined(channel, plan, Payload { state, file_mask, begun: None })
+    steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
+    command(channel, plan, Payload { state, file_mask, begun: None }, Reach::Namespace)
 }
 
-/// Applies the walls, starts the payload, and serves it to its end.
-fn confined<'p>(channel: &'p Channel, plan: &Plan<'p>, mut payload: Payload<'p>) -> Result<(), Fault> {
-    steps::carry_out(plan.walls, section::WALLS, &mut payload.state, channel)?;
+/// Starts the payload, and serves it to its end.
+pub(crate) fn command<'p>(
+    channel: &'p Channel,
+    plan: &Plan<'p>,
+    mut payload: Payload<'p>,
+    reach: Reach,
+) -> Result<(), Fault> {
     let rooms = payload.state.rooms;
     let signals = init::signals().map_err(Fault::init)?;
     let (running, terminal) = match payload::start(plan.payload, &mut payload, channel, None)? {
@@ -56,12 +68,12 @@ fn confined<'p>(channel: &'p Channel, plan: &Plan<'p>, mut payload: Payload<'p>)
         }
     };
     channel.report(&Report::Started {}).map_err(Fault::init)?;
-    init::serve(channel, running, &rooms, (signals, terminal)).map_err(Fault::init)
+    init::serve(channel, (running, reach), &rooms, (signals, terminal)).map_err(Fault::init)
 }
 
-/// Resets what the zygote set for itself, and hands the outside a pidfd of this process.
-fn born(channel: &Channel) -> Result<(), Errno> {
+/// Resets what the parent set for itself, and hands the outside a pidfd of this process.
+pub(crate) fn born(channel: &Channel) -> Result<(), Errno> {
     sys::keep_children()?;
-    let myself: Fd = sys::open_process(1)?;
+    let myself: Fd = sys::open_process(sys::own_pid())?;
     channel.report_with(&Report::Born {}, Some(&myself))
 }

@@ -3,10 +3,11 @@
 use crate::{
     Fault,
     channel::{self, Channel},
-    control::{Report, ZygoteOrder},
+    control::{Report, ZygoteOrder, section},
     kernel::{ENOSYS, EPROTO},
     live,
     plan::Plan,
+    steps::{self, State},
     sys::{self, Errno, Fd},
     worker,
 };
@@ -23,31 +24,59 @@ pub(crate) fn serve(
         .report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
         .map_err(Fault::init)?;
     while let Some((order, descriptors)) = channel.order().map_err(Fault::init)? {
-        let ZygoteOrder::Worker { narrow, leaf } = order;
         let [Some(socket), second, third] = descriptors else { return Err(Fault::init(Errno(EPROTO))) };
-        let (steps, leaf) = match (narrow, leaf) {
-            (0, 0) => (None, None),
-            (0, _) => (None, second),
-            _ => (second, third),
-        };
-        fork(&socket, plan, (steps, narrow), leaf.as_ref(), file_mask);
+        match order {
+            ZygoteOrder::Worker { narrow, leaf, shared } => {
+                let (steps, leaf) = match (narrow, leaf) {
+                    (0, 0) => (None, None),
+                    (0, _) => (None, second),
+                    _ => (second, third),
+                };
+                fork(&socket, plan, (steps, narrow), leaf.as_ref(), (file_mask, shared != 0));
+            }
+            ZygoteOrder::Remount { steps } => remount(&socket, (second, steps), third),
+        }
     }
     Ok(())
 }
 
+/// Mounts in another namespace, by a child: this process stays in its own.
+fn remount(socket: &Fd, (steps, length): (Option<Fd>, u32), namespace: Option<Fd>) {
+    match sys::fork() {
+        Ok(None) => {
+            let begun = sys::monotonic_us();
+            let steps = channel::mapped(steps, length);
+            let entered = namespace.ok_or(Errno(EPROTO)).and_then(|namespace| sys::enter_mounts(&namespace));
+            let Ok(channel) = Channel::adopt(socket) else { sys::exit(1) };
+            live(&channel, |channel| {
+                entered.map_err(Fault::init)?;
+                let mut state = State::default();
+                state.enter_root().map_err(Fault::init)?;
+                steps::carry_out(steps.map_err(Fault::init)?, section::NARROW, &mut state, channel)?;
+                channel.report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) }).map_err(Fault::init)
+            })
+        }
+        Ok(Some(_)) => {}
+        Err(errno) => {
+            // The outside may have closed the socket already.
+            let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
+        }
+    }
+}
+
 /// Forks one worker. Failures are reported on the worker's own socket; the session continues.
-fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&Fd>, file_mask: usize) {
+fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&Fd>, how: (usize, bool)) {
     let refused = |errno| {
         // The outside may have closed the socket already.
         let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
     };
     match sys::fork_into_new_pid_namespace(leaf) {
-        Ok(None) => begin(socket, plan, narrow, file_mask),
+        Ok(None) => begin(socket, plan, narrow, how),
         Ok(Some(_)) => {}
         // A seccomp filter around this process may hide clone3. Then the worker enters its cgroup itself.
         Err(Errno(ENOSYS)) => match sys::fork_into_new_pid_namespace(None) {
             Ok(None) => match leaf.map_or(Ok(()), sys::enter_cgroup) {
-                Ok(()) => begin(socket, plan, narrow, file_mask),
+                Ok(()) => begin(socket, plan, narrow, how),
                 Err(errno) => {
                     refused(errno);
                     sys::exit(1)
@@ -61,10 +90,12 @@ fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&F
 }
 
 /// Runs a worker, in the process that was just forked.
-fn begin(socket: &Fd, plan: &Plan<'_>, (steps, length): (Option<Fd>, u32), file_mask: usize) -> ! {
+fn begin(socket: &Fd, plan: &Plan<'_>, (steps, length): (Option<Fd>, u32), (file_mask, is_shared): (usize, bool)) -> ! {
     let begun = sys::monotonic_us();
     // Before the memfd is closed with the other descriptors.
     let narrow = channel::mapped(steps, length);
     let Ok(channel) = Channel::adopt(socket) else { sys::exit(1) };
-    live(&channel, |channel| worker::forked(channel, plan, narrow.map_err(Fault::init)?, (begun, file_mask)))
+    live(&channel, |channel| {
+        worker::forked(channel, plan, narrow.map_err(Fault::init)?, (begun, file_mask), is_shared)
+    })
 }

@@ -39,6 +39,13 @@ pub(crate) fn fork_into_new_pid_namespace(leaf: Option<&Fd>) -> Result<Option<i3
     Ok((pid > 0).then_some(pid))
 }
 
+/// fork(2). Returns `None` in the child and the child's PID in the parent.
+pub(crate) fn fork() -> Result<Option<i32>, Errno> {
+    let pid = call!(nr::CLONE, SIGCHLD as usize, 0, 0, 0, 0)?;
+    let pid = i32::try_from(pid).map_err(|_| Errno(EPROTO))?;
+    Ok((pid > 0).then_some(pid))
+}
+
 /// The first aligned address above a stack.
 fn top(stack: &mut [MaybeUninit<u8>]) -> *mut u8 {
     let top = stack.as_mut_ptr_range().end.cast::<u8>();

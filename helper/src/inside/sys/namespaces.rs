@@ -17,6 +17,11 @@ pub(crate) fn unshare(flags: u32) -> Result<(), Errno> {
     call!(nr::UNSHARE, flags).map(drop)
 }
 
+/// setns(CLONE_NEWNS): enters a mount namespace, and its root.
+pub(crate) fn enter_mounts(namespace: &Fd) -> Result<(), Errno> {
+    call!(nr::SETNS, namespace.0, CLONE_NEWNS).map(drop)
+}
+
 /// sethostname(2).
 pub(crate) fn set_hostname(name: &[u8]) -> Result<(), Errno> {
     call!(nr::SETHOSTNAME, name.as_ptr(), name.len()).map(drop)

@@ -62,6 +62,17 @@ pub(crate) fn open_process(pid: usize) -> Result<Fd, Errno> {
     call!(nr::PIDFD_OPEN, pid, 0).map(fd)
 }
 
+/// getpid(2).
+pub(crate) fn own_pid() -> usize {
+    // It cannot fail.
+    call!(nr::GETPID).unwrap_or(0)
+}
+
+/// pidfd_send_signal(2). Linux 5.1.
+pub(crate) fn signal_process(process: &Fd, signal: u32) -> Result<(), Errno> {
+    call!(nr::PIDFD_SEND_SIGNAL, process.0, signal, 0, 0).map(drop)
+}
+
 /// rt_sigprocmask(SIG_SETMASK) to `mask`.
 pub(crate) fn signal_mask(mask: u64) -> Result<(), Errno> {
     call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8).map(drop)

@@ -87,6 +87,13 @@ pub(crate) fn limit(resource: u32, soft: u64, hard: u64) -> Result<(), Errno> {
     call!(nr::PRLIMIT64, 0, resource, &raw const limit, 0).map(drop)
 }
 
+/// prlimit(2): the soft and the hard limit of a process.
+pub(crate) fn limit_of(pid: usize, resource: u32) -> Result<[u64; 2], Errno> {
+    let mut limit = [0; 2];
+    call!(nr::PRLIMIT64, pid, resource, 0, limit.as_mut_ptr())?;
+    Ok(limit)
+}
+
 /// sched_setscheduler(SCHED_OTHER), setpriority(0) and ioprio_set(IOPRIO_CLASS_NONE) for this process, as
 /// requested.
 pub(crate) fn make_ordinary(policy: bool, nice: bool, io: bool) -> Result<(), Errno> {
