@@ -104,7 +104,7 @@ pub use policy::limits::Limits;
 pub use policy::mount::Mount;
 pub use policy::network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
 pub use policy::overlay::Overlay;
-pub use policy::profile::{Caches, Git, OnUnavailable, Profile, TmpLife, Toolchains};
+pub use policy::profile::{Caches, Git, Isolation, OnUnavailable, Profile, TmpLife, Toolchains};
 pub use policy::require::{Requirement, Requirements};
 pub use policy::units::{Size, Span};
 pub use probe::Probe;

@@ -58,7 +58,7 @@ enum Answer<'w> {
     /// The command, which has a terminal, was stopped by that signal.
     4 = Stopped { signal: u32 },
     /// The session's numbers.
-    3 = Stats { ready: u32, running: u32, served: u64, refill_us: u64 },
+    3 = Stats { ready: u32, running: u32, served: u64, refill_us: u64, background: u32 },
     /// What the session was prepared with.
     9 = Described { profile: &'w [u8], workspace: &'w [u8] },
     /// The result of a commit, JSON in a memfd that comes with this message.

@@ -100,7 +100,8 @@ proptest! {
 
 #[test]
 fn the_longest_report_fits_a_message() {
-    let ended = Report::Ended { status: -1, user_us: 1, system_us: 2, max_rss_kib: 3, killed: 4, full: 5 };
+    let ended =
+        Report::Ended { status: -1, user_us: 1, system_us: 2, max_rss_kib: 3, killed: 4, left: 6, full: 5 };
     assert!(encode(&ended).len() <= LONGEST);
 }
 

@@ -225,7 +225,16 @@ impl Child {
                 let _ = self.stopped.send(signal.cast_signed());
                 return Ok(None);
             }
-            Arrival::Report(Report::Ended { status, user_us, system_us, max_rss_kib, killed, full }) => {
+            Arrival::Report(Report::Ended {
+                status,
+                user_us,
+                system_us,
+                max_rss_kib,
+                killed,
+                left,
+                full,
+            }) => {
+                running.leaves(left != 0);
                 let max_rss_bytes = max_rss_kib * 1024;
                 let usage = Usage { user_us, system_us, max_rss_bytes, killed, ..Usage::default() };
                 return Ok(Some(running.outcome(ExitStatus::from_raw(status), usage, running.full(full))));

@@ -46,8 +46,6 @@ pub(crate) struct CommandSpec {
     pub(crate) limits: Limits,
     /// What Kennel writes to the cgroup of this command.
     pub(crate) cgroup_settings: Vec<Setting>,
-    /// Whether processes that the command leaves behind live on.
-    pub(crate) background: bool,
     /// Steps of the worker that are not in the plan of the policy.
     pub(crate) own_steps: Option<Section>,
     /// Explains the errors of the command, if the policy asks for that.
@@ -84,6 +82,8 @@ pub(crate) struct Running {
     pub(crate) started_at: Instant,
     /// Whether init has reported that the program runs.
     has_started: bool,
+    /// Whether processes of the command live on after its end.
+    has_left: bool,
     pub(crate) stop: Stop,
     owner: Owner,
     pub(crate) refusals: RefusalLogs,
@@ -156,6 +156,7 @@ impl Running {
             prepared,
             started_at,
             has_started: false,
+            has_left: false,
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
             spec: CommandSpec { own_steps, ..spec },
             refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None },
@@ -182,6 +183,11 @@ impl Running {
     /// Whether init has reported that the program runs.
     pub(crate) fn has_started(&self) -> bool {
         self.has_started
+    }
+
+    /// Records whether processes of the command live on.
+    pub(crate) fn leaves(&mut self, has_left: bool) {
+        self.has_left = has_left;
     }
 
     /// Whether Kennel ordered the kill.
@@ -311,7 +317,7 @@ impl Running {
             // its changes once more and only then gives up the hold on the session. Without the hold, the next command
             // would take a file that appears there for the user's own.
             _ if self.stop.is_stuck => {}
-            Some(membership) if self.spec.background => membership.keep(inside),
+            Some(membership) if self.has_left => membership.keep(inside),
             _ => inside.set_over(),
         }
     }

@@ -29,6 +29,9 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
 
     /// Whether background processes of a command can live on.
     fn keeps_background(&self) -> bool;
+
+    /// Whether commands share their processes. Then background processes always live on.
+    fn is_shared(&self) -> bool;
 }
 
 /// What one command runs in.

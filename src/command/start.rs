@@ -127,7 +127,7 @@ impl Command {
             secrets: &secrets,
             directory,
             terminal: self.streams.terminal.as_ref(),
-            background: self.background,
+            background: self.background || self.source.is_shared(),
             limits: limit_steps,
         })
     }
@@ -153,7 +153,6 @@ impl Command {
             output_caps: self.bounds.output_caps.map_or([output; 2], |caps| caps.map(Some)),
             limits,
             cgroup_settings: settings,
-            background: self.background,
             own_steps: restrict::steps(&compiled.grants, &self.bounds.restrictions)?,
             judge,
             hints: hints.map(Arc::new),
@@ -252,7 +251,21 @@ impl Command {
 
 /// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has waited.
 fn set_cgroup_limits(worker: &ReadyWorker, spec: &CommandSpec) -> Result<(), Error> {
-    let Some(leaf) = worker.inside.leaf() else { return Ok(()) };
+    let Some(leaf) = worker.inside.leaf() else { return no_limits_of_its_own(spec) };
     leaf.begin();
     leaf.tighten(&spec.cgroup_settings)
+}
+
+/// Refuses limits of a single command that only a cgroup of its own could enforce.
+fn no_limits_of_its_own(spec: &CommandSpec) -> Result<(), Error> {
+    if spec.cgroup_settings.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Command {
+        what: "limits",
+        value: spec.program.to_string_lossy().into_owned(),
+        reason:
+            "commands of this session share one cgroup: limit the session, or use isolation = \"command\""
+                .to_owned(),
+    })
 }

@@ -37,6 +37,9 @@ use crate::sys::locked;
 /// The name of the leaf for the zygote.
 const ZYGOTE: &str = "zygote";
 
+/// The name of the leaf for all commands that share their processes.
+const SHARED: &str = "shared";
+
 /// How long to wait until a killed cgroup is empty.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -103,6 +106,14 @@ impl Groups {
     /// Those of mkdir(2).
     pub(crate) fn zygote(self: &Arc<Self>) -> Result<Leaf, Error> {
         self.make_leaf(ZYGOTE.to_owned(), &[]).map_err(self.leaf_error())
+    }
+
+    /// The leaf of commands that share their processes, without limits of its own.
+    ///
+    /// # Errors
+    /// Those of mkdir(2).
+    pub(crate) fn shared(self: &Arc<Self>) -> io::Result<Leaf> {
+        self.make_leaf(SHARED.to_owned(), &[])
     }
 
     /// A leaf for a command, with the limits for each command.

@@ -17,6 +17,7 @@ use tokio::io::Interest;
 
 use crate::launch::cgroup::leaf::Leaf;
 use crate::launch::control::{Arrival, ignore_epipe};
+use crate::launch::shared::Mark;
 use crate::plan::mount_state::{MountChange, MountSnapshot};
 use crate::protect::recheck;
 use crate::protect::recheck::Undone;
@@ -46,6 +47,8 @@ pub(crate) struct Inside {
     hold: Option<CommandHold>,
     /// The cgroup of all its processes, if it has one.
     leaf: Option<Leaf>,
+    /// The mark of all its processes, if it shares a pid namespace.
+    mark: Option<Mark>,
 }
 
 impl Inside {
@@ -83,6 +86,7 @@ impl Inside {
             over: false,
             hold: None,
             leaf: None,
+            mark: None,
         }
     }
 
@@ -94,6 +98,16 @@ impl Inside {
     /// Sets its cgroup, which is removed once everything in it has ended.
     pub(crate) fn set_leaf(&mut self, leaf: Option<Leaf>) {
         self.leaf = leaf;
+    }
+
+    /// Sets the mark of its processes, which the end of its init does not kill.
+    pub(crate) fn set_mark(&mut self, mark: Mark) {
+        self.mark = Some(mark);
+    }
+
+    /// The control socket, for poll(2).
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
     }
 
     /// Its cgroup, if it has one.
@@ -211,6 +225,9 @@ impl Drop for Inside {
         let _ = sys::kill(&pidfd);
         if let Some(leaf) = &self.leaf {
             leaf.kill();
+        }
+        if let Some(mark) = &self.mark {
+            mark.kill();
         }
         // The hold ends only after the last process: its changes may be committed from then on.
         if self.watches.is_empty() && self.hold.is_none() && !self.is_child {

@@ -6,4 +6,5 @@ pub(crate) mod control;
 pub(crate) mod image;
 pub(crate) mod inside;
 pub(crate) mod prepared;
+pub(crate) mod shared;
 pub(crate) mod start;

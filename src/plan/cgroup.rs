@@ -20,6 +20,7 @@ use crate::plan::{Section, namespaces, seccomp};
 use crate::policy::Policy;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
+use crate::policy::profile::Isolation;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::inputs::SandboxKind;
@@ -213,7 +214,7 @@ fn plan(
             // meets its own limit first.
             let of_each = Limits { pids: limits.pids, ..Limits::default() };
             leaf.extend(settings(&of_each, means, INIT));
-            (settings(limits, means, own_processes(ready)), leaf)
+            (settings(limits, means, own_processes(policy, ready)), leaf)
         }
     };
     let reaper = reaper(host);
@@ -291,7 +292,7 @@ pub(crate) fn quota(cpus: f64) -> (u64, u64) {
 }
 
 /// Kennel's processes in a session: the zygote, init and payload of each worker that waits or is being made,
-/// and the init of a command.
-pub(crate) fn own_processes(ready: usize) -> u64 {
-    2 * (ready as u64 + 1) + 2
+/// and the init of a command. If commands share their processes, also their common init.
+pub(crate) fn own_processes(policy: &Policy, ready: usize) -> u64 {
+    2 * (ready as u64 + 1) + 2 + u64::from(policy.isolation == Some(Isolation::Session))
 }

@@ -144,7 +144,9 @@ fn finish_for(
     // At once: a change on the host before this look goes unnoticed.
     let mounts = HostMounts::of(&inputs, &view, &on_host, &protected);
     let shared_modes = worker_mounts::shared_modes(&inputs, &view);
-    let worker = shared_modes.followed_by(&sections::worker_steps(&inputs, &view, &mut enforcement));
+    let worker = sections::worker_steps(&inputs, &view, &mut enforcement);
+    // The common init of commands makes these directories itself.
+    let worker = if inputs.are_shared() { worker } else { shared_modes.followed_by(&worker) };
     let (walls, tmpfs_sizes) = sections::wall_steps(&inputs, &view, &mut enforcement)?;
     protected.report(&inputs, &mut enforcement)?;
     enforcement.add_notes(inputs.policy.notes.iter().cloned());

@@ -316,7 +316,7 @@ pub(crate) fn pid_limit(inputs: &Inputs<'_>) -> Option<PidLimit> {
         // Init is a process of the same user in the same namespace.
         SandboxKind::Once | SandboxKind::OneShot => (1, String::new()),
         SandboxKind::Session { ready } => {
-            let own = own_processes(ready);
+            let own = own_processes(inputs.policy, ready);
             (own, format!(" over all commands of the session and {own} of its own"))
         }
     };

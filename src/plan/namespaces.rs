@@ -25,7 +25,14 @@ const CGROUP: &str = "its own cgroup appears as the root";
 /// by one, so that a failure names the namespace that the kernel refuses.
 pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     users(inputs, setup, enforcement);
-    enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
+    enforcement.set(
+        PidNamespace,
+        State::Enforced,
+        match inputs.are_shared() {
+            false => "own processes only; init is out of reach",
+            true => "the processes of the session; init is out of reach",
+        },
+    );
     let mut unshare = |protection, flag, detail| {
         self::unshare(inputs, setup, protection, flag);
         enforcement.set(protection, State::Enforced, detail);
@@ -54,7 +61,14 @@ pub(crate) fn worker_namespaces(inputs: &Inputs<'_>, worker: &mut Section, enfor
     worker.push(MountNamespace, &Step::Unshare { flags: libc::CLONE_NEWNS.cast_unsigned() });
     worker.push(MountNamespace, &Step::EnterRoot {});
     unshare(inputs, worker, IpcNamespace, libc::CLONE_NEWIPC);
-    enforcement.set(IpcNamespace, State::Enforced, "own System V and POSIX IPC");
+    enforcement.set(
+        IpcNamespace,
+        State::Enforced,
+        match inputs.are_shared() {
+            false => "own System V and POSIX IPC",
+            true => "System V and POSIX IPC of the session",
+        },
+    );
     if inputs.controllers.is_some() {
         unshare(inputs, worker, CgroupNamespace, libc::CLONE_NEWCGROUP);
         enforcement.set(CgroupNamespace, State::Enforced, CGROUP);

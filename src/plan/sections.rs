@@ -59,11 +59,13 @@ pub(crate) fn worker_steps(inputs: &Inputs<'_>, view: &View, enforcement: &mut E
 
 /// Steps of a worker of a session that runs no command. It hands out its view, and calls for files use it.
 /// Directories that each command has for itself are read-only there: no command would see a file that is
-/// written to them.
+/// written to them. If commands share their mounts, their common init hands out its view.
 pub(crate) fn file_steps(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut files = Section::default();
     if inputs.shape.is_session() {
-        worker_mounts::make_read_only(inputs, view, &mut files);
+        if !inputs.are_shared() {
+            worker_mounts::make_read_only(inputs, view, &mut files);
+        }
         files.push(Protection::Root, &Step::HandOut {});
     }
     files
@@ -81,11 +83,18 @@ pub(crate) fn wall_steps(
     namespaces::keyring(inputs, &mut walls, enforcement);
     landlock::ruleset(inputs, view, &mut walls, enforcement)?;
     namespaces::privileges(inputs, &mut walls, enforcement);
-    filter(inputs, &mut walls, enforcement)?;
+    if inputs.are_shared() {
+        landlock::restrict(inputs, &mut walls);
+    } else {
+        filter(inputs, &mut walls, enforcement)?;
+    }
     Ok((walls, sizes))
 }
 
 /// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
+///
+/// Commands that share their processes share a domain, which their common init enters: two domains could not signal
+/// or trace each other. There the payload installs the filter, because it keeps the mark that its worker sets.
 pub(crate) fn payload_steps(
     inputs: &Inputs<'_>,
     groups: &CgroupPlan,
@@ -94,12 +103,16 @@ pub(crate) fn payload_steps(
     let mut payload = Section::default();
     payload.push(Protection::PidNamespace, &Step::NewSession {});
     limits::limits(inputs, groups, &mut payload, enforcement)?;
-    landlock::restrict(inputs, &mut payload);
+    if inputs.are_shared() {
+        filter(inputs, &mut payload, enforcement)?;
+    } else {
+        landlock::restrict(inputs, &mut payload);
+    }
     Ok(payload)
 }
 
-/// The seccomp filter. Init installs it for itself, and the command inherits it.
-fn filter(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
+/// The seccomp filter. Children inherit it.
+fn filter(inputs: &Inputs<'_>, section: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
     if !inputs.host.seccomp {
         if inputs.users() == Users::Callers {
             return Err(neither_filter_nor_users());
@@ -114,9 +127,9 @@ fn filter(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcemen
     let program = &seccomp::bytes(program);
     if inputs.policy.explain {
         let (notifying, flags) = (&seccomp::bytes(seccomp::notifying()), listener_flags(inputs.host.kernel));
-        push_filter(inputs, walls, &Step::SeccompAsking { program: notifying, flags, plain: program });
+        push_filter(inputs, section, &Step::SeccompAsking { program: notifying, flags, plain: program });
     } else {
-        push_filter(inputs, walls, &Step::Seccomp { program });
+        push_filter(inputs, section, &Step::Seccomp { program });
     }
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls limited to an allow-list");
     Ok(())

@@ -25,7 +25,7 @@ use crate::view::{Node, View, ViewEntry, tmpfs_size};
 pub(crate) fn shared_modes(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut modes = Section::default();
     let is_shared = |(target, place): &(&Path, &ViewEntry)| {
-        !is_renewed(inputs, target, &place.node) && !view.is_covered(target)
+        (inputs.are_shared() || !is_renewed(inputs, target, &place.node)) && !view.is_covered(target)
     };
     for (target, place) in view.iter().filter(is_shared).filter(|_| inputs.shape.is_session()) {
         if let Node::Private { mode } | Node::Tmpfs { mode, .. } = place.node {

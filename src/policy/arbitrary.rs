@@ -16,7 +16,7 @@ use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
 use crate::policy::overlay::Overlay;
-use crate::policy::profile::{Caches, Git, OnUnavailable, Profile, TmpLife, Toolchains};
+use crate::policy::profile::{Caches, Git, Isolation, OnUnavailable, Profile, TmpLife, Toolchains};
 use crate::policy::require::{Requirement, Requirements};
 use crate::policy::units::{Size, Span};
 use crate::report::enforcement::Protection;
@@ -24,12 +24,17 @@ use crate::report::enforcement::Protection;
 /// Any policy.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     let shown = (one_of(Toolchains::ALL), one_of(Caches::ALL));
-    let choices = (one_of(Profile::ALL), shown, one_of(TmpLife::ALL), one_of(OnUnavailable::ALL));
+    let choices = (
+        one_of(Profile::ALL),
+        shown,
+        (one_of(TmpLife::ALL), option::of(one_of(Isolation::ALL))),
+        one_of(OnUnavailable::ALL),
+    );
     let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(audit()), vec(mount(), 0..4));
     let rest = (".{0,10}", any::<bool>(), option::of(overlay()), one_of(Git::ALL));
     let parts = (network(), env(), limits(), requirements(), rest);
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
-        let (profile, (toolchains, caches), tmp, on_unavailable) = choices;
+        let (profile, (toolchains, caches), (tmp, isolation), on_unavailable) = choices;
         let (workspace, protect, cwd, audit, mounts) = paths;
         let (network, env, limits, require, (hostname, explain, overlay, git)) = parts;
         Policy {
@@ -42,6 +47,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             toolchains,
             caches,
             tmp,
+            isolation,
             git,
             protect,
             require,

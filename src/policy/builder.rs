@@ -10,7 +10,7 @@ use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
 use crate::policy::overlay::Overlay;
-use crate::policy::profile::{Caches, Git, OnUnavailable, TmpLife, Toolchains};
+use crate::policy::profile::{Caches, Git, Isolation, OnUnavailable, TmpLife, Toolchains};
 use crate::policy::require::Requirement;
 use crate::policy::units::Size;
 use crate::report::enforcement::Protection;
@@ -143,6 +143,13 @@ impl Policy {
     #[must_use]
     pub fn tmp(mut self, tmp: TmpLife) -> Self {
         self.tmp = tmp;
+        self
+    }
+
+    /// What the commands of a session share with each other.
+    #[must_use]
+    pub fn isolation(mut self, isolation: Isolation) -> Self {
+        self.isolation = Some(isolation);
         self
     }
 

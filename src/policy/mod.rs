@@ -38,7 +38,7 @@ use crate::policy::limits::Limits;
 use crate::policy::mount::Mount;
 use crate::policy::network::Network;
 use crate::policy::overlay::Overlay;
-use crate::policy::profile::{Caches, Git, OnUnavailable, Profile, TmpLife, Toolchains};
+use crate::policy::profile::{Caches, Git, Isolation, OnUnavailable, Profile, TmpLife, Toolchains};
 use crate::policy::require::Requirements;
 use crate::report::enforcement::Note;
 
@@ -84,6 +84,9 @@ pub struct Policy {
     pub caches: Caches,
     /// Whether the commands of a session share private places such as `/tmp`.
     pub tmp: TmpLife,
+    /// What the commands of a session share with each other. `None`: nothing, as [`Isolation::Command`];
+    /// `kennel session start` then takes [`Isolation::Session`]. A sandbox of one command has nothing to share.
+    pub isolation: Option<Isolation>,
     /// What commands see and change of git repositories.
     pub git: Git,
     /// Paths inside the workspace that stay read-only, in addition to the files that git obeys (`.git/hooks`,
@@ -144,6 +147,7 @@ impl Policy {
             toolchains: Toolchains::default(),
             caches: Caches::default(),
             tmp: TmpLife::default(),
+            isolation: None,
             git: Git::default(),
             protect: Vec::new(),
             require: Requirements::default(),

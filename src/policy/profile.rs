@@ -76,6 +76,17 @@ words! {
 }
 
 words! {
+    /// What the commands of a session share with each other. The walls around all of them are the same.
+    pub enum Isolation as "isolation" {
+        /// Each command has its own processes, mounts, IPC and keyring. What it started ends with it.
+        Command = "command",
+        /// Commands share their processes, `/tmp`, `/dev/shm`, IPC and keyring, as on one machine: a command sees, signals and
+        /// traces the others. What it leaves in the background lives on until the session ends.
+        Session = "session",
+    }
+}
+
+words! {
     /// What commands see and change of git repositories. What git obeys in them, such as hooks and the configuration, decides
     /// what git outside runs.
     #[derive(Default)]

@@ -168,9 +168,10 @@ impl Client {
         self.ask(&Ask::Stats {}, &[])?;
         let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
         match Answer::take(&mut Cursor::new(&packet.bytes)) {
-            Some(Answer::Stats { ready, running, served, refill_us }) => Ok(Stats {
+            Some(Answer::Stats { ready, running, served, refill_us, background }) => Ok(Stats {
                 ready: ready as usize,
                 running: running as usize,
+                background: background as usize,
                 served,
                 refill: Duration::from_micros(refill_us),
             }),

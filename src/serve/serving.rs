@@ -98,6 +98,7 @@ fn stats(connection: &Connection, session: &Session) {
         running: number(stats.running),
         served: stats.served,
         refill_us: u64::try_from(stats.refill.as_micros()).unwrap_or(u64::MAX),
+        background: number(stats.background),
     };
     connection.answer(&answer, None);
 }

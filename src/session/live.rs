@@ -24,6 +24,7 @@ use crate::report::enforcement::{Enforcement, Note};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::mount_state::{MountCheck, SessionMounts, Settling, SettlingFor};
+use crate::session::shared::Shared;
 use crate::session::stats::{Counts, Stats};
 use crate::session::view_fd::ViewFd;
 use crate::session::worker::Worker;
@@ -43,6 +44,8 @@ pub(crate) struct Live {
     pub(crate) mounts: SessionMounts,
     /// Ordered workers that have no command yet, oldest first.
     pub(crate) waiting: Mutex<VecDeque<Worker>>,
+    /// The init of all commands, if they share their processes.
+    pub(crate) shared: Option<Shared>,
     /// The view for file calls, once the first call has made it.
     pub(crate) view: Mutex<Option<Arc<ViewFd>>>,
     /// Sandboxes of ended commands that left background processes.
@@ -228,7 +231,7 @@ impl Live {
         };
         let ready = waiting.iter_mut().map(|worker| usize::from(is_ready(worker))).sum();
         drop(waiting);
-        self.counts.stats(ready)
+        self.counts.stats(ready, self.background().len())
     }
 
     pub(crate) fn mounts(&self) -> &SessionMounts {

@@ -14,6 +14,7 @@ pub(crate) mod pool;
 pub(crate) mod prepare;
 pub(crate) mod renewal;
 pub(crate) mod sandbox;
+pub(crate) mod shared;
 pub(crate) mod stats;
 pub(crate) mod view_fd;
 pub(crate) mod worker;

@@ -122,6 +122,7 @@ impl Live {
             groups,
             mounts,
             waiting: Mutex::default(),
+            shared: None,
             view: Mutex::default(),
             background: Mutex::default(),
             ready_workers: ReadyWorkers::new(ready),
@@ -133,9 +134,15 @@ impl Live {
             trail,
             news: Mutex::default(),
         };
-        // The orders wait in the socket of the zygote until it has set up.
-        live.refill();
-        live.set_up(claim).await?;
+        if live.mounts.inputs.are_shared() {
+            live.set_up(claim).await?;
+            live.share().await?;
+            live.refill();
+        } else {
+            // The orders wait in the socket of the zygote until it has set up.
+            live.refill();
+            live.set_up(claim).await?;
+        }
         Ok(live)
     }
 

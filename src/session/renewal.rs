@@ -159,4 +159,8 @@ impl WorkerSource for Renewable {
     fn keeps_background(&self) -> bool {
         true
     }
+
+    fn is_shared(&self) -> bool {
+        self.live().shared.is_some()
+    }
 }

@@ -213,6 +213,10 @@ impl WorkerSource for OneShots {
         Box::pin(async move { Ok(Turn { prepared: prepared?, workers: self, entered: None }) })
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn keeps_background(&self) -> bool {
         false
     }

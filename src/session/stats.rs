@@ -12,6 +12,8 @@ pub struct Stats {
     pub ready: usize,
     /// Running commands.
     pub running: usize,
+    /// Ended commands that left processes in the background, which still run.
+    pub background: usize,
     /// Commands that a worker received and that have ended, including those whose program could not start.
     pub served: u64,
     /// The average time from the fork of a worker until it was ready.
@@ -32,10 +34,11 @@ impl Counts {
         self.refill_us.fetch_add(took_us, Relaxed);
     }
 
-    pub(crate) fn stats(&self, ready: usize) -> Stats {
+    pub(crate) fn stats(&self, ready: usize, background: usize) -> Stats {
         let refills = self.refills.load(Relaxed).max(1);
         Stats {
             ready,
+            background,
             running: self.running.load(Relaxed),
             served: self.served.load(Relaxed),
             refill: Duration::from_micros(self.refill_us.load(Relaxed) / refills),

@@ -19,8 +19,19 @@ use crate::session::worker::{MOST_TRIES, is_replaced};
 pub(crate) struct ViewFd {
     root: OwnedFd,
     /// Keeps the mount namespace alive. Without this descriptor, the kernel would dissolve the mounts with the last process.
-    _mounts: OwnedFd,
+    mounts: OwnedFd,
     generation: u64,
+}
+
+impl ViewFd {
+    pub(crate) fn new(root: OwnedFd, mounts: OwnedFd, generation: u64) -> Self {
+        Self { root, mounts, generation }
+    }
+
+    /// Its mount namespace.
+    pub(crate) fn mounts(&self) -> BorrowedFd<'_> {
+        self.mounts.as_fd()
+    }
 }
 
 /// One file call. While it lives, Kennel does not take a file that appears at a protected path for the user's own.
@@ -78,12 +89,16 @@ impl Live {
     }
 
     async fn view_for(&self, entered: &Entered) -> Result<Arc<ViewFd>, Error> {
+        if let Some(shared) = &self.shared {
+            self.mount_again(entered).await?;
+            return Ok(Arc::clone(&shared.view));
+        }
         if let Some(view) = self.view().as_ref().filter(|view| view.generation >= entered.generation) {
             return Ok(Arc::clone(view));
         }
         let mut worker = self.order(Some(&self.prepared().compiled.files)).await?;
         let (root, mounts) = self.unless_gone(worker.wait_for_view(self.prepared(), self.counts())).await?;
-        let view = Arc::new(ViewFd { root, _mounts: mounts, generation: worker.generation() });
+        let view = Arc::new(ViewFd::new(root, mounts, worker.generation()));
         *self.view() = Some(Arc::clone(&view));
         // The session may have ended meanwhile. Then nothing may keep the view.
         if self.has_ended() {

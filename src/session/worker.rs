@@ -20,6 +20,7 @@ use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::{MountCheck, NEW_SESSION, WorkerMounts};
 use crate::session::renewal::outdated;
+use crate::session::shared;
 use crate::session::stats::Counts;
 
 /// A worker without a command, with what it has reported so far.
@@ -56,7 +57,7 @@ struct FailedStep {
 
 impl Worker {
     /// A worker that the zygote will fork.
-    fn ordered(inside: Inside, mounts: WorkerMounts) -> Self {
+    pub(crate) fn ordered(inside: Inside, mounts: WorkerMounts) -> Self {
         Self {
             inside,
             own: mounts.own,
@@ -128,6 +129,29 @@ impl Worker {
             let arrival = self.inside.next().await;
             self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
         }
+    }
+
+    /// Waits until it has carried out its steps.
+    pub(crate) async fn wait_until_ready(
+        &mut self,
+        prepared: &Prepared,
+        counts: &Counts,
+    ) -> Result<(), Error> {
+        while !self.is_ready {
+            let arrival = self.inside.next().await;
+            self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+        }
+        Ok(())
+    }
+
+    /// Its socket, and what it reported about steps that it skipped.
+    pub(crate) fn into_parts(self) -> (Inside, Vec<Report>) {
+        (self.inside, self.skipped)
+    }
+
+    /// Adds reports of steps that its common init skipped.
+    pub(crate) fn add_skipped(&mut self, skipped: &[Report]) {
+        self.skipped.extend_from_slice(skipped);
     }
 
     /// Processes the messages that have arrived, without waiting.
@@ -203,6 +227,7 @@ impl Live {
         let mut tries = 0;
         let mut entered = entered.map_or_else(|| self.enter(), Ok)?;
         loop {
+            self.mount_again(&entered).await?;
             // A waiting worker has no steps of its own.
             let waiting = if own_steps.is_none() { self.take_waiting(entered.generation) } else { None };
             let is_new = waiting.is_none();
@@ -218,7 +243,12 @@ impl Live {
                     self.waiting().push_front(worker);
                     return Err(Error::Busy);
                 }
-                Ok(()) => return Ok(worker.into_ready(entered.hold)),
+                Ok(()) => {
+                    if self.shared.is_some() {
+                        worker.watches = self.mounts.watches();
+                    }
+                    return Ok(worker.into_ready(entered.hold));
+                }
                 // A waiting worker was killed, or failed because of a shortage at that time. Try the next one.
                 Err(_) if !is_new && !self.has_ended() => {}
                 // Somebody outside is replacing a file right now.
@@ -250,6 +280,9 @@ impl Live {
 
     /// Orders a worker. Waits while the socket of the zygote is full.
     pub(crate) async fn order(&self, own_steps: Option<&Section>) -> Result<Worker, Error> {
+        if self.shared.is_some() && own_steps.is_some() {
+            return Err(shared::no_restrictions());
+        }
         loop {
             match self.try_order(own_steps) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.zygote.has_ended() => {
@@ -263,14 +296,28 @@ impl Live {
     }
 
     fn try_order(&self, own_steps: Option<&Section>) -> io::Result<Worker> {
+        match &self.shared {
+            Some(shared) => shared.try_order(self.mounts.watches()),
+            None => self.try_order_of_zygote(own_steps, false),
+        }
+    }
+
+    /// Orders a process of a pid namespace of its own: a worker, or the init that the workers share.
+    pub(crate) fn try_order_of_zygote(
+        &self,
+        own_steps: Option<&Section>,
+        is_shared: bool,
+    ) -> io::Result<Worker> {
         let mounts = self.mounts.for_worker(own_steps)?;
         let (control, worker_end) = socket_pair()?;
         let mut message = Vec::new();
         let steps = mounts.own.as_ref().map(|own| &own.bytes);
-        let leaf = self.groups.as_ref().map(Groups::leaf).transpose()?;
+        let leaf = |groups: &Arc<Groups>| if is_shared { groups.shared() } else { groups.leaf() };
+        let leaf = self.groups.as_ref().map(leaf).transpose()?;
         ZygoteOrder::Worker {
             narrow: steps.map_or(0, |steps| steps.length),
             leaf: u32::from(leaf.is_some()),
+            shared: is_shared.into(),
         }
         .put(&mut message);
         let descriptors = std::iter::once(worker_end.as_fd())

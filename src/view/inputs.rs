@@ -11,6 +11,7 @@ use crate::host::cgroups::Controller;
 use crate::host::mounts::MountTable;
 use crate::host::{Host, READER};
 use crate::policy::Policy;
+use crate::policy::profile::Isolation;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
@@ -38,6 +39,11 @@ impl Inputs<'_> {
     /// Whether the sandbox shows the host's /etc together with files of its own. Profile `ci-only` shows only a few files.
     pub(crate) fn merges_etc(&self) -> bool {
         merges_etc(self.policy, self.host)
+    }
+
+    /// Whether the commands of a session share processes, mounts and IPC.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.shape.is_session() && self.policy.isolation == Some(Isolation::Session)
     }
 
     /// As [`reader`].

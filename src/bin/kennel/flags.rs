@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, builder::PossibleValue};
 use kennel::{
-    Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, Git, IoLimits, Mount, Network, NetworkMode, Note,
-    OnUnavailable, Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
+    Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, Git, IoLimits, Isolation, Mount, Network,
+    NetworkMode, Note, OnUnavailable, Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
 };
 
 use crate::{
@@ -80,6 +80,12 @@ pub(crate) struct PolicyFlags {
     /// /dev/shm is not affected [default: exec].
     #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
     pub(crate) tmp: Option<TmpLife>,
+    /// What the commands of a session share: nothing (command), or processes, /tmp and IPC, as on one machine
+    /// (session).
+    ///
+    /// [default: session for `session start`]
+    #[arg(long, value_name = "WHAT", help_heading = "View", value_parser = word::<Isolation>(Isolation::ALL.map(Isolation::as_str)))]
+    pub(crate) isolation: Option<Isolation>,
     /// Start in DIR [default: the current directory; with --workspace or --policy, the workspace].
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
     pub(crate) cwd: Option<PathBuf>,
@@ -219,6 +225,7 @@ pub(crate) fn with_flags(start: Start, flags: &PolicyFlags) -> Result<Policy, Er
     set(&mut policy.toolchains, flags.toolchains);
     set(&mut policy.caches, flags.caches);
     set(&mut policy.tmp, flags.tmp);
+    policy.isolation = flags.isolation.or(policy.isolation);
     set(&mut policy.git, flags.git);
     set(&mut policy.on_unavailable, flags.on_unavailable);
     set(&mut policy.hostname, flags.hostname.clone());

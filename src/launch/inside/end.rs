@@ -91,6 +91,9 @@ impl Inside {
         if let Some(leaf) = &self.leaf {
             leaf.kill();
         }
+        if let Some(mark) = &self.mark {
+            mark.kill();
+        }
         killed
     }
 }

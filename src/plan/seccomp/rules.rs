@@ -66,8 +66,9 @@ const LEASES: &[u32] = &[bits(libc::F_SETLEASE), 1040];
 const INIT: &[u32] = &[1];
 
 /// RLIMIT_CORE is 1, which keeps the kernel from starting the host's core handler; 0 would not. Programs with
-/// secrets set it to 0 and end on an error, so the filter pretends that it was set.
-const CORE: &[u32] = &[libc::RLIMIT_CORE];
+/// secrets set it to 0 and end on an error, so the filter pretends that it was set. RLIMIT_RTTIME marks the command
+/// whose process it is, where commands share a pid namespace.
+const KEPT: &[u32] = &[libc::RLIMIT_CORE, libc::RLIMIT_RTTIME];
 
 /// Both halves of a null pointer.
 const NULL: &[u32] = &[0];
@@ -162,10 +163,10 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    // A limit can only be lowered; the core limit not even that.
+    // A limit can only be lowered; those that Kennel keeps not even that.
     Rule {
         calls: &[libc::SYS_setrlimit],
-        clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, CORE)], then: Verdict::Pretend }],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, KEPT)], then: Verdict::Pretend }],
         otherwise: ALLOW,
     },
     Rule { calls: &[libc::SYS_prlimit64], clauses: LIMIT, otherwise: ALLOW },
@@ -204,13 +205,13 @@ pub(crate) const RULES: &[Rule] = &[
     },
 ];
 
-/// prlimit64(pid, resource, new, old). A command can neither set nor read limits of init. It can read the
-/// core limit. Setting the core limit without reading it is pretended.
+/// prlimit64(pid, resource, new, old). A command can neither set nor read limits of init. It can read
+/// those that Kennel keeps. Setting one of them without reading it is pretended.
 const LIMIT: &[Clause] = &[
     Clause { when: &[Test::OneOf(Word::Low(0), EXACT, INIT)], then: EPERM },
     Clause {
         when: &[
-            Test::OneOf(Word::Low(1), EXACT, CORE),
+            Test::OneOf(Word::Low(1), EXACT, KEPT),
             Test::OneOf(Word::Low(2), EXACT, NULL),
             Test::OneOf(Word::High(2), EXACT, NULL),
         ],
@@ -218,13 +219,13 @@ const LIMIT: &[Clause] = &[
     },
     Clause {
         when: &[
-            Test::OneOf(Word::Low(1), EXACT, CORE),
+            Test::OneOf(Word::Low(1), EXACT, KEPT),
             Test::OneOf(Word::Low(3), EXACT, NULL),
             Test::OneOf(Word::High(3), EXACT, NULL),
         ],
         then: Verdict::Pretend,
     },
-    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, CORE)], then: EPERM },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, KEPT)], then: EPERM },
 ];
 
 /// The rules of a bridge: Unix sockets and no others.

@@ -65,9 +65,12 @@ fn second_opinion() -> BpfProgram {
     for call in [libc::SYS_fchmodat, libc::SYS_fchmodat2] {
         calls.insert(call, vec![without(2, 0o6000)]);
     }
-    calls.insert(libc::SYS_setrlimit, vec![all(vec![low(0, Op::Ne, 4)])]);
+    calls.insert(libc::SYS_setrlimit, vec![all(vec![low(0, Op::Ne, 4), low(0, Op::Ne, 15)])]);
     let asks = vec![low(0, Op::Ne, 1), low(1, Op::Eq, 4), is(2, Len::Qword, Op::Eq, 0)];
-    calls.insert(libc::SYS_prlimit64, vec![all(vec![low(0, Op::Ne, 1), low(1, Op::Ne, 4)]), all(asks)]);
+    calls.insert(
+        libc::SYS_prlimit64,
+        vec![all(vec![low(0, Op::Ne, 1), low(1, Op::Ne, 4), low(1, Op::Ne, 15)]), all(asks)],
+    );
     let of_pid = [
         libc::SYS_sched_setparam,
         libc::SYS_sched_setscheduler,

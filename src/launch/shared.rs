@@ -1,0 +1,72 @@
+//! The init that commands of a session share, as orders reach it: it forks their workers, and ends what a worker can no
+//! longer end.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use kennel_helper::control::{SharedOrder, mark};
+use kennel_helper::wire::Field;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::launch::control::ignore_epipe;
+use crate::launch::inside::Inside;
+
+/// How long to wait until the init reads its orders, in milliseconds. It is busy while it ends another command.
+const BUSY: u16 = 1_000;
+
+/// The common init.
+#[derive(Debug)]
+pub(crate) struct SharedInit {
+    inside: Inside,
+    /// How many workers it was ordered to fork.
+    ordered: AtomicU64,
+}
+
+impl SharedInit {
+    pub(crate) fn new(inside: Inside) -> Self {
+        Self { inside, ordered: AtomicU64::new(0) }
+    }
+
+    /// Orders a worker, which has the other end of `socket`.
+    ///
+    /// # Errors
+    /// `EAGAIN` if the init has too many orders; `EPIPE` if it is gone.
+    pub(crate) fn order_worker(self: &Arc<Self>, socket: BorrowedFd<'_>) -> io::Result<Mark> {
+        let mark = mark(self.ordered.fetch_add(1, Relaxed));
+        self.inside.send(&bytes(&SharedOrder::Worker { mark }), [socket])?;
+        Ok(Mark { init: Arc::clone(self), mark })
+    }
+}
+
+/// The mark of all processes of one command.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    init: Arc<SharedInit>,
+    mark: u64,
+}
+
+impl Mark {
+    /// Kills every process with this mark.
+    pub(crate) fn kill(&self) {
+        let order = bytes(&SharedOrder::Signal { mark: self.mark, number: libc::SIGKILL.cast_unsigned() });
+        let mut sent = self.init.inside.send(&order, []);
+        if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            let mut socket = [PollFd::new(self.init.inside.socket(), PollFlags::POLLOUT)];
+            let _ = poll(&mut socket, PollTimeout::from(BUSY));
+            sent = self.init.inside.send(&order, []);
+        }
+        // If the init is gone, so is every process of the session.
+        if let Err(error) = ignore_epipe(sent) {
+            tracing::error!(%error, "processes of a killed command may live on: their init takes no orders");
+        }
+    }
+}
+
+fn bytes(order: &SharedOrder) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    order.put(&mut bytes);
+    bytes
+}

@@ -1,0 +1,101 @@
+//! Commands that share their processes, mounts and IPC (`isolation = "session"`): one worker of the zygote stays as their
+//! common init, and forks a worker for each command.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use kennel_helper::control::{Report, ZygoteOrder};
+use kennel_helper::wire::Field;
+
+use crate::command::source::Entered;
+use crate::launch::control::socket_pair;
+use crate::launch::inside::Inside;
+use crate::launch::shared::SharedInit;
+use crate::protect::watch::Watch;
+use crate::report::error::Error;
+use crate::session::live::Live;
+use crate::session::mount_state::WorkerMounts;
+use crate::session::view_fd::ViewFd;
+use crate::session::worker::Worker;
+
+/// The common init of a session.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    init: Arc<SharedInit>,
+    /// Its view, for file calls too.
+    pub(crate) view: Arc<ViewFd>,
+    /// Reports of steps that it skipped, which hold for each command.
+    skipped: Vec<Report>,
+    /// The generation of its mounts. Held while they are mounted again.
+    generation: tokio::sync::Mutex<u64>,
+}
+
+impl Shared {
+    /// Orders a worker for one command.
+    pub(crate) fn try_order(&self, watches: Arc<[Watch]>) -> io::Result<Worker> {
+        let (control, worker_end) = socket_pair()?;
+        let mark = self.init.order_worker(worker_end.as_fd())?;
+        let mut inside = Inside::worker(control);
+        inside.set_mark(mark);
+        // It has no mounts of its own that could be out of date.
+        let mut worker = Worker::ordered(inside, WorkerMounts { own: None, watches, generation: u64::MAX });
+        worker.add_skipped(&self.skipped);
+        Ok(worker)
+    }
+}
+
+impl Live {
+    /// Starts the common init of a session that has been set up.
+    pub(crate) async fn share(&mut self) -> Result<(), Error> {
+        let files = &self.prepared.compiled.files;
+        let ordered = self.try_order_of_zygote(Some(files), true);
+        let mut worker = ordered.map_err(Error::io("order the common init of the session"))?;
+        let counts = Arc::default();
+        let (root, mounts) = self.unless_gone(worker.wait_for_view(&self.prepared, &counts)).await?;
+        self.unless_gone(worker.wait_until_ready(&self.prepared, &counts)).await?;
+        let generation = worker.generation();
+        let (inside, skipped) = worker.into_parts();
+        self.shared = Some(Shared {
+            init: Arc::new(SharedInit::new(inside)),
+            view: Arc::new(ViewFd::new(root, mounts, generation)),
+            skipped,
+            generation: tokio::sync::Mutex::new(generation),
+        });
+        Ok(())
+    }
+
+    /// Mounts what somebody outside has removed from the mounts that commands share, before a command that has `entered` the
+    /// session.
+    pub(crate) async fn mount_again(&self, entered: &Entered) -> Result<(), Error> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        let mut generation = shared.generation.lock().await;
+        if *generation >= entered.generation {
+            return Ok(());
+        }
+        let mounts =
+            self.mounts.for_worker(None).map_err(Error::io("write the steps of a worker to a memfd"))?;
+        let now = mounts.generation;
+        if let Some(own) = &mounts.own {
+            let (control, child_end) = socket_pair().map_err(Error::io("make a socket pair"))?;
+            let mut message = Vec::new();
+            ZygoteOrder::Remount { steps: own.bytes.length }.put(&mut message);
+            let descriptors = [child_end.as_fd(), own.bytes.as_fd(), shared.view.mounts()];
+            self.zygote.send(&message, descriptors).map_err(Error::io("order mounts of the session"))?;
+            drop(child_end);
+            let mut child = Worker::ordered(Inside::worker(control), mounts);
+            self.unless_gone(child.wait_until_ready(&self.prepared, &self.counts)).await?;
+        }
+        *generation = now;
+        Ok(())
+    }
+}
+
+/// The error of a command that asks for less than the policy grants, where its mounts are those of the others.
+pub(crate) fn no_restrictions() -> Error {
+    Error::Command {
+        what: "restrictions",
+        value: "a narrower view".to_owned(),
+        reason: "commands of this session share their mounts: use isolation = \"command\"".to_owned(),
+    }
+}
