@@ -20,6 +20,7 @@ const CAP_SETUID: u32 = 7;
 const CAP_SETPCAP: u32 = 8;
 const CAP_NET_BIND_SERVICE: u32 = 10;
 const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_CHROOT: u32 = 18;
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// Capabilities that the inside needs in its user namespace until its last restriction is in place.
@@ -41,20 +42,25 @@ pub(crate) struct SpawnOptions {
     pub(crate) users: Users,
     /// Whether it mounts an overlay. That needs one more capability.
     pub(crate) overlays: bool,
+    /// Whether it mounts in the namespace of commands that share one: setns(2) needs one more capability.
+    pub(crate) enters_mounts: bool,
     /// A second id, as which it opens files of /etc. It needs capabilities for that, too.
     pub(crate) reader: Option<u32>,
 }
 
 impl SpawnOptions {
-    /// Options for an inside that mounts no overlay.
+    /// Options for an inside that needs no more than [`INSIDE_CAPABILITIES`].
     pub(crate) fn of(users: Users) -> Self {
-        Self { users, overlays: false, reader: None }
+        Self { users, overlays: false, enters_mounts: false, reader: None }
     }
 }
 
 /// What overlays need as well: overlayfs accesses its work directory, which has mode 0, with the rights of the process that
 /// mounted it. The inside drops the capability right after that mount.
 const OVERLAY_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
+
+/// What [`SpawnOptions::enters_mounts`] needs as well.
+const ENTERING_CAPABILITIES: [u32; 1] = [CAP_SYS_CHROOT];
 
 /// What [`SpawnOptions::reader`] needs as well. The inside drops them right after the mount of /etc.
 pub(crate) const READER_CAPABILITIES: [u32; 2] = [CAP_SETGID, CAP_SETUID];
@@ -129,7 +135,8 @@ pub(crate) fn spawn_inside(
     } else {
         let of_overlays: &[u32] = if options.overlays { &OVERLAY_CAPABILITIES } else { &[] };
         let of_reader: &[u32] = if options.reader.is_some() { &READER_CAPABILITIES } else { &[] };
-        [&INSIDE_CAPABILITIES, of_overlays, of_reader].concat()
+        let entering: &[u32] = if options.enters_mounts { &ENTERING_CAPABILITIES } else { &[] };
+        [&INSIDE_CAPABILITIES, of_overlays, entering, of_reader].concat()
     };
     let is_callers = is_beside || options.users == Users::Callers;
     let (image, control) = (image.as_raw_fd(), control.as_raw_fd());

@@ -94,7 +94,12 @@ pub(crate) struct OwnProgram {
 /// How PID 1 of this policy is started.
 pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
     let overlays = policy.overlay.is_some() || layers::are_wanted(policy);
-    SpawnOptions { users: users(policy, host, caller), overlays, reader: reader(policy, host, caller) }
+    SpawnOptions {
+        users: users(policy, host, caller),
+        overlays,
+        enters_mounts: policy.isolation == Some(Isolation::Session),
+        reader: reader(policy, host, caller),
+    }
 }
 
 fn merges_etc(policy: &Policy, host: &Host) -> bool {

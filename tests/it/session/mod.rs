@@ -11,6 +11,7 @@
 //! | `places` | every command sees the mounts below a private directory |
 //! | `between` | nothing else passes from one command to the next |
 //! | `neighbours` | commands side by side cannot see, reach or trace each other |
+//! | `isolation` | commands share processes, files and IPC if the policy says so |
 //! | `narrow` | a command may do less than its policy allows |
 //! | `crowd` | many commands at once, and callers that do not wait |
 //! | `end` | a session ends with its last handle, and everything of it ends too |
@@ -34,6 +35,7 @@ mod end;
 mod etc;
 pub mod files;
 mod forked;
+mod isolation;
 mod killed;
 mod limits;
 mod narrow;
