@@ -38,7 +38,7 @@ async fn what_a_command_leaves_is_there_for_the_next_one() {
     assert_eq!(processes(&session).await, ["sleep 1000"]);
     assert_eq!(session.stats().background, 1);
     assert_eq!(shell(&session, "kill $(cat /tmp/pid) && echo sent").await, "sent\n");
-    eventually("the background process is gone", || session.stats().background == 0);
+    eventually("the background process is gone", || session.stats().background == 0).await;
     assert_eq!(processes(&session).await, Vec::<String>::new());
 }
 
@@ -133,7 +133,7 @@ async fn a_dropped_command_is_killed_with_every_descendant() {
     let script = format!("python3 -c \"{STORM}\" & sleep 3000");
     let child = session.command("sh").args(["-c", &script]).spawn().await.unwrap();
     let storm = dir.path().join("storm");
-    eventually("the storm has begun", || fs::metadata(&storm).is_ok_and(|file| file.len() > 0));
+    eventually("the storm has begun", || fs::metadata(&storm).is_ok_and(|file| file.len() > 0)).await;
     drop(child);
     is_still(&storm).await;
     assert_eq!(processes(&session).await, Vec::<String>::new());
@@ -221,7 +221,7 @@ async fn the_end_of_the_session_ends_what_commands_left() {
             |pid: &u32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x001077\0");
         tree::descendants(std::process::id()).into_iter().filter(cmdline).count()
     };
-    eventually("all of them run", || sleeps() == 3);
+    eventually("all of them run", || sleeps() == 3).await;
     in_time(session.shutdown()).await;
     assert_eq!(sleeps(), 0);
 }
@@ -236,7 +236,7 @@ async fn many_commands_leave_nothing() {
         }
     };
     tokio::join!(run(), run(), run(), run());
-    eventually("all background processes have ended", || session.stats().background == 0);
+    eventually("all background processes have ended", || session.stats().background == 0).await;
     assert_eq!(processes(&session).await, Vec::<String>::new());
     assert_eq!(session.stats().running, 0);
 }
