@@ -117,6 +117,7 @@ pub use report::enforcement::{Enforcement, Entry, Level, Note, Protection, State
 pub use report::error::Error;
 pub use report::failure::{Boundary, Class, Details, Failure};
 pub use report::listen_error::ListenError;
+pub use report::observed::{Observed, ObservedPath};
 pub use report::outcome::{Ended, Outcome, Output, Usage};
 pub use report::overlay_error::OverlayError;
 pub use report::policy_error::PolicyError;

@@ -14,6 +14,7 @@ use kennel_helper::control::{request, section};
 use tokio::sync::Notify;
 
 use crate::command::explain;
+use crate::command::explain::observed::Recorder;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
 use crate::network::serving::Witness;
@@ -86,6 +87,7 @@ impl Ending {
             enforcement: Enforcement::default(),
             denials: Vec::new(),
             hints: Vec::new(),
+            observed: None,
             is_left: false,
             audit_id: None,
             unaudited: None,
@@ -268,6 +270,7 @@ impl Running {
         let mut outcome = Outcome {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
+            observed: self.refusals.observed.as_ref().map(Recorder::observed),
             is_left,
             audit_id: self.log.exec.id().map(str::to_owned),
             ..ended

@@ -4,6 +4,7 @@
 //! A message is only a hint where to look. The policy decides: what a denial says about a path is true, even if the command
 //! was made to print a false message.
 
+pub(crate) mod observed;
 pub(crate) mod refused;
 #[cfg(test)]
 mod samples;

@@ -16,6 +16,7 @@ use tokio::time::{Instant as Deadline, sleep_until};
 use crate::audit::trail::Exec;
 use crate::command::ending::{Cause, Flood};
 use crate::command::explain::Judge;
+use crate::command::explain::observed::Recorder;
 use crate::command::explain::refused::Refusals;
 use crate::command::hints::HintSource;
 use crate::command::source::{Membership, ReadyWorker};
@@ -134,6 +135,8 @@ pub(crate) struct RefusalLogs {
     pub(crate) proxy: Option<Witness>,
     /// `None` until the worker has sent the listener of its seccomp filter.
     pub(crate) seccomp: Option<Refusals>,
+    /// What the command uses, with `learn`. `None` until the listener has arrived.
+    pub(crate) observed: Option<Recorder>,
 }
 
 impl Running {
@@ -159,7 +162,7 @@ impl Running {
             has_left: false,
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
             spec: CommandSpec { own_steps, ..spec },
-            refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None },
+            refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None, observed: None },
             owner,
             log,
         };
@@ -170,11 +173,16 @@ impl Running {
         Ok(running)
     }
 
-    /// Answers for the seccomp filter of the command and records what it refuses.
+    /// Answers for the seccomp filter of the command, and records what it refuses, or with `learn` what the command uses.
     ///
     /// # Errors
     /// The kernel refuses a thread.
     pub(crate) fn follow_seccomp(&mut self, listener: OwnedFd) -> Result<(), Error> {
+        if self.prepared.compiled.learns {
+            let recorder = Recorder::follow(listener, Arc::clone(&self.prepared.compiled.view));
+            self.refusals.observed = Some(recorder.map_err(Error::io("follow what the command uses"))?);
+            return Ok(());
+        }
         let refusals = Refusals::follow(listener).map_err(Error::io("follow what seccomp refuses"))?;
         self.refusals.seccomp = Some(refusals);
         Ok(())

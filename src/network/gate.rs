@@ -202,8 +202,10 @@ impl Gate {
                 return Err(ProxyRefusal::of(destination, Reason::Denied(rule.to_string())));
             }
         }
-        // The question contained this very address.
-        let was_named = by == AllowedBy::Answer && matches!(destination.host, Host::Address(_));
+        // The question contained this very address. A program that says yes to everything does not mean it.
+        let was_named = !self.settings.guards_answers
+            && by == AllowedBy::Answer
+            && matches!(destination.host, Host::Address(_));
         let is_open = was_named
             || self.settings.addresses.iter().any(|network| network.contains(&address))
             || self.settings.allow.lists(address, destination.port);

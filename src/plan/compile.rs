@@ -185,6 +185,7 @@ fn finish_for(
         bridge,
         explainer: Some(Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
         explains: policy.explain,
+        learns: policy.learn,
         groups,
         enforcement,
         view,
@@ -388,4 +389,6 @@ pub(crate) struct Compiled {
     pub(crate) explainer: Option<Arc<Explainer>>,
     /// Whether the policy asks that errors of commands are explained.
     pub(crate) explains: bool,
+    /// Whether the policy asks what commands use.
+    pub(crate) learns: bool,
 }

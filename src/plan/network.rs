@@ -246,6 +246,7 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         limits: ProxyLimits::of(&network.limits, inputs.caller.descriptors[0]),
         ports: if serves_connections(inputs) { served_ports(network) } else { Vec::new() },
         sockets: sockets(inputs).len(),
+        guards_answers: inputs.policy.learn,
     }))
 }
 
@@ -356,6 +357,8 @@ pub(crate) struct Settings {
     pub(crate) ports: Vec<u16>,
     /// How many sockets each sandbox hands out.
     pub(crate) sockets: usize,
+    /// Whether an answer of the embedding program opens no special address, also if the request names it.
+    pub(crate) guards_answers: bool,
 }
 
 /// How the proxy connects to allowed destinations.

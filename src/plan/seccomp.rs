@@ -20,6 +20,7 @@
 //! 384 instructions it took 83 µs; repeating verdicts within reach and testing single numbers apart saved the
 //! others. In a session the zygote installs most of the filter once, and workers inherit it.
 
+pub(crate) mod observed;
 pub(crate) mod rule;
 pub(crate) mod rules;
 pub(crate) mod sockets;
@@ -34,6 +35,7 @@ use std::sync::LazyLock;
 
 use libc::sock_filter;
 
+use crate::plan::seccomp::observed::OBSERVED;
 use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::table::Part;
 
@@ -74,6 +76,29 @@ fn notify(step: &sock_filter) -> sock_filter {
         step.k = libc::SECCOMP_RET_USER_NOTIF;
     }
     step
+}
+
+/// For `learn`: asks the listener about the calls of [`OBSERVED`], and allows all others.
+///
+/// It is no wall. The listener lets every call go on, and the kernel then checks it as always. It is installed beside
+/// the filter that refuses, and a refusal wins over a question (seccomp(2)).
+pub(crate) fn observing() -> Vec<sock_filter> {
+    let statement = |code, k| sock_filter { code, jt: 0, jf: 0, k };
+    let asked: Vec<u32> = OBSERVED.iter().filter_map(|call| u32::try_from(call.number).ok()).collect();
+    // The number is the first word of seccomp_data. The other filter kills what is not of this architecture.
+    let mut program = vec![statement(tree::LOAD, 0)];
+    for (index, number) in asked.iter().enumerate() {
+        let to_question = u8::try_from(asked.len() - index).unwrap_or_default();
+        program.push(sock_filter { code: tree::EQUAL, jt: to_question, jf: 0, k: *number });
+    }
+    program.push(statement(tree::RETURN, libc::SECCOMP_RET_ALLOW));
+    program.push(statement(tree::RETURN, libc::SECCOMP_RET_USER_NOTIF));
+    program
+}
+
+/// Allows every call: what takes the place of [`observing`] if the kernel refuses the listener.
+pub(crate) fn allowing() -> [sock_filter; 1] {
+    [sock_filter { code: tree::RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW }]
 }
 
 /// The filter of a bridge. Any call that it does not list ends the bridge.

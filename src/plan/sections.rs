@@ -36,7 +36,7 @@ pub(crate) fn setup_steps(
         namespaces::lock_privileges(&mut setup);
         // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
         // the call from the listener, because a refusal takes precedence over a notification (seccomp(2)).
-        if inputs.host.seccomp && !inputs.policy.explain {
+        if inputs.host.seccomp && !asks_about_refusals(inputs) {
             push_filter(
                 inputs,
                 &mut setup,
@@ -114,6 +114,9 @@ pub(crate) fn payload_steps(
 /// The seccomp filter. Children inherit it.
 fn filter(inputs: &Inputs<'_>, section: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
     if !inputs.host.seccomp {
+        if inputs.policy.learn {
+            return Err(cannot_learn());
+        }
         if inputs.users() == Users::Callers {
             return Err(neither_filter_nor_users());
         }
@@ -121,11 +124,17 @@ fn filter(inputs: &Inputs<'_>, section: &mut Section, enforcement: &mut Enforcem
         return landlock::report_missing_filter(inputs, enforcement);
     }
     let program = match inputs.shape {
-        SandboxKind::Session { .. } if !inputs.policy.explain => seccomp::for_worker(),
+        SandboxKind::Session { .. } if !asks_about_refusals(inputs) => seccomp::for_worker(),
         _ => seccomp::full(),
     };
     let program = &seccomp::bytes(program);
-    if inputs.policy.explain {
+    if inputs.policy.learn {
+        let (observing, flags) = (&seccomp::bytes(&seccomp::observing()), listener_flags(inputs.host.kernel));
+        let plain = &seccomp::bytes(&seccomp::allowing());
+        // First: the real filter comes on top, and its refusals win.
+        walls.push(Protection::Seccomp, &Step::SeccompAsking { program: observing, flags, plain });
+    }
+    if asks_about_refusals(inputs) {
         let (notifying, flags) = (&seccomp::bytes(seccomp::notifying()), listener_flags(inputs.host.kernel));
         push_filter(inputs, section, &Step::SeccompAsking { program: notifying, flags, plain: program });
     } else {
@@ -133,6 +142,22 @@ fn filter(inputs: &Inputs<'_>, section: &mut Section, enforcement: &mut Enforcem
     }
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls limited to an allow-list");
     Ok(())
+}
+
+/// Whether the filter asks a listener what to answer, instead of refusing by itself. The kernel allows one listener, and
+/// `learn` needs it.
+fn asks_about_refusals(inputs: &Inputs<'_>) -> bool {
+    inputs.policy.explain && !inputs.policy.learn
+}
+
+/// The error of a host that cannot tell what a command uses.
+fn cannot_learn() -> Error {
+    Error::Unavailable {
+        protection: Protection::Seccomp,
+        reason: "seccomp filters cannot be installed; without one, nobody sees what a command uses"
+            .to_owned(),
+        remedy: Some("use a kernel with CONFIG_SECCOMP_FILTER=y, or run without --learn".to_owned()),
+    }
 }
 
 /// Appends a filter. It may be missing if the policy allows that, with two exceptions. Port rules that are

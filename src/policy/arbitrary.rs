@@ -57,7 +57,8 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             overlay,
             audit,
             explain,
-            // The text of a policy has neither.
+            // The text of a policy has none of these.
+            learn: false,
             files: Vec::new(),
             notes: Vec::new(),
         }

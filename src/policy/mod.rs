@@ -117,6 +117,15 @@ pub struct Policy {
     /// [`Outcome::count`]: crate::report::outcome::Outcome::count
     /// [`Command::output`]: crate::command::Command::output
     pub explain: bool,
+    /// Whether commands may read nearly everything of the host, and [`Outcome::observed`] says what they used, so that a person can
+    /// write a policy for them. Known secrets, `/run`, `/tmp` and homes of others stay hidden. What commands write to `HOME`
+    /// goes to a copy. The proxy takes an answer of [`Sandbox::on_request`] for a name, never for a special address. Default:
+    /// false. Not part of the text of a policy: no file turns it on.
+    ///
+    /// [`Outcome::observed`]: crate::report::outcome::Outcome::observed
+    /// [`Sandbox::on_request`]: crate::session::sandbox::Sandbox::on_request
+    #[serde(skip)]
+    pub learn: bool,
     /// The files that this policy was read from. [`Policy::load`] adds its file; a program that reads policies in another way
     /// may add its own. A command that could write to them would decide about the next sandbox, so they stay read-only in every
     /// writable grant that shows them. Absolute; Kennel follows links. Not part of the text of a policy.
@@ -157,6 +166,7 @@ impl Policy {
             overlay: None,
             audit: None,
             explain: false,
+            learn: false,
             files: Vec::new(),
             notes: Vec::new(),
         }

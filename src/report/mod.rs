@@ -9,6 +9,7 @@ pub(crate) mod escape;
 pub(crate) mod failure;
 pub(crate) mod listen_error;
 pub(crate) mod missing_program;
+pub(crate) mod observed;
 pub(crate) mod outcome;
 pub(crate) mod overlay_error;
 pub(crate) mod policy_error;

@@ -11,6 +11,7 @@ use crate::report::denial::{self, Basis, Denial, FlagsOf};
 use crate::report::enforcement::{Enforcement, Note};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
+use crate::report::observed::Observed;
 
 /// What ended a command. If the command ended by itself just before Kennel killed it, its own end counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -102,6 +103,9 @@ pub struct Outcome {
     /// What of the sandbox's doing may have made it fail, the likeliest first, if
     /// [`Command::hints`](crate::command::Command::hints) asked for that.
     pub hints: Vec<Note>,
+    /// What it used of the host, if the policy asks for that ([`Policy::learn`](crate::policy::Policy::learn)) and it could be
+    /// seen.
+    pub observed: Option<Observed>,
     /// Whether a change to a protected path may remain: Kennel could not undo it, or a killed process that is stuck in a
     /// system call may still make it. The denials name the path.
     pub is_left: bool,

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -179,6 +180,14 @@ impl Sandbox {
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
         &self.enforcement
+    }
+
+    /// The file or directory of the host that commands will see at `path`, as found when this was made. `None` if they see
+    /// nothing there, or what is not the host's. What is there may be a link, or missing.
+    #[must_use]
+    pub fn host_path(&self, path: &Path) -> Option<PathBuf> {
+        let view = &self.one_shots.prepared().compiled.view;
+        view.host_path(path).filter(|_| !view.is_covered(path))
     }
 
     /// What commands will see and may change, as found when this was made.

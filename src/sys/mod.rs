@@ -272,6 +272,17 @@ pub(crate) fn deny_notification(listener: BorrowedFd<'_>, id: u64, errno: c_int)
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// ioctl(SECCOMP_IOCTL_NOTIF_SEND) with SECCOMP_USER_NOTIF_FLAG_CONTINUE: the kernel goes on with the system call with that
+/// id, and checks it as if nobody had been asked. Linux 5.5.
+pub(crate) fn continue_notification(listener: BorrowedFd<'_>, id: u64) -> io::Result<()> {
+    let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or_default();
+    let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
+    let request = libc::SECCOMP_IOCTL_NOTIF_SEND;
+    // SAFETY: the call reads one seccomp_notif_resp at the address.
+    let sent = unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const answer) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// ioctl(SECCOMP_IOCTL_NOTIF_ID_VALID): whether that system call still waits. If so, its pid still names the same
 /// thread.
 pub(crate) fn notification_is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {

@@ -18,10 +18,10 @@ use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::HostLink;
 use crate::view::resolved_path::ResolvedPath;
-use crate::view::source::SourceKind;
+use crate::view::source::{BindSource, SourceKind};
 use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, Origin, View, ViewEntry, pin, secrets, system};
+use crate::view::{Access, Node, Origin, Unlayered, View, ViewEntry, layers, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
 pub(crate) const NOT_A_WORKSPACE: &[&str] = &[
@@ -228,6 +228,12 @@ pub(crate) fn show_home(view: &mut View, inputs: &Inputs<'_>) {
     if home == Path::new("/") {
         return;
     }
+    if inputs.policy.learn
+        && inputs.policy.profile.meaning().knows_caller
+        && show_real_home(view, inputs, &home)
+    {
+        return;
+    }
     if view.is_merged(&home) && !home.is_dir() {
         // The merged directory is read-only.
         let node = Node::Tmpfs { mode: 0o700, room: TmpfsSize::from_policy(inputs, None) };
@@ -235,6 +241,26 @@ pub(crate) fn show_home(view: &mut View, inputs: &Inputs<'_>) {
     } else if view.host_path(&home).is_none() {
         view.offer("private directory", home, Node::Private { mode: 0o700 });
     }
+}
+
+/// With `learn`: HOME as the host has it. Commands write to a copy. Returns whether there is one to show.
+fn show_real_home(view: &mut View, inputs: &Inputs<'_>, home: &Path) -> bool {
+    let Ok(source) = BindSource::resolve(home) else { return false };
+    if !source.is_dir() || !view.is_free(&source.path) {
+        return false;
+    }
+    let place = source.path.clone();
+    // The kernel refuses an overlay that would uncover what is under a mount.
+    let holds_mount = inputs.names.mounts().is_ok_and(|mounts| mounts.is_mounted_below(&place));
+    let node = match holds_mount {
+        true => Node::Bind { source, access: Access::Read },
+        false => layers::node(view, inputs, source, Unlayered::ReadOnly),
+    };
+    if matches!(node, Node::Bind { .. }) {
+        view.note(&shown(home), "commands cannot write there while Kennel learns: it cannot be a copy", None);
+    }
+    view.offer(system::REST, place, node);
+    true
 }
 
 /// Files from which programs learn the user, the groups and the host name.

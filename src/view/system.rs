@@ -72,6 +72,12 @@ const PROC_OF_ROOT: &[&str] = &[
 /// Entries of the host's root that profile `full-dev` does not show: the sandbox has its own, or none.
 const NOT_SHOWN: &[&str] = &["dev", "lost+found", "proc", "run", "sys", "tmp"];
 
+/// Entries of the host's root that hold homes. `learn` shows the caller's own, and no other.
+const HOMES: &[&str] = &["home", "root"];
+
+/// The name in messages of what only `learn` shows.
+pub(crate) const REST: &str = "shown by --learn";
+
 /// Whether every profile shows `path`, which has no link in it.
 pub(crate) fn is_system_path(path: &Path) -> bool {
     SYSTEM.iter().any(|directory| path.starts_with(directory))
@@ -107,11 +113,34 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     show_usr_local(view);
     etc::show(view, inputs)?;
     show_listed(view, inputs, SYS_SHOWN);
-    view.offer("directory", "/var", Node::Dir);
+    if inputs.policy.learn {
+        show_rest(view);
+    }
+    if view.is_free(Path::new("/var")) {
+        view.offer("directory", "/var", Node::Dir);
+        view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
+    }
     show_listed(view, inputs, DATA);
-    view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
-    view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
+    if view.is_free(Path::new("/var")) || exists(Path::new("/var/tmp")) {
+        view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
+    }
     Ok(())
+}
+
+/// With `learn`: the entries of the host's root that the profile does not show, read-only, without homes. Secrets are covered
+/// later.
+fn show_rest(view: &mut View) {
+    let is_shown = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        !NOT_SHOWN.iter().chain(HOMES).any(|other| name == *other)
+    };
+    for entry in fs::read_dir("/").into_iter().flatten().flatten().filter(is_shown) {
+        if let Ok(source) = BindSource::exact(&entry.path())
+            && view.get(&source.path).is_none()
+        {
+            view.offer(REST, source.path.clone(), Node::Bind { source, access: Access::Read });
+        }
+    }
 }
 
 /// Shows an entry of the host's root directory: a link as a link, a directory read-only.

@@ -26,7 +26,7 @@ use crate::sys::locked;
 const MOST: usize = 32;
 
 /// Stack of the thread in bytes, with room to spare.
-const STACK: usize = 128 << 10;
+pub(crate) const STACK: usize = 128 << 10;
 
 /// What the seccomp filter of one command has refused.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ impl Refusals {
         thread.spawn(move || {
             // The other threads of this program handle its signals.
             let _ = SigSet::all().thread_block();
-            serve(&listener, &thread_log);
+            serve(&listener, |listener| answer(listener, &thread_log));
         })?;
         Ok(Self { log })
     }
@@ -112,8 +112,8 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
     locked(log)
 }
 
-/// Answers the kernel until no process has the filter any more.
-fn serve(listener: &OwnedFd, log: &Mutex<Log>) {
+/// Answers the kernel until no process has the filter any more. `answer` answers one call.
+pub(crate) fn serve(listener: &OwnedFd, answer: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>) {
     let listener = listener.as_fd();
     loop {
         let mut waits = [PollFd::new(listener, PollFlags::POLLIN)];
@@ -126,7 +126,7 @@ fn serve(listener: &OwnedFd, log: &Mutex<Log>) {
         if !events.contains(PollFlags::POLLIN) {
             return;
         }
-        match answer(listener, log) {
+        match answer(listener) {
             // Somebody killed the caller meanwhile, or a signal interrupted the ioctl.
             Ok(()) | Err(Errno::ENOENT | Errno::EINTR) => {}
             // No call can be answered any more. Closing the listener makes the kernel refuse all calls.
@@ -148,17 +148,19 @@ fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>) -> Result<(), Errno> {
 }
 
 /// The name of the calling process, if the call still waits and the pid is therefore still its own.
-fn caller(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<String> {
-    // /proc may belong to another pid namespace, where the number is another process.
-    let is_own_proc =
-        fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&std::process::id().to_string()));
-    if !is_own_proc {
+pub(crate) fn caller(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<String> {
+    if !is_own_proc() {
         return None;
     }
     // Pid 0: the process is not in the pid namespace of this program.
     let name = (pid != 0).then(|| fs::read(format!("/proc/{pid}/comm")))?.ok()?;
     let name = clean(String::from_utf8_lossy(&name).trim_end()).replace('\'', "?");
     (sys::notification_is_valid(listener, id) && !name.is_empty()).then_some(name)
+}
+
+/// Whether /proc has this program's own numbers. It may belong to another pid namespace, where a number is another process.
+pub(crate) fn is_own_proc() -> bool {
+    fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&std::process::id().to_string()))
 }
 
 // Names of refused system calls and of the arguments that the filter refused.

@@ -115,8 +115,9 @@ fn member(out: &mut Assembler, word: Word, mask: u32, values: &[u32], found: Lab
 
 // Opcodes of linux/bpf_common.h; operands are always the immediate `k`. On install the kernel follows these
 // four kinds of instruction and RET, to find calls that are always allowed.
-const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+pub(crate) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
+pub(crate) const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 const JUMP_ALWAYS: u16 = 0x05; // BPF_JMP | BPF_JA
 pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
@@ -134,7 +135,7 @@ pub(crate) enum Compare {
 impl Compare {
     const fn code(self) -> u16 {
         match self {
-            Self::Equal => 0x15,   // BPF_JMP | BPF_JEQ | BPF_K
+            Self::Equal => EQUAL,
             Self::AtLeast => 0x35, // BPF_JMP | BPF_JGE | BPF_K
             Self::AnyBit => 0x45,  // BPF_JMP | BPF_JSET | BPF_K
         }
