@@ -290,6 +290,12 @@ pub(crate) struct Run {
     /// --tty.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) ask: bool,
+    /// Let the command read and reach nearly everything, and write to FILE a policy that allows what it used.
+    ///
+    /// For review: FILE says what it cannot see. Known secrets, /run, /tmp and homes of others stay hidden, and private addresses
+    /// closed. Changes to the workspace are kept apart, as with --overlay. FILE is a new one, outside of the workspace.
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    pub(crate) learn: Option<PathBuf>,
     /// Take all keys for the command from the start.
     ///
     /// Not only once it reads. All three standard streams are then its terminal. Needs a terminal; output is not counted.

@@ -266,7 +266,7 @@ impl Asker {
 }
 
 /// The rule that allows exactly what is asked for.
-fn rule(host: &str, port: u16) -> String {
+pub(crate) fn rule(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 

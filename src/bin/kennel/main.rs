@@ -20,6 +20,7 @@ mod exec;
 mod flags;
 mod help;
 mod job;
+mod learn;
 mod manual;
 mod op;
 mod owner;

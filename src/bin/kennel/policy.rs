@@ -102,7 +102,7 @@ fn start_once(mut policy: Policy) -> Result<(), Error> {
 ///
 /// # Errors
 /// A path is not UTF-8, which JSON cannot hold, or there is no current directory.
-fn portable(policy: Policy) -> Result<Policy, Error> {
+pub(crate) fn portable(policy: Policy) -> Result<Policy, Error> {
     let here = match std::env::current_dir() {
         Ok(here) => here,
         // Without a current directory, a policy without relative paths is still fine.

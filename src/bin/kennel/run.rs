@@ -21,6 +21,7 @@ use crate::{
     ask::{self, Desk},
     flags,
     job::{self, Job, UserTerminal},
+    learn::Learning,
     owner,
     process::{Signals, end, is_ending, runtime, start_blocking_thread},
     progress, report,
@@ -42,10 +43,11 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
         _ => Ok(()),
     };
     // Print denials and degraded protections even if a later step failed.
-    let Finished { outcome, settled } = result?;
+    let Finished { outcome, settled, learned } = result?;
     report::end(&outcome, run.quiet);
     let settled = settled?;
     settled.print(run);
+    learned?.iter().for_each(report::say);
     written?;
     let signal = outcome.status.signal().filter(|_| !run.exit_code);
     Ok(end(settled.exit_code().unwrap_or(outcome.exit_code()), signal))
@@ -53,8 +55,10 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
 
 fn report_of(result: &Result<Finished, Error>) -> Report {
     match result {
-        Ok(Finished { outcome, settled: Ok(settled) }) => settled.add_to(Report::of_outcome(outcome)),
-        Ok(Finished { outcome, settled: Err(error) }) => {
+        Ok(Finished { outcome, settled: Ok(settled), learned: Ok(_) }) => {
+            settled.add_to(Report::of_outcome(outcome))
+        }
+        Ok(Finished { outcome, settled: Err(error), .. } | Finished { outcome, learned: Err(error), .. }) => {
             let mut report = Report::of_outcome(outcome);
             report.exit_code = error.exit_code();
             report.failure = Some(error.failure());
@@ -76,6 +80,8 @@ enum Confinement {
 struct Finished {
     outcome: Outcome,
     settled: Result<Settled, Error>,
+    /// With `--learn`: what to say about the file that was written.
+    learned: Result<Option<String>, Error>,
 }
 
 /// Runs the command in a sandbox or a session.
@@ -83,25 +89,34 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     let mut policy = flags::from_flags(&run.policy)?;
     policy.notes.extend(flags::notes(&run.policy));
     let desk = run.ask.then(|| Desk::open(&run.policy, &mut policy)).transpose()?;
+    let file = run.learn.as_deref();
+    let learning = file.map(|file| Learning::begin(file, run, &mut policy)).transpose()?;
     let choice = Choice::of(run, &mut policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
     let mut confinement = match (choice, &desk) {
         (Some(choice), _) => Confinement::Session(choice),
-        (None, None) => Confinement::Sandbox(Sandbox::eager(&policy)?),
-        (None, Some(desk)) => {
-            Confinement::Sandbox(Sandbox::eager(&policy)?.on_request(ask::LONGEST, desk.callback()))
+        (None, desk) => {
+            let sandbox = Sandbox::eager(&policy)?;
+            Confinement::Sandbox(match (desk, &learning) {
+                (Some(desk), _) => sandbox.on_request(ask::LONGEST, desk.callback()),
+                (None, Some(learning)) => sandbox.on_request(ask::LONGEST, learning.callback()),
+                (None, None) => sandbox,
+            })
         }
     };
     let runtime = runtime(FOREVER)?;
-    let finished = runtime.block_on(async {
+    let mut finished = runtime.block_on(async {
         match &mut confinement {
             Confinement::Sandbox(sandbox) => {
                 let ended = until_outcome(run, &policy, desk.as_ref(), sandbox.command(program)).await;
                 // Remove the cgroup before this process ends.
                 sandbox.shutdown().await;
-                Ok(Finished { outcome: ended?, settled: Ok(Settled::default()) })
+                Ok(Finished { outcome: ended?, settled: Ok(Settled::default()), learned: Ok(None) })
             }
-            Confinement::Session(choice) => in_session(run, &policy, desk.as_ref(), choice, program).await,
+            Confinement::Session(choice) => {
+                let deciders = (desk.as_ref(), learning.as_ref());
+                in_session(run, &policy, deciders, choice, program).await
+            }
         }
     });
     // Dropping the sandbox waits until its init is reaped: in a container no other process may reap it. Do not
@@ -109,6 +124,9 @@ fn confine(run: &Run) -> Result<Finished, Error> {
     drop((confinement, policy));
     runtime.shutdown_background();
     desk.iter().for_each(Desk::settle);
+    if let (Some(learning), Ok(finished)) = (learning, &mut finished) {
+        finished.learned = learning.write(&finished.outcome).map(Some);
+    }
     finished
 }
 
@@ -116,7 +134,7 @@ fn confine(run: &Run) -> Result<Finished, Error> {
 async fn in_session(
     run: &Run,
     policy: &Policy,
-    desk: Option<&Desk>,
+    (desk, learning): (Option<&Desk>, Option<&Learning>),
     choice: &mut Choice,
     program: &OsStr,
 ) -> Result<Finished, Error> {
@@ -125,6 +143,8 @@ async fn in_session(
         let mut builder = Session::builder(policy).ready_workers(1);
         if let Some(desk) = desk {
             builder = builder.on_request(ask::LONGEST, desk.callback());
+        } else if let Some(learning) = learning {
+            builder = builder.on_request(ask::LONGEST, learning.callback());
         }
         progress::shown("preparing the sandbox", builder.prepare()).await
     };
@@ -138,7 +158,7 @@ async fn in_session(
     // Kept changes are committed when nothing uses them any more.
     drop(session);
     let settled = settled.unwrap_or_else(|| choice.settle_kept(ended.as_mut().ok()));
-    Ok(Finished { outcome: ended?, settled })
+    Ok(Finished { outcome: ended?, settled, learned: Ok(None) })
 }
 
 /// Runs the command to its end.
