@@ -88,9 +88,9 @@ struct Finished {
 fn confine(run: &Run) -> Result<Finished, Error> {
     let mut policy = flags::from_flags(&run.policy)?;
     policy.notes.extend(flags::notes(&run.policy));
-    let desk = run.ask.then(|| Desk::open(&run.policy, &mut policy)).transpose()?;
     let file = run.learn.as_deref();
     let learning = file.map(|file| Learning::begin(file, run, &mut policy)).transpose()?;
+    let desk = run.ask.then(|| Desk::open(&run.policy, &mut policy)).transpose()?;
     let choice = Choice::of(run, &mut policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
     let mut confinement = match (choice, &desk) {

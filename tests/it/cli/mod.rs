@@ -4,6 +4,7 @@ mod ask;
 mod config;
 mod hints;
 mod keys;
+mod learn;
 mod looks;
 mod manual;
 mod output;

@@ -121,7 +121,8 @@ impl Draft<'_> {
 
     fn mounts(&self, text: &mut String, base: Option<&Value>) {
         let base = base.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        if base.is_empty() && self.needs.reads.is_empty() && self.needs.writes.is_empty() {
+        let needs = [&self.needs.reads, &self.needs.writes, &self.needs.copies];
+        if base.is_empty() && needs.iter().all(|paths| paths.is_empty()) {
             return;
         }
         text.push_str("mounts = [\n");
@@ -132,12 +133,21 @@ impl Draft<'_> {
             let Some(path) = path.to_str() else { continue };
             let _ = writeln!(text, "    {{ type = \"ro\", source = {} }},  # {}", quoted(path), why(need));
         }
-        if !self.needs.writes.is_empty() {
-            text.push_str("    # The command tried to change these, and could not. Decide whether it may:\n");
-        }
-        for (path, need) in &self.needs.writes {
-            let Some(path) = path.to_str() else { continue };
-            let _ = writeln!(text, "    # {{ type = \"rw\", source = {} }},  # {}", quoted(path), why(need));
+        let groups = [
+            (&self.needs.writes, "The command tried to change these, and could not. Decide whether it may:"),
+            (
+                &self.needs.copies,
+                "The command wrote to a copy of these, which is gone. With this policy HOME is private, without them. \
+                 Decide whether it may change yours:",
+            ),
+        ];
+        for (paths, words) in groups.into_iter().filter(|(paths, _)| !paths.is_empty()) {
+            let _ = writeln!(text, "    # {words}");
+            for (path, need) in paths {
+                let Some(path) = path.to_str() else { continue };
+                let _ =
+                    writeln!(text, "    # {{ type = \"rw\", source = {} }},  # {}", quoted(path), why(need));
+            }
         }
         text.push_str("]\n");
     }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{InForce, Observed, ObservedPath, PlaceAccess, Sandbox};
+use kennel::{InForce, Observed, ObservedPath, Place, PlaceAccess, Sandbox};
 
 use super::is_text;
 
@@ -27,7 +27,9 @@ pub(crate) struct Needs {
     pub(crate) reads: BTreeMap<PathBuf, Need>,
     /// Paths that the command tried to write to, where the policy shows nothing that it may change.
     pub(crate) writes: BTreeMap<PathBuf, Need>,
-    /// How many paths are in neither: too many, or without a name that a policy file can hold.
+    /// Directories of the home in which the command wrote to a copy. The policy does not show them.
+    pub(crate) copies: BTreeMap<PathBuf, Need>,
+    /// How many paths are in none of these: too many, or without a name that a policy file can hold.
     pub(crate) left_out: usize,
     /// Whether the record ended before the command.
     pub(crate) is_cut: bool,
@@ -76,8 +78,14 @@ impl Needs {
         let written: BTreeSet<PathBuf> =
             observed.paths.iter().filter(|used| used.was_written).map(|used| used.path.clone()).collect();
         for used in &observed.paths {
-            if used.was_written && base.refuses_writes(&used.path) {
-                needs.writes.insert(used.path.clone(), Need::of(used));
+            if used.was_written {
+                match base.missing_directory(&used.path) {
+                    _ if base.refuses_writes(&used.path) => {
+                        needs.writes.insert(used.path.clone(), Need::of(used));
+                    }
+                    Some(directory) => needs.copies.entry(directory).or_default().add_first(used),
+                    None => {}
+                }
             }
             if let Some(path) = base.missing(used)
                 && !(used.is_dir && is_above_any(&path, &written))
@@ -94,7 +102,7 @@ impl Needs {
 
     /// Replaces what a file cannot name, and leaves out what is too much.
     fn drop_unnamed(&mut self) {
-        for paths in [&mut self.reads, &mut self.writes] {
+        for paths in [&mut self.reads, &mut self.writes, &mut self.copies] {
             let before = paths.len();
             paths.retain(|path, _| is_text(path));
             while paths.len() > MOST {
@@ -200,13 +208,23 @@ impl Base<'_> {
         directory.parent().is_some() && is_text(directory) && !self.holds_places(directory)
     }
 
+    /// The directory of the host in which `path` is, if commands find an empty private one above it and not this one.
+    fn missing_directory(&self, path: &Path) -> Option<PathBuf> {
+        let directory =
+            path.parent().filter(|directory| directory.is_dir() && !self.holds_places(directory))?;
+        let is_private = |place: &&Place| place.access == PlaceAccess::Private && place.path != directory;
+        self.nearest(directory).filter(is_private).map(|_| directory.to_owned())
+    }
+
+    /// The place that decides about `path`.
+    fn nearest(&self, path: &Path) -> Option<&Place> {
+        path.ancestors().find_map(|above| self.in_force.places.iter().find(|it| it.path == above))
+    }
+
     /// Whether commands cannot write at `path`.
     fn refuses_writes(&self, path: &Path) -> bool {
-        let nearest =
-            path.ancestors().find_map(|above| self.in_force.places.iter().find(|it| it.path == above));
-        nearest.is_none_or(|place| {
-            matches!(place.access, PlaceAccess::Read | PlaceAccess::Hidden | PlaceAccess::Own)
-        })
+        let refuses = [PlaceAccess::Read, PlaceAccess::Hidden, PlaceAccess::Own];
+        self.nearest(path).is_none_or(|place| refuses.contains(&place.access))
     }
 }
 
