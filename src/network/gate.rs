@@ -347,4 +347,20 @@ mod tests {
             assert_eq!(word(&gate, destination).await, expected, "{destination}");
         }
     }
+
+    #[tokio::test]
+    async fn a_yes_to_everything_opens_no_special_address() {
+        let settings = Settings { guards_answers: true, ..Settings::default() };
+        let gate = Gate::new(settings).expect("no socket");
+        gate.set_ask(Ask::new(Duration::from_secs(5), |_| async { Decision::Allow }));
+        for (destination, expected) in [
+            ("1.1.1.1:443", "asked"),
+            ("10.0.0.1:443", "address-blocked"),
+            ("127.0.0.1:443", "address-blocked"),
+            ("[::1]:443", "address-blocked"),
+            ("169.254.169.254:80", "address-blocked"),
+        ] {
+            assert_eq!(word(&gate, destination).await, expected, "{destination}");
+        }
+    }
 }

@@ -93,6 +93,8 @@ Examples:
                               only these registries can be reached
   kennel run --overlay ./install.sh
                               then kennel diff, kennel commit or kennel discard
+  kennel run --learn ~/.config/kennel/t.toml make test
+                              then read it, and run with --policy t
   kennel run --ro ~/models --timeout 30s --memory 2G python3 eval.py
 
 Exit status: the command's own; 124 on timeout; if a signal ended the command, Kennel dies of the same signal, which a \

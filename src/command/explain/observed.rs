@@ -204,7 +204,7 @@ impl Observer {
 const MOST_LOOKS: u64 = 32;
 
 /// AT_FDCWD as an argument.
-const AT_CURRENT: u64 = libc::AT_FDCWD as u32 as u64;
+const AT_CURRENT: u64 = libc::AT_FDCWD.cast_unsigned() as u64;
 
 /// An argument that the kernel cuts to `int`.
 #[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
@@ -259,9 +259,10 @@ fn without_parents(path: &Path) -> PathBuf {
 
 /// The interpreter that a script names in its first line.
 fn interpreter(file: &Path) -> Option<PathBuf> {
+    // Opening a pipe would wait.
+    let file = fs::metadata(file).is_ok_and(|it| it.is_file()).then(|| File::open(file).ok())??;
     let mut start = [0; 256];
-    let is_file = fs::metadata(file).is_ok_and(|it| it.is_file());
-    let read = File::open(file).ok().filter(|_| is_file)?.read_at(&mut start, 0).ok()?;
+    let read = file.read_at(&mut start, 0).ok()?;
     let line = start.get(..read)?.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let word = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
     let path = PathBuf::from(OsString::from_vec(word.to_vec()));

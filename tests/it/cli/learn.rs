@@ -129,6 +129,29 @@ fn the_learned_policy_allows_what_the_run_used_and_no_more() {
 }
 
 #[test]
+fn names_are_followed_from_where_they_start() {
+    require!(has("python3"), "python3");
+    let place = Place::new(&["data/model", "data/other", "deep/er/file", "unused"]);
+    symlink("deep/er", place.in_home("link")).unwrap();
+    let script = "import os
+os.chdir(os.path.expanduser('~/data'))
+home = os.open('..', os.O_PATH | os.O_DIRECTORY)
+open('./model').read()
+os.open('data/../data/other', os.O_RDONLY, dir_fd=home)
+os.stat('../link/../er/file')
+for name in ['../nothing', '/nowhere/at/all', '', '../unused/below']:
+    try: os.stat(name)
+    except OSError: pass
+";
+    let learning = place.learn(&[], &["python3", "-c", script]);
+    assert!(learning.status.success(), "{learning:?}");
+    let (text, policy) = place.learned();
+    let expected = ["data/model", "data/other", "deep/er/file"].map(|name| place.in_home(name));
+    assert_eq!(reads(&policy), expected, "{text}");
+    assert!(text.contains("file\" },  # looked at once by python3"), "{text}");
+}
+
+#[test]
 fn secrets_stay_hidden_and_the_host_unchanged() {
     let place = Place::new(&[".ssh/id_ed25519", ".config/app/settings", "notes"]);
     symlink(place.in_home(".ssh/id_ed25519"), place.dir.path().join("link")).unwrap();

@@ -5,13 +5,14 @@ pub(crate) mod second;
 use libc::c_long;
 use proptest::prelude::*;
 
+use crate::plan::seccomp::observed::OBSERVED;
 use crate::plan::seccomp::rule::{Rule, Test, Verdict, Word};
 use crate::plan::seccomp::rules::RULES;
 use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
 use crate::plan::seccomp::table::{CallDecision, Range};
 use crate::plan::seccomp::tests::interpreter;
 use crate::plan::seccomp::tests::interpreter::{Call, X86_64};
-use crate::plan::seccomp::{for_worker, for_zygote, full, notifying, table, tree};
+use crate::plan::seccomp::{for_worker, for_zygote, full, notifying, observing, table, tree};
 
 /// Values that the rules compare with, and their neighbours.
 const BOUNDARY_VALUES: &[u32] = &[
@@ -186,8 +187,12 @@ fn call() -> impl Strategy<Value = Call> {
 /// The result of a call under two filters, the zygote's and the worker's. Kill takes precedence over errno, and errno
 /// over allow.
 fn inherited_and_own(call: &Call) -> u32 {
+    strictest([for_worker(), for_zygote()].map(|program| interpreter::run(program, call).action))
+}
+
+/// What the kernel takes of the answers of two filters.
+fn strictest(answers: [u32; 2]) -> u32 {
     let precedence = |action: &u32| (action & libc::SECCOMP_RET_ACTION_FULL).cast_signed();
-    let answers = [for_worker(), for_zygote()].map(|program| interpreter::run(program, call).action);
     answers.into_iter().min_by_key(precedence).expect("two answers")
 }
 
@@ -225,6 +230,33 @@ fn only_refusals_are_sent_to_the_listener() {
             && plain.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
         assert!(same || instead);
     }
+}
+
+/// With `learn`, the kernel takes the strictest answer of the two filters.
+#[test]
+fn observing_asks_about_listed_calls_and_changes_no_refusal() {
+    let observing = observing();
+    interpreter::check(&observing);
+    let listed = |number: u32| OBSERVED.iter().any(|call| call.number == i64::from(number));
+    for number in (0..=600).chain([0x3fff_ffff, 0x4000_0000, 0x4000_0101, 0xffff_ffff]) {
+        for value in BOUNDARY_VALUES {
+            let call = Call { number, arch: X86_64, arguments: [u64::from(*value); 6] };
+            let answer = interpreter::run(&observing, &call).action;
+            let question =
+                if listed(number) { libc::SECCOMP_RET_USER_NOTIF } else { libc::SECCOMP_RET_ALLOW };
+            assert_eq!(answer, question, "{call:x?}");
+            let both = strictest([answer, interpreter::run(full(), &call).action]);
+            let verdict = expected(&call).encode();
+            let is_allowed = verdict == libc::SECCOMP_RET_ALLOW;
+            assert_eq!(both, if is_allowed { question } else { verdict }, "{call:x?}");
+        }
+    }
+    let allowed = OBSERVED.iter().all(|call| {
+        let arguments = [0; 6];
+        let number = u32::try_from(call.number).expect("a number");
+        expected(&Call { number, arch: X86_64, arguments }) == Verdict::Allow
+    });
+    assert!(allowed, "a call that is always refused needs no question");
 }
 
 #[test]
