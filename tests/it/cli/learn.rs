@@ -271,8 +271,7 @@ fn what_cannot_be_learned_or_written_is_refused_before_the_start() {
         assert!(!Path::new(file).exists() && !place.dir.path().join("ran").exists());
     };
     for (flags, words) in [
-        (&["--as-owner"][..], "run it as the owner of the workspace instead of --as-owner"),
-        (&["--overlay", "--commit"], "leave --commit out"),
+        (&["--overlay", "--commit"][..], "leave --commit out"),
         (&["--ask"], "leave --ask out"),
         (&["--profile", "full-dev"], "learn with repo-write"),
         (&["--rw", "/tmp"], "leave that grant out"),

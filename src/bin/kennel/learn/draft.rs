@@ -77,6 +77,7 @@ impl Draft<'_> {
         meant.mounts.extend(self.reads().map(|path| Mount::ReadOnly { source: path.into(), target: None }));
         meant.network.allow.extend(rules(self.hosts).into_iter().map(|(rule, _)| rule));
         meant.files.clear();
+        meant.notes.clear();
         if said != meant {
             return Err(unwritable("the text would say something else"));
         }

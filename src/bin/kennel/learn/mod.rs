@@ -145,10 +145,7 @@ fn check(run: &Run, policy: &Policy) -> Result<(), Error> {
         Mount::ReadWrite { source, .. } => Some(source),
         _ => None,
     });
-    let reason = if run.as_owner {
-        "run it as the owner of the workspace instead of --as-owner, so that the file belongs to them"
-            .to_owned()
-    } else if run.commit {
+    let reason = if run.commit {
         "the changes of such a run are for review: leave --commit out, then kennel diff and kennel commit"
             .to_owned()
     } else if run.ask {
