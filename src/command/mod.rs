@@ -1,11 +1,13 @@
 //! Builds and runs one command, in the shape of `tokio::process`. Sandboxes and sessions share it.
 
 pub(crate) mod child;
+pub(crate) mod detached;
 pub(crate) mod ending;
 pub(crate) mod explain;
 pub(crate) mod hints;
 pub(crate) mod outlet;
 pub(crate) mod output;
+pub(crate) mod ring;
 pub(crate) mod running;
 pub(crate) mod source;
 pub(crate) mod start;
@@ -18,6 +20,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::pending;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +65,8 @@ struct Streams {
     stderr: Option<StdioKind>,
     /// Rows and columns. A terminal replaces all three streams.
     terminal: Option<Pseudoterminal>,
+    /// What a detached command writes goes there too.
+    log_file: Option<OwnedFd>,
 }
 
 /// How the caller bounds the command, beyond the policy.

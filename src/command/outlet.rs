@@ -56,10 +56,10 @@ pub struct Outlets([Option<Outlet>; 2]);
 
 /// The thread of one descriptor.
 #[derive(Debug)]
-struct Outlet {
-    pieces: Sender<Vec<u8>>,
+pub(crate) struct Outlet {
+    pub(crate) pieces: Sender<Vec<u8>>,
     /// The result of all writes.
-    written: oneshot::Receiver<io::Result<()>>,
+    pub(crate) written: oneshot::Receiver<io::Result<()>>,
 }
 
 impl Outlets {
@@ -174,7 +174,7 @@ async fn finished(task: Option<CopyTask>, copied: &mut Option<Copied>) {
 }
 
 impl Outlet {
-    fn open(to: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn open(to: OwnedFd) -> io::Result<Self> {
         let (pieces, mut received) = mpsc::channel(2);
         let (done, written) = oneshot::channel();
         let thread = thread::Builder::new().name("kennel-output".to_owned()).stack_size(STACK);

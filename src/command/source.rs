@@ -8,6 +8,7 @@ use std::sync::Arc;
 use kennel_helper::control::Report;
 
 use crate::audit::trail::Trail;
+use crate::command::detached::DetachedCommands;
 use crate::launch::inside::{CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::network::serving::{BoxFuture, Serving, Witness};
@@ -27,11 +28,11 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// more.
     fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>>;
 
-    /// Whether background processes of a command can live on.
-    fn keeps_background(&self) -> bool;
-
     /// Whether commands share their processes. Then background processes always live on.
     fn is_shared(&self) -> bool;
+
+    /// The commands that stay, in a session. Outside of one, nothing of a command can live on.
+    fn detached(&self) -> Option<&Arc<DetachedCommands>>;
 }
 
 /// What one command runs in.

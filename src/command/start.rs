@@ -90,7 +90,7 @@ impl Command {
     }
 
     fn check_background(&self) -> Result<(), Error> {
-        if !self.background || self.source.keeps_background() {
+        if !self.background || self.source.detached().is_some() {
             return Ok(());
         }
         Err(Error::Command {

@@ -26,6 +26,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::command::Command;
+use crate::command::detached::Detached;
 use crate::command::source::WorkerSource;
 use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
@@ -119,6 +120,19 @@ impl Session {
     /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         Command::new(Arc::clone(&self.owner.renewable) as Arc<dyn WorkerSource>, program.as_ref())
+    }
+
+    /// The [detached](Command::detach) commands of this session, by their numbers: all that run, and the 64 that ended
+    /// last.
+    #[must_use]
+    pub fn detached(&self) -> Vec<Detached> {
+        self.owner.renewable.detached.all()
+    }
+
+    /// The detached command with this number; `None` if there was none, or it ended before the 64 that are remembered.
+    #[must_use]
+    pub fn detached_command(&self, id: u32) -> Option<Detached> {
+        self.owner.renewable.detached.get(id)
     }
 
     pub(crate) fn live(&self) -> Arc<Live> {

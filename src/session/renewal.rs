@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::command::detached::DetachedCommands;
 use crate::command::source::{Entered, Turn, WorkerSource, Workers};
 use crate::launch::prepared::Prepared;
 use crate::network::serving::BoxFuture;
@@ -30,12 +31,19 @@ pub(crate) struct Renewable {
     /// Held while a successor is prepared.
     renewing: tokio::sync::Mutex<()>,
     ended: AtomicBool,
+    /// Those that run keep the zygote from being replaced.
+    pub(crate) detached: Arc<DetachedCommands>,
 }
 
 impl Renewable {
     pub(crate) fn new(live: Live) -> Self {
         let live = Mutex::new(Arc::new(live));
-        Self { live, renewing: tokio::sync::Mutex::default(), ended: AtomicBool::new(false) }
+        Self {
+            live,
+            renewing: tokio::sync::Mutex::default(),
+            ended: AtomicBool::new(false),
+            detached: Arc::default(),
+        }
     }
 
     /// The zygote that takes commands, with its workers.
@@ -156,8 +164,8 @@ impl WorkerSource for Renewable {
         })
     }
 
-    fn keeps_background(&self) -> bool {
-        true
+    fn detached(&self) -> Option<&Arc<DetachedCommands>> {
+        Some(&self.detached)
     }
 
     fn is_shared(&self) -> bool {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::audit::trail::Trail;
 use crate::command::Command;
+use crate::command::detached::DetachedCommands;
 use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
 use crate::host::Host;
 use crate::host::caller::Caller;
@@ -226,8 +227,8 @@ impl WorkerSource for OneShots {
         false
     }
 
-    fn keeps_background(&self) -> bool {
-        false
+    fn detached(&self) -> Option<&Arc<DetachedCommands>> {
+        None
     }
 }
 

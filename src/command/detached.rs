@@ -1,0 +1,523 @@
+//! Commands that stay: a task of the runtime follows each of them and keeps what it writes, whoever started it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::future::pending;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, SystemTime};
+use std::{fmt, io};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::stat::fstat;
+use tokio::io::AsyncReadExt;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use crate::command::Command;
+use crate::command::child::Child;
+use crate::command::outlet::Outlet;
+use crate::command::output::ChildOutput;
+use crate::command::ring::{CAPACITY, LogPiece, Ring, Stream};
+use crate::command::start::DefaultStdio;
+use crate::report::enforcement::Note;
+use crate::report::error::Error;
+use crate::report::failure;
+use crate::report::outcome::Outcome;
+use crate::sys::inode::{FileKind, kind};
+use crate::sys::locked;
+
+/// How many ended commands a session remembers.
+const REMEMBERED: usize = 64;
+
+/// Bytes of one read.
+const PIECE: usize = 16 << 10;
+
+/// How long the log file may take for the rest of the output, once the command has ended.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A command of a session that stays: it needs no [`Child`], and ends by itself, by a limit, by [`kill`](Self::kill), or
+/// with its session. A clone is the same command. Dropping it changes nothing.
+///
+/// The session keeps the last MiB that the command wrote. The 64 commands that ended last stay known, with their status
+/// and that output.
+///
+/// ```no_run
+/// # async fn example(session: kennel::Session) -> Result<(), kennel::Error> {
+/// use kennel::LogPiece;
+///
+/// let server = session.command("./server").detach().await?;
+/// println!("command {}", server.id());
+/// let mut log = server.follow();
+/// while let Some(piece) = log.next().await {
+///     match piece {
+///         LogPiece::Stdout(bytes) if bytes.starts_with(b"listening") => break,
+///         LogPiece::Dropped(count) => eprintln!("{count} bytes are gone"),
+///         _ => {}
+///     }
+/// }
+/// server.signal(15)?;
+/// println!("{}", server.wait().await?.status);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Detached {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    id: u32,
+    program: OsString,
+    started: SystemTime,
+    record: watch::Sender<Record>,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+/// What is known about a command by now.
+#[derive(Debug)]
+struct Record {
+    ring: Ring,
+    /// Why the log file lacks output.
+    unwritten: Option<String>,
+    end: Option<End>,
+}
+
+#[derive(Clone, Debug)]
+enum End {
+    Outcome(Box<Outcome>),
+    SessionEnded,
+    Lost,
+}
+
+enum Order {
+    Signal(i32),
+    Kill,
+}
+
+impl fmt::Debug for Detached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Detached")
+            .field("id", &self.id())
+            .field("program", &self.program())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Detached {
+    /// Its number in the session. The first one has 1. No two have the same.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.shared.id
+    }
+
+    /// The program as the caller named it.
+    #[must_use]
+    pub fn program(&self) -> &OsStr {
+        &self.shared.program
+    }
+
+    /// When it started.
+    #[must_use]
+    pub fn started(&self) -> SystemTime {
+        self.shared.started
+    }
+
+    /// How it ended; `None` as long as it runs. Does not wait.
+    pub fn try_wait(&self) -> Option<Result<Outcome, Error>> {
+        self.shared.record.borrow().end.clone().map(End::result)
+    }
+
+    /// Waits for its end. As with [`Child::wait`], no process of it can do anything any more then.
+    ///
+    /// # Errors
+    /// [`Error::SessionEnded`] if it ended with the session or with the runtime that started it; [`Error::Lost`] if
+    /// somebody outside killed its sandbox.
+    pub async fn wait(&self) -> Result<Outcome, Error> {
+        let mut record = self.shared.record.subscribe();
+        let ended = record.wait_for(|record| record.end.is_some()).await;
+        let end = ended.ok().and_then(|record| record.end.clone());
+        end.unwrap_or(End::Lost).result()
+    }
+
+    /// Sends a signal to its process group, as [`Child::signal`] does. It is no error that it has ended.
+    ///
+    /// # Errors
+    /// `EINVAL` if the number is not a signal.
+    pub fn signal(&self, number: i32) -> io::Result<()> {
+        if !(0..=libc::SIGRTMAX()).contains(&number) {
+            return Err(Errno::EINVAL.into());
+        }
+        // The other end is gone once the command has ended.
+        let _ = self.shared.orders.send(Order::Signal(number));
+        Ok(())
+    }
+
+    /// Kills every process of it and waits until they are gone.
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait).
+    pub async fn kill(&self) -> Result<Outcome, Error> {
+        let _ = self.shared.orders.send(Order::Kill);
+        self.wait().await
+    }
+
+    /// What it has written and the session still has, in the order in which it arrived. Ends there.
+    #[must_use]
+    pub fn logs(&self) -> LogReader {
+        self.reader(false)
+    }
+
+    /// What it has written, and then what it writes. Ends with the command. A reader that does not keep up gets
+    /// [`LogPiece::Dropped`]; it keeps neither the command nor other readers waiting.
+    #[must_use]
+    pub fn follow(&self) -> LogReader {
+        self.reader(true)
+    }
+
+    fn reader(&self, follows: bool) -> LogReader {
+        let record = self.shared.record.subscribe();
+        let until = if follows { u64::MAX } else { record.borrow().ring.end() };
+        LogReader { record, position: 0, until }
+    }
+
+    /// Why the log file lacks some of the output, if it does.
+    #[must_use]
+    pub fn unwritten(&self) -> Option<String> {
+        self.shared.record.borrow().unwritten.clone()
+    }
+}
+
+impl End {
+    fn of(result: Result<Outcome, Error>) -> Self {
+        match result {
+            Ok(outcome) => Self::Outcome(Box::new(outcome)),
+            Err(Error::SessionEnded) => Self::SessionEnded,
+            Err(error) => {
+                tracing::debug!(error = failure::chain(&error), "lost a detached command");
+                Self::Lost
+            }
+        }
+    }
+
+    fn result(self) -> Result<Outcome, Error> {
+        match self {
+            Self::Outcome(outcome) => Ok(*outcome),
+            Self::SessionEnded => Err(Error::SessionEnded),
+            Self::Lost => Err(Error::Lost),
+        }
+    }
+}
+
+/// Reads what a detached command wrote. It copies nothing in advance.
+#[derive(Debug)]
+pub struct LogReader {
+    record: watch::Receiver<Record>,
+    position: u64,
+    /// Where a reader that does not follow ends.
+    until: u64,
+}
+
+impl LogReader {
+    /// Begins with the last `lines` lines, of both streams together.
+    #[must_use]
+    pub fn tail(mut self, lines: u64) -> Self {
+        self.position = self.record.borrow().ring.tail(lines);
+        self
+    }
+
+    /// The next piece, of 8 KiB at most; `None` at the end. If the caller drops the future, nothing is lost.
+    pub async fn next(&mut self) -> Option<LogPiece> {
+        loop {
+            if self.position >= self.until {
+                return None;
+            }
+            {
+                let record = self.record.borrow_and_update();
+                if let Some((piece, next)) = record.ring.read(self.position) {
+                    self.position = next;
+                    return Some(piece);
+                }
+                if record.end.is_some() {
+                    return None;
+                }
+            }
+            self.record.changed().await.ok()?;
+        }
+    }
+}
+
+// The commands of one session.
+
+/// The detached commands of a session: all that run, and those that ended last.
+#[derive(Debug, Default)]
+pub(crate) struct DetachedCommands {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    last: u32,
+    commands: BTreeMap<u32, Detached>,
+    /// In the order of their ends.
+    ended: VecDeque<u32>,
+}
+
+impl DetachedCommands {
+    /// By their numbers.
+    pub(crate) fn all(&self) -> Vec<Detached> {
+        locked(&self.known).commands.values().cloned().collect()
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<Detached> {
+        locked(&self.known).commands.get(&id).cloned()
+    }
+
+    /// Starts the task that follows a command.
+    fn add(self: Arc<Self>, program: OsString, child: Child, copy: LogCopy) -> Detached {
+        let record = Record { ring: Ring::new(CAPACITY), unwritten: None, end: None };
+        let (orders, received) = mpsc::unbounded_channel();
+        let mut known = locked(&self.known);
+        known.last = known.last.wrapping_add(1).max(1);
+        let id = known.last;
+        let record = watch::Sender::new(record);
+        let detached =
+            Detached { shared: Arc::new(Shared { id, program, started: SystemTime::now(), record, orders }) };
+        known.commands.insert(id, detached.clone());
+        drop(known);
+        let end = EndGuard { detached: detached.clone(), commands: Arc::downgrade(&self), end: None };
+        tokio::spawn(follow(child, received, copy, end));
+        detached
+    }
+
+    fn ended(&self, id: u32) {
+        let mut known = locked(&self.known);
+        known.ended.push_back(id);
+        while known.ended.len() > REMEMBERED {
+            if let Some(oldest) = known.ended.pop_front() {
+                known.commands.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Records the end of a command, also if its runtime ends and drops the task.
+struct EndGuard {
+    detached: Detached,
+    commands: Weak<DetachedCommands>,
+    end: Option<End>,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        let end = self.end.take().unwrap_or(End::SessionEnded);
+        self.detached.shared.record.send_modify(|record| {
+            record.ring.close();
+            record.end = Some(end);
+        });
+        if let Some(commands) = self.commands.upgrade() {
+            commands.ended(self.detached.id());
+        }
+    }
+}
+
+// Starting and following one command.
+
+impl Command {
+    /// Starts the command as one that stays, and returns once its program runs. A task of the runtime then follows it:
+    /// it needs no [`Child`], lives on when the caller drops everything, and ends with the session at the latest.
+    /// Timeouts and limits hold as for other commands, those of the policy too.
+    ///
+    /// stdin is `/dev/null` unless it was set. stdout and stderr go to the log of the [`Detached`] unless they were set.
+    /// `kill_on_drop` has no meaning here.
+    ///
+    /// # Errors
+    /// As for [`spawn`](Self::spawn). [`Error::Command`] outside of a session, if the command has a terminal, or if the
+    /// [log file](Self::log_file) is not a regular file that is open for writing.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
+    pub async fn detach(&mut self) -> Result<Detached, Error> {
+        let Some(commands) = self.source.detached().cloned() else {
+            return Err(self.refused("detach", "only a command of a session can stay".to_owned()));
+        };
+        if self.streams.terminal.is_some() {
+            return Err(
+                self.refused("terminal", "a detached command has none: nobody is there to type".to_owned())
+            );
+        }
+        let outlet = match self.streams.log_file.take() {
+            Some(file) if is_log_file(&file) => {
+                Some(Outlet::open(file).map_err(Error::io("start a thread"))?)
+            }
+            Some(_) => {
+                let reason = "is not a regular file that is open for writing".to_owned();
+                return Err(self.refused("log file", reason));
+            }
+            None => None,
+        };
+        let mut child = self.start(DefaultStdio::Collect).await?;
+        child.started().await?;
+        Ok(commands.add(self.program.clone(), child, LogCopy { outlet, pending: Vec::new() }))
+    }
+
+    /// Lets a [detached](Self::detach) command write all of its output to a regular file too. Kennel writes it: the
+    /// command never has this descriptor. If the file takes no more, such as on a full disk, the command goes on, and
+    /// [`Detached::unwritten`] and a note in its outcome say so. A file that is slow makes the command wait. A start takes
+    /// the descriptor.
+    pub fn log_file(&mut self, file: impl Into<OwnedFd>) -> &mut Self {
+        self.streams.log_file = Some(file.into());
+        self
+    }
+
+    fn refused(&self, what: &'static str, reason: String) -> Error {
+        Error::Command { what, value: self.program.to_string_lossy().into_owned(), reason }
+    }
+}
+
+/// A descriptor of any other kind could block its thread for ever.
+fn is_log_file(fd: &OwnedFd) -> bool {
+    let flags = fcntl(fd, FcntlArg::F_GETFL).map(OFlag::from_bits_retain);
+    let is_writable = flags.is_ok_and(|flags| {
+        !flags.contains(OFlag::O_PATH) && matches!(flags & OFlag::O_ACCMODE, OFlag::O_WRONLY | OFlag::O_RDWR)
+    });
+    is_writable && fstat(fd).is_ok_and(|stat| kind(&stat) == FileKind::File)
+}
+
+/// Copies the output to the log file, if there is one.
+struct LogCopy {
+    outlet: Option<Outlet>,
+    /// What its thread has not taken yet.
+    pending: Vec<u8>,
+}
+
+impl LogCopy {
+    /// Adds bytes for the file. The caller reads no more as long as some are pending.
+    fn add(&mut self, bytes: &[u8]) {
+        if self.outlet.is_some() {
+            self.pending.extend_from_slice(bytes);
+        }
+    }
+
+    fn is_free(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Hands pending bytes to the thread, or waits until it fails; forever without a file. Returns why it failed.
+    async fn advance(&mut self) -> Option<String> {
+        let Some(outlet) = &mut self.outlet else { return pending().await };
+        if !self.pending.is_empty()
+            && let Ok(room) = outlet.pieces.reserve().await
+        {
+            room.send(std::mem::take(&mut self.pending));
+            return None;
+        }
+        // As long as there may be more to write, the thread ends only after an error.
+        let written = (&mut outlet.written).await.unwrap_or(Ok(()));
+        *self = Self { outlet: None, pending: Vec::new() };
+        written.err().map(|error| failure::words(&error))
+    }
+
+    /// Waits a moment until all is written. Returns why some is not.
+    async fn finish(mut self) -> Option<String> {
+        let all = async {
+            while !self.is_free() {
+                if let Some(why) = self.advance().await {
+                    return Some(why);
+                }
+            }
+            let Outlet { pieces, written } = self.outlet?;
+            drop(pieces);
+            written.await.unwrap_or(Ok(())).err().map(|error| failure::words(&error))
+        };
+        let late = "it did not take the rest of the output in time".to_owned();
+        timeout(PATIENCE, all).await.unwrap_or(Some(late))
+    }
+}
+
+/// A stream of the command and whether it may carry more.
+struct Source {
+    stream: Stream,
+    output: Option<ChildOutput>,
+    is_open: bool,
+    piece: Vec<u8>,
+}
+
+impl Source {
+    fn new(stream: Stream, output: Option<ChildOutput>) -> Self {
+        Self { stream, is_open: output.is_some(), output, piece: vec![0; PIECE] }
+    }
+
+    /// Reads once; forever if there is nothing more to come.
+    async fn read(&mut self) -> &[u8] {
+        let Some(output) = self.output.as_mut().filter(|_| self.is_open) else { return pending().await };
+        // A stream that cannot be read is over.
+        let count = output.read(&mut self.piece).await.unwrap_or(0);
+        self.is_open = count > 0;
+        self.piece.get(..count).unwrap_or_default()
+    }
+
+    /// What is in the pipe now. A process of another command may still hold it.
+    fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        if let Some(output) = self.output.as_mut().filter(|_| self.is_open) {
+            let _ = output.drain(&mut rest);
+        }
+        rest
+    }
+}
+
+/// Follows a command to its end.
+async fn follow(
+    mut child: Child,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut copy: LogCopy,
+    mut guard: EndGuard,
+) {
+    let shared = Arc::clone(&guard.detached.shared);
+    let keep = |stream, bytes: &[u8], copy: &mut LogCopy| {
+        shared.record.send_modify(|record| record.ring.append(stream, bytes));
+        copy.add(bytes);
+    };
+    let mut stdout = Source::new(Stream::Stdout, child.stdout.take());
+    let mut stderr = Source::new(Stream::Stderr, child.stderr.take());
+    let mut unwritten = None;
+    let mut result = loop {
+        tokio::select! {
+            ended = child.wait() => break ended,
+            Some(order) = orders.recv() => obey(&mut child, &order),
+            bytes = stdout.read(), if copy.is_free() => keep(Stream::Stdout, bytes, &mut copy),
+            bytes = stderr.read(), if copy.is_free() => keep(Stream::Stderr, bytes, &mut copy),
+            failed = copy.advance() => if failed.is_some() {
+                shared.record.send_modify(|record| record.unwritten.clone_from(&failed));
+                unwritten = failed;
+            },
+        }
+    };
+    for source in [&mut stdout, &mut stderr] {
+        let rest = source.rest();
+        keep(source.stream, &rest, &mut copy);
+    }
+    if let Some(why) = copy.finish().await {
+        unwritten.get_or_insert(why);
+    }
+    shared.record.send_modify(|record| record.unwritten.clone_from(&unwritten));
+    if let Ok(outcome) = &mut result {
+        outcome.count(stdout.output.as_ref(), stderr.output.as_ref());
+        let note = |why: String| Note::new("log file", &format!("it lacks output: {why}"), None);
+        outcome.enforcement.add_notes(unwritten.map(note));
+    }
+    drop(child);
+    guard.end = Some(End::of(result));
+}
+
+fn obey(child: &mut Child, order: &Order) {
+    let obeyed = match order {
+        Order::Signal(number) => child.signal(*number),
+        Order::Kill => child.start_kill(),
+    };
+    if let Err(error) = obeyed {
+        tracing::debug!(%error, "could not send an order to a detached command");
+    }
+}
