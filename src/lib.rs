@@ -126,6 +126,7 @@ pub use report::policy_error::PolicyError;
 pub use report::spawn_error::{CredentialError, SpawnError};
 pub use serve::Listening;
 pub use serve::client::call::Call;
+pub use serve::client::detached::{DetachedCommand, DetachedState};
 pub use serve::client::{Client, Described, Event};
 pub use session::confine::{OpenHow, PathEscape, confine_path, open_beneath};
 pub use session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};

@@ -13,6 +13,9 @@ pub const LONGEST_ASK: usize = 32 << 10;
 /// Longest packet to a client, in bytes.
 pub const LONGEST_ANSWER: usize = 16 << 10;
 
+/// `lines` of [`Ask::Logs`] for everything that is kept.
+pub const ALL_LINES: u64 = u64::MAX;
+
 /// First bytes of a call. They reveal a client of another build.
 const MAGIC: u32 = 0x4b4e_4332;
 
@@ -35,6 +38,17 @@ enum Ask {
     9 = Describe {},
     /// Commit changes of the session's overlay. The order is JSON in a memfd that comes with this message.
     10 = Commit { length: u32 },
+    /// Run a command that stays. Its call is in a memfd that comes with it. A second descriptor is its log file.
+    11 = Detach { length: u32 },
+    /// Send what a detached command has written, from its last `lines` lines on, and if `follow` is nonzero, what it
+    /// writes.
+    12 = Logs { id: u32, follow: u32, lines: u64 },
+    /// Send a signal to a detached command.
+    13 = Kill { id: u32, signal: u32 },
+    /// Wait for the end of a detached command; with a report if `report` is nonzero.
+    14 = Wait { id: u32, report: u32 },
+    /// List the detached commands.
+    15 = Detached {},
 }
 }
 
@@ -63,6 +77,26 @@ enum Answer<'w> {
     9 = Described { profile: &'w [u8], workspace: &'w [u8] },
     /// The result of a commit, JSON in a memfd that comes with this message.
     10 = Committed { length: u32 },
+    /// The command stays, and has this number.
+    11 = Detached { id: u32 },
+    /// What a detached command wrote to that stream.
+    12 = Output { stream: u32, bytes: &'w [u8] },
+    /// That many bytes of its output came here, and are not kept any more.
+    13 = Dropped { count: u64 },
+    /// A detached command of the list. `Ended` follows the last one.
+    14 = Known {
+        id: u32,
+        /// When it started, in milliseconds since 1970.
+        started_ms: u64,
+        /// 0 if it runs, 1 if it ended, 2 if its end is unknown.
+        state: u32,
+        /// As in `Ended`.
+        code: u32,
+        /// As in `Ended`.
+        signal: u32,
+        /// As the caller named it.
+        program: &'w [u8],
+    },
 }
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kennel_helper::client_wire;
-use kennel_helper::client_wire::Ask;
+use kennel_helper::client_wire::{ALL_LINES, Ask};
 use kennel_helper::wire::{Cursor, Field};
 use nix::fcntl::{FcntlArg, fcntl};
 
@@ -18,6 +18,7 @@ use crate::command::Command;
 use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::report::error::Error;
 use crate::serve::commit::CommitOrder;
+use crate::serve::detached::Question;
 use crate::session::Session;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
@@ -27,11 +28,17 @@ const LONGEST: u32 = 8 << 20;
 
 /// A client's request: its first packet.
 pub(crate) enum Request {
-    Call(Box<Call>),
+    /// A command with its standard descriptors.
+    Call(Box<Call>, [OwnedFd; 3]),
     Stats,
     Describe,
     Commit(CommitOrder),
     Stop,
+    /// A command that stays, with its log file.
+    Detach(Box<Call>, Option<OwnedFd>),
+    /// About the command that stays and has this number.
+    Question(u32, Question),
+    ListDetached,
 }
 
 /// The command that a client wants to run. It has no `Debug`: variables may hold secrets.
@@ -43,7 +50,6 @@ pub(crate) struct Call {
     pub(crate) timeout: Option<Duration>,
     pub(crate) terminal: Option<Pseudoterminal>,
     pub(crate) wants_report: bool,
-    pub(crate) stdio: [OwnedFd; 3],
 }
 
 impl Request {
@@ -53,12 +59,30 @@ impl Request {
         match Ask::take(&mut cursor)? {
             Ask::Inline { length } => {
                 let stdio = packet.descriptors.try_into().ok()?;
-                Call::read(cursor.bytes(usize::try_from(length).ok()?)?, stdio)
+                let call = Call::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
+                Some(Self::Call(call, stdio))
             }
             Ask::Memfd { length } => {
                 let [input, output, error, memfd]: [OwnedFd; 4] = packet.descriptors.try_into().ok()?;
-                Call::read(&content(memfd, length)?, [input, output, error])
+                Some(Self::Call(Call::read(&content(memfd, length)?)?, [input, output, error]))
             }
+            Ask::Detach { length } => {
+                let mut descriptors = packet.descriptors.into_iter();
+                let call = Call::read(&content(descriptors.next()?, length)?)?;
+                let log = descriptors.next();
+                descriptors.next().is_none().then_some(Self::Detach(call, log))
+            }
+            Ask::Logs { id, follow, lines } => {
+                let lines = (lines != ALL_LINES).then_some(lines);
+                Some(Self::Question(id, Question::Logs { follows: follow != 0, lines }))
+            }
+            Ask::Kill { id, signal } => {
+                Some(Self::Question(id, Question::Kill { signal: signal_number(signal)? }))
+            }
+            Ask::Wait { id, report } => {
+                Some(Self::Question(id, Question::Wait { wants_report: report != 0 }))
+            }
+            Ask::Detached {} => Some(Self::ListDetached),
             Ask::Stats {} => Some(Self::Stats),
             Ask::Describe {} => Some(Self::Describe),
             Ask::Commit { length } => {
@@ -69,6 +93,11 @@ impl Request {
             Ask::Signal { .. } | Ask::Foreground { .. } => None,
         }
     }
+}
+
+/// The number of a signal; `None` if there is none with this number.
+pub(crate) fn signal_number(number: u32) -> Option<i32> {
+    i32::try_from(number).ok().filter(|number| (1..=64).contains(number))
 }
 
 /// Reads a memfd. Any other file is refused, because reading it could block.
@@ -82,7 +111,7 @@ fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
 }
 
 impl Call {
-    fn read(bytes: &[u8], stdio: [OwnedFd; 3]) -> Option<Request> {
+    fn read(bytes: &[u8]) -> Option<Box<Self>> {
         let client_wire::Call { manner, arguments, environment } = Field::take(&mut Cursor::new(bytes))?;
         let owned = |string: &CStr| OsStr::from_bytes(string.to_bytes()).to_owned();
         let call = Self {
@@ -92,12 +121,11 @@ impl Call {
             timeout: (manner.timeout_ms > 0).then(|| Duration::from_millis(manner.timeout_ms)),
             terminal: Pseudoterminal::of_wire(manner.terminal, manner.window, manner.modes),
             wants_report: manner.report != 0,
-            stdio,
         };
         // A malformed list ends early.
         let is_whole =
             call.arguments.len() == arguments.count() && call.environment.len() == environment.count();
-        (is_whole && !call.arguments.is_empty()).then(|| Request::Call(Box::new(call)))
+        (is_whole && !call.arguments.is_empty()).then(|| Box::new(call))
     }
 
     /// Makes the command, without its standard descriptors.

@@ -3,6 +3,7 @@
 //! It is blocking and needs no runtime: `kennel exec` starts one process for each command.
 
 pub(crate) mod call;
+pub(crate) mod detached;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -82,6 +83,12 @@ pub enum Event {
     Terminal(OwnedFd),
     /// This signal stopped the command, which has a terminal; see [`Child::stops`](crate::command::child::Child::stops).
     Stopped(i32),
+    /// The command stays, and has this number; see [`Client::start_detached`].
+    Detached(u32),
+    /// What a detached command wrote, with the number of the stream: 1 or 2.
+    Output(i32, Vec<u8>),
+    /// That many bytes of its output came here, and are not kept any more.
+    Dropped(u64),
     /// The command has ended, or could not be started.
     Ended {
         /// The exit status: the command's own, 128 + n after signal n, 124 after a timeout, 125 to 127 if nothing
@@ -338,6 +345,11 @@ impl Client {
         match (Answer::take(&mut Cursor::new(&packet.bytes)), descriptor) {
             (Some(Answer::Terminal {}), Some(master)) => Ok(Event::Terminal(master)),
             (Some(Answer::Stopped { signal }), _) => Ok(Event::Stopped(signal.cast_signed())),
+            (Some(Answer::Detached { id }), _) => Ok(Event::Detached(id)),
+            (Some(Answer::Output { stream, bytes }), _) => {
+                Ok(Event::Output(if stream == 2 { 2 } else { 1 }, bytes.to_owned()))
+            }
+            (Some(Answer::Dropped { count }), _) => Ok(Event::Dropped(count)),
             (Some(Answer::Ended { code, signal, report, message }), memfd) => {
                 let report = memfd
                     .filter(|_| report > 0)

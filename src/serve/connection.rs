@@ -70,26 +70,34 @@ impl Connection {
         send(self.socket.get_ref().as_fd(), answer, descriptor);
     }
 
+    /// Sends answers to a client that reads when it likes. It has a watch of its own: with the other one, each answer to
+    /// any client would wake the runtime once more.
+    ///
+    /// # Errors
+    /// This process has no free descriptor.
+    pub(crate) fn patient(&self) -> io::Result<PatientSender> {
+        let socket = self.socket.get_ref().try_clone()?;
+        Ok(PatientSender { socket: sys::watched(socket, Interest::WRITABLE)? })
+    }
+
     /// Sends the result of the command.
     pub(crate) fn ended(&self, result: &Result<Outcome, Error>, told: &[Note], wants_report: bool) {
-        let (code, signal, lines) = match result {
+        let (code, signal) = status(result);
+        let lines = match result {
             Ok(outcome) => {
                 let notes = outcome.enforcement.notes().iter().filter(|note| !told.contains(note));
                 let mut lines: Vec<String> = notes.map(Note::line).collect();
                 lines.extend(outcome.lines(FlagsOf::Session));
-                let code = outcome.exit_code();
-                let is_meant = |number: &i32| 128 + number == i32::from(code);
-                (code, outcome.status.signal().filter(is_meant), lines)
+                lines
             }
-            Err(error) => (error.exit_code(), None, error.lines()),
+            Err(error) => error.lines(),
         };
         let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
         let report = wants_report.then(|| report(result)).and_then(|report| {
             report.inspect_err(|error| tracing::warn!(%error, "could not write a report")).ok()
         });
         let length = report.as_ref().map_or(0, |(_, length)| *length);
-        let signal = signal.unwrap_or(0).unsigned_abs();
-        let answer = Answer::Ended { code: code.into(), signal, report: length, message: message.as_bytes() };
+        let answer = Answer::Ended { code, signal, report: length, message: message.as_bytes() };
         self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
     }
 
@@ -115,6 +123,24 @@ impl Connection {
     /// Tells the client that this process lacks a resource.
     pub(crate) fn refuse_for_shortage(&self, what: &str, error: &io::Error) {
         refuse_for_shortage(self.socket.get_ref().as_fd(), what, error);
+    }
+}
+
+/// Sends answers as fast as a client reads them.
+#[derive(Debug)]
+pub(crate) struct PatientSender {
+    socket: AsyncFd<OwnedFd>,
+}
+
+impl PatientSender {
+    /// Sends an answer once there is room for it.
+    ///
+    /// # Errors
+    /// The client has left.
+    pub(crate) async fn send(&self, answer: &Answer<'_>) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        answer.put(&mut bytes);
+        self.socket.async_io(Interest::WRITABLE, |socket| packet::send(socket, &bytes, &[])).await
     }
 }
 
@@ -151,6 +177,18 @@ fn send(socket: BorrowedFd<'_>, answer: &Answer<'_>, descriptor: Option<Borrowed
     answer.put(&mut bytes);
     if let Err(error) = packet::send(socket, &bytes, descriptor.as_slice()) {
         tracing::debug!(%error, "a client did not receive its answer");
+    }
+}
+
+/// The exit status of a command and the signal that it stands for, or 0.
+pub(crate) fn status(result: &Result<Outcome, Error>) -> (u32, u32) {
+    match result {
+        Ok(outcome) => {
+            let code = outcome.exit_code();
+            let is_meant = |number: &i32| 128 + number == i32::from(code);
+            (code.into(), outcome.status.signal().filter(is_meant).unwrap_or(0).unsigned_abs())
+        }
+        Err(error) => (error.exit_code().into(), 0),
     }
 }
 

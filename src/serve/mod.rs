@@ -6,6 +6,7 @@ pub(crate) mod call;
 pub(crate) mod client;
 mod commit;
 pub(crate) mod connection;
+pub(crate) mod detached;
 pub(crate) mod directory;
 pub(crate) mod place;
 pub(crate) mod serving;

@@ -21,8 +21,9 @@ use crate::report::error::Error;
 use crate::report::failure::Limit;
 use crate::report::outcome::Outcome;
 use crate::report::shortage::is_shortage;
-use crate::serve::call::{Call, ClientEnvironment, Request};
+use crate::serve::call::{Call, ClientEnvironment, Request, signal_number};
 use crate::serve::connection::Connection;
+use crate::serve::detached;
 use crate::session::Session;
 use crate::sys::packet::Packet;
 
@@ -64,7 +65,7 @@ pub(crate) async fn serve(
     };
     drop(permit);
     let next_step = match Request::decode(packet) {
-        Some(Request::Call(call)) => run(&connection, &session, environment, *call).await,
+        Some(Request::Call(call, stdio)) => run(&connection, &session, environment, *call, stdio).await,
         Some(Request::Stats) => {
             stats(&connection, &session);
             NextStep::Nothing
@@ -77,6 +78,17 @@ pub(crate) async fn serve(
         }
         Some(Request::Commit(order)) => {
             connection.committed(order.carry_out(&session).await);
+            NextStep::Nothing
+        }
+        Some(Request::Detach(call, log)) => {
+            detached::start(&connection, &session, environment, *call, log).await
+        }
+        Some(Request::Question(id, question)) => {
+            detached::answer(&connection, &session, id, question).await;
+            NextStep::Nothing
+        }
+        Some(Request::ListDetached) => {
+            detached::list(&connection, &session).await;
             NextStep::Nothing
         }
         Some(Request::Stop) => return NextStep::Stop(Some(connection)),
@@ -108,10 +120,11 @@ async fn run(
     session: &Session,
     environment: ClientEnvironment,
     mut call: Call,
+    stdio: [OwnedFd; 3],
 ) -> NextStep {
     let (wants_report, own_timeout) = (call.wants_report, call.timeout);
     let result = match call.command(session, environment) {
-        Ok(command) => run_to_end(connection, session, call, command).await,
+        Ok(command) => run_to_end(connection, session, call, stdio, command).await,
         Err(error) => Some(Err(error)),
     };
     // `None`: the client has left, and the command was killed.
@@ -137,9 +150,10 @@ async fn run_to_end(
     connection: &Connection,
     session: &Session,
     call: Call,
+    stdio: [OwnedFd; 3],
     mut command: Command,
 ) -> Option<Result<Outcome, Error>> {
-    let outlets = match connect(session, call, &mut command) {
+    let outlets = match connect(session, &call, stdio, &mut command) {
         Ok(outlets) => outlets,
         Err(error) => return Some(Err(error)),
     };
@@ -161,10 +175,15 @@ async fn run_to_end(
 }
 
 /// Sets the command's standard descriptors: the client's own, or pipes if Kennel counts, limits or reads its output.
-fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outlets, Error> {
+fn connect(
+    session: &Session,
+    call: &Call,
+    stdio: [OwnedFd; 3],
+    command: &mut Command,
+) -> Result<Outlets, Error> {
     let is_own = |number| call.terminal.as_ref().is_some_and(|terminal| terminal.is_stream(number));
     let (owns_stdout, owns_stderr) = (is_own(1), is_own(2));
-    let [stdin, stdout, stderr] = call.stdio;
+    let [stdin, stdout, stderr] = stdio;
     let is_cut = session.prepared().compiled.limits.output.is_some();
     // Output to a terminal is not counted, even for a report: the command would notice a pipe.
     let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
@@ -288,10 +307,7 @@ enum Order {
 /// The order that a packet carries; `None` for any other packet.
 fn order(packet: &Packet) -> Option<Order> {
     match Ask::take(&mut Cursor::new(&packet.bytes))? {
-        Ask::Signal { number } => {
-            let number = i32::try_from(number).ok().filter(|number| (1..=64).contains(number));
-            number.map(Order::Signal)
-        }
+        Ask::Signal { number } => signal_number(number).map(Order::Signal),
         Ask::Foreground { has } => Some(Order::Foreground(has != 0)),
         _ => None,
     }

@@ -348,6 +348,38 @@ pub(crate) enum SessionAction {
         #[arg(long)]
         json: bool,
     },
+    /// Print what a command of `kennel exec -d` wrote.
+    ///
+    /// stdout goes to stdout, stderr to stderr. The session keeps the last MiB of both together.
+    #[command(after_help = help::LOGS)]
+    Logs(Logs),
+    /// Send a signal to a command of `kennel exec -d`.
+    ///
+    /// Does not wait for its end. A command that has ended is no error.
+    Kill {
+        #[command(flatten)]
+        which: Which,
+        /// A name such as KILL, or a number.
+        #[arg(short, long, value_name = "SIGNAL", default_value = "TERM", value_parser = parse::signal)]
+        signal: i32,
+    },
+    /// Wait for a command of `kennel exec -d`, and end as it ended.
+    ///
+    /// As kennel exec does. It may have ended before.
+    Wait {
+        #[command(flatten)]
+        which: Which,
+        /// Exit with 128+N if signal N ended the command.
+        ///
+        /// By default Kennel dies of the same signal.
+        #[arg(long)]
+        exit_code: bool,
+        /// Write a report to FILE as JSON.
+        ///
+        /// It has the exit status, the usage of resources, the protections and the denials.
+        #[arg(long, value_name = "FILE", value_parser = parse::path())]
+        json: Option<PathBuf>,
+    },
     /// End a session and every process in it.
     ///
     /// Waits until they are gone.
@@ -355,6 +387,29 @@ pub(crate) enum SessionAction {
         /// Its name.
         name: String,
     },
+}
+
+/// A command that stays.
+#[derive(Debug, Args)]
+pub(crate) struct Which {
+    /// Name of the session.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The number that `kennel exec -d` printed.
+    #[arg(value_name = "ID")]
+    pub(crate) id: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Go on until the command has ended.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Begin with the last N lines.
+    #[arg(long, value_name = "N")]
+    pub(crate) tail: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -381,6 +436,17 @@ pub(crate) struct Exec {
     /// Name of the session.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
+    /// Let the command stay, and print its number.
+    ///
+    /// It runs on in the session until it ends or the session does. stdin is /dev/null. `kennel session` has logs, kill and
+    /// wait for it.
+    #[arg(short, long, conflicts_with_all = ["tty", "json", "exit_code"])]
+    pub(crate) detach: bool,
+    /// With --detach: write its whole output to FILE, too.
+    ///
+    /// FILE is emptied first. No link may be on the way to it.
+    #[arg(long, value_name = "FILE", value_parser = parse::path(), requires = "detach")]
+    pub(crate) log: Option<PathBuf>,
     /// Start in DIR instead of the session's directory.
     ///
     /// A relative path starts at your current directory.

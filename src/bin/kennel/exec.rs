@@ -20,7 +20,7 @@ use nix::{
 use crate::{
     FAILED,
     args::Exec,
-    descriptor,
+    descriptor, detached,
     job::{Job, UserTerminal},
     process::{Ending, end, forwarded, is_ending},
     report,
@@ -37,6 +37,9 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs `kennel exec`.
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
+    if exec.detach {
+        return detached::start(&exec.name, &call(exec, None)?, exec.log.as_deref());
+    }
     let json = exec.json.as_deref().map(report::create).transpose()?;
     let result = run(exec);
     let mut written = Ok(());
@@ -59,7 +62,7 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
 }
 
 /// The error for a call that the session refused without a report.
-fn refused_call(message: &[u8]) -> Error {
+pub(crate) fn refused_call(message: &[u8]) -> Error {
     let text = String::from_utf8_lossy(message);
     let line = text.lines().next().unwrap_or_default();
     let message = line.strip_prefix("kennel: ").unwrap_or(line).to_owned();

@@ -177,6 +177,15 @@ than the session.
 
 Exit status: as with `kennel run`; 125 also if there is no session of that name.";
 
+pub(crate) const LOGS: &str = "\
+Examples:
+  kennel session logs a1 1 --tail 20
+  kennel session logs a1 1 -f
+
+A note on stderr says how much is missing, if the command wrote more than the session keeps.
+
+Exit status: 0, whatever the command's own; 125 if there is no such session or command.";
+
 pub(crate) const DIFF: &str = "\
 Examples:
   kennel run --overlay ./refactor.sh

@@ -13,6 +13,7 @@ mod audit;
 mod cache;
 mod config;
 mod descriptor;
+mod detached;
 mod diff;
 #[path = "../../report/escape.rs"]
 mod escape;

@@ -22,6 +22,7 @@ use crate::{
     args::{SessionAction, Start},
     cache::age,
     descriptor::write_all,
+    detached,
     escape::harmless,
     flags, owner,
     process::{self, interrupted},
@@ -38,6 +39,9 @@ pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
         SessionAction::Start(start) if !start.foreground => start_in_background(start),
         SessionAction::Start(start) => foreground(start),
         SessionAction::Host(start) => background(start),
+        SessionAction::Logs(logs) => detached::logs(logs),
+        SessionAction::Kill { which, signal } => detached::kill(which, *signal),
+        SessionAction::Wait { which, exit_code, json } => detached::wait(which, *exit_code, json.as_deref()),
         SessionAction::List { json } => list(*json),
         SessionAction::Stop { name } => stop(name),
     }

@@ -1,0 +1,171 @@
+//! Serves clients that start a command that stays, or ask about one.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kennel_helper::client_wire::Answer;
+
+use crate::command::detached::{Detached, LogReader};
+use crate::command::ring::LogPiece;
+use crate::report::enforcement::Note;
+use crate::report::error::Error;
+use crate::report::outcome::Outcome;
+use crate::serve::call::{Call, ClientEnvironment};
+use crate::serve::connection::{Connection, status};
+use crate::serve::serving::NextStep;
+use crate::session::Session;
+
+/// The longest name of a program in a list, in bytes. Of a longer one, the list has the first part.
+const LONGEST_PROGRAM: usize = 4096;
+
+/// What a client asks about a command that stays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Question {
+    /// `lines`: only the last ones.
+    Logs {
+        follows: bool,
+        lines: Option<u64>,
+    },
+    Kill {
+        signal: i32,
+    },
+    Wait {
+        wants_report: bool,
+    },
+}
+
+/// Starts a command that stays. If the client leaves before it runs, it does not stay.
+pub(crate) async fn start(
+    connection: &Connection,
+    session: &Session,
+    environment: ClientEnvironment,
+    mut call: Call,
+    log: Option<OwnedFd>,
+) -> NextStep {
+    let started = match call.command(session, environment) {
+        Ok(mut command) => {
+            if let Some(log) = log {
+                command.log_file(log);
+            }
+            unless_left(connection, command.detach()).await
+        }
+        Err(error) => Some(Err(error)),
+    };
+    match started {
+        Some(Ok(detached)) => connection.answer(&Answer::Detached { id: detached.id() }, None),
+        Some(Err(error)) => {
+            let has_ended = matches!(error, Error::SessionEnded);
+            connection.ended(&Err(error), &[], false);
+            if has_ended {
+                return NextStep::Stop(None);
+            }
+        }
+        None => {}
+    }
+    NextStep::Nothing
+}
+
+/// Answers a question about the command with this number.
+pub(crate) async fn answer(connection: &Connection, session: &Session, id: u32, question: Question) {
+    let Some(command) = session.detached_command(id) else {
+        let reason =
+            "no detached command has this number; of those that ended, the session remembers the last 64";
+        return connection.refuse(&format!("command {id}: {reason}"));
+    };
+    match question {
+        Question::Logs { follows, lines } => {
+            let reader = if follows { command.follow() } else { command.logs() };
+            let reader = lines.into_iter().fold(reader, LogReader::tail);
+            logs(connection, &command, reader).await;
+        }
+        Question::Kill { signal } => kill(connection, &command, signal),
+        Question::Wait { wants_report } => {
+            if let Some(result) = unless_left(connection, command.wait()).await {
+                connection.ended(&result, session.prepared().compiled.enforcement.notes(), wants_report);
+            }
+        }
+    }
+}
+
+/// Sends the output as fast as the client reads it. A client that lags gets what is still kept then.
+async fn logs(connection: &Connection, command: &Detached, mut reader: LogReader) {
+    let sender = match connection.patient() {
+        Ok(sender) => sender,
+        Err(error) => return connection.refuse_for_shortage("send the output", &error),
+    };
+    let send_all = async {
+        while let Some(piece) = reader.next().await {
+            let answer = match &piece {
+                LogPiece::Stdout(bytes) => Answer::Output { stream: 1, bytes },
+                LogPiece::Stderr(bytes) => Answer::Output { stream: 2, bytes },
+                LogPiece::Dropped(count) => Answer::Dropped { count: *count },
+            };
+            sender.send(&answer).await?;
+        }
+        let note =
+            |why: String| Note::new("log file", &format!("it lacks output: {why}"), None).line() + "\n";
+        let message = command.unwritten().map(note).unwrap_or_default();
+        sender.send(&Answer::Ended { code: 0, signal: 0, report: 0, message: message.as_bytes() }).await
+    };
+    if let Some(Err(error)) = unless_left(connection, send_all).await {
+        tracing::debug!(%error, "a client did not receive the output");
+    }
+}
+
+fn kill(connection: &Connection, command: &Detached, signal: i32) {
+    let message = match (command.try_wait(), command.signal(signal)) {
+        (Some(_), _) => format!("kennel: command {}: it has ended\n", command.id()),
+        (None, Err(error)) => return connection.refuse(&error.to_string()),
+        (None, Ok(())) => String::new(),
+    };
+    connection.answer(&Answer::Ended { code: 0, signal: 0, report: 0, message: message.as_bytes() }, None);
+}
+
+/// Lists the commands that stay.
+pub(crate) async fn list(connection: &Connection, session: &Session) {
+    let sender = match connection.patient() {
+        Ok(sender) => sender,
+        Err(error) => return connection.refuse_for_shortage("send the list", &error),
+    };
+    let send_all = async {
+        for command in session.detached() {
+            sender.send(&known(&command, command.try_wait().as_ref())).await?;
+        }
+        sender.send(&Answer::Ended { code: 0, signal: 0, report: 0, message: &[] }).await
+    };
+    if let Some(Err(error)) = unless_left(connection, send_all).await {
+        tracing::debug!(%error, "a client did not receive the list");
+    }
+}
+
+fn known<'c>(command: &'c Detached, end: Option<&Result<Outcome, Error>>) -> Answer<'c> {
+    let (code, signal) = end.map_or((0, 0), status);
+    let program = command.program().as_bytes();
+    Answer::Known {
+        id: command.id(),
+        started_ms: milliseconds(command.started()),
+        state: match end {
+            None => 0,
+            Some(Ok(_)) => 1,
+            Some(Err(_)) => 2,
+        },
+        code,
+        signal,
+        program: program.get(..LONGEST_PROGRAM).unwrap_or(program),
+    }
+}
+
+fn milliseconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).ok().and_then(|since| u64::try_from(since.as_millis()).ok()).unwrap_or(0)
+}
+
+/// Waits for `act`; `None` if the client leaves meanwhile or sends anything more.
+async fn unless_left<T>(connection: &Connection, act: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = act => Some(done),
+        _ = connection.next() => None,
+    }
+}
