@@ -28,7 +28,7 @@ pub(crate) fn start(session: &str, call: &Call, log: Option<&Path>) -> Result<Ex
     let log = log.map(create_log).transpose()?;
     client.start_detached(call, log.as_ref().map(AsFd::as_fd))?;
     loop {
-        match client.next()? {
+        match next(&client)? {
             Event::Detached(id) => {
                 return report::print(format!("{id}\n").as_bytes()).map(|()| ExitCode::SUCCESS);
             }
@@ -43,7 +43,7 @@ pub(crate) fn logs(logs: &Logs) -> Result<ExitCode, Error> {
     let client = Client::connect(&logs.which.name)?;
     client.logs(logs.which.id, logs.tail, logs.follow)?;
     loop {
-        let written = match client.next()? {
+        let written = match next(&client)? {
             Event::Output(2, bytes) => write_all(io::stderr(), &bytes),
             Event::Output(_, bytes) => write_all(io::stdout(), &bytes),
             Event::Dropped(count) => {
@@ -70,7 +70,7 @@ pub(crate) fn kill(which: &Which, signal: i32) -> Result<ExitCode, Error> {
     let client = Client::connect(&which.name)?;
     client.kill(which.id, signal)?;
     loop {
-        if let Event::Ended { code, message, .. } = client.next()? {
+        if let Event::Ended { code, message, .. } = next(&client)? {
             return Ok(told(code, &message));
         }
     }
@@ -100,14 +100,18 @@ fn wait_for(which: &Which, wants_report: bool) -> Result<End, Error> {
     let client = Client::connect(&which.name)?;
     client.wait_for(which.id, wants_report)?;
     loop {
-        match client.next() {
-            Ok(Event::Ended { code, signal, message, report }) => return Ok((code, signal, message, report)),
-            Ok(_) => {}
-            // The command has ended with it.
-            Err(Error::Listen(ListenError::Gone { .. })) => return Err(Error::SessionEnded),
-            Err(error) => return Err(error),
+        if let Event::Ended { code, signal, message, report } = next(&client)? {
+            return Ok((code, signal, message, report));
         }
     }
+}
+
+/// The next event. If the session is gone, the command has ended with it.
+fn next(client: &Client) -> Result<Event, Error> {
+    client.next().map_err(|error| match error {
+        Error::Listen(ListenError::Gone { .. }) => Error::SessionEnded,
+        error => error,
+    })
 }
 
 /// Prints lines of the session, and passes its exit status on.
