@@ -5,19 +5,16 @@ use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 use std::{fmt, io};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::stat::fstat;
 use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
 
 use crate::command::Command;
 use crate::command::child::Child;
-use crate::command::outlet::Outlet;
+use crate::command::log_copy::{LogCopy, is_log_file};
 use crate::command::output::ChildOutput;
 use crate::command::ring::{CAPACITY, LogPiece, Ring, Stream};
 use crate::command::start::DefaultStdio;
@@ -25,7 +22,6 @@ use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::outcome::Outcome;
-use crate::sys::inode::{FileKind, kind};
 use crate::sys::locked;
 
 /// How many ended commands a session remembers.
@@ -33,9 +29,6 @@ const REMEMBERED: usize = 64;
 
 /// Bytes of one read.
 const PIECE: usize = 16 << 10;
-
-/// How long the log file may take for the rest of the output, once the command has ended.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A command of a session that stays: it needs no [`Child`], and ends by itself, by a limit, by [`kill`](Self::kill), or
 /// with its session. A clone is the same command. Dropping it changes nothing.
@@ -347,19 +340,15 @@ impl Command {
                 self.refused("terminal", "a detached command has none: nobody is there to type".to_owned())
             );
         }
-        let outlet = match self.streams.log_file.take() {
-            Some(file) if is_log_file(&file) => {
-                Some(Outlet::open(file).map_err(Error::io("start a thread"))?)
-            }
-            Some(_) => {
-                let reason = "is not a regular file that is open for writing".to_owned();
-                return Err(self.refused("log file", reason));
-            }
-            None => None,
-        };
+        let file = self.streams.log_file.take();
+        if !file.as_ref().is_none_or(is_log_file) {
+            let reason = "is not a regular file that is open for writing".to_owned();
+            return Err(self.refused("log file", reason));
+        }
+        let copy = LogCopy::open(file).map_err(Error::io("start a thread"))?;
         let mut child = self.start(DefaultStdio::Collect).await?;
         child.started().await?;
-        Ok(commands.add(self.program.clone(), child, LogCopy { outlet, pending: Vec::new() }))
+        Ok(commands.add(self.program.clone(), child, copy))
     }
 
     /// Lets a [detached](Self::detach) command write all of its output to a regular file too. Kennel writes it: the
@@ -373,66 +362,6 @@ impl Command {
 
     fn refused(&self, what: &'static str, reason: String) -> Error {
         Error::Command { what, value: self.program.to_string_lossy().into_owned(), reason }
-    }
-}
-
-/// A descriptor of any other kind could block its thread for ever.
-fn is_log_file(fd: &OwnedFd) -> bool {
-    let flags = fcntl(fd, FcntlArg::F_GETFL).map(OFlag::from_bits_retain);
-    let is_writable = flags.is_ok_and(|flags| {
-        !flags.contains(OFlag::O_PATH) && matches!(flags & OFlag::O_ACCMODE, OFlag::O_WRONLY | OFlag::O_RDWR)
-    });
-    is_writable && fstat(fd).is_ok_and(|stat| kind(&stat) == FileKind::File)
-}
-
-/// Copies the output to the log file, if there is one.
-struct LogCopy {
-    outlet: Option<Outlet>,
-    /// What its thread has not taken yet.
-    pending: Vec<u8>,
-}
-
-impl LogCopy {
-    /// Adds bytes for the file. The caller reads no more as long as some are pending.
-    fn add(&mut self, bytes: &[u8]) {
-        if self.outlet.is_some() {
-            self.pending.extend_from_slice(bytes);
-        }
-    }
-
-    fn is_free(&self) -> bool {
-        self.pending.is_empty()
-    }
-
-    /// Hands pending bytes to the thread, or waits until it fails; forever without a file. Returns why it failed.
-    async fn advance(&mut self) -> Option<String> {
-        let Some(outlet) = &mut self.outlet else { return pending().await };
-        if !self.pending.is_empty()
-            && let Ok(room) = outlet.pieces.reserve().await
-        {
-            room.send(std::mem::take(&mut self.pending));
-            return None;
-        }
-        // As long as there may be more to write, the thread ends only after an error.
-        let written = (&mut outlet.written).await.unwrap_or(Ok(()));
-        *self = Self { outlet: None, pending: Vec::new() };
-        written.err().map(|error| failure::words(&error))
-    }
-
-    /// Waits a moment until all is written. Returns why some is not.
-    async fn finish(mut self) -> Option<String> {
-        let all = async {
-            while !self.is_free() {
-                if let Some(why) = self.advance().await {
-                    return Some(why);
-                }
-            }
-            let Outlet { pieces, written } = self.outlet?;
-            drop(pieces);
-            written.await.unwrap_or(Ok(())).err().map(|error| failure::words(&error))
-        };
-        let late = "it did not take the rest of the output in time".to_owned();
-        timeout(PATIENCE, all).await.unwrap_or(Some(late))
     }
 }
 
