@@ -25,10 +25,11 @@ use nix::sys::{
 use super::Hosted;
 use crate::support::{patient, until};
 
-struct Raw(OwnedFd);
+/// A connection that sends what no client of ours would.
+pub struct Raw(OwnedFd);
 
 impl Raw {
-    fn connect(session: &Hosted) -> Self {
+    pub fn connect(session: &Hosted) -> Self {
         Self::to(&session.socket)
     }
 
@@ -39,7 +40,7 @@ impl Raw {
         Self(socket)
     }
 
-    fn send(&self, bytes: &[u8], descriptors: &[RawFd]) {
+    pub fn send(&self, bytes: &[u8], descriptors: &[RawFd]) {
         let rights = [ControlMessage::ScmRights(descriptors)];
         let rights = if descriptors.is_empty() { &rights[..0] } else { &rights[..] };
         let vector = [IoSlice::new(bytes)];
@@ -48,7 +49,7 @@ impl Raw {
     }
 
     /// Reads an answer. It is empty if the session closed its end.
-    fn answer(&self) -> Vec<u8> {
+    pub fn answer(&self) -> Vec<u8> {
         let mut bytes = vec![0; 16 << 10];
         let mut receive = || recv(self.0.as_raw_fd(), &mut bytes, MsgFlags::empty());
         let count = match receive() {
@@ -69,13 +70,13 @@ pub fn ask(path: &Path, ask: &Ask) -> Vec<u8> {
     raw.answer()
 }
 
-fn encoded<'w>(value: &impl Field<'w>) -> Vec<u8> {
+pub fn encoded<'w>(value: &impl Field<'w>) -> Vec<u8> {
     let mut bytes = Vec::new();
     value.put(&mut bytes);
     bytes
 }
 
-fn call(arguments: &[&std::ffi::CStr]) -> Vec<u8> {
+pub fn call(arguments: &[&std::ffi::CStr]) -> Vec<u8> {
     let arguments: ListBuf = arguments.iter().collect();
     let manner = Manner { cwd: c"", timeout_ms: 0, terminal: 0, window: 0, modes: &[], report: 0 };
     encoded(&Call { manner, arguments: arguments.list(), environment: ListBuf::default().list() })
@@ -87,13 +88,13 @@ fn inline(call: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn memfd(bytes: &[u8]) -> File {
+pub fn memfd(bytes: &[u8]) -> File {
     let mut file = File::from(memfd_create(c"call", MFdFlags::MFD_CLOEXEC).unwrap());
     file.write_all(bytes).unwrap();
     file
 }
 
-fn descriptors(session: &Hosted) -> usize {
+pub fn descriptors(session: &Hosted) -> usize {
     fs::read_dir(format!("/proc/{}/fd", session.host())).unwrap().count()
 }
 

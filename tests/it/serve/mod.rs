@@ -1,6 +1,7 @@
 //! Sessions that listen: processes of the same user run commands in them, and nobody else can.
 
 mod death;
+mod detached;
 mod hostile;
 mod peers;
 mod place;

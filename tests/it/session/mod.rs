@@ -15,6 +15,7 @@
 //! | `narrow` | a command may do less than its policy allows |
 //! | `crowd` | many commands at once, and callers that do not wait |
 //! | `end` | a session ends with its last handle, and everything of it ends too |
+//! | `detached` | commands that stay keep what they wrote, and end with their session |
 //! | `death` | somebody outside kills a process: no hang, a clear error |
 //! | `killed` | the embedding program is killed: nothing is left |
 //! | `forked` | the same if another process has an end of a control socket |
@@ -31,6 +32,7 @@ mod command;
 pub mod counts;
 mod crowd;
 mod death;
+mod detached;
 mod end;
 mod etc;
 pub mod files;
