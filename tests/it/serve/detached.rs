@@ -320,7 +320,7 @@ fn hostile_messages_about_commands_that_stay_are_refused_and_leave_nothing() {
     }
     let raw = Raw::connect(&session);
     raw.send(&detach(length), &[whole]);
-    assert!(raw.answer().starts_with(&[10, 0, 0, 0, 2, 0, 0, 0]), "the same message, complete, starts it");
+    assert!(raw.answer().starts_with(&[11, 0, 0, 0, 2, 0, 0, 0]), "the same message, complete, starts it");
     assert!(session.is_well());
     let listed =
         kennel::Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
@@ -348,14 +348,14 @@ fn random_messages_do_not_disturb_the_session() {
     for _ in 0..crate::support::random_cases(300) {
         let raw = Raw::connect(&session);
         for _ in 0..=random() % 2 {
-            let number = u32::try_from(10 + random() % 10).unwrap();
+            let number = u32::try_from(11 + random() % 9).unwrap();
             // Nothing that ends the command in question, or starts one.
             let mut bytes = number.to_le_bytes().to_vec();
             for _ in 0..random() % 6 {
                 let word = [0, 1, 2, u64::from(u32::MAX), random()][usize::try_from(random() % 5).unwrap()];
                 bytes.extend_from_slice(&word.to_le_bytes()[..4]);
             }
-            let kills = number == 12 && bytes.get(4..8) == Some(&1u32.to_le_bytes());
+            let kills = number == 13 && bytes.get(4..8) == Some(&1u32.to_le_bytes());
             let count = usize::try_from(random() % 4).unwrap();
             let descriptors = [memfd.as_raw_fd(), null.as_raw_fd(), null.as_raw_fd()];
             if !kills {
