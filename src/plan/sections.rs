@@ -132,7 +132,7 @@ fn filter(inputs: &Inputs<'_>, section: &mut Section, enforcement: &mut Enforcem
         let (observing, flags) = (&seccomp::bytes(&seccomp::observing()), listener_flags(inputs.host.kernel));
         let plain = &seccomp::bytes(&seccomp::allowing());
         // First: the real filter comes on top, and its refusals win.
-        walls.push(Protection::Seccomp, &Step::SeccompAsking { program: observing, flags, plain });
+        section.push(Protection::Seccomp, &Step::SeccompAsking { program: observing, flags, plain });
     }
     if asks_about_refusals(inputs) {
         let (notifying, flags) = (&seccomp::bytes(seccomp::notifying()), listener_flags(inputs.host.kernel));
