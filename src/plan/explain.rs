@@ -119,6 +119,9 @@ impl Explainer {
         let would = match errno {
             _ if is_replacement => "in place of its own grant would allow it",
             Errno::ENOENT if writes => "would allow it, if there is such a directory outside",
+            Errno::EROFS if self.view.host_path(&subject).is_none() => {
+                "would allow it, if there is such a directory outside"
+            }
             Errno::ENOENT => "would show it, if there is such a path outside",
             Errno::ENOSPC => "would give more",
             _ => "would allow it",
@@ -169,15 +172,13 @@ impl Explainer {
         if let Some(finding) = restricted(path, restrictions) {
             return Some(finding);
         }
-        let Some((at, place)) = self.place(path) else {
-            return Some(certain(Protection::Root, "the sandbox's own root is read-only", None));
-        };
+        let Some((at, place)) = self.place(path) else { return Some(self.own_root(path)) };
         let is_it = at == path;
         match &place.node {
             Node::Bind { access: Access::Read, .. } | Node::Merged { .. } => {
                 Some(self.read_only_bind(path, &at, place))
             }
-            Node::Dir => Some(certain(Protection::Root, "the sandbox's own root is read-only", None)),
+            Node::Dir => Some(self.own_root(path)),
             Node::Cover => Some(certain(
                 place.protection,
                 format!("it is covered ({}), and read-only", place.what),
@@ -189,6 +190,16 @@ impl Explainer {
             Node::Proc => Some(certain(Protection::Root, "/proc of the sandbox is read-only", None)),
             _ => None,
         }
+    }
+
+    /// Something that is made in a directory that the sandbox does not show: programs make the directories above first.
+    fn own_root(&self, path: &Path) -> Finding {
+        // A directory such as /srv or /var is more than is meant.
+        let is_deep = |parent: &&Path| parent.parent().is_some_and(|above| above != Path::new("/"));
+        let parent = path.parent().filter(is_deep);
+        let parent = parent.filter(|parent| self.may_be_granted(parent) && !self.is_secret(parent));
+        let flag = parent.and_then(|parent| bind_flag("--rw", parent, parent));
+        certain(Protection::Root, "the sandbox's own root is read-only", flag)
     }
 
     /// A read-only bind of the host.

@@ -41,6 +41,18 @@ const HIDDEN: &[Sample] = &[
     ("fatal: cannot change to '{hid}': No such file or directory", "{hid}", "--ro {hid}"),
     ("fatal: repository '{hid}' does not exist", "{hid}", "--ro {hid}"),
     ("fatal: not a git repository: '{hid}/.git'", "{hid}/.git", "--ro {hid}/.git"),
+    ("error: Could not access '{hid}/f'", "{hid}/f", "--ro {hid}/f"),
+    (
+        "error: `{hid}/d` is not a directory. --path must point to a directory containing a Cargo.toml file.",
+        "{hid}/d",
+        "--ro {hid}/d",
+    ),
+    ("fatal: cannot mkdir {hid}/d/r: Read-only file system", "{hid}/d/r", "--rw {hid}/d"),
+    (
+        "Caused by:\n  failed to create directory `{hid}/d/p`\n\nCaused by:\n  Read-only file system (os error 30)",
+        "{hid}/d/p",
+        "--rw {hid}/d",
+    ),
     ("fatal: not a git repository: {hid}/out.git", "{hid}/out.git", "--ro {hid}/out.git"),
     ("FileNotFoundError: [Errno 2] No such file or directory: '{hid}/f'", "{hid}/f", "--ro {hid}/f"),
     (

@@ -58,6 +58,8 @@ const WORDS: &[(&str, Errno)] = &[
     ("couldn't open", Errno::ENOENT),
     ("unable to open", Errno::ENOENT),
     ("unable to access", Errno::ENOENT),
+    ("could not access", Errno::ENOENT),
+    ("is not a directory", Errno::ENOENT),
 ];
 
 /// Parts of words about an attempt to write.

@@ -92,7 +92,7 @@ impl Explainer {
     }
 
     /// Whether a whole directory is a fair thing to grant.
-    fn may_be_granted(&self, directory: &Path) -> bool {
+    pub(super) fn may_be_granted(&self, directory: &Path) -> bool {
         let is_home = self.homes.iter().any(|home| home.starts_with(directory));
         directory != Path::new("/") && !is_home && !self.is_private(directory)
     }

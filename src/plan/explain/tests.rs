@@ -64,6 +64,22 @@ fn explain(explainer: &Explainer, path: &str, errno: Errno) -> Option<(String, b
     Some((denial.subject, denial.basis.is_certain(), denial.remedy))
 }
 
+/// `mkdir -p` and the like fail at the sandbox's own root. A directory that holds everything is never advised.
+#[test]
+fn what_is_made_below_a_hidden_directory_names_that() {
+    let host = host();
+    let explainer = explainer(host.path());
+    let flag = |path: &str| explain(&explainer, path, Errno::EROFS).expect(path).2;
+    assert_eq!(flag("/srv/models/d/new").as_deref(), Some("--rw /srv/models/d"));
+    for path in ["/srv", "/srv/new", "/new", "/home/new", "/home/me/.ssh/new"] {
+        assert_eq!(flag(path), None, "{path}");
+    }
+    let denial =
+        explainer.explain(Path::new("/srv/models/new"), reading(Errno::EROFS), &[]).expect("explained");
+    let would = "; --rw /srv/models would allow it, if there is such a directory outside";
+    assert!(denial.reason.ends_with(would), "{}", denial.reason);
+}
+
 #[test]
 fn a_read_only_path_is_explained_with_certainty() {
     let host = host();
