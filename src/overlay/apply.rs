@@ -45,9 +45,21 @@ pub(crate) struct Commit<'c> {
 
 /// All changes of a ledger, sorted by path.
 pub(crate) fn found(ledger: &Ledger) -> io::Result<Vec<ChangedEntry>> {
+    found_with(ledger, ReadableTree::new)
+}
+
+/// The same, but nothing is opened up.
+pub(crate) fn found_as_it_is(ledger: &Ledger) -> io::Result<Vec<ChangedEntry>> {
+    found_with(ledger, ReadableTree::as_it_is)
+}
+
+fn found_with<'l>(
+    ledger: &'l Ledger,
+    tree: impl Fn(OverlayTree<'l>) -> ReadableTree<'l>,
+) -> io::Result<Vec<ChangedEntry>> {
     of_a_command(|| {
-        let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
-        scan::scan(&mut state, &changed, &ReadableTree::new(ledger.workspace()))
+        let (mut state, changed) = (ledger.state(), tree(ledger.upper()));
+        scan::scan(&mut state, &changed, &tree(ledger.workspace()))
     })
 }
 

@@ -134,12 +134,12 @@ impl Claim {
         saved.map_err(|source| OverlayError::io("record the kept changes in", &self.path, source))
     }
 
-    /// Claims kept changes that no session uses, to look at them.
+    /// Claims kept changes that no session uses. Waits a moment for one that ends, or not at all.
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub(crate) fn of_kept(path: &Path) -> Result<Option<Self>, OverlayError> {
-        let directory = lock(path, MAX_WAITS)?;
+    pub(crate) fn of_kept(path: &Path, waits: bool) -> Result<Option<Self>, OverlayError> {
+        let directory = lock(path, if waits { MAX_WAITS } else { 0 })?;
         let failed = |source: io::Error| OverlayError::io("read the kept changes in", path, source);
         let record = Record::read(&*directory).map_err(failed)?;
         let claim = Self { directory, path: path.to_owned(), keeps: AtomicBool::new(true), record };

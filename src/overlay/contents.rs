@@ -48,15 +48,14 @@ pub enum Contents {
 }
 
 impl Side {
-    /// Reads what is at `path`, at most `most` bytes.
-    pub(crate) fn read(tree: &ReadableTree<'_>, path: &Path, most: u64) -> Self {
-        Self::try_read(tree, path, most).unwrap_or_else(|error| Self {
-            contents: Contents::Unreadable(failure::words(&error)),
-            ..Self::default()
-        })
+    /// What cannot be read, and why.
+    pub(crate) fn unreadable(error: &io::Error) -> Self {
+        Self { contents: Contents::Unreadable(failure::words(error)), ..Self::default() }
     }
 
-    fn try_read(tree: &ReadableTree<'_>, path: &Path, most: u64) -> io::Result<Self> {
+    /// Reads what is at `path`, at most `most` bytes.
+    pub(crate) fn read(tree: &ReadableTree<'_>, path: &Path, most: u64) -> io::Result<Self> {
+        tree.open_above(path)?;
         let Some(stat) = tree.tree.stat(path)?.filter(|stat| !is_whiteout(stat)) else {
             return Ok(Self::default());
         };

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::overlay::claim::{Claim, check_attributes};
 use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files, wait_for_tick};
 use crate::overlay::record::{Heading, Record};
-use crate::overlay::tree::OverlayTree;
+use crate::overlay::tree::{Closed, OverlayTree};
 use crate::plan::overlay::Merged;
 use crate::policy::glob::Pattern;
 use crate::protect::commit_rule::CommitRule;
@@ -214,6 +214,15 @@ impl LedgerState {
             return self.since;
         }
         path.ancestors().find_map(|path| self.bases.get(path)).copied().unwrap_or(self.since)
+    }
+
+    /// Takes over the times of what was opened up and closed again, unless others had changed it before.
+    pub(crate) fn note_closed(&mut self, closed: Vec<Closed>) {
+        for Closed { path, before, now } in closed {
+            if !self.is_newer(&path, &before) {
+                self.record(&path, Some(now), (None, false));
+            }
+        }
     }
 
     /// Lets `paths` count from now: what others changed there before is no conflict. Returns the state before.

@@ -97,7 +97,7 @@ pub(crate) fn split(found: Vec<ChangedEntry>, paths: &[PathBuf]) -> (Vec<Changed
 /// The two directories of an overlay that is not mounted.
 pub(crate) struct Layer<'l> {
     pub(crate) changed: &'l ReadableTree<'l>,
-    pub(crate) workspace: OverlayTree<'l>,
+    pub(crate) workspace: &'l ReadableTree<'l>,
     pub(crate) state: &'l LedgerState,
 }
 
@@ -162,7 +162,8 @@ impl Layer<'_> {
     }
 
     fn lower_directory(&self, path: &Path) -> io::Result<bool> {
-        Ok(self.workspace.stat(path)?.is_some_and(|lower| kind(&lower) == FileKind::Directory))
+        self.workspace.open_above(path)?;
+        Ok(self.workspace.tree.stat(path)?.is_some_and(|lower| kind(&lower) == FileKind::Directory))
     }
 
     fn is_opaque(&self, path: &Path) -> io::Result<bool> {
@@ -174,8 +175,7 @@ impl Layer<'_> {
     fn merge(&self, path: &Path) -> io::Result<()> {
         let upper = self.changed.list(path)?;
         let own = names(&upper)?;
-        let lower = ReadableTree::new(self.workspace);
-        let listed = names(&lower.list(path)?)?;
+        let listed = names(&self.workspace.list(path)?)?;
         with_rights(&upper, || {
             for name in &listed {
                 let below = path.join(name);

@@ -154,7 +154,8 @@ impl KeptChanges {
         Ok(all)
     }
 
-    /// Opens the changes to look at them. A running command may add to them meanwhile.
+    /// Opens the changes to look at them. A running command may add to them meanwhile: then files in directories that their
+    /// owner may not enter cannot be read.
     ///
     /// # Errors
     /// The workspace was moved or replaced; a change cannot be read; there are too many.
@@ -168,8 +169,14 @@ impl KeptChanges {
             .map_err(|errno| failed(errno.into()))?;
         of_a_command(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
         let ledger = Ledger::of_kept(record, upper, None)?;
-        let changes = changes(&ledger)?;
-        Ok(Review { ledger, changes })
+        let found = apply::found_as_it_is(&ledger).map_err(OverlayError::list)?;
+        let is_closed = |found: &ChangedEntry| found.unreadable == Some(Errno::EACCES);
+        let opened = match found.iter().any(is_closed) {
+            true => self.look(changes).transpose()?,
+            false => None,
+        };
+        let changes = opened.unwrap_or_else(|| found.iter().map(ChangedEntry::change).collect());
+        Ok(Review { kept: self.clone(), ledger, changes })
     }
 
     /// Drops what is no change. Returns the changes. Call it when the session has ended.
@@ -221,10 +228,13 @@ impl KeptChanges {
         let Some(ledger) = self.claim()? else { return Ok(Discarded::default()) };
         let found = changes(&ledger)?;
         let done = of_a_command(|| {
-            let (state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
-            let layer = Layer { changed: &changed, workspace: ledger.workspace(), state: &state };
+            let mut state = ledger.state();
+            let [changed, workspace] = [ledger.upper(), ledger.workspace()].map(ReadableTree::new);
+            let layer = Layer { changed: &changed, workspace: &workspace, state: &state };
             let mut concerned = paths.iter().filter(|path| part::is_any(&found, path));
-            concerned.try_for_each(|path| layer.discard(path))
+            let discarded = concerned.try_for_each(|path| layer.discard(path));
+            state.note_closed(workspace.close());
+            discarded
         });
         done.map_err(OverlayError::list)?;
         let is_meant = |found: &Change| paths.iter().any(|path| found.path.starts_with(path));
@@ -234,9 +244,21 @@ impl KeptChanges {
         Ok(Discarded { dropped, left })
     }
 
+    /// Looks at what has to be opened up. That changes its times, which the next commit must not take for the work of
+    /// others. `None` while a session uses the changes.
+    fn look<T>(&self, at: impl FnOnce(&Ledger) -> T) -> Option<T> {
+        let claim = Claim::of_kept(&self.directory, false).ok().flatten()?;
+        let ledger = self.ledger(claim).ok().flatten()?;
+        let seen = at(&ledger);
+        if let Err(error) = ledger.save(&ledger.state()) {
+            tracing::warn!(%error, "the next commit may take this look for changes by others");
+        }
+        Some(seen)
+    }
+
     /// Locks the changes; `None` if there are none any more.
     fn lock(&self) -> Result<Option<Claim>, OverlayError> {
-        Claim::of_kept(&self.directory).map_err(|error| match (error, &self.session) {
+        Claim::of_kept(&self.directory, true).map_err(|error| match (error, &self.session) {
             (OverlayError::InUse { .. }, Some(name)) => OverlayError::InSession { name: name.clone() },
             (error, _) => error,
         })
@@ -244,7 +266,10 @@ impl KeptChanges {
 
     /// Claims the changes; `None` if there are none any more.
     fn claim(&self) -> Result<Option<Ledger>, OverlayError> {
-        let Some(claim) = self.lock()? else { return Ok(None) };
+        self.lock()?.map_or(Ok(None), |claim| self.ledger(claim))
+    }
+
+    fn ledger(&self, claim: Claim) -> Result<Option<Ledger>, OverlayError> {
         let Some(mut record) = claim.record().cloned() else { return Ok(None) };
         let failed =
             |source: io::Error| OverlayError::io("read the kept changes in", &self.directory, source);
@@ -259,9 +284,12 @@ impl KeptChanges {
             return ledger.claim().map_or(Ok(()), |claim| self.clear(claim));
         }
         let pruned = of_a_command(|| {
-            let (state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
-            let layer = Layer { changed: &changed, workspace: ledger.workspace(), state: &state };
-            layer.prune(left, Path::new(""))
+            let mut state = ledger.state();
+            let [changed, workspace] = [ledger.upper(), ledger.workspace()].map(ReadableTree::new);
+            let layer = Layer { changed: &changed, workspace: &workspace, state: &state };
+            let pruned = layer.prune(left, Path::new(""));
+            state.note_closed(workspace.close());
+            pruned
         });
         pruned.map_err(|source| OverlayError::io("tidy up the kept changes in", &self.directory, source))?;
         let mut state = ledger.state();
@@ -329,6 +357,7 @@ fn changes(ledger: &Ledger) -> Result<Vec<Change>, OverlayError> {
 /// Kept changes, opened to look at them.
 #[derive(Debug)]
 pub struct Review {
+    kept: KeptChanges,
     ledger: Ledger,
     /// The changes, sorted by path.
     changes: Vec<Change>,
@@ -359,8 +388,7 @@ impl Review {
 
     /// The files in a directory of the workspace; `None` if they are too many, or it cannot be read.
     fn inside(&self, path: &Path, room: &mut usize) -> Option<Vec<Change>> {
-        let found = of_a_command(|| {
-            let tree = ReadableTree::new(self.ledger.workspace());
+        let found = self.read(|[tree, _]| {
             let (mut levels, mut found) = (vec![path.to_owned()], Vec::new());
             while let Some(level) = levels.pop() {
                 let directory = tree.list(&level)?;
@@ -389,19 +417,32 @@ impl Review {
     /// each.
     #[must_use]
     pub fn sides(&self, change: &Change, most: u64) -> [Side; 2] {
-        let sides = of_a_command(|| {
-            let [workspace, upper] = [self.ledger.workspace(), self.ledger.upper()].map(ReadableTree::new);
-            let before = match change.kind {
-                ChangeKind::Added => Side::default(),
-                _ => Side::read(&workspace, &change.path, most),
-            };
-            let after = match change.kind {
-                ChangeKind::Deleted => Side::default(),
-                _ => Side::read(&upper, &change.path, most),
-            };
-            Ok([before, after])
+        let side = |is_there: bool, at: usize| match is_there {
+            true => self
+                .read(|trees| Side::read(&trees[at], &change.path, most))
+                .unwrap_or_else(|error| Side::unreadable(&error)),
+            false => Side::default(),
+        };
+        [side(change.kind != ChangeKind::Added, 0), side(change.kind != ChangeKind::Deleted, 1)]
+    }
+
+    /// Reads in the workspace and in the changes. Opens up what its owner cannot read, if no session uses it.
+    fn read<T>(&self, act: impl Fn(&[ReadableTree<'_>; 2]) -> io::Result<T>) -> io::Result<T> {
+        let trees = [self.ledger.workspace(), self.ledger.upper()];
+        let read = of_a_command(|| act(&trees.map(ReadableTree::as_it_is)));
+        let Err(error) = &read else { return read };
+        if error.kind() != io::ErrorKind::PermissionDenied {
+            return read;
+        }
+        let opened = self.kept.look(|ledger| {
+            of_a_command(|| {
+                let trees = [ledger.workspace(), ledger.upper()].map(ReadableTree::new);
+                let read = act(&trees);
+                ledger.state().note_closed(trees[0].close());
+                read
+            })
         });
-        sides.unwrap_or_default()
+        opened.unwrap_or(read)
     }
 }
 

@@ -16,7 +16,7 @@ use nix::sys::stat::FileStat;
 
 use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode};
 use crate::overlay::ledger::LedgerState;
-use crate::overlay::tree::{Closed, OverlayTree, ReadableTree};
+use crate::overlay::tree::{OverlayTree, ReadableTree};
 use crate::overlay::{compare, tree};
 use crate::report::change::ChangeKind;
 use crate::sys::dirfd;
@@ -85,11 +85,7 @@ pub(crate) fn scan(
     below: &ReadableTree<'_>,
 ) -> io::Result<Vec<ChangedEntry>> {
     let found = changes(state, changed, below)?;
-    for Closed { path, before, now } in below.close() {
-        if !state.is_newer(&path, &before) {
-            state.record(&path, Some(now), (None, false));
-        }
-    }
+    state.note_closed(below.close());
     Ok(found)
 }
 

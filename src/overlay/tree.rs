@@ -80,11 +80,16 @@ pub(crate) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(crate) struct ReadableTree<'t> {
     pub(crate) tree: OverlayTree<'t>,
+    /// Whether it may open up anything.
+    may_open: bool,
     /// The directories that were opened up: their state before, and their mode while open.
     opened: RefCell<BTreeMap<PathBuf, (FileStat, Mode)>>,
+    /// The files that were opened up to read them.
+    closed: RefCell<Vec<Closed>>,
 }
 
-/// A directory whose mode was restored: its state before it was opened up, and now.
+/// A file or directory whose mode was restored: its state before it was opened up, and now.
+#[derive(Debug)]
 pub(crate) struct Closed {
     pub(crate) path: PathBuf,
     pub(crate) before: FileStat,
@@ -93,7 +98,26 @@ pub(crate) struct Closed {
 
 impl<'t> ReadableTree<'t> {
     pub(crate) fn new(tree: OverlayTree<'t>) -> Self {
-        Self { tree, opened: RefCell::default() }
+        Self { tree, may_open: true, opened: RefCell::default(), closed: RefCell::default() }
+    }
+
+    /// A tree that is left as it is: what its owner cannot read gives `EACCES`.
+    pub(crate) fn as_it_is(tree: OverlayTree<'t>) -> Self {
+        let mut tree = Self::new(tree);
+        tree.may_open = false;
+        tree
+    }
+
+    /// Makes sure that the caller can search the directories above `path`.
+    pub(crate) fn open_above(&self, path: &Path) -> io::Result<()> {
+        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
+        above.reverse();
+        for above in above {
+            if self.directory(above)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Opens a directory for listing, even if its mode denies that to the owner.
@@ -102,7 +126,8 @@ impl<'t> ReadableTree<'t> {
         match self.tree.open(path, flags) {
             // Search needs the `x` permission as well.
             Ok(directory) if dirfd::stat(&directory, OsStr::new(".")).is_ok() => return Ok(directory),
-            Ok(_) | Err(Errno::EACCES) => {}
+            Ok(_) | Err(Errno::EACCES) if self.may_open => {}
+            Ok(_) => return Err(Errno::EACCES.into()),
             Err(errno) => return Err(errno.into()),
         }
         // If the root denies search, no path resolves from it, not even its own.
@@ -118,7 +143,7 @@ impl<'t> ReadableTree<'t> {
     /// exist.
     pub(crate) fn directory(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
         let Some(held) = self.tree.directory(path)? else { return Ok(None) };
-        if is_closed(&held, AccessFlags::R_OK | AccessFlags::X_OK) {
+        if self.may_open && is_closed(&held, AccessFlags::R_OK | AccessFlags::X_OK) {
             self.open_up(path, &held)?;
         }
         Ok(Some(held))
@@ -140,7 +165,7 @@ impl<'t> ReadableTree<'t> {
     }
 
     /// Restores the modes of the directories that were opened up. It skips one that was replaced, or whose mode
-    /// another program has changed.
+    /// another program has changed. Returns what has other times now.
     pub(crate) fn close(&self) -> Vec<Closed> {
         let close = |(path, (before, open)): (PathBuf, (FileStat, Mode))| {
             let held = self.tree.open_if_same(&path, Identity::of(&before))?;
@@ -151,7 +176,8 @@ impl<'t> ReadableTree<'t> {
             Some(Closed { path, before, now: fstat(&held).ok()? })
         };
         // Deepest first.
-        self.opened.take().into_iter().rev().filter_map(close).collect()
+        let directories = self.opened.take().into_iter().rev().filter_map(close);
+        self.closed.take().into_iter().chain(directories).collect()
     }
 
     /// Opens a regular file for reading, even if its mode denies that to the owner. Other file types are refused
@@ -163,13 +189,16 @@ impl<'t> ReadableTree<'t> {
             return Err(Errno::EOPNOTSUPP.into());
         }
         match self.tree.open(path, flags) {
-            Err(Errno::EACCES) => {}
+            Err(Errno::EACCES) if self.may_open => {}
             opened => return Ok(opened?),
         }
-        let mode = mode_of(&fstat(&held)?);
+        let before = fstat(&held)?;
+        let mode = mode_of(&before);
         change_mode(&held, mode | Mode::S_IRUSR)?;
         let opened = self.tree.open(path, flags);
         change_mode(&held, mode)?;
+        let (path, now) = (path.to_owned(), fstat(&held)?);
+        self.closed.borrow_mut().push(Closed { path, before, now });
         Ok(opened?)
     }
 }

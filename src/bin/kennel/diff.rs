@@ -146,7 +146,7 @@ fn mode(side: &Side) -> String {
     let bits = side.mode & 0o1777;
     match side.contents {
         Contents::Link(_) => "120000".to_owned(),
-        Contents::Directory => format!("40{bits:04o}"),
+        Contents::Directory => format!("{:06o}", 0o040_000 | bits),
         _ => format!("100{:03o}", bits & 0o777),
     }
 }

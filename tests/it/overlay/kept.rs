@@ -172,7 +172,7 @@ fn a_diff_has_renames_modes_links_and_binary_files() {
     has("--- a/link\n+++ b/link\n@@ -1 +1 @@\n-two\n\\ No newline at end of file\n+three\n");
     has("Binary files a/bin and b/bin differ");
     has("-no end\n\\ No newline at end of file\n+no end\n");
-    has("new directory mode 40");
+    has("new directory mode 040");
     assert!(diff.ends_with("7 files changed (2 renamed), +3 −3"), "{diff}");
     let stat = kept.succeeds(&["diff", "--stat"]);
     assert!(stat.contains("R two → three      2 +-\n") && stat.contains("M bin"), "{stat}");

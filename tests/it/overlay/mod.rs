@@ -16,6 +16,8 @@
 //! | `kept` | `kennel run --overlay`, and `kennel diff`, `kennel commit` and `kennel discard` of what it kept |
 //! | `force` | `kennel commit --force` replaces what others wrote, at the named paths alone |
 //! | `running` | changes of a session that runs |
+//! | `closed` | a diff shows files that their owner cannot read, and leads to no conflict |
+//! | `progress` | a commit that takes long says so on a terminal |
 //! | `disk` | all of it again, with the changes in a directory of the host |
 //!
 //! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it. Workspaces
@@ -23,6 +25,7 @@
 
 mod basics;
 mod cli;
+mod closed;
 mod conflict;
 mod disk;
 mod force;
@@ -32,6 +35,7 @@ mod links;
 mod meanwhile;
 mod mounts;
 mod place;
+mod progress;
 mod protected;
 mod random;
 mod refused;

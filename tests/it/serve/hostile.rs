@@ -140,6 +140,9 @@ fn malformed_messages_are_refused_and_leave_nothing() {
         ("a pipe for a memfd", length(good.len()), with(reader.as_raw_fd()).to_vec()),
         ("a file for a memfd", length(good.len()), with(regular.as_raw_fd()).to_vec()),
         ("half a call in a memfd", length(10), with(full.as_raw_fd()).to_vec()),
+        ("a commit without an order", encoded(&Ask::Commit { length: 2 }), vec![]),
+        ("a commit with a file for an order", encoded(&Ask::Commit { length: 2 }), vec![regular.as_raw_fd()]),
+        ("a commit with a call for an order", encoded(&Ask::Commit { length: 10 }), vec![full.as_raw_fd()]),
     ];
     for (what, bytes, descriptors) in &cases {
         let raw = Raw::connect(&session);
