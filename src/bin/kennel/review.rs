@@ -364,9 +364,11 @@ fn stat(rows: &[(&Entry, Counts)], paint: Paint) -> String {
     let sum = |counts: &Counts| u64::from(counts.added) + u64::from(counts.removed);
     let width = rows.iter().map(|(entry, _)| textwrap::core::display_width(&name(entry))).max().unwrap_or(0);
     let largest = rows.iter().map(|(_, counts)| sum(counts)).max().unwrap_or(0).max(1);
+    // Beside the bar stand a letter, the name, a count and the spaces between them; each of its two parts is rounded up.
+    let room = u64::try_from(columns.saturating_sub(width + 9)).unwrap_or(BAR).clamp(5, BAR);
     let bar = |count: u32| {
         let count = u64::from(count);
-        let length = if largest <= BAR { count } else { (count * BAR).div_ceil(largest) };
+        let length = if largest <= room { count } else { (count * room).div_ceil(largest) };
         usize::try_from(length).unwrap_or_default()
     };
     let mut text = String::new();
