@@ -15,7 +15,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 
-use crate::command::ending::{Cause, Facts, ending};
+use crate::command::cause::Cause;
+use crate::command::ending::{Facts, ending};
 use crate::command::output::{ChildOutput, Collected};
 use crate::launch::cgroup::leaf::CgroupUsage;
 use crate::policy::limits::Limits;

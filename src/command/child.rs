@@ -11,11 +11,12 @@ use nix::errno::Errno;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::command::ending::Cause;
+use crate::command::cause::Cause;
 use crate::command::explain::Judge;
-use crate::command::output::{ChildOutput, Collected, Tail};
+use crate::command::output::{ChildOutput, Collected};
 use crate::command::running::Running;
 use crate::command::stdio::ChildStdin;
+use crate::command::tail::Tail;
 use crate::command::terminal::Terminal;
 use crate::launch::control::Arrival;
 use crate::report::error::Error;

@@ -1,5 +1,6 @@
 //! Builds and runs one command, in the shape of `tokio::process`. Sandboxes and sessions share it.
 
+pub(crate) mod cause;
 pub(crate) mod child;
 pub(crate) mod detached;
 pub(crate) mod ending;
@@ -13,6 +14,7 @@ pub(crate) mod running;
 pub(crate) mod source;
 pub(crate) mod start;
 pub(crate) mod stdio;
+pub(crate) mod tail;
 pub(crate) mod terminal;
 pub(crate) mod words;
 

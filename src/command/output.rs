@@ -1,6 +1,5 @@
 //! Reads what a command writes, up to a cap. Beyond the cap the reader gets a marker line; the command never gets `EPIPE`.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -12,8 +11,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
 use crate::audit::trail::DenialLog;
-use crate::command::ending::Flood;
+use crate::command::cause::Flood;
 use crate::command::explain::Judge;
+use crate::command::tail::Tail;
 use crate::command::terminal::Terminal;
 use crate::report::denial::Denial;
 use crate::report::enforcement::Protection;
@@ -200,47 +200,6 @@ impl Collected {
 
 fn unread() -> impl FnOnce(io::Error) -> Error {
     Error::io("read the command's output")
-}
-
-/// How many bytes a [`Tail`] keeps: a command writes the reason of its end last.
-const TAIL_SIZE: usize = 64 << 10;
-
-/// The last bytes of stderr, and what explains errors in them.
-#[derive(Debug)]
-pub(crate) struct Tail {
-    bytes: VecDeque<u8>,
-    judge: Judge,
-    late: DenialLog,
-}
-
-impl Tail {
-    pub(crate) fn new(judge: Judge, late: DenialLog) -> Self {
-        Self { bytes: VecDeque::new(), judge, late }
-    }
-
-    /// Adds bytes and drops the oldest ones.
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
-        let bytes = bytes.get(bytes.len().saturating_sub(TAIL_SIZE)..).unwrap_or_default();
-        let surplus = (self.bytes.len() + bytes.len()).saturating_sub(TAIL_SIZE);
-        self.bytes.drain(..surplus);
-        self.bytes.extend(bytes);
-    }
-
-    /// The errors in these bytes that the sandbox caused.
-    pub(crate) fn denials(&self) -> Vec<Denial> {
-        let (front, back) = self.bytes.as_slices();
-        self.judge.denials(&[front, back].concat())
-    }
-
-    /// Writes denials to the audit log.
-    pub(crate) fn record(&self, denials: &[Denial]) {
-        self.late.record(denials);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.bytes.iter().copied().collect()
-    }
 }
 
 impl Outcome {

@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant as Deadline, sleep_until};
 
 use crate::audit::trail::Exec;
-use crate::command::ending::{Cause, Flood};
+use crate::command::cause::{Cause, Flood};
 use crate::command::explain::Judge;
 use crate::command::explain::observed::Recorder;
 use crate::command::explain::refused::Refusals;

@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 use crate::command::hints::HintSource;
-use crate::command::output::Tail;
+use crate::command::tail::Tail;
 use crate::sys;
 use crate::sys::locked;
 

@@ -15,7 +15,9 @@ use nix::sys::stat::{FileStat, Mode, fstat};
 use nix::unistd::AccessFlags;
 
 use crate::overlay::clock::changed;
-use crate::overlay::ledger::{Ledger, LedgerState, Protected};
+use crate::overlay::ledger::Ledger;
+use crate::overlay::ledger_state::LedgerState;
+use crate::overlay::record::Protected;
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::{OverlayTree, ReadableTree, is_closed};
 use crate::overlay::{clock, part, place, scan};

@@ -17,7 +17,7 @@ use xattr::FileExt;
 use crate::overlay::apply::{Commit, Opened};
 use crate::overlay::clock::modified;
 use crate::overlay::compare::{OPAQUE, ordinary};
-use crate::overlay::ledger::LedgerState;
+use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::place::TemporaryEntry;
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::OverlayTree;

@@ -7,6 +7,7 @@ pub(crate) mod compare;
 pub(crate) mod contents;
 pub(crate) mod kept;
 pub(crate) mod ledger;
+pub(crate) mod ledger_state;
 pub(crate) mod make;
 pub(crate) mod part;
 pub(crate) mod place;

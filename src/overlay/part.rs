@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, SFlag, fstat, mknodat};
 use xattr::FileExt;
 
 use crate::overlay::compare::{OPAQUE, mark};
-use crate::overlay::ledger::LedgerState;
+use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::scan::{ChangedEntry, MAX_BYTES, MAX_DEPTH};
 use crate::overlay::tree::{OverlayTree, ReadableTree};
 use crate::protect::recheck;

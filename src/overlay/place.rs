@@ -16,7 +16,7 @@ use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use crate::overlay::clock::modified;
-use crate::overlay::ledger::LedgerState;
+use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::tree;
 use crate::overlay::tree::OverlayTree;
 use crate::protect::{recheck, remove};

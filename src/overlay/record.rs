@@ -6,6 +6,7 @@ use std::io;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::SystemTime;
 
 use nix::errno::Errno;
@@ -13,7 +14,7 @@ use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::overlay::ledger::{LedgerState, Protected};
+use crate::overlay::ledger_state::LedgerState;
 use crate::plan::overlay::Merged;
 use crate::policy::Policy;
 use crate::policy::glob::Pattern;
@@ -201,6 +202,27 @@ impl Record {
         file.write_all(&text)?;
         file.sync_data()?;
         Ok(renameat(directory, UNFINISHED, directory, RECORD)?)
+    }
+}
+
+/// What a commit must leave alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Protected {
+    pub(crate) never: Vec<CommitRule>,
+    pub(crate) patterns: Vec<Pattern>,
+}
+
+impl Protected {
+    /// Adds what is protected by now.
+    pub(crate) fn and(mut self, merged: Merged) -> Self {
+        self.never.extend(merged.never);
+        self.patterns.extend(merged.patterns);
+        self
+    }
+
+    /// Whether a pattern of the policy protects `path`.
+    pub(crate) fn is_matched(&self, path: &Path) -> bool {
+        self.patterns.iter().any(|pattern| pattern.covers(path))
     }
 }
 

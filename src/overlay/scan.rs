@@ -15,7 +15,7 @@ use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::stat::FileStat;
 
 use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode};
-use crate::overlay::ledger::LedgerState;
+use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::tree::{OverlayTree, ReadableTree};
 use crate::overlay::{compare, tree};
 use crate::report::change::ChangeKind;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::enforcement::Protection;
+use crate::report::enforcement::{FlagsOf, Protection};
 use crate::report::escape::is_harmless;
 
 /// Something that the sandbox blocked or moved aside, or kept for you to check ([`Basis::Kept`]).
@@ -37,25 +37,6 @@ impl Denial {
                 self.reason.replacen(&format!("; {flag}"), &format!("; {}{flag}", flags_of.words()), 1)
             }
             None => self.reason.clone(),
-        }
-    }
-}
-
-/// What takes the flags of a remedy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FlagsOf {
-    /// `kennel run`, for the next command.
-    Command,
-    /// `kennel session start`, because the policy of a session holds for all its commands.
-    Session,
-}
-
-impl FlagsOf {
-    /// The words before a flag.
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Self::Command => "",
-            Self::Session => "a session started with ",
         }
     }
 }

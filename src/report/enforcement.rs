@@ -7,7 +7,6 @@ use Protection::{
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 
-use crate::report::denial::FlagsOf;
 use crate::report::escape::harmless;
 use crate::report::words::words;
 
@@ -315,6 +314,25 @@ impl Protection {
     /// Whether it enforces one of the [`Limits`](crate::policy::limits::Limits).
     pub const fn is_limit(self) -> bool {
         matches!(self, Memory | Pids | Cpus | Cpuset | Io | CpuTime | OpenFiles | FileSize)
+    }
+}
+
+/// What takes the flags of a remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlagsOf {
+    /// `kennel run`, for the next command.
+    Command,
+    /// `kennel session start`, because the policy of a session holds for all its commands.
+    Session,
+}
+
+impl FlagsOf {
+    /// The words before a flag.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Command => "",
+            Self::Session => "a session started with ",
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::report::denial::{self, Basis, Denial, FlagsOf};
-use crate::report::enforcement::{Enforcement, Note};
+use crate::report::denial::{self, Basis, Denial};
+use crate::report::enforcement::{Enforcement, FlagsOf, Note};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 use crate::report::observed::Observed;

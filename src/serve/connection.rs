@@ -10,8 +10,7 @@ use serde::Serialize;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::report::denial::FlagsOf;
-use crate::report::enforcement::Note;
+use crate::report::enforcement::{FlagsOf, Note};
 use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::failure::exit;

@@ -11,12 +11,11 @@ use crate::host::cgroups::Controller;
 use crate::host::mounts::MountTable;
 use crate::host::{Host, READER};
 use crate::policy::Policy;
-use crate::policy::profile::Isolation;
+use crate::policy::profile::{Caches, Isolation, Toolchains};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
 use crate::sys::lexical::clean;
-use crate::view::layers;
 
 /// The inputs of one compilation.
 #[derive(Clone, Copy)]
@@ -93,13 +92,20 @@ pub(crate) struct OwnProgram {
 
 /// How PID 1 of this policy is started.
 pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
-    let overlays = policy.overlay.is_some() || layers::are_wanted(policy);
+    let overlays = policy.overlay.is_some() || may_have_layers(policy);
     SpawnOptions {
         users: users(policy, host, caller),
         overlays,
         enters_mounts: policy.isolation == Some(Isolation::Session),
         reader: reader(policy, host, caller),
     }
+}
+
+/// Whether sandboxes of this policy may have layers.
+pub(crate) fn may_have_layers(policy: &Policy) -> bool {
+    matches!(policy.caches, Caches::Private | Caches::Keep)
+        && policy.toolchains == Toolchains::Auto
+        && policy.profile.meaning().knows_caller
 }
 
 fn merges_etc(policy: &Policy, host: &Host) -> bool {

@@ -12,11 +12,10 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat};
 
 use crate::host::Version;
-use crate::policy::Policy;
-use crate::policy::profile::{Caches, Toolchains};
+use crate::policy::profile::Caches;
 use crate::report::failure;
 use crate::sys::inode::Identity;
-use crate::view::inputs::{Inputs, SandboxKind};
+use crate::view::inputs::{Inputs, SandboxKind, may_have_layers};
 use crate::view::kept::Kept;
 use crate::view::source::{BindSource, SourceKind};
 use crate::view::{Access, Node, Unlayered, View};
@@ -116,7 +115,7 @@ fn keeps(inputs: &Inputs<'_>, otherwise: Unlayered) -> bool {
 
 /// With kept changes, shows a cache below HOME that the host lacks.
 pub(crate) fn show_absent(view: &mut View, inputs: &Inputs<'_>, what: &'static str, path: &Path) {
-    if !are_wanted(inputs.policy) || !keeps(inputs, Unlayered::Empty) || !are_possible(inputs) {
+    if !may_have_layers(inputs.policy) || !keeps(inputs, Unlayered::Empty) || !are_possible(inputs) {
         return;
     }
     let Ok(below) = path.strip_prefix(&inputs.caller.home) else { return };
@@ -134,7 +133,7 @@ pub(crate) fn show_absent(view: &mut View, inputs: &Inputs<'_>, what: &'static s
 /// The node that shows a directory of the host to commands that may write there: in a layer, or read-only if the policy wants
 /// no layers, or if the caller cannot write there either.
 pub(crate) fn node(view: &mut View, inputs: &Inputs<'_>, source: BindSource, otherwise: Unlayered) -> Node {
-    let may_be = are_wanted(inputs.policy) && source.is_dir();
+    let may_be = may_have_layers(inputs.policy) && source.is_dir();
     let layer = match are_possible(inputs) {
         true if may_be => {
             let lower = view.layers.lower(inputs, &source);
@@ -173,13 +172,6 @@ fn home(inputs: &Inputs<'_>) -> Option<BindSource> {
 /// Whether the caller could write to this directory without a sandbox.
 pub(crate) fn is_writable_outside(path: &Path) -> bool {
     faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS).is_ok()
-}
-
-/// Whether sandboxes of this policy may have layers.
-pub(crate) fn are_wanted(policy: &Policy) -> bool {
-    matches!(policy.caches, Caches::Private | Caches::Keep)
-        && policy.toolchains == Toolchains::Auto
-        && policy.profile.meaning().knows_caller
 }
 
 /// Whether this kernel can keep the changes of a layer in memory.

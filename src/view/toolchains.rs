@@ -10,7 +10,7 @@ use Kind::{Cache, Toolchain};
 
 use crate::host::caller::Caller;
 use crate::policy::profile::{Caches, Toolchains};
-use crate::view::inputs::Inputs;
+use crate::view::inputs::{Inputs, may_have_layers};
 use crate::view::kept::CACHE_BASE;
 use crate::view::source::exists;
 use crate::view::{Access, Node, Origin, Unlayered, View, layers, search_path, tool_variables};
@@ -254,7 +254,7 @@ fn is_shown_read_only(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
         place.origin == Origin::Profile && matches!(place.node, Node::Bind { access: Access::Read, .. })
     });
     of_profile
-        && layers::are_wanted(inputs.policy)
+        && may_have_layers(inputs.policy)
         && layers::are_possible(inputs)
         && layers::is_writable_outside(path)
 }

@@ -21,11 +21,12 @@ use crate::{
     FAILED,
     args::Exec,
     descriptor, detached,
-    job::{Job, UserTerminal},
+    job::Job,
     process::{Ending, end, forwarded, is_ending},
     report,
     terminal::{self, HURRIED_PATIENCE, REOPEN_PAUSE, unwritten},
     typist::Typed,
+    user_terminal::UserTerminal,
     window::Window,
 };
 

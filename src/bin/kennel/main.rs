@@ -41,6 +41,7 @@ mod style;
 mod table;
 mod terminal;
 mod typist;
+mod user_terminal;
 mod window;
 
 use std::{ffi::OsString, io, process::ExitCode};

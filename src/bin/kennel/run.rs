@@ -20,7 +20,7 @@ use crate::{
     args::Run,
     ask::{self, Desk},
     flags,
-    job::{self, Job, UserTerminal},
+    job::Job,
     learn::Learning,
     owner,
     process::{Signals, end, is_ending, runtime, start_blocking_thread},
@@ -28,6 +28,7 @@ use crate::{
     settle::{Choice, Settled},
     terminal::{self, Screen, Showing},
     typist::Typed,
+    user_terminal::{self, UserTerminal},
 };
 
 /// Longer than any command runs.
@@ -251,7 +252,7 @@ async fn on_terminal(
     command: &mut Command,
 ) -> Result<Outcome, Error> {
     let mut job = Job::prepare(terminal, desk.map(Desk::without_answers))?;
-    let output = job.user().output().map_err(job::failed)?;
+    let output = job.user().output().map_err(user_terminal::failed)?;
     let screen = Screen::open(output, job.is_raw())?;
     let mut signals = Signals::to_forward()?;
     let mut child = command.pseudoterminal(job.user().pseudoterminal()?).spawn().await?;
@@ -326,7 +327,7 @@ struct TypedEvents(Option<pipe::Receiver>);
 impl TypedEvents {
     fn of(job: &Job) -> Result<Self, Error> {
         let copy = || pipe::Receiver::from_owned_fd(job.typist.events().try_clone()?);
-        copy().map(|events| Self(Some(events))).map_err(job::failed)
+        copy().map(|events| Self(Some(events))).map_err(user_terminal::failed)
     }
 
     async fn next(&mut self) -> Typed {

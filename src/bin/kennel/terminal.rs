@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -24,10 +24,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    descriptor::{not_read, write_all},
-    job::IsRaw,
-};
+use crate::descriptor::{not_read, write_all};
 
 /// Bytes per write to the user's terminal. Progress is counted in these pieces.
 const PIECE: usize = 1024;
@@ -57,6 +54,22 @@ pub(crate) fn thread_error(source: io::Error) -> Error {
 
 /// Who holds this lock has the terminal's screen: the command's output waits meanwhile.
 pub(crate) static SCREEN: Mutex<()> = Mutex::new(());
+
+/// Whether the user's terminal shows bytes as they are. While it processes output itself, the command's terminal
+/// has done so already.
+#[derive(Clone)]
+pub(crate) struct IsRaw(pub(crate) Arc<AtomicBool>);
+
+impl IsRaw {
+    /// What to write to the user's terminal: it makes line ends itself.
+    pub(crate) fn shown(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        if !self.0.load(Relaxed) {
+            let mut next = bytes.iter().skip(1).copied().chain([0]).collect::<Vec<u8>>().into_iter();
+            bytes.retain(|&byte| next.next() != Some(b'\n') || byte != b'\r');
+        }
+        bytes
+    }
+}
 
 /// Writes to the user's terminal on its own thread: a write blocks if nobody reads the terminal.
 pub(crate) struct Screen {

@@ -20,7 +20,7 @@ use nix::{
     sys::termios::tcgetattr,
 };
 
-use crate::{descriptor::poll_timeout, job::is_in_foreground, terminal::thread_error};
+use crate::{descriptor::poll_timeout, terminal::thread_error, user_terminal::is_in_foreground};
 
 /// How long typed input may wait before the command is asked whether it waits for it.
 const UNREAD: Duration = Duration::from_millis(100);

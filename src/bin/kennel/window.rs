@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags};
 
 use crate::{
     descriptor::{reopen_nonblocking, wait, write_patiently, write_while},
-    job::IsRaw,
+    terminal::IsRaw,
     terminal::{FIRST_READ, MAX_LAST_READS, NEXT_READ, REOPEN_PAUSE},
 };
 

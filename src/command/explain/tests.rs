@@ -5,7 +5,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::command::output::Tail;
+use crate::command::tail::Tail;
 use crate::report::denial::{LONGEST, shown};
 use crate::report::enforcement::Protection;
 use crate::report::escape::is_harmless;
