@@ -20,6 +20,9 @@ pub(crate) const LARGEST: u64 = 4 << 20;
 /// The most characters of a line that are shown.
 const LONGEST_LINE: usize = 2000;
 
+/// Unchanged lines around a change, if the user does not say.
+pub(crate) const CONTEXT: u32 = 3;
+
 /// Bytes of a file that tell whether it is text, as in git.
 const LOOKED_AT: usize = 8000;
 
@@ -213,6 +216,13 @@ fn bytes(side: &Side) -> Option<Vec<u8>> {
         Contents::Link(to) => Some(to.as_os_str().as_bytes().to_vec()),
         _ => None,
     }
+}
+
+/// The hunks of two texts with these names. Empty if they are equal.
+pub(crate) fn of_texts(names: [&str; 2], [before, after]: [&str; 2], format: Format) -> String {
+    let mut page = Page { text: String::new(), format };
+    page.contents(&names.map(harmless), [before.as_bytes(), after.as_bytes()]);
+    page.text
 }
 
 /// A text that grows line by line.

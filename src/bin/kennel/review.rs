@@ -15,15 +15,12 @@ use kennel::{
 use crate::{
     FAILED,
     args::{CommitArguments, Diff, Part, Place},
-    diff::{self, Counts, Entry, Format, LARGEST},
+    diff::{self, CONTEXT, Counts, Entry, Format, LARGEST},
     escape::harmless,
     owner, progress, renames, report,
     style::{self, Paint},
     table::Table,
 };
-
-/// Unchanged lines around a change, if the user does not say.
-const CONTEXT: u32 = 3;
 
 /// Runs `kennel diff`.
 pub(crate) fn diff(diff: &Diff) -> Result<ExitCode, Error> {

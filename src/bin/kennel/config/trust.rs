@@ -21,7 +21,12 @@ use super::{
     file::{self, ConfigFile, Links, Owner},
     unusable,
 };
-use crate::{escape::harmless, parse, report};
+use crate::{
+    diff::{self, CONTEXT, Format},
+    escape::harmless,
+    parse, report,
+    style::Paint,
+};
 
 /// Arguments of `kennel trust`.
 #[derive(Debug, Args)]
@@ -29,7 +34,7 @@ pub(crate) struct TrustArguments {
     /// The workspace [default: the current directory, or the top of the git work tree around it].
     #[arg(value_name = "DIR", value_parser = parse::path())]
     directory: Option<PathBuf>,
-    /// Print kennel.toml and whether it is trusted, and change nothing.
+    /// Print kennel.toml, what is new in it and whether it is trusted, and change nothing.
     #[arg(long)]
     show: bool,
     /// Trust it no longer.
@@ -39,7 +44,7 @@ pub(crate) struct TrustArguments {
 
 pub(crate) const HELP: &str = "\
 Examples:
-  kennel trust --show     print kennel.toml, and whether it is trusted
+  kennel trust --show     print kennel.toml, and what is new since it was trusted
   kennel trust            trust it as it is now, and print what that is
 
 Kennel uses a kennel.toml only while it is exactly what you trusted, because commands can write to a workspace.
@@ -58,8 +63,8 @@ pub(crate) fn trust(arguments: &TrustArguments) -> Result<ExitCode, Error> {
     let found = file::read(&path, Links::Refused, Owner::Any);
     let found = found.and_then(|found| found.ok_or(io::ErrorKind::NotFound.into()));
     let file = found.map_err(|source| unusable(&path, source, "`kennel init` writes one"))?;
-    print(&file)?;
     let trusted = of(&path)?;
+    print(&file, trusted.as_deref())?;
     if !arguments.show {
         // Trust nothing that would be refused later.
         Policy::from_file_text(&path, &file.text, &top)?;
@@ -76,12 +81,17 @@ pub(crate) fn trust(arguments: &TrustArguments) -> Result<ExitCode, Error> {
     Ok(if is_trusted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints a file with its path. A command may have written it, so nothing in it reaches a terminal as it is.
-fn print(file: &ConfigFile) -> Result<(), Error> {
+/// Prints a file with its path, and what is new in it since it was trusted. A command may have written it, so nothing in it
+/// reaches a terminal as it is.
+fn print(file: &ConfigFile, trusted: Option<&str>) -> Result<(), Error> {
     let mut text = format!("# {}\n", harmless(&file.path.to_string_lossy()));
     for line in file.text.lines() {
         text += &harmless(&line.replace('\t', "    "));
         text.push('\n');
+    }
+    if let Some(trusted) = trusted {
+        let format = Format { paint: Paint::stdout(), context: CONTEXT };
+        text += &diff::of_texts(["as you trusted it", "as it is now"], [trusted, &file.text], format);
     }
     report::print(text.as_bytes())
 }
