@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Screen, TempDir, has, kennel_path, patient, quiet, require, stderr, workspace};
+use crate::support::{
+    Screen, TempDir, has, kennel_path, only_once, patient, quiet, require, stderr, workspace,
+};
 
 /// A server of the host that answers each request, and its port.
 fn origin() -> u16 {
@@ -221,6 +223,7 @@ fn a_question_ends_with_the_command() {
 
 #[test]
 fn without_an_answer_it_is_no() {
+    only_once!();
     require!(has("setsid") && has("curl"), "setsid of util-linux, and curl");
     let (port, other) = (origin(), origin());
     let mut window = Window::open(&[], &format!("({}) & {}; wait", get(port, 2), get(other, 1)));

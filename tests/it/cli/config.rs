@@ -93,7 +93,11 @@ fn a_file_of_the_workspace_counts_only_as_it_was_trusted() {
     // It may take rights away, so it is not ignored.
     place.says("hostname = 'other'\n");
     place.is_refused("it has changed since you trusted it");
-    assert_eq!(place.kennel(&["trust", "--show"]).status.code(), Some(1));
+    let output = place.kennel(&["trust", "--show"]);
+    assert_eq!(output.status.code(), Some(1));
+    let news =
+        "--- as you trusted it\n+++ as it is now\n@@ -1 +1 @@\n-hostname = 'mine'\n+hostname = 'other'";
+    assert!(stdout(&output).ends_with(news), "{output:?}");
     assert_eq!(place.hostname(&["--no-config"]), "kennel");
     place.trust();
     assert_eq!(place.hostname(&[]), "other");

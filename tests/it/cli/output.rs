@@ -18,8 +18,8 @@ use serde_json::Value;
 use crate::{
     serve::{Hosted, signal},
     support::{
-        TempDir, ends, full_pipe, kennel, kennel_path, patient_flag, payload_path, report, stderr, until,
-        workspace,
+        TempDir, ends, full_pipe, kennel, kennel_path, only_once, patient_flag, payload_path, report, stderr,
+        until, workspace,
     },
 };
 
@@ -238,6 +238,7 @@ fn a_denial_is_reported_even_if_the_command_filled_stderr() {
 
 #[test]
 fn a_stderr_that_nobody_reads_does_not_hold_up_the_end() {
+    only_once!();
     let (reader, writer) = full_pipe();
     let (_dir, mut child) = denied(writer);
     assert_eq!(ends("without a reader", &mut child).code(), Some(0));

@@ -26,8 +26,8 @@ use super::output::{Way, full, is_ended_by_signals};
 use crate::{
     serve::{Hosted, runtime, signal},
     support::{
-        by_env, ends, full_pipe, has, kennel, kennel_path, patient, patient_flag, payload_path, quiet,
-        require, stderr, stdout, until, workspace,
+        by_env, ends, full_pipe, has, kennel, kennel_path, only_once, patient, patient_flag, payload_path,
+        quiet, require, stderr, stdout, until, workspace,
     },
 };
 
@@ -43,6 +43,7 @@ fn full_blocking_pipe() -> (io::PipeReader, PipeWriter) {
 
 #[test]
 fn a_signal_ends_the_wait_for_a_reader_of_stderr() {
+    only_once!();
     for way in Way::both() {
         let dir = workspace();
         let file = dir.path().join("report.json");
@@ -87,6 +88,7 @@ fn a_full_stderr_is_no_failure() {
 
 #[test]
 fn a_stderr_that_blocks_and_that_nobody_reads_does_not_hold_up_the_end() {
+    only_once!();
     let session = Hosted::start(&[]);
     let dir = workspace();
     let started = [
@@ -368,6 +370,7 @@ fn ignored_signals_do_not_end_a_session() {
 
 #[test]
 fn a_probe_without_descriptors_says_why() {
+    only_once!();
     require!(has("prlimit"), "prlimit of util-linux");
     for count in 4..40 {
         let mut probe = Command::new("prlimit");

@@ -19,8 +19,8 @@ use nix::{
 };
 
 use crate::support::{
-    Screen, ends, has, kennel_path, patient, patient_flag, quiet, refused, require, run, stderr, until,
-    workspace,
+    Screen, ends, has, kennel_path, only_once, patient, patient_flag, quiet, refused, require, run, stderr,
+    until, workspace,
 };
 
 /// `kennel run --tty` on a user's terminal.
@@ -185,6 +185,7 @@ fn a_terminal_whose_reads_return_at_once_takes_input() {
 
 #[test]
 fn an_unread_terminal_stops_neither_timeout_nor_signal() {
+    only_once!();
     let dir = workspace();
     let time = patient_flag(Duration::from_secs(1));
     let kennel = || Command::new(kennel_path());

@@ -68,7 +68,7 @@ fn a_closed_parent_does_not_keep_the_replacement_of_a_link() {
 fn taken_names_do_not_prevent_the_rename() {
     only_once!();
     let ws = bare();
-    let taken = "i=0; while [ $i -lt 10000 ]; do : >.git/hooks.refused-by-kennel.$i; i=$((i+1)); done";
+    let taken = "seq -f .git/hooks.refused-by-kennel.%g 0 9999 | xargs touch";
     let told = denials(ws.path(), &[], &format!("{}; {taken}", deep(".git/hooks")));
     assert!(!is_there(&ws.path().join(".git/hooks")), "{told}");
     assert!(told.contains(".refused-by-kennel"), "{told}");
@@ -87,9 +87,7 @@ fn a_name_of_the_longest_length_is_renamed_too() {
 fn more_names_than_fit_in_memory_are_cleared() {
     only_once!();
     let long = "n".repeat(240);
-    let fill = format!(
-        "i=0; while [ $i -lt 20000 ]; do : >.git/hooks/{long}$i; i=$((i+1)); done; : >.git/hooks/pre-commit"
-    );
+    let fill = format!("seq -f .git/hooks/{long}%g 20000 | xargs touch; : >.git/hooks/pre-commit");
     // In a directory that exists, and in one that the command makes.
     for (git, make) in [(true, "mkdir .git/hooks"), (false, "mkdir -p .git/hooks")] {
         let ws = if git { bare() } else { workspace() };
@@ -133,7 +131,7 @@ fn a_full_disk_does_not_prevent_clearing() {
 #[test]
 fn a_large_tree_is_renamed_as_a_whole() {
     only_once!();
-    let fill = "mkdir -p $at; i=0; while [ $i -lt 4500 ]; do : >$at/$i$end; i=$((i+1)); done";
+    let fill = "mkdir -p $at; seq -f $at/%g$end 4500 | xargs touch";
     // The second is in a repository made inside, whose sample hooks stay.
     for (at, end, around) in [("a/b/c", "", "a/b"), (".git/hooks", ".sample", "")] {
         let ws = workspace();

@@ -6,7 +6,7 @@ use super::{
     Net, Origin, at,
     names::{NameServer, Reply},
 };
-use crate::support::patient;
+use crate::support::{only_once, patient};
 
 /// A request in absolute form, and CONNECT, for the same destination.
 fn both(to: &str) -> [String; 2] {
@@ -241,6 +241,7 @@ impl Crowded {
 
 #[test]
 fn timeouts() {
+    only_once!();
     let net = Net::with(NameServer::answering(|name, _| match name {
         "silent.test" => Reply::Silence,
         _ => [127, 0, 0, 1].into(),

@@ -350,7 +350,7 @@ macro_rules! only_as_user {
 pub(crate) use only_as_user;
 
 /// Ends the test in a later pass. For tests whose promise depends neither on the user nor on namespaces, and that take long
-/// because they are about very many files.
+/// because they are about very many files, or wait a time limit out.
 macro_rules! only_once {
     () => {
         if crate::support::is_second_pass() {
