@@ -1,8 +1,9 @@
 //! Measures a command in a session: against a bare spawn and bubblewrap, alone and with all processors busy.
-//! Also measures preparing a session, and whether the amount of other work matters. Everything runs in turn
-//! with the bare spawn that it is compared with: on a shared machine only ratios are meaningful.
+//! Also measures preparing a session, and whether the amount of other work matters. Everything is measured for both
+//! isolations, in turn with the bare spawn that it is compared with: on a shared machine only ratios are meaningful.
 //!
-//! `cargo bench --bench session [PAIRS]`; `ONLY=…` picks one of latency, throughput, memory, scale.
+//! `cargo bench --bench session [PAIRS]`; `ONLY=…` picks one of latency, throughput, memory, scale; `ISOLATION=…` picks
+//! one of command, session.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod memory;
@@ -16,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Policy, Profile, Session};
+use kennel::{Isolation, Policy, Profile, Session};
 use peers::{BWRAP, TRUE};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -36,21 +37,27 @@ fn main() {
     let pairs = env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(1000);
     let wanted = env::var("ONLY").ok();
     let is_wanted = |part: &str| wanted.as_deref().is_none_or(|wanted| wanted == part);
-    let bench = Bench::new();
-    if scale::is_inner() {
-        return scale::inner(&bench, pairs);
-    }
-    if is_wanted("latency") {
-        bench.latency(pairs);
-    }
-    if is_wanted("throughput") {
-        bench.throughput();
-    }
-    if is_wanted("memory") {
-        memory::print(&bench);
-    }
-    if is_wanted("scale") {
-        scale::print(&bench, pairs);
+    let isolation = env::var("ISOLATION").ok();
+    let all = [Isolation::Command, Isolation::Session];
+    for isolation in all.into_iter().filter(|it| isolation.as_deref().is_none_or(|name| name == it.as_str()))
+    {
+        let bench = Bench::new(isolation);
+        if scale::is_inner() {
+            return scale::inner(&bench, pairs);
+        }
+        println!("\n## isolation = \"{isolation}\"\n");
+        if is_wanted("latency") {
+            bench.latency(pairs);
+        }
+        if is_wanted("throughput") {
+            bench.throughput();
+        }
+        if is_wanted("memory") {
+            memory::print(&bench);
+        }
+        if is_wanted("scale") {
+            scale::print(&bench, pairs);
+        }
     }
 }
 
@@ -62,9 +69,9 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Self {
+    fn new(isolation: Isolation) -> Self {
         let workspace = tempfile::tempdir().expect("a temporary directory");
-        let policy = Policy::profile(Profile::NoNetwork, workspace.path());
+        let policy = Policy::profile(Profile::NoNetwork, workspace.path()).isolation(isolation);
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let builder = Session::builder(&policy).ready_workers(ready());
         let session = runtime.block_on(builder.prepare()).expect("a session");

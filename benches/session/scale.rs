@@ -32,7 +32,7 @@ pub(crate) fn print(bench: &Bench, count: usize) {
     row("2,000 threads", with_threads(bench, count));
     row("1,000 live sessions", with_sessions(bench, count));
     row("nothing else, again", measure(bench, count));
-    with_mounts(count, small);
+    with_mounts(bench, count, small);
 }
 
 /// The median of warm execs, in microseconds. It runs no bare spawns in between: with thousands of open
@@ -76,7 +76,7 @@ fn with_sessions(bench: &Bench, pairs: usize) -> f64 {
 }
 
 /// Starts this program again with many mounts. That takes a mount namespace, and so root.
-fn with_mounts(pairs: usize, small: f64) {
+fn with_mounts(bench: &Bench, pairs: usize, small: f64) {
     let script = format!(
         "d=$(mktemp -d); mount -t tmpfs none $d; for n in $(seq {MOUNTS}); do mkdir $d/$n; mount --bind $d/$n $d/$n; done; \
          \"$0\" {pairs}; rmdir $d 2>/dev/null; true"
@@ -86,7 +86,8 @@ fn with_mounts(pairs: usize, small: f64) {
     command
         .args(["--mount", "--propagation", "private", "sh", "-c", &script])
         .arg(program)
-        .env(INNER, small.to_string());
+        .env(INNER, small.to_string())
+        .env("ISOLATION", bench.policy.isolation.expect("chosen").as_str());
     match command.status() {
         Ok(status) if status.success() => {}
         other => println!("| 2,000 mounts | left out: {other:?} | |"),

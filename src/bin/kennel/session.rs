@@ -11,8 +11,8 @@ use std::{
 };
 
 use kennel::{
-    Client, Error, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Profile, Session,
-    Stats, inherited_descriptor,
+    Client, Error, Isolation, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Profile,
+    Session, Stats, inherited_descriptor,
 };
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 use serde::Serialize;
@@ -134,6 +134,8 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
     if policy.profile != Profile::CiOnly {
         policy.notes.extend(flags::notes(&start.policy));
     }
+    // As in a terminal: what one command starts, the next one finds.
+    policy.isolation.get_or_insert(Isolation::Session);
     keep_changes(&mut policy, &start.name)?;
     let runtime = process::runtime(process::IDLE_THREAD)?;
     let code = runtime.block_on(async {

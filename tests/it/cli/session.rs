@@ -125,8 +125,11 @@ fn a_toolchain_that_was_updated_is_shown_anew_or_a_note_says_that_it_is_not() {
         fs::write(bin.join("tool"), text).unwrap();
     };
     install("one");
-    let start =
-        session.command(&["session", "start", "--name", "s"]).env("HOME", home.path()).output().unwrap();
+    let start = session
+        .command(&["session", "start", "--name", "s", "--isolation", "command"])
+        .env("HOME", home.path())
+        .output()
+        .unwrap();
     assert!(start.status.success(), "{start:?}");
     let tool = bin.join("tool").display().to_string();
     let read = || session.exec(&[], &["cat", &tool]);
