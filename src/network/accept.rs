@@ -66,7 +66,7 @@ async fn next_or_closing<T>(
             biased;
             Some(_) = connections.join_next() => {}
             next = &mut next => return next,
-            () = proxy.closing() => return None,
+            () = proxy.relays.closing() => return None,
         }
     }
 }
@@ -184,7 +184,7 @@ pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: Arc<UdpSocket>) -> io::Res
         loop {
             let received = tokio::select! {
                 received = socket.async_io(Interest::READABLE, |socket| socket.recv_from(&mut question)) => received,
-                () = proxy.closing() => return,
+                () = proxy.relays.closing() => return,
             };
             // ICMP errors of earlier answers arrive here; they do not matter.
             let Ok((count, from)) = received else { continue };

@@ -64,7 +64,7 @@ pub(crate) async fn connect(proxy: &Arc<Proxy>, destination: Destination) -> Res
 /// As [`connect`].
 pub(crate) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Result<Permit, ProxyRefusal> {
     let destination = proxy.with_name(destination);
-    let permit = if proxy.meter.is_exhausted() {
+    let permit = if proxy.relays.meter.is_exhausted() {
         Err(ProxyRefusal::of(&destination, Reason::Limit))
     } else {
         proxy.gate.permit(destination).await.and_then(|permit| {
@@ -84,7 +84,7 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, ProxyRef
         |error: io::Error| ProxyRefusal::of(destination, Reason::Unreachable(failure::words(&error)));
     let (stream, early, address) = match route {
         Route::Direct(addresses) => {
-            let stream = connect_fastest(&proxy.spare, addresses).await.map_err(failed)?;
+            let stream = connect_fastest(&proxy.relays.spare, addresses).await.map_err(failed)?;
             let address = stream.peer_addr().ok().map(|at| at.ip());
             (Stream::Tcp(stream), Bytes::new(), address)
         }
@@ -114,7 +114,7 @@ pub(crate) async fn first_hop(
 ) -> Result<(TcpStream, Option<IpAddr>), ProxyRefusal> {
     let connect = async {
         match &permit.route {
-            Route::Direct(addresses) => connect_fastest(&proxy.spare, addresses).await,
+            Route::Direct(addresses) => connect_fastest(&proxy.relays.spare, addresses).await,
             Route::Upstream(upstream) => connect_upstream(proxy, upstream).await,
             // A bridge serves the port of a foreign proxy, so no request arrives here.
             Route::Foreign(_) => Err(io::ErrorKind::Unsupported.into()),
@@ -144,7 +144,7 @@ async fn connect_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpS
     let says = |error: io::Error| {
         io::Error::new(error.kind(), format!("the upstream proxy {}: {error}", upstream.at))
     };
-    connect_fastest(&proxy.spare, &at).await.map_err(says)
+    connect_fastest(&proxy.relays.spare, &at).await.map_err(says)
 }
 
 /// Tries the addresses in turn, alternating IPv6 and IPv4, each with a head start. The first connection wins.

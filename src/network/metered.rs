@@ -38,7 +38,7 @@ impl Metered {
         self.record.traffic.add(direction, bytes);
         let end = Instant::now() + self.proxy.gate.settings().limits.idle_time;
         self.idle.as_mut().reset(end);
-        match self.proxy.meter.count(bytes) {
+        match self.proxy.relays.meter.count(bytes) {
             Some(until) => {
                 self.pause = until.map(|until| Box::pin(sleep_until(until)));
                 Ok(())
@@ -84,7 +84,7 @@ impl AsyncWrite for Metered {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         std::task::ready!(self.poll_pause(context));
-        let room = self.proxy.meter.room();
+        let room = self.proxy.relays.meter.room();
         if room == 0 {
             return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
         }

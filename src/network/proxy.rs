@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::audit::record::{Egress, Record};
@@ -14,6 +14,7 @@ use crate::network::dns::LoopbackNames;
 use crate::network::gate::Gate;
 use crate::network::meter::{Meter, Traffic};
 use crate::network::refusal::{Denials, ProxyRefusal, Reason};
+use crate::network::relay::Relays;
 use crate::policy::destination::{Destination, Host};
 
 /// How long the proxy delays an answer at most, for a client that causes too many refusals.
@@ -24,12 +25,9 @@ pub(crate) struct Proxy {
     pub(crate) gate: Arc<Gate>,
     pub(crate) names: LoopbackNames,
     pub(crate) denials: Denials,
-    pub(crate) meter: Meter,
+    pub(crate) relays: Relays,
     pub(crate) slots: Arc<Semaphore>,
-    /// Pairs of descriptors beside the two of each connection: for pipes, and for parallel connection attempts.
-    pub(crate) spare: Arc<Semaphore>,
     pub(crate) trail: Arc<Trail>,
-    closing: watch::Sender<bool>,
 }
 
 impl Proxy {
@@ -38,11 +36,13 @@ impl Proxy {
         Self {
             names: LoopbackNames::default(),
             denials: Denials::default(),
-            meter: Meter::new(limits.bytes, limits.rate),
+            relays: Relays::new(
+                Some(limits.idle_time),
+                Meter::new(limits.bytes, limits.rate),
+                limits.connections / 8,
+            ),
             slots: Arc::new(Semaphore::new(limits.connections)),
-            spare: Arc::new(Semaphore::new(limits.connections / 8)),
             trail: Arc::clone(trail),
-            closing: watch::Sender::new(false),
             gate: Arc::clone(gate),
         }
     }
@@ -96,17 +96,6 @@ impl Proxy {
                 Some(Destination { host, port })
             }
         }
-    }
-
-    /// Makes [`closing`](Self::closing) return.
-    pub(crate) fn close(&self) {
-        self.closing.send_replace(true);
-    }
-
-    /// Returns once the command of the sandbox has ended.
-    pub(crate) async fn closing(&self) {
-        // The sender lives as long as `self`.
-        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 }
 

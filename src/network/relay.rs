@@ -5,19 +5,21 @@
 //! without copying its pages.
 
 use std::cell::RefCell;
+use std::future::pending;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
 use nix::unistd::pipe2;
 use tokio::io::Interest;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::network::dial::Dialled;
-use crate::network::meter::{Direction, HALF_OPEN, Traffic};
+use crate::network::meter::{Direction, HALF_OPEN, Meter, Traffic};
 use crate::network::proxy::Proxy;
 use crate::network::stream::Stream;
 use crate::sys;
@@ -38,43 +40,95 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
+/// What the relays of one sandbox share: their limits, and the end.
+pub(crate) struct Relays {
+    /// How long a connection may carry no data; `None` for no limit.
+    pub(crate) idle_time: Option<Duration>,
+    pub(crate) meter: Meter,
+    /// Pairs of descriptors beside the two of each connection: for pipes, and for parallel connection attempts.
+    pub(crate) spare: Arc<Semaphore>,
+    closing: watch::Sender<bool>,
+}
+
+impl Relays {
+    pub(crate) fn new(idle_time: Option<Duration>, meter: Meter, spare: usize) -> Self {
+        Self { idle_time, meter, spare: Arc::new(Semaphore::new(spare)), closing: watch::Sender::new(false) }
+    }
+
+    /// Makes [`closing`](Self::closing) return.
+    pub(crate) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Returns once the command of the sandbox has ended.
+    pub(crate) async fn closing(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
+    }
+}
+
+/// One end of a relay, with bytes that were read from it already.
+pub(crate) struct End {
+    pub(crate) stream: Stream,
+    pub(crate) early: Bytes,
+}
+
+impl From<Stream> for End {
+    fn from(stream: Stream) -> Self {
+        Self { stream, early: Bytes::new() }
+    }
+}
+
 /// Relays between a client and its dialled connection. `early` are bytes that the client has already sent.
 pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: Dialled) {
-    let Dialled { stream: server, early: answer, record } = dialled;
-    let traffic = &record.traffic;
-    let idle = proxy.gate.settings().limits.idle_time;
+    let Dialled { stream, early: answer, record } = dialled;
+    let (inside, outside) = (End { stream: client, early }, End { stream, early: answer });
+    between(&proxy.relays, &record.traffic, inside, outside).await;
+}
+
+/// Relays between the end in the sandbox and the end outside.
+pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: End, outside: End) {
+    let End { stream: inside, early } = inside;
+    let End { stream: outside, early: answer } = outside;
     // Set before anything else, for every end of the relay, even a crash of the process: an incomplete stream
     // must end with a reset.
-    client.resets(true);
-    server.resets(true);
+    inside.resets(true);
+    outside.resets(true);
     let sent = watch::Sender::new(false);
     let ended = {
-        let up = OneWay { proxy, traffic, direction: Direction::Up, from: &client, to: &server };
-        let down = OneWay { proxy, traffic, direction: Direction::Down, from: &server, to: &client };
+        let up = OneWay { relays, traffic, direction: Direction::Up, from: &inside, to: &outside };
+        let down = OneWay { relays, traffic, direction: Direction::Down, from: &outside, to: &inside };
         let pass_up = async {
             up.pass(early).await?;
             sent.send_replace(true);
             Ok(())
         };
-        // The client waits for an answer, or it is dead; the socket does not tell. Bytes that it sent may still
+        // The end inside waits for an answer, or it is dead; the socket does not tell. Bytes that it sent may still
         // be unread.
-        let half_open = traffic.silent(HALF_OPEN.min(idle), || sys::has_hung_up(client.as_fd().as_raw_fd()));
+        let half_open_time = relays.idle_time.map_or(HALF_OPEN, |idle| HALF_OPEN.min(idle));
+        let half_open = traffic.silent(half_open_time, || sys::has_hung_up(inside.as_fd().as_raw_fd()));
+        let idle = async {
+            match relays.idle_time {
+                Some(idle) => traffic.idle(idle).await,
+                None => pending().await,
+            }
+        };
         // When the command has ended, nobody receives anything more.
         let closed = async {
-            proxy.closing().await;
+            relays.closing().await;
             let _ = sent.subscribe().wait_for(|is_sent| *is_sent).await;
         };
         tokio::select! {
             ended = async { tokio::try_join!(pass_up, down.pass(answer)).map(drop) } => ended,
-            () = traffic.idle(idle) => Err(io::ErrorKind::TimedOut.into()),
+            () = idle => Err(io::ErrorKind::TimedOut.into()),
             () = half_open => Err(io::ErrorKind::TimedOut.into()),
             () = closed => Ok(()),
         }
     };
     match ended {
         Ok(()) => {
-            client.resets(false);
-            server.resets(false);
+            inside.resets(false);
+            outside.resets(false);
         }
         Err(error) => tracing::debug!(%error, "relay"),
     }
@@ -82,7 +136,7 @@ pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
 
 /// One direction of a relay.
 struct OneWay<'r> {
-    proxy: &'r Proxy,
+    relays: &'r Relays,
     traffic: &'r Traffic,
     direction: Direction,
     from: &'r Stream,
@@ -117,7 +171,7 @@ impl OneWay<'_> {
         self.wait(until).await;
         while self.copy().await? != Flow::Ended {
             // Without a spare pipe it continues to copy.
-            if let Ok(_room) = self.proxy.spare.try_acquire()
+            if let Ok(_room) = self.relays.spare.try_acquire()
                 && let Ok(pipe) = pipe()
                 && self.splice(pipe).await? == Flow::Ended
             {
@@ -164,7 +218,7 @@ impl OneWay<'_> {
     /// How much to read: at most what the byte limit allows, but one byte at least, to see whether more
     /// arrives.
     fn room(&self) -> usize {
-        self.proxy.meter.room().max(1)
+        self.relays.meter.room().max(1)
     }
 
     async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
@@ -224,7 +278,7 @@ impl OneWay<'_> {
     /// `QuotaExceeded`: the byte limit is used up.
     fn count(&self, bytes: usize) -> io::Result<Option<Instant>> {
         self.traffic.add(self.direction, bytes);
-        self.proxy.meter.count(bytes).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
+        self.relays.meter.count(bytes).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
     }
 }
 

@@ -131,7 +131,7 @@ impl Serving {
     /// a proxy the kernel would deliver them too, although their sender has exited. A caller that is cancelled
     /// may call it again.
     pub(crate) async fn drain(&mut self) {
-        self.proxy.close();
+        self.proxy.relays.close();
         if let Some(bridge) = &self.bridge {
             bridge.finish();
         }
