@@ -123,6 +123,7 @@ pub use report::observed::{Observed, ObservedPath};
 pub use report::outcome::{Ended, Outcome, Output, Usage};
 pub use report::overlay_error::OverlayError;
 pub use report::policy_error::PolicyError;
+pub use report::published::PublishedPort;
 pub use report::spawn_error::{CredentialError, SpawnError};
 pub use serve::Listening;
 pub use serve::client::call::Call;
@@ -133,6 +134,7 @@ pub use session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
 #[cfg(feature = "metrics")]
 pub use session::metrics::metrics;
 pub use session::pool::Pool;
+pub use session::ports::PortStream;
 pub use session::sandbox::Sandbox;
 pub use session::stats::Stats;
 pub use session::{Session, SessionBuilder};

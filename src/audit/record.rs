@@ -1,6 +1,6 @@
 //! The records of the audit log. The names of variants and fields are the format that `docs/audit.md` describes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
 use serde::Serialize;
@@ -52,6 +52,8 @@ pub(crate) enum Record<'r> {
     },
     /// A decision of the proxy.
     Egress(Egress),
+    /// A connection to a published port.
+    Ingress(Ingress),
     /// A decision of the spawn broker.
     Spawn(Spawn<'r>),
 }
@@ -112,6 +114,20 @@ pub(crate) struct Egress {
     pub(crate) duration_ms: u64,
 }
 
+/// A connection from outside to a server of the sandbox.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Ingress {
+    /// Who connected.
+    pub(crate) from: SocketAddr,
+    /// The port inside.
+    pub(crate) port: u16,
+    /// `allowed`, or `failed` if no server listens there; `begun` in a log that fails closed, before anything passes.
+    pub(crate) decision: &'static str,
+    pub(crate) bytes_up: u64,
+    pub(crate) bytes_down: u64,
+    pub(crate) duration_ms: u64,
+}
+
 /// The characters that remain of each text if a record is too long.
 const TEXT_MAX: usize = 1000;
 /// The entries that remain of each list if a record is too long.
@@ -155,7 +171,7 @@ impl Record<'_> {
             }
             Self::Egress(Egress { host, .. }) => truncate_text(host),
             Self::Session { workspace, .. } => truncate_text(workspace),
-            Self::SessionEnd {} | Self::Exit { .. } | Self::Limit { .. } => {}
+            Self::SessionEnd {} | Self::Exit { .. } | Self::Limit { .. } | Self::Ingress(_) => {}
         }
     }
 }
@@ -250,6 +266,14 @@ mod tests {
                 decision: "allowed",
                 reason: "allowed",
                 class: None,
+                bytes_up: 0,
+                bytes_down: 0,
+                duration_ms: 0,
+            }),
+            Record::Ingress(Ingress {
+                from: SocketAddr::from(([127, 0, 0, 1], 1)),
+                port: 1024,
+                decision: "allowed",
                 bytes_up: 0,
                 bytes_down: 0,
                 duration_ms: 0,

@@ -21,6 +21,7 @@ use crate::command::terminal::Terminal;
 use crate::launch::control::Arrival;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
+use crate::report::published::PublishedPort;
 
 /// A running command. Dropping it kills the command and every process that it started, unless
 /// [`kill_on_drop`](crate::command::Command::kill_on_drop) is off.
@@ -164,6 +165,13 @@ impl Child {
         let (stderr, kept_err) = stderr.rest()?;
         outcome.count(stdout.as_ref(), stderr.as_ref());
         Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
+    }
+
+    /// The [published](crate::policy::network::Network::publish) ports of its sandbox or session, with the ports that the kernel
+    /// chose. They are open until the command, or the session, has ended. Empty once the end is known.
+    #[must_use]
+    pub fn published(&self) -> Vec<PublishedPort> {
+        self.running.as_ref().map(Running::published).unwrap_or_default()
     }
 
     /// Sends a signal to the process group of the command. SIGSTOP and SIGCONT reach every process of the sandbox.

@@ -77,6 +77,7 @@ impl Ending {
             hints: Vec::new(),
             observed: None,
             is_left: false,
+            published: Vec::new(),
             audit_id: None,
             unaudited: None,
             configured,
@@ -260,6 +261,7 @@ impl Running {
             denials,
             observed: self.refusals.observed.as_ref().map(Recorder::observed),
             is_left,
+            published: self.published(),
             audit_id: self.log.exec.id().map(str::to_owned),
             ..ended
         };

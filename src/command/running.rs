@@ -24,12 +24,14 @@ use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
+use crate::network::publish::Publishing;
 use crate::network::serving::{Serving, Witness};
 use crate::plan::Section;
 use crate::policy::limits::Limits;
 use crate::protect::recheck;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
+use crate::report::published::PublishedPort;
 use crate::sys;
 
 /// How long init may take to kill every process after the order. Then Kennel kills init.
@@ -106,11 +108,12 @@ pub(crate) struct Stop {
     flood: Option<Arc<Flood>>,
 }
 
-/// The session of a command, or the proxy of a command without a session.
+/// The session of a command, or the network of a command without a session.
 #[derive(Debug)]
 struct Owner {
     membership: Option<Box<dyn Membership>>,
     proxy: Option<Serving>,
+    published: Option<Publishing>,
 }
 
 impl Owner {
@@ -118,6 +121,13 @@ impl Owner {
         match &self.membership {
             Some(membership) => membership.enforcement(),
             None => prepared.compiled.enforcement.clone(),
+        }
+    }
+
+    fn published(&self) -> Vec<PublishedPort> {
+        match &self.membership {
+            Some(membership) => membership.published(),
+            None => self.published.as_ref().map(Publishing::ports).unwrap_or_default(),
         }
     }
 
@@ -148,7 +158,7 @@ impl Running {
     ) -> Result<Self, Error> {
         let HandedOver { worker, membership, started_at } = handed_over;
         let own_steps = worker.own.map(|own| own.section.clone());
-        let owner = Owner { membership, proxy: worker.proxy };
+        let owner = Owner { membership, proxy: worker.proxy, published: worker.published };
         let mut inside = worker.inside;
         inside.set_home();
         let mut running = Self {
@@ -196,6 +206,11 @@ impl Running {
     /// Records whether processes of the command live on.
     pub(crate) fn leaves(&mut self, has_left: bool) {
         self.has_left = has_left;
+    }
+
+    /// The published ports of its sandbox.
+    pub(crate) fn published(&self) -> Vec<PublishedPort> {
+        self.owner.published()
     }
 
     /// Whether Kennel ordered the kill.
@@ -308,11 +323,14 @@ impl Running {
         }
     }
 
-    /// Waits until the proxy has sent on what the command wrote. After a kill, it waits for nothing.
+    /// Waits until the proxy and the published ports have sent on what the command wrote. After a kill, it waits for nothing.
     pub(crate) async fn drain(&mut self) {
         let was_killed = self.was_killed();
         if let Some(proxy) = self.owner.proxy.as_mut().filter(|_| !was_killed) {
             proxy.drain().await;
+        }
+        if let Some(published) = self.owner.published.as_mut().filter(|_| !was_killed) {
+            published.drain().await;
         }
     }
 

@@ -11,10 +11,12 @@ use crate::audit::trail::Trail;
 use crate::command::detached::DetachedCommands;
 use crate::launch::inside::{CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
+use crate::network::publish::Publishing;
 use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::plan::Section;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
+use crate::report::published::PublishedPort;
 
 /// A sandbox or a session, as its commands see it.
 pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
@@ -93,6 +95,9 @@ pub(crate) trait Membership: fmt::Debug + Send + Sync {
     /// Keeps background processes of the command until the session ends.
     fn keep(&self, inside: Inside);
 
+    /// The published ports of the session.
+    fn published(&self) -> Vec<PublishedPort>;
+
     /// Collects what the proxy of the session refuses.
     fn witness(&self) -> Option<Witness>;
 
@@ -108,6 +113,8 @@ pub(crate) struct ReadyWorker {
     pub(crate) reports: Vec<Report>,
     /// The proxy of a command without a session.
     pub(crate) proxy: Option<Serving>,
+    /// The published ports of a command without a session.
+    pub(crate) published: Option<Publishing>,
     /// The listener of its seccomp filter, if it has arrived.
     pub(crate) seccomp_listener: Option<OwnedFd>,
     /// Its steps that are not in the plan.

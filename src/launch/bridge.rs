@@ -24,7 +24,7 @@ use crate::launch::image::Images;
 use crate::launch::inside::Inside;
 use crate::launch::prepared::{Prepared, step_failed, step_skipped};
 use crate::launch::start;
-use crate::network::serving::{BoxFuture, ProxyBridge, Serving};
+use crate::network::serving::{BoxFuture, ListeningSocket, ProxyBridge, Serving};
 use crate::plan::bridge::BridgePlan;
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
@@ -157,29 +157,40 @@ impl ProxyBridge for Bridge {
 // The sockets of a new sandbox. The proxy serves them before a command can use them, so a failure is an error
 // of the start.
 
-impl Serving {
-    /// Serves the network of a sandbox or session while it carries out its plan; waits for all of its sockets.
-    /// `None` if the policy has no proxy. Other reports that arrive meanwhile go to `said`.
+/// What a new sandbox hands out for its network.
+pub(crate) struct HandedOut {
+    /// `None` if the policy has no proxy.
+    pub(crate) proxy: Option<Serving>,
+    /// The sockets for published ports, if PID 1 makes them.
+    pub(crate) sockets: Vec<OwnedFd>,
+}
+
+impl HandedOut {
+    /// Serves the network of a sandbox or session while it carries out its plan; waits for all of its sockets. Other
+    /// reports that arrive meanwhile go to `said`.
     ///
     /// # Errors
     /// A step that failed, or no free descriptor.
-    pub(crate) async fn open(
+    pub(crate) async fn receive(
         prepared: &Prepared,
         inside: &Inside,
         trail: &Arc<Trail>,
         said: &mut Vec<Report>,
-    ) -> Result<Option<Self>, Error> {
-        let Some(gate) = prepared.gate() else { return Ok(None) };
-        let bridge = prepared.compiled.bridge.as_ref();
-        // The bridge sets itself up beside the sandbox.
-        let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
-        let serving =
-            Self::new(gate, trail, bridge.map(|bridge| -> Arc<dyn ProxyBridge> { Arc::new(bridge) }));
-        let mut missing = gate.settings().sockets;
+    ) -> Result<Self, Error> {
+        let proxy = prepared.gate().map(|gate| {
+            let bridge = prepared.compiled.bridge.as_ref();
+            // The bridge sets itself up beside the sandbox.
+            let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
+            let bridge = bridge.map(|bridge| -> Arc<dyn ProxyBridge> { Arc::new(bridge) });
+            Ok::<_, Error>(Serving::new(gate, trail, bridge))
+        });
+        let mut handed_out = Self { proxy: proxy.transpose()?, sockets: Vec::new() };
+        let of_proxy = prepared.gate().map_or(0, |gate| gate.settings().sockets);
+        let mut missing = of_proxy + prepared.compiled.published_sockets;
         while missing > 0 {
             match inside.next().await.map_err(Error::io("read the control socket"))? {
                 Arrival::Listening(listening) => {
-                    serving.take(listening).await?;
+                    handed_out.take(listening).await?;
                     missing -= 1;
                 }
                 Arrival::Report(Report::Failed { section, index, errno }) => {
@@ -203,7 +214,15 @@ impl Serving {
                 | Arrival::Mounts(_) => {}
             }
         }
-        Ok(Some(serving))
+        Ok(handed_out)
+    }
+
+    async fn take(&mut self, listening: ListeningSocket) -> Result<(), Error> {
+        match &self.proxy {
+            Some(proxy) if listening.port != 0 => proxy.take(listening).await?,
+            _ => self.sockets.push(listening.socket),
+        }
+        Ok(())
     }
 }
 

@@ -300,6 +300,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),
+        Step::ListenEverywhere { port: 0 } => "make a socket for published ports".to_owned(),
         Step::Listen { port, .. } | Step::ListenEverywhere { port } => {
             format!("listen on port {port} of the sandbox")
         }

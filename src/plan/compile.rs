@@ -28,6 +28,7 @@ use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::limits::Limits;
 use crate::policy::profile::TmpLife;
+use crate::policy::publish::Publish;
 use crate::protect::paths::Protected;
 use crate::protect::watch::Watch;
 use crate::protect::{case_fold, git, paths};
@@ -91,6 +92,7 @@ pub(crate) fn begin(
 ) -> Result<Begun, Error> {
     policy.validate()?;
     check_kernel(host)?;
+    policy.network.published().iter().try_for_each(|publish| network::check_publish(policy, publish))?;
     let groups = cgroup::groups(policy, host, caller, shape)?;
     let (names, subject) = (&inputs::HomeNames::default(), Subject::Workspace);
     let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
@@ -182,6 +184,8 @@ fn finish_for(
         descriptors: limits::descriptors(&inputs),
         audit: audit(&inputs),
         network,
+        publish: policy.network.published(),
+        published_sockets: network::published_sockets(&inputs),
         bridge,
         explainer: Some(Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
         explains: policy.explain,
@@ -383,6 +387,10 @@ pub(crate) struct Compiled {
     pub(crate) audit: Option<Audit>,
     /// The settings of the proxy, if the policy asks for one.
     pub(crate) network: Option<Settings>,
+    /// The ports to publish.
+    pub(crate) publish: Vec<Publish>,
+    /// How many sockets PID 1 hands out for them.
+    pub(crate) published_sockets: usize,
     /// The plan of the bridge to another program's proxy.
     pub(crate) bridge: Option<Arc<BridgePlan>>,
     /// What refusals are explained with. `None` in a plan without a policy.

@@ -10,10 +10,12 @@ use ipnet::IpNet;
 use kennel_helper::plan::Step;
 
 use crate::plan::Section;
+use crate::policy::Policy;
 use crate::policy::address;
 use crate::policy::destination::Host;
 use crate::policy::env::EnvBase;
 use crate::policy::network::{NAME_SERVER, Network, NetworkLimits, NetworkMode, name_server};
+use crate::policy::publish::Publish;
 use crate::policy::rule::Rules;
 use crate::policy::upstream::Upstream;
 use crate::report::enforcement::{Enforcement, Note, Protection, State};
@@ -100,9 +102,45 @@ fn serves_connections(inputs: &Inputs<'_>) -> bool {
     is_transparent(inputs) && !inputs.policy.only_refuses()
 }
 
-/// Appends the steps that make the proxy's sockets and hand them out. The inside makes them while it is
+/// How many sockets a sandbox hands out with which the outside makes others.
+pub(crate) const SOCKETS_HANDED_OUT: usize = 2;
+
+/// Appends the steps that make the sockets of the proxy and of published ports, and hand them out. The inside makes them while it is
 /// allowed to: ports below 1024 need a privilege that no command has, so no command can take them.
 pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
+    listen_for_proxy(inputs, namespaces, enforcement);
+    if published_sockets(inputs) > 0 {
+        hand_out_sockets(namespaces);
+    }
+    let published = inputs.policy.network.published();
+    let public = published.iter().filter(|publish| publish.is_public()).map(|publish| {
+        let remedy = "leave out the address to publish it on this machine only";
+        Note::new(&format!("publish {publish}"), "other machines can connect to it", Some(remedy))
+    });
+    enforcement.add_notes(public);
+}
+
+/// How many such sockets PID 1 hands out. In a session, a worker does, once they are needed.
+pub(crate) fn published_sockets(inputs: &Inputs<'_>) -> usize {
+    let publishes = !inputs.policy.network.publish.is_empty() && !inputs.shape.is_session();
+    if publishes { SOCKETS_HANDED_OUT } else { 0 }
+}
+
+/// Steps that hand out the sockets with which the outside makes others.
+fn hand_out_sockets(section: &mut Section) {
+    for _ in 0..SOCKETS_HANDED_OUT {
+        section.push(Protection::NetworkNamespace, &Step::ListenEverywhere { port: 0 });
+    }
+}
+
+/// The steps of a worker of a session that hands out these sockets.
+pub(crate) fn socket_steps() -> Section {
+    let mut section = Section::default();
+    hand_out_sockets(&mut section);
+    section
+}
+
+fn listen_for_proxy(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
     if !asks_for_proxy(inputs) {
         return;
     }
@@ -162,6 +200,21 @@ fn sockets(inputs: &Inputs<'_>) -> Vec<ProxySocket> {
     }
     sockets.extend(loopback.into_iter().map(|port| socket(libc::SOCK_STREAM, None, port)));
     sockets
+}
+
+/// Refuses to publish a port inside that is Kennel's own: programs outside would reach the proxy, or what only commands may
+/// reach.
+pub(crate) fn check_publish(policy: &Policy, publish: &Publish) -> Result<(), PolicyError> {
+    let is_own = policy.effective_network() == NetworkMode::Proxy
+        && (publish.inside == PORT || loopback_ports(&rules(&policy.network.allow)).contains(&publish.inside));
+    if !is_own {
+        return Ok(());
+    }
+    let reason = match publish.inside {
+        PORT => "inside, this is the port of the proxy: let the server listen on another one",
+        _ => "inside, this port leads to the host's own service (network.allow): let the server listen on another one",
+    };
+    Err(PolicyError::value("network.publish", publish, reason))
 }
 
 /// The ports at which every program reaches the host's loopback as its own. The proxy's own port is taken.

@@ -106,13 +106,25 @@ fn mount() -> impl Strategy<Value = Mount> {
 
 fn network() -> impl Strategy<Value = Network> {
     let rules = || vec(prop_oneof!["[a-z]{1,5}:[0-9]{1,5}", ".{0,10}"], 0..3);
-    let lists = (rules(), rules(), vec(".{0,10}", 0..2), vec(".{0,10}", 0..2));
+    let publish = vec(prop_oneof!["[0-9]{1,5}(:[0-9]{1,5})?", ".{0,10}"], 0..3);
+    let lists = (rules(), rules(), vec(".{0,10}", 0..2), vec(".{0,10}", 0..2), publish);
     let rest = (option::of(path()), option::of(".{0,10}"), option::of(any::<bool>()), network_limits());
     (option::of(one_of(NetworkMode::ALL)), lists, rest).prop_map(|(mode, lists, rest)| {
-        let (allow, deny, allow_addresses, name_servers) = lists;
+        let (allow, deny, allow_addresses, name_servers, publish) = lists;
         let (unix, upstream, transparent, limits) = rest;
         let proxy = unix.map(|unix| ForeignProxy { unix });
-        Network { mode, allow, deny, allow_addresses, proxy, upstream, name_servers, transparent, limits }
+        Network {
+            mode,
+            allow,
+            deny,
+            allow_addresses,
+            proxy,
+            upstream,
+            name_servers,
+            transparent,
+            publish,
+            limits,
+        }
     })
 }
 

@@ -63,6 +63,14 @@ impl Policy {
         self
     }
 
+    /// Lets programs outside connect to a server in the sandbox: `[ADDR:]PORT[:INSIDE]`; see
+    /// [`Network::publish`](crate::policy::network::Network::publish).
+    #[must_use]
+    pub fn publish(mut self, port: impl Into<String>) -> Self {
+        self.network.publish.push(port.into());
+        self
+    }
+
     /// Collects changes to the workspace until they are committed.
     #[must_use]
     pub fn overlay(mut self, overlay: Overlay) -> Self {
@@ -227,6 +235,7 @@ mod tests {
             .network_mode(NetworkMode::Proxy)
             .allow("a:1")
             .deny("b:2")
+            .publish("8080")
             .audit("/log")
             .overlay(Overlay::default())
             .explain(true)
@@ -251,6 +260,7 @@ mod tests {
             (&*policy.network.allow, &*policy.network.deny),
             (&["a:1".into()][..], &["b:2".into()][..])
         );
+        assert_eq!(policy.network.publish, ["8080"]);
         assert_eq!(policy.audit, Some(Audit::new("/log")));
         assert_eq!(policy.overlay, Some(Overlay::default()));
         assert!(policy.explain);

@@ -21,6 +21,7 @@ pub(crate) mod overlay;
 pub(crate) mod path;
 pub(crate) mod preset;
 pub(crate) mod profile;
+pub(crate) mod publish;
 pub(crate) mod require;
 pub(crate) mod rule;
 pub(crate) mod text;

@@ -10,6 +10,7 @@ use crate::policy::address;
 use crate::policy::path::check_text;
 use crate::policy::preset;
 use crate::policy::profile::{Profile, Reach};
+use crate::policy::publish::Publish;
 use crate::policy::rule::Rules;
 use crate::policy::units::{Size, Span, check_size, check_span};
 use crate::policy::upstream::{LEFT_OUT, Upstream};
@@ -58,6 +59,14 @@ pub struct Network {
     /// Whether Kennel also serves programs without proxy support. A name server in the sandbox resolves allowed names, and
     /// listeners take connections on ports 80, 443 and every other port below 1024 that `allow` names. Default: true.
     pub transparent: Option<bool>,
+    /// TCP ports of the sandbox that programs outside can connect to, as `[ADDR:]PORT[:INSIDE]`: they connect to `PORT` of the
+    /// host and reach a server at `INSIDE` of the sandbox's loopback. Default for `ADDR` is `127.0.0.1`, and for `INSIDE` the
+    /// same port. With `PORT` 0, the kernel chooses one; see
+    /// [`Child::published`](crate::command::child::Child::published) and
+    /// [`Session::published`](crate::session::Session::published).
+    ///
+    /// In modes `proxy` and `none`. Each command of a [`Sandbox`](crate::session::sandbox::Sandbox) publishes them for itself.
+    pub publish: Vec<String>,
     /// How much of the proxy the commands of a sandbox may use.
     pub limits: NetworkLimits,
 }
@@ -74,6 +83,7 @@ impl fmt::Debug for Network {
             .field("upstream", &self.upstream.as_deref().map(without_credentials))
             .field("name_servers", &self.name_servers)
             .field("transparent", &self.transparent)
+            .field("publish", &self.publish)
             .field("limits", &self.limits)
             .finish()
     }
@@ -150,7 +160,12 @@ impl Network {
 
     /// Whether the policy leaves the network to the profile. The proxy then allows nothing: it only answers.
     pub(crate) fn is_unset(&self) -> bool {
-        *self == Self::default()
+        *self == Self { publish: self.publish.clone(), ..Self::default() }
+    }
+
+    /// The ports to publish, of a policy that was validated.
+    pub(crate) fn published(&self) -> Vec<Publish> {
+        self.publish.iter().filter_map(|text| text.parse().ok()).collect()
     }
 
     /// Whether Kennel also serves programs without proxy support.
@@ -161,6 +176,7 @@ impl Network {
     pub(crate) fn check(&self, profile: Profile) -> Result<(), PolicyError> {
         self.check_values()?;
         self.check_mode(profile)?;
+        self.check_publish(profile)?;
         if profile.meaning().reach == Reach::Nowhere {
             let reason = format!("profile {profile} has no network; remove it or choose profile repo-write");
             return self.refuse_proxy_keys(true, &reason);
@@ -235,6 +251,22 @@ impl Network {
         alone.refuse_proxy_keys(true, "network.proxy alone decides what passes; remove one of them")
     }
 
+    fn check_publish(&self, profile: Profile) -> Result<(), PolicyError> {
+        let refuse = |text: &str, reason: &str| Err(PolicyError::value("network.publish", text, reason));
+        let mut seen: Vec<Publish> = Vec::new();
+        for text in &self.publish {
+            let publish = publish(text)?;
+            if self.effective(profile) == NetworkMode::Host {
+                return refuse(text, NO_NAMESPACE);
+            }
+            if publish.outside.port() != 0 && seen.iter().any(|other| other.outside == publish.outside) {
+                return refuse(text, "its port of the host is published already; remove one, or choose another port");
+            }
+            seen.push(publish);
+        }
+        Ok(())
+    }
+
     fn check_mode(&self, profile: Profile) -> Result<(), PolicyError> {
         let reason = match (profile, self.mode) {
             (Profile::NoNetwork, Some(NetworkMode::Proxy | NetworkMode::Host)) => {
@@ -247,6 +279,16 @@ impl Network {
         };
         Err(PolicyError::value("network.mode", self.effective(profile), reason))
     }
+}
+
+/// Why nothing can be published without a network namespace.
+pub(crate) const NO_NAMESPACE: &str = "with the host's network, a server of the command listens on the host itself; remove it or \
+                                       choose mode proxy or none";
+
+/// # Errors
+/// The text is no port to publish.
+pub(crate) fn publish(text: &str) -> Result<Publish, PolicyError> {
+    text.parse().map_err(|reason: String| PolicyError::value("network.publish", text, reason))
 }
 
 fn rules(key: &str, texts: &[String]) -> Result<Rules, PolicyError> {

@@ -39,13 +39,14 @@ impl Policy {
 
     /// Whether a protection is required, taking the whole policy into account. The first rule that applies decides:
     ///
-    /// - [Indispensable](Protection::is_indispensable) protections are always required.
+    /// - [Indispensable](Protection::is_indispensable) protections are always required, and so is a network namespace if
+    ///   [`Network::publish`](crate::policy::network::Network::publish) names a port.
     /// - `ci-only` requires everything, whatever [`Policy::require`] says, except limits that the policy does not set.
     /// - A protection that [`Policy::require`] names is as it says.
     /// - With [`OnUnavailable::Degrade`], every other protection may be missing.
     /// - Every other protection has the default of [`Requirements::of`](crate::policy::require::Requirements::of).
     pub fn effective_requirement(&self, protection: Protection) -> Requirement {
-        if protection.is_indispensable() {
+        if protection.is_indispensable() || self.needs(protection) {
             return Requirement::Required;
         }
         let explicit = self.require.get(protection);
@@ -57,6 +58,11 @@ impl Policy {
             OnUnavailable::Refuse => self.require.of(protection),
             OnUnavailable::Degrade => explicit.unwrap_or(Requirement::IfAvailable),
         }
+    }
+
+    /// Whether a key of the policy makes no sense without a protection.
+    fn needs(&self, protection: Protection) -> bool {
+        protection == Protection::NetworkNamespace && !self.network.publish.is_empty()
     }
 
     /// Checks everything that can be checked without asking the host.

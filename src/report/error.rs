@@ -1,6 +1,7 @@
 //! The error of the Rust API. Its text names the object, `source()` is the cause, and `remedy()` says what a person can do.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::report::audit_error::AuditError;
@@ -113,6 +114,14 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A port cannot be published: nothing can listen at that address of the host.
+    #[error("publish {address}")]
+    Publish {
+        /// The address as the policy or the caller wrote it.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
     /// A file of a sandbox cannot be read or changed.
     #[error("{what} {}", shown(path))]
     File {
@@ -178,6 +187,21 @@ fn of_stream(source: &io::Error) -> Option<&'static str> {
     }
 }
 
+/// The remedy for a port of the host that cannot be listened on.
+fn of_publish(port: u16, source: &io::Error) -> Option<&'static str> {
+    match source.raw_os_error() {
+        Some(libc::EADDRINUSE) if port == 0 => Some("no port is free: end programs that listen on many"),
+        Some(libc::EADDRINUSE) => {
+            Some("another program listens there: end it, or publish another port; with 0 as in 0:8080, one that is free")
+        }
+        Some(libc::EACCES) => Some("ports below 1024 need root: publish a higher one, as in 8080:3000"),
+        Some(libc::EADDRNOTAVAIL) => {
+            Some("this machine does not have that address: leave it out for 127.0.0.1, or see ip address")
+        }
+        _ => of_call(source),
+    }
+}
+
 /// Whether the sandbox itself forbids the access.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
@@ -234,6 +258,7 @@ impl Error {
             Self::Command { what: WORKING_DIRECTORY, .. } => Some(
                 "name a directory that is visible inside: in the workspace, or in a grant of --ro or --rw",
             ),
+            Self::Publish { address, source } => of_publish(address.port(), source),
             Self::Io { what, source } if STREAMS.contains(what) => of_stream(source),
             Self::Io { what: TERMINAL, source } => of_terminal(source),
             Self::Io { what, source } if what.starts_with("write ") => of_writing(source),
@@ -287,7 +312,7 @@ impl Error {
             Self::Overlay(_) => (Class::RuntimeError, Boundary::Runtime),
             Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
             Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
-            Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
+            Self::Io { .. } | Self::Publish { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }
         };

@@ -13,6 +13,7 @@ pub(crate) mod observed;
 pub(crate) mod outcome;
 pub(crate) mod overlay_error;
 pub(crate) mod policy_error;
+pub(crate) mod published;
 pub(crate) mod shortage;
 pub(crate) mod spawn_error;
 pub(crate) mod words;
@@ -27,6 +28,7 @@ use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::failure::{Failure, Limit};
 use crate::report::outcome::{Ended, Outcome, Usage};
+use crate::report::published::PublishedPort;
 
 /// The object that `kennel run --json` and `kennel exec --json` write.
 ///
@@ -62,6 +64,9 @@ pub struct Report {
     pub enforcement: Option<Enforcement>,
     /// What Kennel refused.
     pub denials: Vec<Denial>,
+    /// The published ports of the command's sandbox or session. Only present if there are any.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<PublishedPort>,
     /// The command's changes in an overlay, or with a commit, the committed ones. Only present with an overlay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<Change>>,
@@ -100,6 +105,7 @@ impl Report {
             truncated: outcome.truncated,
             enforcement: Some(outcome.enforcement.clone()),
             denials: outcome.denials.clone(),
+            published: outcome.published.clone(),
             changes: None,
             refused_changes: None,
             unaudited: outcome.unaudited.clone(),
@@ -122,6 +128,7 @@ impl Report {
             truncated: false,
             enforcement: None,
             denials: Vec::new(),
+            published: Vec::new(),
             changes: None,
             refused_changes: None,
             unaudited: None,

@@ -12,6 +12,7 @@ use crate::report::enforcement::{Enforcement, FlagsOf, Note};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 use crate::report::observed::Observed;
+use crate::report::published::PublishedPort;
 
 /// What ended a command. If the command ended by itself just before Kennel killed it, its own end counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,6 +110,8 @@ pub struct Outcome {
     /// Whether a change to a protected path may remain: Kennel could not undo it, or a killed process that is stuck in a
     /// system call may still make it. The denials name the path.
     pub is_left: bool,
+    /// The published ports of its sandbox or session.
+    pub published: Vec<PublishedPort>,
     /// The command's record in the audit log, if there is one.
     pub audit_id: Option<String>,
     /// How many records of the sandbox could not be written to the audit log so far, and why, in words. With

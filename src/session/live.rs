@@ -16,6 +16,8 @@ use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
+use crate::network::namespace_socket::NamespaceSockets;
+use crate::network::publish::Publishing;
 use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::overlay::ledger::SharedLedger;
 use crate::plan::Section;
@@ -23,6 +25,7 @@ use crate::protect::recheck;
 use crate::report::enforcement::{Enforcement, Note};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
+use crate::report::published::PublishedPort;
 use crate::session::mount_state::{MountCheck, SessionMounts, Settling, SettlingFor};
 use crate::session::shared::Shared;
 use crate::session::stats::{Counts, Stats};
@@ -48,6 +51,10 @@ pub(crate) struct Live {
     pub(crate) shared: Option<Shared>,
     /// The view for file calls, once the first call has made it.
     pub(crate) view: Mutex<Option<Arc<ViewFd>>>,
+    /// What connects to servers of the commands, once the first connection has made it.
+    pub(crate) sockets: tokio::sync::Mutex<Option<Arc<NamespaceSockets>>>,
+    /// The published ports, also of the zygotes before this one.
+    pub(crate) published: Arc<Publishing>,
     /// Sandboxes of ended commands that left background processes.
     pub(crate) background: Mutex<Vec<Inside>>,
     pub(crate) ready_workers: ReadyWorkers,
@@ -118,6 +125,7 @@ impl Live {
             // The session ends even if this record cannot be written.
             let _ = self.trail.write(None, || Record::SessionEnd {});
         }
+        self.published.end();
         self.retire();
     }
 
@@ -131,6 +139,7 @@ impl Live {
         self.waiting().clear();
         self.background().clear();
         self.view().take();
+        self.forget_sockets();
         if let Some(groups) = &self.groups {
             groups.end();
         }
@@ -360,6 +369,10 @@ impl Membership for CountedCommand {
 
     fn keep(&self, inside: Inside) {
         self.live.keep(inside);
+    }
+
+    fn published(&self) -> Vec<PublishedPort> {
+        self.live.published.ports()
     }
 
     fn witness(&self) -> Option<Witness> {

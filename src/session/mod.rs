@@ -11,6 +11,7 @@ pub(crate) mod live;
 pub(crate) mod metrics;
 pub(crate) mod mount_state;
 pub(crate) mod pool;
+pub(crate) mod ports;
 pub(crate) mod prepare;
 pub(crate) mod renewal;
 pub(crate) mod sandbox;
@@ -30,6 +31,7 @@ use crate::command::detached::Detached;
 use crate::command::source::WorkerSource;
 use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
+use crate::network::publish::Bound;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::report::enforcement::Enforcement;
@@ -226,8 +228,21 @@ impl SessionBuilder<'_> {
     /// # Panics
     /// As for [`Session::prepare`].
     pub async fn prepare(&self) -> Result<Session, Error> {
+        // Before the start: a port that another program has is an error of the caller.
+        let bound = match self.policy.network.publish.is_empty() {
+            true => Vec::new(),
+            false => {
+                self.policy.validate()?;
+                Bound::all(&self.policy.network.published())?
+            }
+        };
         let live =
             Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?;
-        Ok(Session { owner: Arc::new(Owner { renewable: Arc::new(Renewable::new(live)) }) })
+        let renewable = Arc::new(Renewable::new(live));
+        let session = Session { owner: Arc::new(Owner { renewable: Arc::clone(&renewable) }) };
+        for bound in bound {
+            renewable.publish(bound)?;
+        }
+        Ok(session)
     }
 }

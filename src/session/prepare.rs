@@ -11,6 +11,7 @@ use crate::audit::record::Record;
 use crate::audit::trail::Trail;
 use crate::host::Host;
 use crate::host::caller::Caller;
+use crate::launch::bridge::HandedOut;
 use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::image::Images;
@@ -18,7 +19,7 @@ use crate::launch::inside::Inside;
 use crate::launch::prepared::Prepared;
 use crate::launch::start;
 use crate::network::ask::Ask;
-use crate::network::serving::Serving;
+use crate::network::publish::Publishing;
 use crate::overlay::claim::Claim;
 use crate::overlay::ledger::Ledger;
 use crate::overlay::record::Heading;
@@ -41,6 +42,7 @@ struct Lasting {
     counts: Arc<Counts>,
     span: tracing::Span,
     trail: Arc<Trail>,
+    published: Arc<Publishing>,
 }
 
 impl Live {
@@ -73,7 +75,8 @@ impl Live {
             prepared.set_ask(ask);
         }
         let span = tracing::info_span!("session", name = trail.session(), workspace = %workspace.display());
-        let lasting = Lasting { ready, counts: Arc::default(), span, trail };
+        let published = Arc::new(Publishing::new(&trail));
+        let lasting = Lasting { ready, counts: Arc::default(), span, trail, published };
         let live = Self::hand_over(prepared, (zygote, groups), mounts, claim, lasting).await?;
         live.trail.write(None, || Record::Session {
             profile: policy.profile,
@@ -101,6 +104,7 @@ impl Live {
             counts: Arc::clone(&self.counts),
             span: self.span.clone(),
             trail: Arc::clone(&self.trail),
+            published: Arc::clone(&self.published),
         };
         Self::hand_over(prepared, (zygote, groups), mounts, None, lasting).await
     }
@@ -111,7 +115,7 @@ impl Live {
         (zygote, groups): (Inside, Option<Arc<Groups>>),
         mounts: SessionMounts,
         claim: Option<Claim>,
-        Lasting { ready, counts, span, trail }: Lasting,
+        Lasting { ready, counts, span, trail, published }: Lasting,
     ) -> Result<Self, Error> {
         start::hand_over_session(&zygote, &prepared)?;
         let mut live = Self {
@@ -124,6 +128,8 @@ impl Live {
             waiting: Mutex::default(),
             shared: None,
             view: Mutex::default(),
+            sockets: tokio::sync::Mutex::default(),
+            published,
             background: Mutex::default(),
             ready_workers: ReadyWorkers::new(ready),
             ended: AtomicBool::new(false),
@@ -149,12 +155,13 @@ impl Live {
     /// Waits until the zygote has carried out the session's steps.
     async fn set_up(&mut self, claim: Option<Claim>) -> Result<(), Error> {
         let (mut early_reports, mut upper) = (Vec::new(), None);
-        self.proxy = Serving::open(&self.prepared, &self.zygote, &self.trail, &mut early_reports)
-            .await
-            .map_err(|error| match error {
-                Error::Lost => Error::SessionEnded,
-                error => error,
-            })?;
+        let handed_out =
+            HandedOut::receive(&self.prepared, &self.zygote, &self.trail, &mut early_reports).await;
+        let handed_out = handed_out.map_err(|error| match error {
+            Error::Lost => Error::SessionEnded,
+            error => error,
+        })?;
+        self.proxy = handed_out.proxy;
         let mut early_reports = early_reports.into_iter();
         loop {
             let arrival = match early_reports.next() {

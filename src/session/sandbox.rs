@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,14 +15,18 @@ use crate::command::detached::DetachedCommands;
 use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
 use crate::host::Host;
 use crate::host::caller::Caller;
+use crate::launch::bridge::HandedOut;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
-use crate::network::serving::{BoxFuture, Serving};
+use crate::network::namespace_socket::NamespaceSockets;
+use crate::network::publish::{Bound, Inward, Publishing};
+use crate::network::serving::BoxFuture;
 use crate::plan::in_force::InForce;
 use crate::plan::mount_state::{MountChange, replaced};
+use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
 use crate::report::enforcement::Enforcement;
@@ -278,6 +284,20 @@ impl Workers for OneShots {
     }
 }
 
+/// Publishes ports of a sandbox, whose sockets lead there.
+async fn publish(
+    bound: Vec<Bound>,
+    sockets: [OwnedFd; SOCKETS_HANDED_OUT],
+    trail: &Arc<Trail>,
+) -> io::Result<Publishing> {
+    let sockets = Arc::new(NamespaceSockets::new(sockets).await?);
+    let publishing = Publishing::new(trail);
+    for bound in bound {
+        publishing.serve(bound, Arc::clone(&sockets) as Arc<dyn Inward>)?;
+    }
+    Ok(publishing)
+}
+
 /// Starts a sandbox for one command. Its PID 1 is the worker.
 async fn start_worker(
     prepared: &Prepared,
@@ -286,8 +306,14 @@ async fn start_worker(
 ) -> Result<ReadyWorker, Error> {
     let own = own_steps.map(OwnSteps::new).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
+    // Before the start: a port that another program has is an error of the caller.
+    let bound = Bound::all(&prepared.compiled.publish)?;
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut reports = Vec::new();
-    let proxy = Serving::open(prepared, &inside, trail, &mut reports).await?;
-    Ok(ReadyWorker { inside, reports, proxy, seccomp_listener: None, own })
+    let HandedOut { proxy, sockets } = HandedOut::receive(prepared, &inside, trail, &mut reports).await?;
+    let published = match sockets.try_into() {
+        Ok(sockets) => Some(publish(bound, sockets, trail).await.map_err(Error::io("publish the ports"))?),
+        Err(_) => None,
+    };
+    Ok(ReadyWorker { inside, reports, proxy, published, seccomp_listener: None, own })
 }

@@ -15,6 +15,7 @@ use crate::launch::control::{Arrival, socket_pair};
 use crate::launch::inside::{CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::plan::Section;
+use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
@@ -43,6 +44,8 @@ pub(crate) struct Worker {
     /// Its root and its mount namespace, if its steps send them.
     root: Option<OwnedFd>,
     mounts: Option<OwnedFd>,
+    /// Sockets of its network namespace, if its steps send them.
+    sockets: Vec<OwnedFd>,
     /// The listener of its seccomp filter.
     seccomp_listener: Option<OwnedFd>,
 }
@@ -70,6 +73,7 @@ impl Worker {
             lost_descriptor: false,
             root: None,
             mounts: None,
+            sockets: Vec::new(),
             seccomp_listener: None,
         }
     }
@@ -92,6 +96,7 @@ impl Worker {
             inside,
             reports: self.skipped,
             proxy: None,
+            published: None,
             seccomp_listener: self.seccomp_listener,
             own: self.own,
         }
@@ -154,6 +159,22 @@ impl Worker {
         self.skipped.extend_from_slice(skipped);
     }
 
+    /// Waits until it has sent the sockets that make others.
+    pub(crate) async fn wait_for_sockets(
+        &mut self,
+        prepared: &Prepared,
+        counts: &Counts,
+    ) -> Result<[OwnedFd; SOCKETS_HANDED_OUT], Error> {
+        loop {
+            match std::mem::take(&mut self.sockets).try_into() {
+                Ok(sockets) => return Ok(sockets),
+                Err(sockets) => self.sockets = sockets,
+            }
+            let arrival = self.inside.next().await;
+            self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+        }
+    }
+
     /// Processes the messages that have arrived, without waiting.
     pub(crate) fn take_in_pending(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         loop {
@@ -194,11 +215,12 @@ impl Worker {
             Arrival::Report(report @ Report::Skipped { .. }) => self.skipped.push(report),
             Arrival::Root(root) => self.root = Some(root),
             Arrival::Mounts(mounts) => self.mounts = Some(mounts),
-            Arrival::Report(Report::Root {} | Report::Mounts {}) => return Err(Error::no_descriptor()),
+            Arrival::Listening(listening) => self.sockets.push(listening.socket),
+            Arrival::Report(Report::Root {} | Report::Mounts {} | Report::Listening { .. }) => return Err(Error::no_descriptor()),
             Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
             // Without the pidfd nobody could kill it. Without the listener nobody would answer its filter.
             Arrival::Report(Report::Born {} | Report::Refusing {}) => self.lost_descriptor = true,
-            Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) | Arrival::Upper(_) => {}
+            Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Upper(_) => {}
         }
         Ok(())
     }

@@ -141,6 +141,16 @@ pub(crate) fn has_hung_up(stream: RawFd) -> bool {
     has_event && hung_up.revents & libc::POLLNVAL == 0
 }
 
+/// connect(2) to `AF_UNSPEC`: a TCP socket is connected, listens and is bound no more. A port that bind(2) gave it stays.
+pub(crate) fn disconnect(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let family = libc::sa_family_t::try_from(libc::AF_UNSPEC).unwrap_or_default();
+    let nowhere = libc::sockaddr { sa_family: family, sa_data: [0; 14] };
+    let length = libc::socklen_t::try_from(size_of::<libc::sockaddr>()).unwrap_or_default();
+    // SAFETY: the call reads one sockaddr at the address.
+    let answer = unsafe { libc::connect(socket.as_raw_fd(), &raw const nowhere, length) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// ioctl(SIOCOUTQ) of unix(7): whether the peer has not yet read everything that this end sent.
 pub(crate) fn peer_has_unread(socket: BorrowedFd<'_>) -> bool {
     let mut unread: libc::c_int = 0;
