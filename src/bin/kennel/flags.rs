@@ -118,6 +118,12 @@ pub(crate) struct PolicyFlags {
     /// Turn off the DNS server and the listeners for programs without proxy support.
     #[arg(long, help_heading = "Network")]
     pub(crate) no_transparent: bool,
+    /// Let programs outside reach a server in the sandbox.
+    ///
+    /// They connect to PORT of this machine, at 127.0.0.1 unless ADDR says otherwise, and reach the server at INSIDE, or at the
+    /// same port. PORT 0 is one that is free; Kennel says which. TCP only.
+    #[arg(long, value_name = "[ADDR:]PORT[:INSIDE]", value_delimiter = ',', help_heading = "Network")]
+    pub(crate) publish: Vec<String>,
     /// Append each command, decision, denial and limit to FILE as lines of JSON. `{date}` in its name becomes
     /// the day. FILE must be outside every writable directory. /dev/fd/N names an open file.
     #[arg(long, value_name = "FILE", help_heading = "Audit", value_parser = parse::path())]
@@ -320,6 +326,7 @@ fn network(network: &mut Network, flags: &PolicyFlags) {
     network.deny.extend(flags.deny.iter().cloned());
     network.allow_addresses.extend(flags.allow_address.iter().cloned());
     network.name_servers.extend(flags.name_server.iter().cloned());
+    network.publish.extend(flags.publish.iter().cloned());
     network.upstream = flags.upstream.clone().or(network.upstream.take());
     if let Some(unix) = &flags.proxy_socket {
         network.proxy = Some(ForeignProxy { unix: unix.clone() });

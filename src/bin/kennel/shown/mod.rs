@@ -154,6 +154,9 @@ impl Holds<'_> {
         for (value, origin) in list("allow_addresses", &network.allow_addresses) {
             put("addresses", value, &origin);
         }
+        for (value, origin) in list("publish", &network.publish) {
+            put("published", value, &origin);
+        }
         for (value, origin) in list("name_servers", &network.name_servers) {
             put("name server", value, &origin);
         }
