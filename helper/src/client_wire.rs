@@ -49,6 +49,10 @@ enum Ask {
     14 = Wait { id: u32, report: u32 },
     /// List the detached commands.
     15 = Detached {},
+    /// Publish a port. Its text follows in the packet, `[ADDR:]PORT[:INSIDE]`.
+    30 = Publish { length: u32 },
+    /// Ask for the published ports.
+    31 = Ports {},
 }
 }
 
@@ -97,6 +101,8 @@ enum Answer<'w> {
         /// As the caller named it.
         program: &'w [u8],
     },
+    /// The port that was published, or all published ports, as JSON.
+    30 = Published { ports: &'w [u8] },
 }
 }
 

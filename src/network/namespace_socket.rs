@@ -145,12 +145,16 @@ impl Pair {
     /// Connects `client` to a port of loopback. Prefers IPv6: what is accepted from there can connect to both.
     fn connect_client(&self, port: u16) -> io::Result<()> {
         let client = self.client.as_raw_fd();
-        let to = |address: Ipv6Addr| connect(client, &SockaddrIn6::from(std::net::SocketAddrV6::new(address, port, 0, 0)));
+        let to = |address: Ipv6Addr| {
+            connect(client, &SockaddrIn6::from(std::net::SocketAddrV6::new(address, port, 0, 0)))
+        };
         let connected = match self.family()? {
             Family::Ipv4 => connect(client, &SockaddrIn::new(127, 0, 0, 1, port)),
             Family::Both => match to(Ipv6Addr::LOCALHOST) {
                 // IPv6 is turned off for the device.
-                Err(Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::EACCES) => to(Ipv4Addr::LOCALHOST.to_ipv6_mapped()),
+                Err(Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::EACCES) => {
+                    to(Ipv4Addr::LOCALHOST.to_ipv6_mapped())
+                }
                 connected => connected,
             },
         };

@@ -27,7 +27,7 @@ use crate::network::namespace_socket::NamespaceSockets;
 use crate::network::relay::{self, Relays};
 use crate::network::serving::BoxFuture;
 use crate::network::stream::Stream;
-use crate::policy::publish::Publish;
+use crate::policy::publish::{MOST_PUBLISHED, Publish};
 use crate::report::error::Error;
 use crate::report::published::PublishedPort;
 use crate::sys::{locked, watched};
@@ -68,7 +68,8 @@ impl Bound {
             // It sets SO_REUSEADDR, so that old connections of an earlier run do not hold the port.
             let listener = TcpListener::bind(publish.outside)?;
             listener.set_nonblocking(true)?;
-            let port = PublishedPort { address: listener.local_addr()?, inside: publish.inside };
+            let chosen = publish.outside.port() == 0;
+            let port = PublishedPort { address: listener.local_addr()?, inside: publish.inside, chosen };
             Ok(Self { listener, port })
         };
         listen().map_err(|source| Error::Publish { address: publish.outside, source })
@@ -121,6 +122,10 @@ impl Publishing {
     /// # Errors
     /// The runtime does not accept the socket.
     pub(crate) fn serve(&self, bound: Bound, inward: Arc<dyn Inward>) -> io::Result<PublishedPort> {
+        if locked(&self.served).len() >= MOST_PUBLISHED {
+            let reason = format!("at most {MOST_PUBLISHED} ports of a sandbox are published");
+            return Err(io::Error::new(io::ErrorKind::QuotaExceeded, reason));
+        }
         let Bound { listener, port } = bound;
         let listener = Arc::new(listener);
         let watched = watched(Arc::clone(&listener), Interest::READABLE)?;
@@ -232,7 +237,8 @@ async fn serve((client, from): (TcpStream, SocketAddr), shared: &Shared, inward:
     let _ = setsockopt(&client, KeepAlive, &true);
     let client = Stream::Tcp(client);
     client.resets(true);
-    let mut record = Connection { trail: &shared.trail, from, port, decision: "failed", traffic: Traffic::new() };
+    let mut record =
+        Connection { trail: &shared.trail, from, port, decision: "failed", traffic: Traffic::new() };
     match inward.connect(port).await {
         Ok(server) if record.begin() => {
             let server = Stream::Tcp(server);

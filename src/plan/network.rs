@@ -206,13 +206,16 @@ fn sockets(inputs: &Inputs<'_>) -> Vec<ProxySocket> {
 /// reach.
 pub(crate) fn check_publish(policy: &Policy, publish: &Publish) -> Result<(), PolicyError> {
     let is_own = policy.effective_network() == NetworkMode::Proxy
-        && (publish.inside == PORT || loopback_ports(&rules(&policy.network.allow)).contains(&publish.inside));
+        && (publish.inside == PORT
+            || loopback_ports(&rules(&policy.network.allow)).contains(&publish.inside));
     if !is_own {
         return Ok(());
     }
     let reason = match publish.inside {
         PORT => "inside, this is the port of the proxy: let the server listen on another one",
-        _ => "inside, this port leads to the host's own service (network.allow): let the server listen on another one",
+        _ => {
+            "inside, this port leads to the host's own service (network.allow): let the server listen on another one"
+        }
     };
     Err(PolicyError::value("network.publish", publish, reason))
 }

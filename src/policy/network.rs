@@ -10,7 +10,7 @@ use crate::policy::address;
 use crate::policy::path::check_text;
 use crate::policy::preset;
 use crate::policy::profile::{Profile, Reach};
-use crate::policy::publish::Publish;
+use crate::policy::publish::{MOST_PUBLISHED, Publish};
 use crate::policy::rule::Rules;
 use crate::policy::units::{Size, Span, check_size, check_span};
 use crate::policy::upstream::{LEFT_OUT, Upstream};
@@ -260,7 +260,16 @@ impl Network {
                 return refuse(text, NO_NAMESPACE);
             }
             if publish.outside.port() != 0 && seen.iter().any(|other| other.outside == publish.outside) {
-                return refuse(text, "its port of the host is published already; remove one, or choose another port");
+                return refuse(
+                    text,
+                    "its port of the host is published already; remove one, or choose another port",
+                );
+            }
+            if seen.len() == MOST_PUBLISHED {
+                return refuse(
+                    text,
+                    &format!("at most {MOST_PUBLISHED} ports are published; remove the others"),
+                );
             }
             seen.push(publish);
         }

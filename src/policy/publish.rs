@@ -7,8 +7,12 @@ use std::str::FromStr;
 /// The lowest port that a command can listen on: below, listening needs a privilege that no command has.
 pub(crate) const LOWEST_INSIDE: u16 = 1024;
 
+/// The most published ports of a sandbox: each has a descriptor and a task in the embedding program.
+pub(crate) const MOST_PUBLISHED: usize = 100;
+
 /// The form, for messages.
-const FORM: &str = "expected PORT, PORT:INSIDE or ADDRESS:PORT:INSIDE, such as 8080, 8080:3000 or 127.0.0.1:8080:3000";
+const FORM: &str =
+    "expected PORT, PORT:INSIDE or ADDRESS:PORT:INSIDE, such as 8080, 8080:3000 or 127.0.0.1:8080:3000";
 
 /// Where programs outside connect to, and the port of the sandbox that they reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +54,12 @@ impl FromStr for Publish {
             None => (number(ports)?, number(ports)?),
         };
         match inside {
-            0 => Err("name the port inside, as in 0:8080: 0 lets the kernel choose the one outside".to_owned()),
-            inside if inside < LOWEST_INSIDE => {
-                Err(format!("no command can listen below {LOWEST_INSIDE}: publish the port that the server has, as in {port}:8080"))
+            0 => {
+                Err("name the port inside, as in 0:8080: 0 lets the kernel choose the one outside".to_owned())
             }
+            inside if inside < LOWEST_INSIDE => Err(format!(
+                "no command can listen below {LOWEST_INSIDE}: publish the port that the server has, as in {port}:8080"
+            )),
             inside => Ok(Self { outside: SocketAddr::new(address, port), inside }),
         }
     }

@@ -191,9 +191,9 @@ fn of_stream(source: &io::Error) -> Option<&'static str> {
 fn of_publish(port: u16, source: &io::Error) -> Option<&'static str> {
     match source.raw_os_error() {
         Some(libc::EADDRINUSE) if port == 0 => Some("no port is free: end programs that listen on many"),
-        Some(libc::EADDRINUSE) => {
-            Some("another program listens there: end it, or publish another port; with 0 as in 0:8080, one that is free")
-        }
+        Some(libc::EADDRINUSE) => Some(
+            "another program listens there: end it, or publish another port; with 0 as in 0:8080, one that is free",
+        ),
         Some(libc::EACCES) => Some("ports below 1024 need root: publish a higher one, as in 8080:3000"),
         Some(libc::EADDRNOTAVAIL) => {
             Some("this machine does not have that address: leave it out for 127.0.0.1, or see ip address")

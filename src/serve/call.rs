@@ -33,6 +33,9 @@ pub(crate) enum Request {
     Stats,
     Describe,
     Commit(CommitOrder),
+    /// The text of a port to publish.
+    Publish(String),
+    Ports,
     Stop,
     /// A command that stays, with its log file.
     Detach(Box<Call>, Option<OwnedFd>),
@@ -89,6 +92,11 @@ impl Request {
                 let [memfd]: [OwnedFd; 1] = packet.descriptors.try_into().ok()?;
                 serde_json::from_slice(&content(memfd, length)?).ok().map(Self::Commit)
             }
+            Ask::Publish { length } => {
+                let text = cursor.bytes(usize::try_from(length).ok()?)?;
+                String::from_utf8(text.to_owned()).ok().map(Self::Publish)
+            }
+            Ask::Ports {} => Some(Self::Ports),
             Ask::Stop {} => Some(Self::Stop),
             Ask::Signal { .. } | Ask::Foreground { .. } => None,
         }

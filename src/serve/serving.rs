@@ -20,6 +20,7 @@ use crate::command::outlet::Outlets;
 use crate::report::error::Error;
 use crate::report::failure::Limit;
 use crate::report::outcome::Outcome;
+use crate::report::published::PublishedPort;
 use crate::report::shortage::is_shortage;
 use crate::serve::call::{Call, ClientEnvironment, Request, signal_number};
 use crate::serve::connection::Connection;
@@ -91,6 +92,17 @@ pub(crate) async fn serve(
             detached::list(&connection, &session).await;
             NextStep::Nothing
         }
+        Some(Request::Publish(port)) => {
+            match session.publish(port) {
+                Ok(port) => tell_ports(&connection, &[port]),
+                Err(error) => connection.ended(&Err(error), &[], false),
+            }
+            NextStep::Nothing
+        }
+        Some(Request::Ports) => {
+            tell_ports(&connection, &session.published());
+            NextStep::Nothing
+        }
         Some(Request::Stop) => return NextStep::Stop(Some(connection)),
         None => {
             connection.refuse("the request is malformed, or from another version of Kennel");
@@ -100,6 +112,12 @@ pub(crate) async fn serve(
     // Read signals that cross the answer: closing a socket with unread data makes the kernel discard the answer.
     let _ = timeout(LINGER, connection.wait_until_gone()).await;
     next_step
+}
+
+fn tell_ports(connection: &Connection, ports: &[PublishedPort]) {
+    // Plain data always serializes.
+    let ports = serde_json::to_vec(ports).unwrap_or_default();
+    connection.answer(&Answer::Published { ports: &ports }, None);
 }
 
 fn stats(connection: &Connection, session: &Session) {

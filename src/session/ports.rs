@@ -142,7 +142,10 @@ impl Renewable {
     async fn connect(&self, port: u16) -> io::Result<TcpStream> {
         let live = self.live();
         if !live.has_network_namespace() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "the session has the network of the host"));
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "the session has the network of the host",
+            ));
         }
         network::check_publish(&live.mounts.inputs.policy, &Publish::inward(port))
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -199,14 +202,15 @@ impl Live {
             return Ok(Arc::clone(sockets));
         }
         let mut worker = self.order(Some(&network::socket_steps())).await?;
-        let handed_out =
-            self.unless_gone(worker.wait_for_sockets(self.prepared(), self.counts())).await.map_err(|error| {
-                match error {
-                    Error::Lost => self.lost(),
-                    error => error,
-                }
+        let handed_out = self
+            .unless_gone(worker.wait_for_sockets(self.prepared(), self.counts()))
+            .await
+            .map_err(|error| match error {
+                Error::Lost => self.lost(),
+                error => error,
             })?;
-        let made = NamespaceSockets::new(handed_out).await.map_err(Error::io("take the sockets of the session"))?;
+        let made =
+            NamespaceSockets::new(handed_out).await.map_err(Error::io("take the sockets of the session"))?;
         let made = Arc::new(made);
         // The session may have ended meanwhile. Then nothing may keep its network.
         if self.has_ended() {

@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::future::Future;
-use std::path::{Path, PathBuf};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

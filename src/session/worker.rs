@@ -216,7 +216,9 @@ impl Worker {
             Arrival::Root(root) => self.root = Some(root),
             Arrival::Mounts(mounts) => self.mounts = Some(mounts),
             Arrival::Listening(listening) => self.sockets.push(listening.socket),
-            Arrival::Report(Report::Root {} | Report::Mounts {} | Report::Listening { .. }) => return Err(Error::no_descriptor()),
+            Arrival::Report(Report::Root {} | Report::Mounts {} | Report::Listening { .. }) => {
+                return Err(Error::no_descriptor());
+            }
             Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
             // Without the pidfd nobody could kill it. Without the listener nobody would answer its filter.
             Arrival::Report(Report::Born {} | Report::Refusing {}) => self.lost_descriptor = true,

@@ -15,6 +15,7 @@ mod names;
 mod network;
 mod processes;
 mod resources;
+mod serve;
 mod surroundings;
 mod talk;
 
@@ -63,6 +64,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("query", network::query),
     ("talk", talk::talk),
     ("crowd", talk::crowd),
+    ("serve", serve::serve),
     ("refuse", surroundings::refuse),
     ("give-stdout", handed::give_stdout),
     ("hold-stdout", handed::hold_stdout),

@@ -380,6 +380,17 @@ pub(crate) enum SessionAction {
         #[arg(long, value_name = "FILE", value_parser = parse::path())]
         json: Option<PathBuf>,
     },
+    /// Let programs outside reach servers in a running session.
+    ///
+    /// Prints for each PORT where they connect to. Until the session ends.
+    #[command(after_help = help::PUBLISH)]
+    Publish {
+        /// Its name.
+        name: String,
+        /// As for --publish of kennel run.
+        #[arg(required = true, value_name = "[ADDR:]PORT[:INSIDE]", value_delimiter = ',')]
+        ports: Vec<String>,
+    },
     /// End a session and every process in it.
     ///
     /// Waits until they are gone.

@@ -118,6 +118,13 @@ shell shows as 128+N, and with --exit-code it exits with 128+N; 125 if Kennel fa
 every change, could not undo a successful command's change of a protected path, or could not pass its output on; 126 \
 if the command cannot be executed; 127 if it is not found.";
 
+pub(crate) const PUBLISH: &str = "\
+Examples:
+  kennel session publish agent-1 8080:3000
+                              http://127.0.0.1:8080/ is the server at port 3000 inside
+  kennel session publish agent-1 0:3000
+                              at a port that is free";
+
 pub(crate) const OP: &str = "\
 Examples:
   GH_TOKEN=… kennel op gh.toml issue_create --arg title='It works'

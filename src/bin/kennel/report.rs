@@ -19,7 +19,7 @@ use std::{
 
 use anstyle::Style;
 use kennel::{
-    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, Report, State, Terminal,
+    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, PublishedPort, Report, State, Terminal,
     inherited_descriptor,
 };
 use serde::Serialize;
@@ -116,6 +116,12 @@ fn styled(line: &str, kind: Style, paint: Paint) -> String {
 pub(crate) fn relay(lines: &[u8], is_error: bool) {
     let kind = if is_error { style::ERROR } else { style::REMARK };
     String::from_utf8_lossy(lines).lines().for_each(|line| message(&harmless(line), kind));
+}
+
+/// Prints the addresses of published ports that the kernel chose: nobody knows them yet.
+pub(crate) fn chosen(published: &[PublishedPort]) {
+    let chosen = published.iter().filter(|port| port.chosen);
+    chosen.for_each(|port| say(format_args!("kennel: published {port}")));
 }
 
 /// Prints an answer on stdout. A reader that closes early is no error.

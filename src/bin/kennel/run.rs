@@ -217,6 +217,7 @@ impl PipeReasons {
 async fn on_descriptors(outlets: Outlets, command: &mut Command) -> Result<Outcome, Error> {
     let mut signals = Signals::to_forward()?;
     let mut child = command.spawn().await?;
+    report::chosen(&child.published());
     let copying = outlets.copy(&mut child);
     let mut outcome = until_end(&mut child, &mut signals).await?;
     let hurry = wait_for_ending_signal(outcome.status, &mut signals);
@@ -256,6 +257,7 @@ async fn on_terminal(
     let screen = Screen::open(output, job.is_raw())?;
     let mut signals = Signals::to_forward()?;
     let mut child = command.pseudoterminal(job.user().pseudoterminal()?).spawn().await?;
+    report::chosen(&child.published());
     let copying = outlets.copy(&mut child);
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
     job.begin(&terminal)?;

@@ -12,7 +12,7 @@ use std::{
 
 use kennel::{
     Client, Error, Isolation, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Profile,
-    Session, Stats, inherited_descriptor,
+    PublishedPort, Session, Stats, inherited_descriptor,
 };
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 use serde::Serialize;
@@ -43,6 +43,7 @@ pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
         SessionAction::Kill { which, signal } => detached::kill(which, *signal),
         SessionAction::Wait { which, exit_code, json } => detached::wait(which, *exit_code, json.as_deref()),
         SessionAction::List { json } => list(*json),
+        SessionAction::Publish { name, ports } => publish(name, ports),
         SessionAction::Stop { name } => stop(name),
     }
 }
@@ -144,6 +145,7 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
         if !start.quiet {
             report::degraded(&session.enforcement());
         }
+        report::chosen(&session.published());
         let told = announce(&listening).and_then(|()| announced());
         told.map_err(|source| Error::Io { what: "announce the session", source })?;
         let code = tokio::select! {
@@ -218,6 +220,7 @@ struct Line {
     ready: Option<u64>,
     running: Option<u64>,
     served: Option<u64>,
+    published: Vec<PublishedPort>,
     socket: String,
 }
 
@@ -228,7 +231,8 @@ impl fmt::Display for Line {
         let age = known(self.age_s.map(age));
         let [profile, workspace] = [&self.profile, &self.workspace].map(|text| known(text.clone()));
         let Self { name, pid, .. } = self;
-        write!(f, "{name:<16} {profile:<10} {age:>5} {running:>7} {pid:>7}  {workspace}")
+        write!(f, "{name:<16} {profile:<10} {age:>5} {running:>7} {pid:>7}  {workspace}")?;
+        self.published.iter().try_for_each(|port| write!(f, "  {port}"))
     }
 }
 
@@ -271,6 +275,7 @@ fn line(name: &str) -> Result<Line, Error> {
     };
     // A session of another build may not know the question.
     let described = Client::connect(name).and_then(Client::describe).ok();
+    let published = Client::connect(name).and_then(Client::published).unwrap_or_default();
     let made = fs::metadata(&socket).and_then(|socket| socket.modified()).ok();
     let number = |of: fn(&Stats) -> u64| stats.as_ref().map(of);
     Ok(Line {
@@ -282,8 +287,18 @@ fn line(name: &str) -> Result<Line, Error> {
         ready: number(|stats| stats.ready as u64),
         running: number(|stats| stats.running as u64),
         served: number(|stats| stats.served),
+        published,
         socket,
     })
+}
+
+/// Publishes ports of a running session, and prints where they are.
+fn publish(name: &str, ports: &[String]) -> Result<ExitCode, Error> {
+    for port in ports {
+        let published = Client::connect(name)?.publish(port)?;
+        report::print(format!("{published}\n").as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn stop(name: &str) -> Result<ExitCode, Error> {

@@ -27,6 +27,7 @@
 //! | `found` | holes that existed once |
 //! | `denials` | the user of the sandbox learns of each denial |
 //! | `audit` | the audit log |
+//! | `publish` | programs outside reach what is published, and nothing else |
 //! | `unset` | a policy without a rule |
 
 mod ask;
@@ -43,6 +44,7 @@ mod localhost;
 mod names;
 mod origin;
 mod programs;
+pub mod publish;
 mod sessions;
 mod smuggling;
 mod socks;

@@ -5,6 +5,7 @@ mod detached;
 mod hostile;
 mod peers;
 mod place;
+mod ports;
 mod removed;
 mod secrets;
 mod shortage;

@@ -20,6 +20,7 @@
 //! | `killed` | the embedding program is killed: nothing is left |
 //! | `forked` | the same if another process has an end of a control socket |
 //! | `counts` | many commands and sessions leave nothing in the program |
+//! | `ports` | servers of commands are reached from outside |
 //! | `renewal` | a replaced grant is shown anew or refused |
 //! | `report` | enforcement and numbers are true |
 //! | `outside` | changes outside meanwhile: walls hold, and the user's files stay |
@@ -45,6 +46,7 @@ mod neighbours;
 mod outside;
 mod places;
 mod pool;
+mod ports;
 mod renewal;
 mod report;
 mod sharing;

@@ -1,0 +1,186 @@
+//! Servers that commands start: the embedding program connects to them, and others where the session publishes them.
+
+use std::{fs, io::ErrorKind, net::SocketAddr, path::Path};
+
+use kennel::{Child, Error, Mount, NetworkMode, Policy, Profile, Session};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{in_time, policy, ready, with_payload};
+use crate::{
+    network::publish::{connect, exchange, free_port, is_closed, outside},
+    support::{eventually, workspace},
+};
+
+/// A server of the session at this address, which listens.
+async fn serve(session: &Session, address: &str, kind: &str) -> Child {
+    ready(session.command("/payload").args(["serve", address, kind]), 1).await
+}
+
+/// Says hello to an echo, over the connection of the library.
+async fn echoed(session: &Session, port: u16) -> std::io::Result<String> {
+    let mut stream = in_time(session.connect(port)).await?;
+    stream.write_all(b"hello").await?;
+    stream.shutdown().await?;
+    let mut heard = String::new();
+    in_time(stream.read_to_string(&mut heard)).await?;
+    Ok(heard)
+}
+
+/// The same, as a program of the host.
+async fn echoed_at(address: SocketAddr) -> Vec<u8> {
+    outside(move || exchange(connect(address), b"hello")).await
+}
+
+async fn refusal(session: &Session, port: u16) -> ErrorKind {
+    in_time(session.connect(port)).await.expect_err("no connection").kind()
+}
+
+#[tokio::test]
+async fn the_program_connects_to_servers_of_commands() {
+    let workspace = workspace();
+    for mode in [NetworkMode::None, NetworkMode::Proxy] {
+        let policy = Policy { profile: Profile::RepoWrite, ..with_payload(workspace.path()) };
+        let session = Session::prepare(&policy.network_mode(mode)).await.unwrap();
+        assert_eq!(refusal(&session, 8000).await, ErrorKind::ConnectionRefused, "{mode}: nothing listens");
+        for address in ["127.0.0.1:8000", "[::1]:8001", "0.0.0.0:8002"] {
+            let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
+            let mut server = serve(&session, address, "echo").await;
+            assert_eq!(echoed(&session, port).await.unwrap(), "hello", "{mode} {address}");
+            server.kill().await.unwrap();
+            assert_eq!(refusal(&session, port).await, ErrorKind::ConnectionRefused, "{mode} {address}");
+        }
+        assert_eq!(session.published(), [], "nothing is published by that");
+    }
+}
+
+#[tokio::test]
+async fn many_connections_are_made_at_once() {
+    let workspace = workspace();
+    let session = Session::prepare(&with_payload(workspace.path())).await.unwrap();
+    let _server = serve(&session, "127.0.0.1:8000", "echo").await;
+    let mut crowd = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let session = session.clone();
+        crowd.spawn(async move { echoed(&session, 8000).await.unwrap() });
+    }
+    assert_eq!(crowd.join_all().await, ["hello"; 200]);
+}
+
+#[tokio::test]
+async fn a_port_is_published_from_the_start_or_later_until_the_end() {
+    let workspace = workspace();
+    let session = Session::prepare(&with_payload(workspace.path()).publish("0:8000")).await.unwrap();
+    let first = session.published()[0];
+    assert!(first.chosen && first.inside == 8000, "{first}");
+    let server = serve(&session, "127.0.0.1:8000", "echo").await;
+    assert_eq!(server.published(), [first]);
+    assert_eq!(echoed_at(first.address).await, b"hello");
+    let _other = serve(&session, "127.0.0.1:8001", "echo").await;
+    let second = session.publish(format!("{}:8001", free_port())).unwrap();
+    assert!(!second.chosen);
+    assert_eq!(session.published(), [first, second]);
+    assert_eq!(echoed_at(second.address).await, b"hello");
+    assert_eq!(echoed_at(first.address).await, b"hello");
+
+    let mut held = in_time(session.connect(8000)).await.unwrap();
+    let mut served = outside(move || connect(first.address)).await;
+    session.shutdown().await;
+    assert!(is_closed(first.address) && is_closed(second.address));
+    assert_eq!(in_time(held.read(&mut [0])).await.unwrap_or(0), 0, "the server is gone");
+    assert_eq!(outside(move || std::io::Read::read(&mut served, &mut [0]).unwrap_or(0)).await, 0);
+    assert_eq!(session.published(), []);
+    assert_eq!(refusal(&session, 8000).await, ErrorKind::NotConnected);
+    assert!(matches!(session.publish("0:8000"), Err(Error::SessionEnded)));
+}
+
+#[tokio::test]
+async fn dropping_the_session_closes_its_ports() {
+    let workspace = workspace();
+    let session = Session::prepare(&policy(workspace.path()).publish("0:8000")).await.unwrap();
+    let address = session.published()[0].address;
+    assert!(!is_closed(address));
+    drop(session);
+    assert!(is_closed(address));
+}
+
+#[tokio::test]
+async fn published_ports_stay_when_another_zygote_takes_over() {
+    let (workspace, granted) = (workspace(), workspace());
+    let file = granted.path().join("file");
+    fs::write(&file, "one").unwrap();
+    let mount = Mount::ReadOnly { source: file.clone(), target: None };
+    let session =
+        Session::prepare(&with_payload(workspace.path()).mount(mount).publish("0:8000")).await.unwrap();
+    let address = session.published()[0].address;
+    let mut server = serve(&session, "127.0.0.1:8000", "echo").await;
+    assert_eq!(echoed_at(address).await, b"hello");
+    server.kill().await.unwrap();
+    drop(server);
+    fs::write(granted.path().join("new"), "two").unwrap();
+    fs::rename(granted.path().join("new"), &file).unwrap();
+    let shown = in_time(session.command("cat").arg(&file).output()).await.unwrap();
+    assert_eq!(shown.stdout, b"two", "another zygote");
+    let _server = serve(&session, "127.0.0.1:8000", "echo").await;
+    assert_eq!(session.published()[0].address, address);
+    assert_eq!(echoed_at(address).await, b"hello");
+    assert_eq!(echoed(&session, 8000).await.unwrap(), "hello");
+}
+
+#[tokio::test]
+async fn sessions_cannot_reach_each_others_servers() {
+    let workspace = workspace();
+    let [one, other] = [(); 2].map(|()| with_payload(workspace.path()));
+    let (one, other) = (Session::prepare(&one).await.unwrap(), Session::prepare(&other).await.unwrap());
+    let _server = serve(&one, "0.0.0.0:8000", "echo").await;
+    let published = one.publish("0:8000").unwrap().address;
+    assert_eq!(refusal(&other, 8000).await, ErrorKind::ConnectionRefused);
+    let tried = [published.to_string(), "127.0.0.1:8000".to_owned()];
+    let mut command = other.command("/payload");
+    let said = in_time(command.arg("connect").args(tried).output()).await.unwrap().stdout;
+    assert_eq!(String::from_utf8_lossy(&said), "ECONNREFUSED\nECONNREFUSED\n");
+    assert_eq!(echoed_at(published).await, b"hello");
+}
+
+#[tokio::test]
+async fn kennels_own_ports_and_the_hosts_network_are_refused() {
+    let workspace = workspace();
+    let policy = Policy::profile(Profile::RepoWrite, workspace.path()).allow("localhost:5432");
+    let session = Session::prepare(&policy).await.unwrap();
+    for port in [3128, 5432] {
+        assert_eq!(refusal(&session, port).await, ErrorKind::InvalidInput, "{port}");
+        let error = session.publish(format!("0:{port}")).expect_err("Kennel's own").chain();
+        assert!(error.contains("let the server listen on another one"), "{error}");
+    }
+    let session = Session::prepare(&host(workspace.path())).await.unwrap();
+    assert_eq!(refusal(&session, 8000).await, ErrorKind::Unsupported);
+    let error = session.publish("0:8000").expect_err("no namespace").chain();
+    assert!(error.contains("network.publish `127.0.0.1:0:8000`: with the host's network"), "{error}");
+}
+
+fn host(workspace: &Path) -> Policy {
+    Policy::profile(Profile::RepoWrite, workspace).network_mode(NetworkMode::Host)
+}
+
+#[tokio::test]
+async fn a_command_that_takes_every_connection_of_its_loopback_keeps_nobody_out() {
+    let workspace = workspace();
+    let session = Session::prepare(&with_payload(workspace.path())).await.unwrap();
+    let _server = serve(&session, "127.0.0.1:8000", "echo").await;
+    // Connects to every port of loopback again and again, also to the one that listens for a moment.
+    let script = "while :; do /payload connect $(seq -f 127.0.0.1:%.0f 32768 60999 | shuf -n 4000) >/dev/null; echo ok; done";
+    let mut noise = ready(session.command("sh").args(["-c", script]), 1).await;
+    for _ in 0..50 {
+        assert_eq!(echoed(&session, 8000).await.unwrap(), "hello");
+    }
+    noise.kill().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_that_never_connects_has_no_socket_for_it() {
+    let workspace = workspace();
+    let session = Session::prepare(&policy(workspace.path())).await.unwrap();
+    let before = fs::read_dir("/proc/self/fd").unwrap().count();
+    drop(in_time(session.connect(8000)).await);
+    session.shutdown().await;
+    eventually("the sockets are closed", || fs::read_dir("/proc/self/fd").unwrap().count() <= before).await;
+}
