@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{in_time, policy, ready, with_payload};
 use crate::{
     network::publish::{connect, exchange, free_port, is_closed, outside},
-    support::{eventually, workspace},
+    support::{eventually, is_alone, workspace},
 };
 
 /// A server of the session at this address, which listens.
@@ -176,11 +176,26 @@ async fn a_command_that_takes_every_connection_of_its_loopback_keeps_nobody_out(
 }
 
 #[tokio::test]
-async fn a_session_that_never_connects_has_no_socket_for_it() {
+async fn only_a_session_that_was_connected_to_keeps_sockets_until_its_end() {
+    let test = "session::ports::only_a_session_that_was_connected_to_keeps_sockets_until_its_end";
+    if !is_alone(test, "exec \"$@\"") {
+        return;
+    }
+    let sockets = || {
+        let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let is_socket = |entry: &fs::DirEntry| {
+            fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
+        };
+        entries.filter(is_socket).count()
+    };
     let workspace = workspace();
-    let session = Session::prepare(&policy(workspace.path())).await.unwrap();
-    let before = fs::read_dir("/proc/self/fd").unwrap().count();
-    drop(in_time(session.connect(8000)).await);
+    let session = Session::builder(&policy(workspace.path())).ready_workers(0).prepare().await.unwrap();
+    let before = sockets();
+    for _ in 0..3 {
+        assert_eq!(refusal(&session, 8000).await, ErrorKind::ConnectionRefused);
+        // The two that make others.
+        eventually("the worker is gone", || sockets() == before + 2).await;
+    }
     session.shutdown().await;
-    eventually("the sockets are closed", || fs::read_dir("/proc/self/fd").unwrap().count() <= before).await;
+    assert!(sockets() < before);
 }
