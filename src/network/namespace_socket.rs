@@ -242,12 +242,17 @@ mod tests {
         let handed_out = [listening("[::]:0"), listening("[::]:0")];
         let ports = handed_out.each_ref().map(|socket| socket.local_addr().expect("its port").port());
         let sockets = NamespaceSockets::new(handed_out.map(OwnedFd::from)).await.expect("two sockets");
-        for port in ports {
-            assert!(StdStream::connect(("127.0.0.1", port)).is_err(), "{port} is closed");
-        }
+        // Without SO_REUSEADDR: a port that any other socket is bound to is refused.
+        let is_free = |port| {
+            let socket = TcpSocket::new_v6().expect("a socket");
+            socket.bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).is_ok()
+        };
+        assert!(ports.into_iter().all(is_free), "those that were handed out");
         let pair = sockets.pair.lock().await;
-        assert_eq!(pair.listener.local_addr().expect("none").port(), 0);
-        assert_eq!(pair.client.local_addr().expect("none").port(), 0);
+        let last = [pair.listener.local_addr(), pair.client.local_addr()];
+        for port in last.map(|address| address.expect("an address").port()) {
+            assert!(StdStream::connect(("127.0.0.1", port)).is_err() && is_free(port), "{port}");
+        }
     }
 
     #[tokio::test]

@@ -123,7 +123,7 @@ mod tests {
             (":", "expected PORT"),
             (":8080", "expected PORT"),
             ("8080:", "expected PORT"),
-            ("+8080", "no address"),
+            ("+8080", "expected PORT"),
             ("8080:8081:8082", "expected PORT"),
             ("1:2:3:4", "expected PORT"),
             ("::1:8080:80", "expected PORT"),
