@@ -20,6 +20,7 @@
 //! | --- | --- |
 //! | many commands, about at the cost of a bare exec | [`Session`] |
 //! | a single command | [`Sandbox`] |
+//! | snippets in one shell that keeps its directory, variables and functions | [`Session::shell`] |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
 //! | programs that a manifest lists, with credentials | [`SpawnPolicy`], [`Manifest`] |
@@ -124,6 +125,7 @@ pub use report::outcome::{Ended, Outcome, Output, Usage};
 pub use report::overlay_error::OverlayError;
 pub use report::policy_error::PolicyError;
 pub use report::published::PublishedPort;
+pub use report::shell::{ShellOrigin, ShellReport};
 pub use report::spawn_error::{CredentialError, SpawnError};
 pub use serve::Listening;
 pub use serve::client::call::Call;
@@ -136,6 +138,7 @@ pub use session::metrics::metrics;
 pub use session::pool::Pool;
 pub use session::ports::PortStream;
 pub use session::sandbox::Sandbox;
+pub use session::shell::{Shell, ShellOutput, Snippet};
 pub use session::stats::Stats;
 pub use session::{Session, SessionBuilder};
 pub use sys::inode::FileKind;

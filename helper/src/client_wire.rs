@@ -36,6 +36,11 @@ enum Ask {
     5 = Stop {},
     /// Ask what the session was prepared with.
     9 = Describe {},
+    /// Run a snippet in a shell. The bytes of a call follow: its arguments are the name of the shell and the snippet, and it
+    /// has no variables. The standard descriptors come with it.
+    20 = Shell { length: u32 },
+    /// As `Shell`, with the call in a memfd, the fourth descriptor.
+    21 = ShellMemfd { length: u32 },
     /// Commit changes of the session's overlay. The order is JSON in a memfd that comes with this message.
     10 = Commit { length: u32 },
     /// Run a command that stays. Its call is in a memfd that comes with it. A second descriptor is its log file.

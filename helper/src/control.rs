@@ -183,6 +183,32 @@ enum Order {
 }
 
 records! { 'w,
+/// An order of the outside to the keeper of a shell. The keeper is a command of the session, and this socket is its
+/// stdout. Its first message is its PID, four bytes. What a shell may do decides nothing here: the keeper and the shell
+/// are in the same sandbox.
+enum ShellOrder<'w> {
+    /// Write these lines to the input of the shell. The descriptors that come with this message get the numbers from
+    /// [`SHELL_FILES`] on, in the place of the earlier ones.
+    1 = Write { lines: &'w [u8] },
+    /// Close those descriptors: the call has ended.
+    2 = Release {},
+    /// SIGINT to the process group of the shell.
+    3 = Interrupt {},
+    /// SIGKILL to every process that the shell has started since the last message with descriptors.
+    4 = Kill {},
+}
+}
+
+/// The first number of the descriptors that a [`ShellOrder::Write`] brings.
+pub const SHELL_FILES: u32 = 20;
+
+/// The most descriptors of a [`ShellOrder::Write`].
+pub const MOST_SHELL_FILES: usize = 4;
+
+/// The longest [`ShellOrder`], in bytes.
+pub const LONGEST_SHELL_ORDER: usize = 2 << 10;
+
+records! { 'w,
 /// A report of zygote or init to the outside.
 enum Report {
     /// A step failed. Nothing of the command ran, and no process of this sandbox or worker is left.

@@ -134,6 +134,16 @@ pub(crate) struct Exec {
 }
 
 impl Exec {
+    /// Begins another command of the same sandbox, as [`Trail::begin`].
+    pub(crate) fn another(
+        &self,
+        program: &OsStr,
+        arguments: &[OsString],
+        directory: &Path,
+    ) -> Result<Self, AuditError> {
+        self.trail.begin(program, arguments, directory)
+    }
+
     /// The id of the record of the command.
     pub(crate) fn id(&self) -> Option<&str> {
         self.id.as_deref()

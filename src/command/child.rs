@@ -85,6 +85,11 @@ impl Child {
         Ok(())
     }
 
+    /// What runs; nothing after the end.
+    pub(crate) fn running(&mut self) -> Option<&mut Running> {
+        self.running.as_mut()
+    }
+
     /// Waits until the program runs.
     pub(crate) async fn started(&mut self) -> Result<(), Error> {
         while let Some(running) = self.running.as_mut().filter(|running| !running.has_started()) {

@@ -117,6 +117,16 @@ pub(crate) fn ending(facts: &Facts<'_>) -> Ending {
     Ending { ended, hit }
 }
 
+/// How a call of a shell ended. Kennel interrupts a snippet and does not kill it, so any status may follow.
+pub(crate) fn ending_of_call(facts: &Facts<'_>) -> Ending {
+    match facts.cause {
+        Some(Cause::TimedOut) => Ending { ended: Ended::TimedOut, hit: Some(timed_out(facts)) },
+        Some(Cause::Killed) => Ending { ended: Ended::Killed, hit: None },
+        Some(Cause::Flooded { seen, cap }) => Ending { ended: Ended::Exited, hit: Some(flooded(seen, cap)) },
+        None => ending(facts),
+    }
+}
+
 fn timed_out(facts: &Facts<'_>) -> Hit {
     let configured = facts.timeout.map(|span| Span::from(span).to_string());
     let used = format!("{}ms", facts.duration.as_millis());

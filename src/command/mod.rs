@@ -1,5 +1,6 @@
 //! Builds and runs one command, in the shape of `tokio::process`. Sandboxes and sessions share it.
 
+pub(crate) mod call;
 pub(crate) mod cause;
 pub(crate) mod child;
 pub(crate) mod detached;
@@ -58,6 +59,7 @@ pub struct Command {
     background: bool,
     fail_fast: bool,
     wants_hints: bool,
+    is_keeper: bool,
 }
 
 /// The streams that the caller has set.
@@ -110,6 +112,7 @@ impl Command {
             background: false,
             fail_fast: false,
             wants_hints: false,
+            is_keeper: false,
             source,
         }
     }
@@ -147,6 +150,12 @@ impl Command {
     /// Replaces the whole environment. No name may occur twice.
     pub(crate) fn replace_environment(&mut self, variables: Vec<(OsString, OsString)>) {
         self.environment = Variables::new(variables);
+    }
+
+    /// Makes this the keeper of a shell. The limits on time and output hold for each call of the shell, not for the keeper.
+    pub(crate) fn keeper(&mut self) -> &mut Self {
+        self.is_keeper = true;
+        self
     }
 
     /// Sets `argv[0]`. Default: the program as given.

@@ -72,15 +72,20 @@ impl Outlets {
         stdout: Option<OwnedFd>,
         stderr: Option<OwnedFd>,
     ) -> Result<Self, Error> {
-        let [_, output, error] = STREAMS;
-        let usable = |stream, to: Option<OwnedFd>| to.map(checked).transpose().map_err(Error::io(stream));
-        let (stdout, stderr) = (usable(output, stdout)?, usable(error, stderr)?);
         if stdout.is_some() {
             command.stdout(Stdio::piped());
         }
         if stderr.is_some() {
             command.stderr(Stdio::piped());
         }
+        Self::open(stdout, stderr)
+    }
+
+    /// As [`new`](Self::new), for streams that are pipes already.
+    pub(crate) fn open(stdout: Option<OwnedFd>, stderr: Option<OwnedFd>) -> Result<Self, Error> {
+        let [_, output, error] = STREAMS;
+        let usable = |stream, to: Option<OwnedFd>| to.map(checked).transpose().map_err(Error::io(stream));
+        let (stdout, stderr) = (usable(output, stdout)?, usable(error, stderr)?);
         let open =
             |to: Option<OwnedFd>| to.map(Outlet::open).transpose().map_err(Error::io("start a thread"));
         Ok(Self([open(stdout)?, open(stderr)?]))
@@ -94,13 +99,17 @@ impl Outlets {
     /// Outside of a tokio runtime with time enabled.
     #[must_use]
     pub fn copy(self, child: &mut Child) -> Copying {
+        self.copy_from([&mut child.stdout, &mut child.stderr])
+    }
+
+    /// Takes these pipes and starts to copy.
+    pub(crate) fn copy_from(self, [out, err]: [&mut Option<ChildOutput>; 2]) -> Copying {
         let Self([stdout, stderr]) = self;
         let start = |to: Outlet, from: &mut Option<ChildOutput>| {
             let (ended, end) = oneshot::channel();
             from.take().map(|from| CopyTask { task: tokio::spawn(to.copy(from, end)), ended })
         };
-        let stdout = stdout.and_then(|to| start(to, &mut child.stdout));
-        Copying([stdout, stderr.and_then(|to| start(to, &mut child.stderr))])
+        Copying([stdout.and_then(|to| start(to, out)), stderr.and_then(|to| start(to, err))])
     }
 }
 
@@ -136,6 +145,15 @@ impl Copying {
     /// # Panics
     /// Outside of the runtime that copies.
     pub async fn finish(self, outcome: &mut Outcome, hurry: impl Future<Output = ()>) {
+        drop(self.finish_and_keep(outcome, hurry).await);
+    }
+
+    /// As [`finish`](Self::finish). Returns the pipes, which other processes may hold.
+    pub(crate) async fn finish_and_keep(
+        self,
+        outcome: &mut Outcome,
+        hurry: impl Future<Output = ()>,
+    ) -> [Option<ChildOutput>; 2] {
         let Self([stdout, stderr]) = self;
         let is_over = outcome.ended == Ended::TimedOut;
         // The kill is then reason enough.
@@ -164,6 +182,7 @@ impl Copying {
             None if is_stdout_left && !was_killed => Some("the command's output was not read".to_owned()),
             None => None,
         };
+        [out.stream, err.stream]
     }
 }
 

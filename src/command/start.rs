@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::audit::trail::Trail;
+use crate::command::call::SHELL;
 use crate::command::child::Child;
 use crate::command::explain::Judge;
 use crate::command::hints::HintSource;
@@ -149,7 +150,11 @@ impl Command {
         Ok(CommandSpec {
             program: self.program.clone(),
             directory,
-            timeout: [policy_timeout, self.bounds.timeout].into_iter().flatten().min(),
+            timeout: [policy_timeout, self.bounds.timeout]
+                .into_iter()
+                .flatten()
+                .min()
+                .filter(|_| !self.is_keeper),
             output_caps: self.bounds.output_caps.map_or([output; 2], |caps| caps.map(Some)),
             limits,
             cgroup_settings: settings,
@@ -165,7 +170,7 @@ impl Command {
 
     /// Opens the standard streams and takes the caller's descriptors out of the command.
     fn connect(&mut self, spec: &CommandSpec, defaults: DefaultStdio) -> Result<[Connected; 3], Error> {
-        if spec.limits.output_ends {
+        if spec.limits.output_ends && !self.is_keeper {
             self.check_output_is_counted(defaults)?;
         }
         let [input, output, error] = STREAMS.map(Error::io);
@@ -218,7 +223,10 @@ impl Command {
     ) -> Result<CommandLog, Error> {
         // Nothing enters this span: a span may not be held across an await.
         let span = tracing::debug_span!(parent: parent, "exec", program = ?self.program);
-        let exec = trail.begin(&self.program, &self.arguments, &spec.directory)?;
+        let exec = match self.is_keeper {
+            true => trail.begin(SHELL.as_ref(), &[], &spec.directory)?,
+            false => trail.begin(&self.program, &self.arguments, &spec.directory)?,
+        };
         Ok(CommandLog { exec, span })
     }
 

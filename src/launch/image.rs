@@ -128,6 +128,11 @@ impl Image {
         Ok(Self(file.into()))
     }
 
+    /// The descriptor, for a command that executes it by number.
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+
     /// The program in an unlinked file (`O_TMPFILE` of open(2)), for hosts with `vm.memfd_noexec=2`.
     ///
     /// # Errors

@@ -14,6 +14,7 @@ pub(crate) mod outcome;
 pub(crate) mod overlay_error;
 pub(crate) mod policy_error;
 pub(crate) mod published;
+pub(crate) mod shell;
 pub(crate) mod shortage;
 pub(crate) mod spawn_error;
 pub(crate) mod words;
@@ -29,6 +30,7 @@ use crate::report::error::Error;
 use crate::report::failure::{Failure, Limit};
 use crate::report::outcome::{Ended, Outcome, Usage};
 use crate::report::published::PublishedPort;
+use crate::report::shell::ShellReport;
 
 /// The object that `kennel run --json` and `kennel exec --json` write.
 ///
@@ -73,6 +75,9 @@ pub struct Report {
     /// Changes that could not be committed. Only present with a commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_changes: Option<Vec<Refused>>,
+    /// The shell and its directory. Only present for a snippet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shell: Option<ShellReport>,
     /// What could not be written to the audit log, and why. Only present in that case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unaudited: Option<String>,
@@ -108,6 +113,7 @@ impl Report {
             published: outcome.published.clone(),
             changes: None,
             refused_changes: None,
+            shell: None,
             unaudited: outcome.unaudited.clone(),
             failure: outcome.failure(),
         }
@@ -131,6 +137,7 @@ impl Report {
             published: Vec::new(),
             changes: None,
             refused_changes: None,
+            shell: None,
             unaudited: None,
             failure: Some(error.failure()),
         }

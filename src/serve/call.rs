@@ -30,6 +30,8 @@ const LONGEST: u32 = 8 << 20;
 pub(crate) enum Request {
     /// A command with its standard descriptors.
     Call(Box<Call>, [OwnedFd; 3]),
+    /// The arguments are the name of the shell and the snippet.
+    Shell(Box<Call>, [OwnedFd; 3]),
     Stats,
     Describe,
     Commit(CommitOrder),
@@ -64,6 +66,15 @@ impl Request {
                 let stdio = packet.descriptors.try_into().ok()?;
                 let call = Call::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
                 Some(Self::Call(call, stdio))
+            }
+            Ask::Shell { length } => {
+                let stdio = packet.descriptors.try_into().ok()?;
+                let call = Call::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
+                Some(Self::Shell(call, stdio))
+            }
+            Ask::ShellMemfd { length } => {
+                let [input, output, error, memfd]: [OwnedFd; 4] = packet.descriptors.try_into().ok()?;
+                Some(Self::Shell(Call::read(&content(memfd, length)?)?, [input, output, error]))
             }
             Ask::Memfd { length } => {
                 let [input, output, error, memfd]: [OwnedFd; 4] = packet.descriptors.try_into().ok()?;
@@ -134,6 +145,12 @@ impl Call {
         let is_whole =
             call.arguments.len() == arguments.count() && call.environment.len() == environment.count();
         (is_whole && !call.arguments.is_empty()).then(|| Box::new(call))
+    }
+
+    /// The name of the shell, the snippet and its timeout; `None` if the arguments are no snippet.
+    pub(crate) fn snippet(self) -> Option<(String, OsString, Option<Duration>)> {
+        let [name, text] = self.arguments.try_into().ok()?;
+        Some((name.into_string().ok()?, text, self.timeout))
     }
 
     /// Makes the command, without its standard descriptors.

@@ -295,14 +295,14 @@ impl Client {
         let length =
             u32::try_from(bytes.len()).map_err(|_| self.failed(io::ErrorKind::ArgumentListTooLong))?;
         let mut packet = Vec::with_capacity(bytes.len() + 8);
-        Ask::Inline { length }.put(&mut packet);
+        call.ask(length, true).put(&mut packet);
         packet.extend_from_slice(&bytes);
         let sent = if packet.len() <= LONGEST_ASK {
             packet::send(&self.socket, &packet, &stdio).map_err(|error| self.failed(error))
         } else {
             let memfd = packet::memory_file(&bytes).map_err(|error| self.failed(error))?;
             let [input, output, error] = stdio;
-            self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
+            self.ask(&call.ask(length, false), &[input, output, error, memfd.as_fd()])
         };
         ignore_disconnect(sent)
     }

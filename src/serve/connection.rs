@@ -79,6 +79,23 @@ impl Connection {
         Ok(PatientSender { socket: sys::watched(socket, Interest::WRITABLE)? })
     }
 
+    /// Sends the end of a snippet. `report` is for a client that wants one.
+    pub(crate) fn snippet_ended(
+        &self,
+        (code, signal): (u8, Option<i32>),
+        lines: &[String],
+        report: Option<&Report>,
+    ) {
+        let message = truncated(lines.iter().flat_map(|line| [line, "\n"]).collect());
+        let report = report.map(json).and_then(|report| {
+            report.inspect_err(|error| tracing::warn!(%error, "could not write a report")).ok()
+        });
+        let length = report.as_ref().map_or(0, |(_, length)| *length);
+        let signal = signal.unwrap_or(0).unsigned_abs();
+        let answer = Answer::Ended { code: code.into(), signal, report: length, message: message.as_bytes() };
+        self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
+    }
+
     /// Sends the result of the command.
     pub(crate) fn ended(&self, result: &Result<Outcome, Error>, told: &[Note], wants_report: bool) {
         let (code, signal) = status(result);

@@ -10,6 +10,7 @@ pub(crate) mod detached;
 pub(crate) mod directory;
 pub(crate) mod place;
 pub(crate) mod serving;
+pub(crate) mod shell;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

@@ -24,7 +24,7 @@ use crate::report::published::PublishedPort;
 use crate::report::shortage::is_shortage;
 use crate::serve::call::{Call, ClientEnvironment, Request, signal_number};
 use crate::serve::connection::Connection;
-use crate::serve::detached;
+use crate::serve::{detached, shell};
 use crate::session::Session;
 use crate::sys::packet::Packet;
 
@@ -35,7 +35,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// Whether a signal's purpose is to end the process.
-fn is_ending(number: i32) -> bool {
+pub(crate) fn is_ending(number: i32) -> bool {
     matches!(number, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
 }
 
@@ -67,6 +67,7 @@ pub(crate) async fn serve(
     drop(permit);
     let next_step = match Request::decode(packet) {
         Some(Request::Call(call, stdio)) => run(&connection, &session, environment, *call, stdio).await,
+        Some(Request::Shell(call, stdio)) => shell::run(&connection, &session, *call, stdio).await,
         Some(Request::Stats) => {
             stats(&connection, &session);
             NextStep::Nothing
@@ -316,14 +317,14 @@ async fn next_stop(stops: &mut Option<UnboundedReceiver<i32>>) -> i32 {
 }
 
 /// What a client may ask for while its command starts, runs or ends.
-enum Order {
+pub(crate) enum Order {
     Signal(i32),
     /// Whether the command has its terminal.
     Foreground(bool),
 }
 
 /// The order that a packet carries; `None` for any other packet.
-fn order(packet: &Packet) -> Option<Order> {
+pub(crate) fn order(packet: &Packet) -> Option<Order> {
     match Ask::take(&mut Cursor::new(&packet.bytes))? {
         Ask::Signal { number } => signal_number(number).map(Order::Signal),
         Ask::Foreground { has } => Some(Order::Foreground(has != 0)),

@@ -16,14 +16,16 @@ pub(crate) mod prepare;
 pub(crate) mod renewal;
 pub(crate) mod sandbox;
 pub(crate) mod shared;
+pub(crate) mod shell;
 pub(crate) mod stats;
 pub(crate) mod view_fd;
 pub(crate) mod worker;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::command::Command;
@@ -38,8 +40,10 @@ use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::renewal::Renewable;
+use crate::session::shell::Shell;
 use crate::session::stats::Stats;
 use crate::sys::lexical::clean;
+use crate::sys::locked;
 
 /// How many workers a session keeps ready by default.
 const READY: usize = 2;
@@ -74,6 +78,8 @@ pub struct Session {
 #[derive(Debug)]
 struct Owner {
     renewable: Arc<Renewable>,
+    /// Those that have a name.
+    shells: Mutex<BTreeMap<String, Shell>>,
 }
 
 impl Drop for Owner {
@@ -121,7 +127,25 @@ impl Session {
 
     /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Arc::clone(&self.owner.renewable) as Arc<dyn WorkerSource>, program.as_ref())
+        Command::new(self.source(), program.as_ref())
+    }
+
+    /// A new shell: [`Shell::run`] runs snippets in it, and what they change in the shell lasts. It ends with its last
+    /// handle, or with the session. Its bash starts with the first call.
+    #[must_use]
+    pub fn shell(&self) -> Shell {
+        Shell::new(self.source())
+    }
+
+    /// The shell with this name; a new one if there is none. It stays until the session ends.
+    #[must_use]
+    pub fn shell_with_id(&self, id: &str) -> Shell {
+        let mut shells = locked(&self.owner.shells);
+        shells.entry(id.to_owned()).or_insert_with(|| Shell::new(self.source())).clone()
+    }
+
+    fn source(&self) -> Arc<dyn WorkerSource> {
+        Arc::clone(&self.owner.renewable) as Arc<dyn WorkerSource>
     }
 
     /// The [detached](Command::detach) commands of this session, by their numbers: all that run, and the 64 that ended
@@ -239,7 +263,9 @@ impl SessionBuilder<'_> {
         let live =
             Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?;
         let renewable = Arc::new(Renewable::new(live));
-        let session = Session { owner: Arc::new(Owner { renewable: Arc::clone(&renewable) }) };
+        let session = Session {
+            owner: Arc::new(Owner { renewable: Arc::clone(&renewable), shells: Mutex::default() }),
+        };
         for bound in bound {
             renewable.publish(bound)?;
         }

@@ -185,6 +185,7 @@ pub(crate) const CLONE_NEWPID: usize = 0x2000_0000;
 pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 pub(crate) const SIGHUP: u32 = 1;
+pub(crate) const SIGINT: u32 = 2;
 pub(crate) const SIGKILL: u32 = 9;
 pub(crate) const SIGCHLD: u32 = 17;
 pub(crate) const SIGCONT: u32 = 18;
@@ -196,6 +197,7 @@ pub(crate) const SIG_SETMASK: usize = 2;
 pub(crate) const SIG_DFL: usize = 0;
 pub(crate) const SIG_IGN: usize = 1;
 pub(crate) const CLOCK_MONOTONIC: usize = 1;
+pub(crate) const CLOCK_BOOTTIME: usize = 7;
 pub(crate) const SFD_CLOEXEC: usize = O_CLOEXEC;
 pub(crate) const WNOHANG: usize = 1;
 pub(crate) const WUNTRACED: usize = 2;
@@ -244,6 +246,7 @@ pub(crate) const TIOCSPTLCK: usize = 0x4004_5431;
 pub(crate) const TIOCGPTPEER: usize = 0x5441;
 
 pub(crate) const F_SETFD: usize = 2;
+pub(crate) const F_SETFL: usize = 4;
 pub(crate) const F_DUPFD_CLOEXEC: usize = 1030;
 
 pub(crate) const PR_CAPBSET_DROP: usize = 24;

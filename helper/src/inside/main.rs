@@ -24,6 +24,7 @@ mod plan;
 mod reach;
 mod reaper;
 mod shared;
+mod shell;
 mod steps;
 mod sys;
 mod terminal;
@@ -45,8 +46,10 @@ extern "C" fn run(stack: *const usize) -> ! {
     #[expect(unsafe_code, reason = "the stack of program start has no other type")]
     // SAFETY: `_start` passes the stack pointer that the kernel gave it.
     let arguments = unsafe { sys::Arguments::at(stack) };
-    if arguments.count() > 1 {
-        attempts::run(&arguments)
+    match arguments.get(1) {
+        None => {}
+        Some(name) if name == c"shell" => shell::run(&arguments),
+        Some(_) => attempts::run(&arguments),
     }
     match Channel::adopt(Fd::INHERITED) {
         Ok(channel) => live(&channel, confine),

@@ -62,6 +62,8 @@ mod files;
 mod mounts;
 mod namespaces;
 mod process;
+#[cfg(not(kennel_client))]
+mod shell;
 mod sockets;
 mod terminal;
 mod walls;
@@ -76,7 +78,7 @@ pub(crate) use self::{
     birth::*, files::*, mounts::*, namespaces::*, process::*, sockets::*, terminal::*, walls::*,
 };
 #[cfg(not(kennel_client))]
-pub(crate) use self::{bridge::*, cgroups::*};
+pub(crate) use self::{bridge::*, cgroups::*, shell::*};
 
 /// Fills the missing arguments with zeros.
 fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {

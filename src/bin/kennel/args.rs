@@ -479,6 +479,12 @@ pub(crate) struct Exec {
     /// Not only once it reads. All three standard streams are then its terminal. Needs a terminal.
     #[arg(long)]
     pub(crate) tty: bool,
+    /// Run a snippet in the shell named ID, which keeps its state.
+    ///
+    /// CMD is then the snippet, one word in quotes; without it the snippet is read from stdin. The shell, bash or sh, starts
+    /// with the first snippet and stays until the session ends. ^C and --timeout interrupt the snippet, not the shell.
+    #[arg(long, value_name = "ID", conflicts_with_all = ["cwd", "setenv", "tty", "detach"])]
+    pub(crate) shell: Option<String>,
     /// Exit with 128+N if signal N ends the command.
     ///
     /// By default Kennel dies of the same signal.
@@ -492,6 +498,6 @@ pub(crate) struct Exec {
     /// The command and its arguments.
     ///
     /// It begins at the first word that is no flag. A `--` before it says the same.
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
+    #[arg(trailing_var_arg = true, required_unless_present = "shell", value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }

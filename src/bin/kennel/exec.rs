@@ -1,8 +1,9 @@
 //! `kennel exec`: runs a command in a session; it starts often, so it needs no async runtime.
 
 use std::{
-    io,
-    os::fd::AsFd,
+    ffi::OsString,
+    io::{self, Read},
+    os::{fd::AsFd, unix::ffi::OsStringExt},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -104,15 +105,24 @@ impl End {
 }
 
 fn run(exec: &Exec) -> Result<End, Error> {
-    let user = if exec.tty { Some(UserTerminal::whole()?) } else { UserTerminal::find([false; 3])? };
+    // Before signals are blocked: ^C ends this program while it reads the snippet.
+    let snippet = exec.shell.as_ref().map(|shell| snippet(exec, shell)).transpose()?;
+    let user = match (&exec.shell, exec.tty) {
+        (Some(_), _) => None,
+        (None, true) => Some(UserTerminal::whole()?),
+        (None, false) => UserTerminal::find([false; 3])?,
+    };
     // Before the thread for keys exists, which would take them otherwise.
     let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
     let mut job = user.map(|user| Job::prepare(user, None)).transpose()?;
-    let call = call(exec, job.as_ref())?;
+    let call = match snippet {
+        Some(snippet) => snippet,
+        None => call(exec, job.as_ref())?,
+    };
     let client = Client::connect(&exec.name)?;
     client.start(&call, [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()])?;
     let deadline =
-        exec.timeout.and_then(|time| Instant::now().checked_add(time.duration())?.checked_add(GRACE));
+        exec.timeout.and_then(|time| Instant::now().checked_add(time.duration())?.checked_add(grace(exec)));
     let mut window = None;
     let mut ending = Ending::default();
     // Whether the session has read the call. From then on signals go to the command.
@@ -207,6 +217,38 @@ fn ending_signal_arrived(signals: &SignalFd) -> bool {
         }
     }
     false
+}
+
+/// Extra time for the session, after the timeout. A snippet gets some to end by itself.
+fn grace(exec: &Exec) -> Duration {
+    if exec.shell.is_some() { 2 * GRACE } else { GRACE }
+}
+
+/// Builds the call of a snippet, which is the only word or comes from stdin.
+fn snippet(exec: &Exec, shell: &str) -> Result<Call, Error> {
+    let text = match &*exec.command {
+        [text] => text.clone(),
+        [] => {
+            let mut bytes = Vec::new();
+            let read = io::stdin().read_to_end(&mut bytes);
+            read.map_err(|source| Error::Io { what: "read the snippet from stdin", source })?;
+            OsString::from_vec(bytes)
+        }
+        [first, ..] => {
+            let reason = "is not the only word: put the snippet in quotes".to_owned();
+            return Err(Error::Command {
+                what: "snippet",
+                value: first.to_string_lossy().into_owned(),
+                reason,
+            });
+        }
+    };
+    let mut call = Call::snippet(shell, text);
+    call.report(exec.json.is_some());
+    if let Some(timeout) = exec.timeout {
+        call.timeout(timeout.duration());
+    }
+    Ok(call)
 }
 
 /// Builds the call from the arguments. Nothing of this environment goes along: the session has its own.

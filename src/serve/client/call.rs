@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kennel_helper::client_wire;
-use kennel_helper::client_wire::Manner;
+use kennel_helper::client_wire::{Ask, Manner};
 use kennel_helper::wire::{Field, ListBuf};
 
 use crate::plan::pseudoterminal::Pseudoterminal;
@@ -22,6 +22,7 @@ pub struct Call {
     timeout: Option<Duration>,
     terminal: Option<Pseudoterminal>,
     report: bool,
+    is_snippet: bool,
 }
 
 impl Call {
@@ -34,6 +35,27 @@ impl Call {
             timeout: None,
             terminal: None,
             report: false,
+            is_snippet: false,
+        }
+    }
+
+    /// A snippet for the shell with this name, as [`Session::shell_with_id`](crate::session::Session::shell_with_id). Signals
+    /// that end commands interrupt it. Of the settings, only the timeout and the report count, and of the standard
+    /// descriptors only the two for output.
+    pub fn snippet(shell: impl AsRef<OsStr>, text: impl AsRef<OsStr>) -> Self {
+        let mut call = Self::new(shell);
+        call.args([text]);
+        call.is_snippet = true;
+        call
+    }
+
+    /// The message that carries the call, inline or with a memfd.
+    pub(crate) fn ask(&self, length: u32, is_inline: bool) -> Ask {
+        match (self.is_snippet, is_inline) {
+            (false, true) => Ask::Inline { length },
+            (false, false) => Ask::Memfd { length },
+            (true, true) => Ask::Shell { length },
+            (true, false) => Ask::ShellMemfd { length },
         }
     }
 

@@ -8,6 +8,7 @@ mod place;
 mod ports;
 mod removed;
 mod secrets;
+mod shells;
 mod shortage;
 mod signals;
 mod status;

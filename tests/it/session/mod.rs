@@ -25,6 +25,7 @@
 //! | `report` | enforcement and numbers are true |
 //! | `outside` | changes outside meanwhile: walls hold, and the user's files stay |
 //! | `whose` | a file at a protected path counts as the user's only if no command can have made it |
+//! | `shells` | a shell keeps its state from snippet to snippet |
 //! | `shortage` | out of descriptors or processes: errors, and then the session goes on |
 
 mod basics;
@@ -50,6 +51,7 @@ mod ports;
 mod renewal;
 mod report;
 mod sharing;
+mod shells;
 mod shortage;
 mod signals;
 mod streams;

@@ -3,7 +3,6 @@
 use super::*;
 
 mod nr {
-    pub(super) const GETPID: usize = 39;
     pub(super) const GETSOCKOPT: usize = 55;
     pub(super) const GETCWD: usize = 79;
     pub(super) const GETEUID: usize = 107;
@@ -166,7 +165,7 @@ pub(crate) fn memory_file(name: &CStr) -> Result<Fd, Errno> {
 
 /// kill(2) of this process with SIGSTOP. Returns once another process continues it.
 pub(crate) fn stop() -> Result<(), Errno> {
-    let myself = call!(nr::GETPID)?;
+    let myself = call!(super::nr::GETPID)?;
     call!(super::nr::KILL, myself, SIGSTOP).map(drop)
 }
 
@@ -176,7 +175,7 @@ pub(crate) fn die_of(signal: u32) {
     // SIGKILL has no disposition to reset.
     let _ = disposition(signal, SIG_DFL);
     let _ = signal_mask(0);
-    if let Ok(myself) = call!(nr::GETPID) {
+    if let Ok(myself) = call!(super::nr::GETPID) {
         let _ = call!(super::nr::KILL, myself, signal);
     }
 }

@@ -185,4 +185,9 @@ impl Arguments {
         // SAFETY: execve(2) put a NUL-terminated string there, which nobody changes or takes away.
         Some(unsafe { CStr::from_ptr(ptr::with_exposed_provenance(address)) })
     }
+
+    /// The environment of this program, for execve(2).
+    pub(super) fn environment(&self) -> *const usize {
+        self.stack.wrapping_add(self.count()).wrapping_add(2)
+    }
 }

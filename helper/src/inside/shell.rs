@@ -1,0 +1,257 @@
+//! The keeper of a shell: a command of a session, and the parent of one long-lived bash or sh.
+//!
+//! A shell cannot receive descriptors, but it can open those of its parent below `/proc/PID/fd`. So the keeper receives
+//! the descriptors of each call from the outside and holds them. It writes the lines that the outside sends to the
+//! shell's input, sends signals, and ends as the shell does. It reads nothing that the shell writes.
+
+use core::{ffi::CStr, mem::MaybeUninit};
+
+use crate::{
+    control::{LONGEST_SHELL_ORDER, MOST_SHELL_FILES, SHELL_FILES, ShellOrder},
+    directory::{self, Entry},
+    kernel::{self, ENOENT, PollFd, SIGCHLD, SIGINT, SIGKILL},
+    sys::{self, Arguments, Errno, Fd},
+    wire::{Cursor, Field},
+};
+
+/// Stack for the few frames before execve(2).
+const STACK: usize = 16 * 1024;
+
+/// The lowest number of the control socket. The descriptors of a call are below.
+const SOCKET: usize = 30;
+
+/// Exit statuses if there is no shell, as a shell has them.
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// How many parents of a process are looked at.
+const DEPTH: usize = 64;
+
+/// Runs as `NAME shell PATH…`: the paths are tried in that order, and one that ends in `bash` is started as bash.
+/// Descriptor 1 is the control socket.
+pub(crate) fn run(arguments: &Arguments) -> ! {
+    sys::exit(keep(arguments).unwrap_or(NOT_EXECUTABLE))
+}
+
+/// Starts the shell and serves the outside. Returns the exit status of the shell.
+fn keep(arguments: &Arguments) -> Result<i32, Errno> {
+    // A signal for the group is for the shell and what it started.
+    sys::signal_mask(u64::MAX)?;
+    // Its number is higher than those of the standard descriptors, which are all open.
+    let null = sys::open_terminal(c"/dev/null")?;
+    let socket = sys::fcntl(&Fd::adopt(1), kernel::F_DUPFD_CLOEXEC, SOCKET)?;
+    (0..=2).try_for_each(|number| sys::duplicate_to(&null, number))?;
+    let signals = sys::signal_fd(1u64 << SIGCHLD.wrapping_sub(1))?;
+    let [reader, writer] = sys::input_pipe()?;
+    let shell = start(&Start { arguments, input: &reader })?;
+    drop((reader, null));
+    sys::send(&socket, &mut (sys::own_pid() as u32).to_le_bytes(), None)?;
+    serve(&Keeper { shell, socket, signals, input: writer })
+}
+
+/// What the shell starts with.
+struct Start<'s> {
+    arguments: &'s Arguments,
+    input: &'s Fd,
+}
+
+fn start(start: &Start<'_>) -> Result<i32, Errno> {
+    // Zeroing would touch pages that the few frames never reach.
+    let mut stack = [MaybeUninit::uninit(); STACK];
+    let mut start = start;
+    sys::vfork(&mut stack, become_shell, &mut start)
+}
+
+/// The entry of the shell.
+extern "C" fn become_shell(argument: *mut u8) -> ! {
+    #[expect(unsafe_code, reason = "the other half of vfork")]
+    // SAFETY: `start` passed its `&Start` to this very entry.
+    let start: &mut &Start<'_> = unsafe { sys::vfork_argument(argument) };
+    let Start { arguments, input } = **start;
+    if sys::duplicate_to(input, 0).and_then(|()| sys::signal_mask(0)).is_err() {
+        sys::exit(NOT_EXECUTABLE);
+    }
+    let mut status = NOT_FOUND;
+    for path in (2..arguments.count()).map_while(|at| arguments.get(at)) {
+        // `-i`: an error or SIGINT ends the snippet, not the shell. Without a terminal there is no job control.
+        let bash = [c"bash", c"--noprofile", c"--norc", c"--noediting", c"-i"];
+        let sh = [c"sh", c"-i"];
+        let is_bash = path.to_bytes().ends_with(b"/bash");
+        let words: &[&CStr] = if is_bash { &bash } else { &sh };
+        let mut vector = [0usize; 6];
+        for (slot, word) in vector.iter_mut().zip(words) {
+            *slot = word.as_ptr().expose_provenance();
+        }
+        if sys::execute_here(path, &vector, arguments) != Errno(ENOENT) && sys::exists(path) {
+            status = NOT_EXECUTABLE;
+        }
+    }
+    sys::exit(status)
+}
+
+/// The keeper and its shell.
+struct Keeper {
+    shell: i32,
+    socket: Fd,
+    signals: Fd,
+    /// The shell's input.
+    input: Fd,
+}
+
+/// Serves until the shell has ended, and returns its exit status, or until the outside is gone.
+fn serve(keeper: &Keeper) -> Result<i32, Errno> {
+    let mut began = Began::default();
+    loop {
+        let ready = |fd: &Fd| PollFd { fd: fd.number().cast_signed(), events: kernel::POLLIN, answered: 0 };
+        let mut fds = [ready(&keeper.signals), ready(&keeper.socket)];
+        sys::poll(&mut fds)?;
+        let [ended, spoken] = fds.map(|fd| fd.answered != 0);
+        if ended {
+            sys::take_signal(&keeper.signals)?;
+            while let Ok(Some(reaped)) = sys::reap(false) {
+                if let Some(code) = exit_code(reaped.status).filter(|_| reaped.pid == keeper.shell) {
+                    return Ok(code);
+                }
+            }
+        }
+        if spoken && !keeper.obey(&mut began)? {
+            return Ok(0);
+        }
+    }
+}
+
+/// The exit status for one of wait(2); `None` for a stop.
+fn exit_code(status: i32) -> Option<i32> {
+    match status & 0x7f {
+        0 => Some(status >> 8 & 0xff),
+        0x7f => None,
+        signal => Some(128i32.saturating_add(signal)),
+    }
+}
+
+impl Keeper {
+    /// Carries out one order. Returns whether the outside is still there.
+    fn obey(&self, began: &mut Began) -> Result<bool, Errno> {
+        let mut buffer = [0u8; LONGEST_SHELL_ORDER];
+        let (count, descriptors) = sys::receive(&self.socket, &mut buffer)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        let descriptors = descriptors.map(|number| (number >= 0).then(|| Fd::adopt(number)));
+        match ShellOrder::take(&mut Cursor::new(buffer.get(..count).unwrap_or_default())) {
+            Some(ShellOrder::Write { lines }) => {
+                if descriptors.iter().any(Option::is_some) {
+                    *began = Began { ticks: sys::boot_ticks(), last_pid: last_pid() };
+                }
+                for (fd, number) in descriptors.iter().flatten().zip(SHELL_FILES..) {
+                    sys::move_to(fd, number)?;
+                }
+                // If the shell reads nothing for long, the outside asks again or ends it. If it has closed its input, it ends.
+                let _ = sys::write_all(&self.input, lines);
+            }
+            Some(ShellOrder::Release {}) => {
+                let last = SHELL_FILES.wrapping_add(MOST_SHELL_FILES as u32).wrapping_sub(1);
+                sys::close_range(SHELL_FILES, last)?;
+            }
+            // Zero is the own group.
+            Some(ShellOrder::Interrupt {}) => sys::kill(0, SIGINT)?,
+            Some(ShellOrder::Kill {}) => self.kill_descendants(began)?,
+            None => {}
+        }
+        Ok(true)
+    }
+
+    /// Kills every descendant of the shell that has started since then.
+    fn kill_descendants(&self, began: &Began) -> Result<(), Errno> {
+        let list = sys::open_for_reading(c"/proc")?;
+        let mut buffer = [0u8; 2048];
+        loop {
+            let mut rest = sys::entries(&list, &mut buffer)?;
+            if rest.is_empty() {
+                return Ok(());
+            }
+            while let Some((Entry { name, .. }, after)) = directory::next(rest) {
+                rest = after;
+                let Some(pid) = name.and_then(|name| number(name.to_bytes())) else { continue };
+                let is_new = stat(pid).is_some_and(|stat| {
+                    stat.began > began.ticks || stat.began == began.ticks && pid > began.last_pid
+                });
+                if is_new && self.is_descendant(pid) {
+                    // It may have ended meanwhile.
+                    let _ = sys::kill(pid, SIGKILL);
+                }
+            }
+        }
+    }
+
+    fn is_descendant(&self, pid: i32) -> bool {
+        let parents = core::iter::successors(stat(pid), |of| stat(of.parent));
+        parents.take(DEPTH).any(|of| of.parent == self.shell)
+    }
+}
+
+/// When a call began. Several processes start in one hundredth of a second, and their PIDs tell which were first.
+#[derive(Default)]
+struct Began {
+    ticks: u64,
+    last_pid: i32,
+}
+
+/// The last PID that this namespace gave, from proc_loadavg(5).
+fn last_pid() -> i32 {
+    let mut buffer = [0u8; 128];
+    let text = sys::open_for_reading(c"/proc/loadavg").and_then(|file| sys::read(&file, &mut buffer));
+    let last = text.ok().and_then(|text| text.split(|&byte| byte == b' ' || byte == b'\n').nth(4));
+    last.and_then(number).unwrap_or(0)
+}
+
+/// A process, as proc_pid_stat(5) has it.
+struct Stat {
+    parent: i32,
+    /// When it started, in hundredths of a second since the boot.
+    began: u64,
+}
+
+fn stat(pid: i32) -> Option<Stat> {
+    let mut path = [0u8; 32];
+    let mut digits = [0u8; 10];
+    let text = b"/proc/".iter().chain(decimal(pid.unsigned_abs(), &mut digits)).chain(b"/stat");
+    for (to, &from) in path.iter_mut().zip(text) {
+        *to = from;
+    }
+    let file = sys::open_for_reading(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
+    let mut buffer = [0u8; 1024];
+    let text = sys::read(&file, &mut buffer).ok()?;
+    // The name is in parentheses and may contain any other byte.
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = text.get(end..)?.split(|&byte| byte == b' ');
+    let parent = number(fields.nth(2)?)?;
+    let began = fields.nth(17)?;
+    let began =
+        began.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(value(*digit)?.into()))?;
+    Some(Stat { parent, began })
+}
+
+fn value(digit: u8) -> Option<u8> {
+    Some(digit.wrapping_sub(b'0')).filter(|value| *value < 10)
+}
+
+/// A number in decimal digits.
+fn number(text: &[u8]) -> Option<i32> {
+    let add = |sum: i32, digit: &u8| sum.checked_mul(10)?.checked_add(value(*digit)?.into());
+    if text.is_empty() { None } else { text.iter().try_fold(0, add) }
+}
+
+/// The decimal digits of a number.
+fn decimal(mut rest: u32, digits: &mut [u8; 10]) -> &[u8] {
+    let mut used = 0usize;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0'.wrapping_add((rest % 10) as u8);
+        rest /= 10;
+        used = used.wrapping_add(1);
+        if rest == 0 {
+            break;
+        }
+    }
+    digits.get(10usize.wrapping_sub(used)..).unwrap_or_default()
+}

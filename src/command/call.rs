@@ -1,0 +1,89 @@
+//! One call of a shell. The shell belongs to a command, its keeper; a call has streams, records and an outcome of its own.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::audit::trail::Exec;
+use crate::command::cause::{Cause, Flood};
+use crate::command::ending::{Facts, ending_of_call};
+use crate::command::output::ChildOutput;
+use crate::command::running::Running;
+use crate::launch::cgroup::leaf::CgroupUsage;
+use crate::report::error::Error;
+use crate::report::outcome::{Outcome, Usage};
+
+/// The name of a shell and of its calls in the audit log.
+pub(crate) const SHELL: &str = "shell";
+
+/// What is known about the end of a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallEnd {
+    /// `$?`.
+    pub(crate) code: u8,
+    /// Why Kennel interrupted it, if it did.
+    pub(crate) cause: Option<Cause>,
+    pub(crate) duration: Duration,
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Running {
+    /// Records the start of a call.
+    ///
+    /// # Errors
+    /// The record could not be written, and the log fails closed.
+    pub(crate) fn begin_call(&self, snippet: &OsStr, directory: &Path) -> Result<Exec, Error> {
+        Ok(self.log.exec.another(SHELL.as_ref(), &[snippet.to_owned()], directory)?)
+    }
+
+    /// The readers of a call's stdout and stderr. `cap` replaces the policy's cap on output.
+    pub(crate) fn call_streams(
+        &self,
+        [stdout, stderr]: [OwnedFd; 2],
+        cap: Option<u64>,
+        (exec, flood): (&Exec, Option<&Arc<Flood>>),
+    ) -> io::Result<[ChildOutput; 2]> {
+        let [out_cap, err_cap] = self.spec.output_caps.map(|own| [own, cap].into_iter().flatten().min());
+        let (mut stdout, mut stderr) =
+            (ChildOutput::new(stdout, out_cap)?, ChildOutput::new(stderr, err_cap)?);
+        if let Some(flood) = flood {
+            stdout.end_at_cap(flood);
+            stderr.end_at_cap(flood);
+        }
+        if let Some(judge) = &self.spec.judge {
+            stderr.explain_errors(judge.clone(), exec.denial_log());
+        }
+        Ok([stdout, stderr])
+    }
+
+    /// The outcome of a call. Looks at protected paths.
+    pub(crate) fn call_outcome(&self, end: &CallEnd, exec: &mut Exec) -> Outcome {
+        let usage = Usage::default();
+        let facts = Facts {
+            status: ExitStatus::from_raw(i32::from(end.code) << 8),
+            cause: end.cause,
+            duration: end.duration,
+            usage: &usage,
+            limits: &self.spec.limits,
+            timeout: end.timeout,
+            full: None,
+            group: &CgroupUsage::default(),
+        };
+        let undone = self.inside.get_ref().undo();
+        exec.record_denials(&undone.denials);
+        let mut outcome = Outcome {
+            enforcement: self.enforcement.clone(),
+            denials: undone.denials,
+            is_left: undone.is_left,
+            audit_id: exec.id().map(str::to_owned),
+            ..ending_of_call(&facts).outcome(&facts)
+        };
+        exec.record_outcome(&mut outcome);
+        outcome
+    }
+}

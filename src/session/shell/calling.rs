@@ -1,0 +1,317 @@
+//! One call: it runs in a task of its own, so that the shell is in order again however the caller goes on.
+
+use std::ffi::{OsStr, OsString};
+use std::future::pending;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedMutexGuard, oneshot, watch};
+use tokio::time::Instant as Deadline;
+
+use crate::command::call::CallEnd;
+use crate::command::cause::{Cause, Flood};
+use crate::command::outlet::{Copying, Outlets};
+use crate::command::output::{ChildOutput, Collected};
+use crate::command::running::until;
+use crate::command::source::WorkerSource;
+use crate::report::error::Error;
+use crate::report::outcome::Outcome;
+use crate::report::shell::ShellOrigin;
+use crate::session::shell::State;
+use crate::session::shell::keeper::{CallFiles, Keeper, Reports, call_pipe};
+use crate::sys::packet;
+
+/// When an interrupted snippet gets SIGINT once more: bash drops the signal if a command ends by itself at that moment.
+const REPEAT: Duration = Duration::from_secs(1);
+
+/// How long a snippet may take to end after SIGINT; then what it has started is killed. After as long again, the shell
+/// is.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How often to ask an interrupted shell for its report: sh forgets what it has not read yet.
+const ASK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What the caller asks for.
+pub(crate) struct Job {
+    pub(crate) snippet: OsString,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) cap: Option<u64>,
+    /// Where the output goes; `None` collects it.
+    pub(crate) outlets: Option<Outlets>,
+}
+
+/// A call, before it runs.
+pub(crate) struct Calling {
+    pub(crate) source: Arc<dyn WorkerSource>,
+    pub(crate) state: OwnedMutexGuard<State>,
+    pub(crate) interrupts: watch::Receiver<u64>,
+    /// Ends when the caller has gone.
+    pub(crate) caller: oneshot::Receiver<()>,
+    pub(crate) job: Job,
+}
+
+/// A call that has ended.
+pub(crate) struct Called {
+    pub(crate) outcome: Outcome,
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) origin: ShellOrigin,
+    pub(crate) has_ended: bool,
+    pub(crate) output: CallOutput,
+}
+
+/// What a call writes, on its way.
+pub(crate) enum CallOutput {
+    Collected(Box<[Collected; 2]>),
+    Copying(Copying),
+}
+
+impl CallOutput {
+    fn new([stdout, stderr]: [ChildOutput; 2], outlets: Option<Outlets>) -> Self {
+        match outlets {
+            None => Self::Collected(Box::new([stdout, stderr].map(|stream| Collected::new(Some(stream))))),
+            Some(outlets) => Self::Copying(outlets.copy_from([&mut Some(stdout), &mut Some(stderr)])),
+        }
+    }
+
+    /// Reads once, if it is collected here.
+    async fn read(&mut self) -> Result<(), Error> {
+        let Self::Collected(streams) = self else { return pending().await };
+        let [stdout, stderr] = &mut **streams;
+        tokio::select! {
+            read = stdout.read(), if stdout.is_open() => read,
+            read = stderr.read(), if stderr.is_open() => read,
+            else => pending().await,
+        }
+    }
+}
+
+impl Calling {
+    /// Runs the call to its end.
+    pub(crate) async fn run(mut self) -> Result<Called, Error> {
+        let origin = self.ready().await?;
+        let Some(mut keeper) = self.state.keeper.take() else { return Err(Error::Lost) };
+        let driven = self.drive(&mut keeper, origin).await;
+        // After an error nothing is known about the shell.
+        if driven.as_ref().is_ok_and(|called| !called.has_ended) {
+            self.state.keeper = Some(keeper);
+        }
+        driven
+    }
+
+    /// Has a shell that fits the host's files now: the one there is, or a new one.
+    async fn ready(&mut self) -> Result<ShellOrigin, Error> {
+        let generation = match self.generation().await {
+            Ok(generation) => generation,
+            // The shell itself may keep the session from showing what is there now.
+            Err(error) => match self.state.keeper.take() {
+                Some(mut keeper) => {
+                    let _ = keeper.child.kill().await;
+                    self.generation().await?
+                }
+                None => return Err(error),
+            },
+        };
+        if let Some(mut keeper) = self.state.keeper.take() {
+            if keeper.generation == generation && keeper.is_there() {
+                self.state.keeper = Some(keeper);
+                return Ok(ShellOrigin::Earlier);
+            }
+            // Its mounts may no longer protect what they were made for.
+            let _ = keeper.child.kill().await;
+        }
+        self.state.keeper = Some(Keeper::start(&self.source, generation).await?);
+        let is_first = !std::mem::replace(&mut self.state.has_had_one, true);
+        Ok(if is_first { ShellOrigin::First } else { ShellOrigin::Replacement })
+    }
+
+    /// Checks the host's files, as before every command.
+    async fn generation(&self) -> Result<u64, Error> {
+        let turn = Arc::clone(&self.source).turn().await?;
+        Ok(turn.entered.map_or(0, |entered| entered.generation))
+    }
+
+    async fn drive(&mut self, keeper: &mut Keeper, origin: ShellOrigin) -> Result<Called, Error> {
+        let begun = Instant::now();
+        let running = keeper.child.running().ok_or(Error::Lost)?;
+        let mut exec = running.begin_call(&self.job.snippet, &keeper.directory)?;
+        let running = keeper.child.running().ok_or(Error::Lost)?;
+        let limits = &running.spec.limits;
+        let policy_timeout = limits.timeout.map(|span| span.duration());
+        let timeout = [policy_timeout, self.job.timeout].into_iter().flatten().min();
+        let flood = limits.output_ends.then(Arc::<Flood>::default);
+        let (stdout, to_stdout) = call_pipe()?;
+        let (stderr, to_stderr) = call_pipe()?;
+        let streams = running.call_streams([stdout, stderr], self.job.cap, (&exec, flood.as_ref()));
+        let streams = streams.map_err(Error::io("open a pipe to a shell"))?;
+        let mut output = CallOutput::new(streams, self.job.outlets.take());
+        let snippet = packet::memory_file(self.job.snippet.as_bytes());
+        let snippet = snippet.map_err(Error::io("write a snippet to a memfd"))?;
+        let (reports, to_reports) = Reports::new()?;
+        let number = keeper.call(&CallFiles {
+            snippet: snippet.as_fd(),
+            stdout: to_stdout.as_fd(),
+            stderr: to_stderr.as_fd(),
+            report: to_reports.as_fd(),
+        })?;
+        drop((snippet, to_stdout, to_stderr, to_reports));
+        let deadline = timeout.and_then(|timeout| Deadline::now().checked_add(timeout));
+        let mut follow =
+            Following { reports, first: number, awaited: number, status: None, cause: None, steps: None };
+        let end = follow.to_end(self, keeper, &mut output, (deadline, flood.as_deref())).await?;
+        let duration = begun.elapsed();
+        let called = |outcome, directory, has_ended| Called { outcome, directory, origin, has_ended, output };
+        match end {
+            End::Shell(mut outcome) => {
+                outcome.duration = duration;
+                outcome.timeout = timeout;
+                exec.record_outcome(&mut outcome);
+                Ok(called(outcome, None, true))
+            }
+            End::Snippet(code, directory) => {
+                // The keeper holds the pipes no longer, so that they end with the last process that has them.
+                keeper.release()?;
+                keeper.status = code;
+                if let Some(directory) = &directory {
+                    keeper.directory.clone_from(directory);
+                }
+                let end = CallEnd { code, cause: follow.cause, duration, timeout };
+                let running = keeper.child.running().ok_or(Error::Lost)?;
+                Ok(called(running.call_outcome(&end, &mut exec), directory, false))
+            }
+        }
+    }
+}
+
+/// How a call ended.
+enum End {
+    /// The shell goes on: `$?` and the directory.
+    Snippet(u8, Option<PathBuf>),
+    /// The shell is gone.
+    Shell(Outcome),
+}
+
+/// The state of a running call.
+struct Following {
+    reports: Reports,
+    /// The first report of this call. An older one was asked for again and came late.
+    first: u64,
+    /// The call is over with this report or a later one.
+    awaited: u64,
+    /// The status of the first report.
+    status: Option<u8>,
+    /// Why Kennel interrupted it.
+    cause: Option<Cause>,
+    steps: Option<Steps>,
+}
+
+/// What follows an interrupt.
+struct Steps {
+    next: Deadline,
+    repeat: Option<Deadline>,
+    /// When to kill what the snippet has started, and then the shell.
+    kills: [Option<Deadline>; 2],
+}
+
+impl Following {
+    async fn to_end(
+        &mut self,
+        calling: &mut Calling,
+        keeper: &mut Keeper,
+        output: &mut CallOutput,
+        (deadline, flood): (Option<Deadline>, Option<&Flood>),
+    ) -> Result<End, Error> {
+        let Calling { caller, interrupts, .. } = calling;
+        loop {
+            let is_free = self.cause.is_none();
+            let cause = tokio::select! {
+                biased;
+                () = until(deadline), if is_free => Some(Cause::TimedOut),
+                // The sender is only ever dropped.
+                _ = &mut *caller, if is_free => Some(Cause::Killed),
+                changed = interrupts.changed(), if is_free => match changed {
+                    Ok(()) => Some(Cause::Killed),
+                    Err(_) => pending().await,
+                },
+                cause = flooded(flood), if is_free => Some(cause),
+                () = until(self.steps.as_ref().map(|steps| steps.next)) => {
+                    self.step(keeper)?;
+                    None
+                }
+                report = self.reports.next() => {
+                    if report.number >= self.first {
+                        let status = *self.status.get_or_insert(report.status);
+                        if report.number >= self.awaited {
+                            return Ok(End::Snippet(status, report.directory));
+                        }
+                    }
+                    None
+                }
+                outcome = keeper.child.wait() => return Ok(End::Shell(outcome?)),
+                read = output.read() => {
+                    read?;
+                    None
+                }
+            };
+            if let Some(cause) = cause {
+                self.cause = Some(cause);
+                keeper.interrupt()?;
+                // Its number is new: with this report the signal has arrived for sure.
+                self.awaited = keeper.ask()?;
+                let now = Deadline::now();
+                let kills = [Some(now + GRACE), Some(now + 2 * GRACE)];
+                self.steps = Some(Steps { next: now + ASK_INTERVAL, repeat: Some(now + REPEAT), kills });
+            }
+        }
+    }
+
+    /// The next step towards the end of an interrupted snippet.
+    fn step(&mut self, keeper: &mut Keeper) -> Result<(), Error> {
+        let Some(steps) = &mut self.steps else { return Ok(()) };
+        let now = Deadline::now();
+        steps.next = now + ASK_INTERVAL;
+        if steps.repeat.is_some_and(|time| time <= now) {
+            steps.repeat = None;
+            keeper.interrupt()?;
+        }
+        let [started, shell] = &mut steps.kills;
+        if started.is_some_and(|time| time <= now) {
+            *started = None;
+            keeper.kill_started()?;
+            keeper.interrupt()?;
+        }
+        if shell.is_some_and(|time| time <= now) {
+            *shell = None;
+            let cause = self.cause.unwrap_or(Cause::Killed);
+            if let Some(running) = keeper.child.running() {
+                running.kill(cause).map_err(Error::io("order the end of a shell"))?;
+            }
+            return Ok(());
+        }
+        if shell.is_some() {
+            keeper.ask()?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the call has written too much; forever if the policy lets it write on.
+async fn flooded(flood: Option<&Flood>) -> Cause {
+    let Some(flood) = flood else { return pending().await };
+    flood.wait().await;
+    flood.cause().unwrap_or(Cause::Killed)
+}
+
+/// Refuses what a shell cannot read.
+///
+/// # Errors
+/// A NUL byte.
+pub(crate) fn check(snippet: &OsStr) -> Result<(), Error> {
+    if !snippet.as_bytes().contains(&0) {
+        return Ok(());
+    }
+    let value = snippet.to_string_lossy().chars().take(80).collect();
+    Err(Error::Command { what: "snippet", value, reason: "contains a NUL byte".to_owned() })
+}

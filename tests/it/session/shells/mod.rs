@@ -1,0 +1,92 @@
+//! Shells that keep their state, in bash and in sh.
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `state` | what a snippet changes in the shell lasts, and nothing that it does wrong ends the shell |
+//! | `output` | each call has its own output, whole and apart, whatever is in it and whoever goes on writing |
+//! | `random` | random snippets do what they do in a bash outside |
+//! | `ends` | timeouts, interrupts and drops end a snippet; `exit` ends the shell, and both are told |
+
+mod ends;
+mod output;
+mod random;
+mod state;
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+};
+
+use kennel::{Policy, Session, Shell, ShellOutput};
+
+use super::{in_time, policy};
+use crate::support::{TempDir, workspace};
+
+/// Programs that the tests need where PATH has no bash.
+const PROGRAMS: [&str; 11] =
+    ["cat", "sleep", "head", "seq", "setsid", "mkdir", "rm", "rmdir", "touch", "true", "env"];
+
+/// A session whose shells are all of one kind.
+struct Kind {
+    name: &'static str,
+    dir: TempDir,
+    session: Session,
+}
+
+impl Kind {
+    /// Its workspace.
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn is_bash(&self) -> bool {
+        self.name == "bash"
+    }
+}
+
+/// One session for bash and one for sh.
+async fn both() -> [Kind; 2] {
+    [kind("bash", |policy| policy).await, kind("sh", |policy| policy).await]
+}
+
+async fn kind(name: &'static str, with: impl FnOnce(Policy) -> Policy) -> Kind {
+    let dir = workspace();
+    let mut policy = policy(dir.path());
+    if name == "sh" {
+        policy = policy.set_env("PATH", without_bash(dir.path()).to_str().unwrap());
+    }
+    let session = Session::prepare(&with(policy)).await.unwrap();
+    Kind { name, dir, session }
+}
+
+/// A directory for PATH that has sh and no bash.
+fn without_bash(workspace: &Path) -> PathBuf {
+    let directory = workspace.join("bin");
+    fs::create_dir(&directory).unwrap();
+    for program in PROGRAMS.into_iter().chain(["sh"]) {
+        let there = ["/usr/bin", "/bin"].map(|place| Path::new(place).join(program));
+        let there = there.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("no {program} here"));
+        symlink(there, directory.join(program)).unwrap();
+    }
+    directory
+}
+
+async fn run(shell: &Shell, snippet: &str) -> ShellOutput {
+    in_time(shell.run(snippet)).await.unwrap_or_else(|error| panic!("{snippet}: {error:?}"))
+}
+
+/// `$?`, stdout and stderr of a snippet.
+async fn told(shell: &Shell, snippet: &str) -> (i32, String, String) {
+    let out = run(shell, snippet).await;
+    assert!(!out.has_ended, "{snippet}: {out:?}");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
+}
+
+/// Runs a snippet that must succeed and write nothing to stderr. Returns its stdout.
+async fn said(shell: &Shell, snippet: &str) -> String {
+    let (status, stdout, stderr) = told(shell, snippet).await;
+    assert_eq!((status, &*stderr), (0, ""), "{snippet}: {stdout}");
+    stdout
+}
