@@ -2,21 +2,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 use std::{fmt, io};
 
 use nix::errno::Errno;
-use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, watch};
 
 use crate::command::Command;
 use crate::command::child::Child;
 use crate::command::log_copy::{LogCopy, is_log_file};
-use crate::command::output::ChildOutput;
-use crate::command::ring::{CAPACITY, LogPiece, Ring, Stream};
+use crate::command::output_log::OutputLog;
+use crate::command::ring::{CAPACITY, LogPiece, Ring};
 use crate::command::start::DefaultStdio;
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
@@ -26,9 +24,6 @@ use crate::sys::locked;
 
 /// How many ended commands a session remembers.
 const REMEMBERED: usize = 64;
-
-/// Bytes of one read.
-const PIECE: usize = 16 << 10;
 
 /// A command of a session that stays: it needs no [`Child`], and ends by itself, by a limit, by [`kill`](Self::kill), or
 /// with its session. A clone is the same command. Dropping it changes nothing.
@@ -70,10 +65,10 @@ struct Shared {
 
 /// What is known about a command by now.
 #[derive(Debug)]
-struct Record {
-    ring: Ring,
+pub(crate) struct Record {
+    pub(crate) ring: Ring,
     /// Why the log file lacks output.
-    unwritten: Option<String>,
+    pub(crate) unwritten: Option<String>,
     end: Option<End>,
 }
 
@@ -162,7 +157,7 @@ impl Detached {
         self.reader(false)
     }
 
-    /// What it has written, and then what it writes. Ends with the command. A reader that does not keep up gets
+    /// What it has written, and then what it writes. Ends with the command, not with processes that it leaves. A reader that does not keep up gets
     /// [`LogPiece::Dropped`]; it keeps neither the command nor other readers waiting.
     #[must_use]
     pub fn follow(&self) -> LogReader {
@@ -365,80 +360,41 @@ impl Command {
     }
 }
 
-/// A stream of the command and whether it may carry more.
-struct Source {
-    stream: Stream,
-    output: Option<ChildOutput>,
-    is_open: bool,
-    piece: Vec<u8>,
-}
-
-impl Source {
-    fn new(stream: Stream, output: Option<ChildOutput>) -> Self {
-        Self { stream, is_open: output.is_some(), output, piece: vec![0; PIECE] }
-    }
-
-    /// Reads once; forever if there is nothing more to come.
-    async fn read(&mut self) -> &[u8] {
-        let Some(output) = self.output.as_mut().filter(|_| self.is_open) else { return pending().await };
-        // A stream that cannot be read is over.
-        let count = output.read(&mut self.piece).await.unwrap_or(0);
-        self.is_open = count > 0;
-        self.piece.get(..count).unwrap_or_default()
-    }
-
-    /// What is in the pipe now. A process of another command may still hold it.
-    fn rest(&mut self) -> Vec<u8> {
-        let mut rest = Vec::new();
-        if let Some(output) = self.output.as_mut().filter(|_| self.is_open) {
-            let _ = output.drain(&mut rest);
-        }
-        rest
-    }
-}
-
-/// Follows a command to its end.
+/// Follows a command to its end, and the processes that it leaves as long as they can write to its log.
 async fn follow(
     mut child: Child,
     mut orders: mpsc::UnboundedReceiver<Order>,
-    mut copy: LogCopy,
+    copy: LogCopy,
     mut guard: EndGuard,
 ) {
-    let shared = Arc::clone(&guard.detached.shared);
-    let keep = |stream, bytes: &[u8], copy: &mut LogCopy| {
-        shared.record.send_modify(|record| record.ring.append(stream, bytes));
-        copy.add(bytes);
-    };
-    let mut stdout = Source::new(Stream::Stdout, child.stdout.take());
-    let mut stderr = Source::new(Stream::Stderr, child.stderr.take());
-    let mut unwritten = None;
+    let record = guard.detached.shared.record.clone();
+    let mut log = OutputLog::new(record, child.stdout.take(), child.stderr.take(), copy);
     let mut result = loop {
         tokio::select! {
             ended = child.wait() => break ended,
             Some(order) = orders.recv() => obey(&mut child, &order),
-            bytes = stdout.read(), if copy.is_free() => keep(Stream::Stdout, bytes, &mut copy),
-            bytes = stderr.read(), if copy.is_free() => keep(Stream::Stderr, bytes, &mut copy),
-            failed = copy.advance() => if failed.is_some() {
-                shared.record.send_modify(|record| record.unwritten.clone_from(&failed));
-                unwritten = failed;
-            },
+            () = log.advance() => {}
         }
     };
-    for source in [&mut stdout, &mut stderr] {
-        let rest = source.rest();
-        keep(source.stream, &rest, &mut copy);
-    }
-    if let Some(why) = copy.finish().await {
-        unwritten.get_or_insert(why);
-    }
-    shared.record.send_modify(|record| record.unwritten.clone_from(&unwritten));
-    if let Ok(outcome) = &mut result {
-        outcome.count(stdout.output.as_ref(), stderr.output.as_ref());
-        let note = |why: String| Note::new("log file", &format!("it lacks output: {why}"), None);
-        outcome.enforcement.add_notes(unwritten.map(note));
-    }
     drop(child);
+    log.drain();
+    let is_over = !log.is_open();
+    if is_over {
+        log.finish().await;
+    }
+    if let Ok(outcome) = &mut result {
+        log.count(outcome);
+        let note = |why: String| Note::new("log file", &format!("it lacks output: {why}"), None);
+        outcome.enforcement.add_notes(guard.detached.unwritten().map(note));
+    }
     guard.end = Some(End::of(result));
+    drop(guard);
+    if !is_over {
+        while log.is_open() {
+            log.advance().await;
+        }
+        log.finish().await;
+    }
 }
 
 fn obey(child: &mut Child, order: &Order) {

@@ -15,7 +15,7 @@ use crate::report::failure;
 use crate::sys::inode::{FileKind, kind};
 
 /// How long the file may take for the rest of the output, once the command has ended.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether a descriptor can be a log file. One of any other kind could block its thread for ever.
 pub(crate) fn is_log_file(fd: &OwnedFd) -> bool {
@@ -70,14 +70,14 @@ impl LogCopy {
     }
 
     /// Waits a moment until all is written. Returns why some is not.
-    pub(crate) async fn finish(mut self) -> Option<String> {
+    pub(crate) async fn finish(&mut self) -> Option<String> {
         let all = async {
             while !self.is_free() {
                 if let Some(why) = self.advance().await {
                     return Some(why);
                 }
             }
-            let Outlet { pieces, written } = self.outlet?;
+            let Outlet { pieces, written } = self.outlet.take()?;
             drop(pieces);
             written.await.unwrap_or(Ok(())).err().map(|error| failure::words(&error))
         };

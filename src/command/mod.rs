@@ -10,6 +10,7 @@ pub(crate) mod hints;
 pub(crate) mod log_copy;
 pub(crate) mod outlet;
 pub(crate) mod output;
+pub(crate) mod output_log;
 pub(crate) mod ring;
 pub(crate) mod running;
 pub(crate) mod source;

@@ -93,14 +93,19 @@ impl ChildOutput {
     }
 
     /// Appends what is in the pipe to `kept`, as far as the cap allows, and the marker. Reads the descriptor itself: tokio may
-    /// not know yet that it is readable.
-    pub(crate) fn drain(&mut self, kept: &mut Vec<u8>) -> io::Result<()> {
+    /// not know yet that it is readable. Returns whether the stream has ended.
+    pub(crate) fn drain(&mut self, kept: &mut Vec<u8>) -> io::Result<bool> {
         let mut scratch = [0u8; 8192];
         let end = self.seen.saturating_add(LARGEST_PIPE);
+        let mut is_over = false;
         // Another process that holds the pipe may write on.
         while self.seen < end {
             let count = match nix::unistd::read(&self.pipe, &mut scratch) {
-                Ok(0) | Err(Errno::EAGAIN) => break,
+                Err(Errno::EAGAIN) => break,
+                Ok(0) => {
+                    is_over = true;
+                    break;
+                }
                 Err(Errno::EINTR) => continue,
                 count => count?,
             };
@@ -114,7 +119,7 @@ impl ChildOutput {
         let text = self.cut_marker();
         let mut marker = self.marker.take().unwrap_or_else(|| io::Cursor::new(text));
         io::Read::read_to_end(&mut marker, kept)?;
-        Ok(())
+        Ok(is_over)
     }
 
     /// The line that follows a cut stream; empty if nothing was dropped.

@@ -42,7 +42,11 @@ fn following(session: &Hosted, id: &str) -> Child {
 
 #[test]
 fn an_agent_starts_a_server_looks_at_it_and_stops_it() {
-    let session = Hosted::start(&[]);
+    ["command", "session"].into_iter().for_each(starts_looks_and_stops);
+}
+
+fn starts_looks_and_stops(isolation: &str) {
+    let session = Hosted::start(&["--isolation", isolation]);
     let serve =
         "trap 'echo bye; exit 6' TERM; echo listening; echo warning >&2; while :; do sleep 0.02; done";
     assert_eq!(start(&session, &[], serve), "1");
@@ -171,7 +175,11 @@ fn a_client_that_is_killed_or_does_not_read_changes_nothing() {
 
 #[test]
 fn a_command_ends_with_its_session_and_whoever_waits_learns_it() {
-    let session = Hosted::start(&[]);
+    ["command", "session"].into_iter().for_each(ends_with_its_session);
+}
+
+fn ends_with_its_session(isolation: &str) {
+    let session = Hosted::start(&["--isolation", isolation]);
     let id = start(&session, &[], crate::support::HEARTBEAT);
     until("a beat", || crate::support::beats(session.workspace.path()) > 0);
     let (mut follower, mut waiting) = (following(&session, &id), following(&session, &id));
@@ -370,7 +378,11 @@ fn random_messages_do_not_disturb_the_session() {
 
 #[test]
 fn a_hundred_commands_stay_at_once() {
-    let session = Hosted::start(&[]);
+    ["command", "session"].into_iter().for_each(a_hundred_stay);
+}
+
+fn a_hundred_stay(isolation: &str) {
+    let session = Hosted::start(&["--isolation", isolation]);
     for number in 1..=100 {
         assert_eq!(start(&session, &[], "exec sleep 600"), number.to_string());
     }
