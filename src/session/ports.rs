@@ -201,7 +201,7 @@ impl Live {
         if let Some(sockets) = &*sockets {
             return Ok(Arc::clone(sockets));
         }
-        let mut worker = self.order(Some(&network::socket_steps())).await?;
+        let mut worker = self.order_apart(&network::socket_steps()).await?;
         let handed_out = self
             .unless_gone(worker.wait_for_sockets(self.prepared(), self.counts()))
             .await

@@ -302,13 +302,23 @@ impl Live {
         waiting.pop_front()
     }
 
-    /// Orders a worker. Waits while the socket of the zygote is full.
+    /// Orders a worker.
     pub(crate) async fn order(&self, own_steps: Option<&Section>) -> Result<Worker, Error> {
         if self.shared.is_some() && own_steps.is_some() {
             return Err(shared::no_restrictions());
         }
+        self.patiently(|| self.try_order(own_steps)).await
+    }
+
+    /// Orders a worker that runs no command: it carries out these steps, with none of the commands' processes.
+    pub(crate) async fn order_apart(&self, own_steps: &Section) -> Result<Worker, Error> {
+        self.patiently(|| self.try_order_of_zygote(Some(own_steps), false)).await
+    }
+
+    /// Waits while the socket of the zygote is full.
+    async fn patiently(&self, order: impl Fn() -> io::Result<Worker>) -> Result<Worker, Error> {
         loop {
-            match self.try_order(own_steps) {
+            match order() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.zygote.has_ended() => {
                     tokio::time::sleep(FULL_SOCKET_PAUSE).await;
                 }

@@ -2,7 +2,7 @@
 
 use std::{fs, io::ErrorKind, net::SocketAddr, path::Path};
 
-use kennel::{Child, Error, Mount, NetworkMode, Policy, Profile, Session};
+use kennel::{Child, Error, Isolation, Mount, NetworkMode, Policy, Profile, Session};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{in_time, policy, ready, with_payload};
@@ -38,18 +38,22 @@ async fn refusal(session: &Session, port: u16) -> ErrorKind {
 #[tokio::test]
 async fn the_program_connects_to_servers_of_commands() {
     let workspace = workspace();
-    for mode in [NetworkMode::None, NetworkMode::Proxy] {
+    let modes = [NetworkMode::None, NetworkMode::Proxy];
+    for (mode, isolation) in
+        modes.into_iter().flat_map(|mode| Isolation::ALL.map(|isolation| (mode, isolation)))
+    {
         let policy = Policy { profile: Profile::RepoWrite, ..with_payload(workspace.path()) };
-        let session = Session::prepare(&policy.network_mode(mode)).await.unwrap();
+        let session = Session::prepare(&policy.network_mode(mode).isolation(isolation)).await.unwrap();
         assert_eq!(refusal(&session, 8000).await, ErrorKind::ConnectionRefused, "{mode}: nothing listens");
         for address in ["127.0.0.1:8000", "[::1]:8001", "0.0.0.0:8002"] {
             let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
             let mut server = serve(&session, address, "echo").await;
-            assert_eq!(echoed(&session, port).await.unwrap(), "hello", "{mode} {address}");
+            assert_eq!(echoed(&session, port).await.unwrap(), "hello", "{mode} {isolation} {address}");
+            let published = session.publish(format!("0:{port}")).unwrap().address;
+            assert_eq!(echoed_at(published).await, b"hello", "{mode} {isolation} {address}");
             server.kill().await.unwrap();
             assert_eq!(refusal(&session, port).await, ErrorKind::ConnectionRefused, "{mode} {address}");
         }
-        assert_eq!(session.published(), [], "nothing is published by that");
     }
 }
 
@@ -64,6 +68,7 @@ async fn many_connections_are_made_at_once() {
         crowd.spawn(async move { echoed(&session, 8000).await.unwrap() });
     }
     assert_eq!(crowd.join_all().await, ["hello"; 200]);
+    assert_eq!(session.published(), [], "nothing is published by that");
 }
 
 #[tokio::test]
