@@ -32,7 +32,7 @@ const REMEMBERED: usize = 64;
 /// and that output.
 ///
 /// ```no_run
-/// # async fn example(session: kennel::Session) -> Result<(), kennel::Error> {
+/// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
 /// use kennel::LogPiece;
 ///
 /// let server = session.command("./server").detach().await?;
