@@ -134,14 +134,16 @@ impl Session {
     /// handle, or with the session. Its bash starts with the first call.
     #[must_use]
     pub fn shell(&self) -> Shell {
-        Shell::new(self.source())
+        let shell = Shell::new(self.source());
+        self.owner.renewable.add_shell(shell.state());
+        shell
     }
 
     /// The shell with this name; a new one if there is none. It stays until the session ends.
     #[must_use]
     pub fn shell_with_id(&self, id: &str) -> Shell {
         let mut shells = locked(&self.owner.shells);
-        shells.entry(id.to_owned()).or_insert_with(|| Shell::new(self.source())).clone()
+        shells.entry(id.to_owned()).or_insert_with(|| self.shell()).clone()
     }
 
     fn source(&self) -> Arc<dyn WorkerSource> {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::command::detached::DetachedCommands;
@@ -18,6 +18,7 @@ use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::{MountCheck, NEW_SESSION, SettlingFor};
+use crate::session::shell::StateLock;
 use crate::session::worker::MOST_TRIES;
 use crate::sys::locked;
 
@@ -31,6 +32,8 @@ pub(crate) struct Renewable {
     /// Held while a successor is prepared.
     renewing: tokio::sync::Mutex<()>,
     ended: AtomicBool,
+    /// The shells that exist.
+    shells: Mutex<Vec<Weak<StateLock>>>,
     /// Those that run keep the zygote from being replaced.
     pub(crate) detached: Arc<DetachedCommands>,
 }
@@ -43,6 +46,23 @@ impl Renewable {
             renewing: tokio::sync::Mutex::default(),
             ended: AtomicBool::new(false),
             detached: Arc::default(),
+            shells: Mutex::default(),
+        }
+    }
+
+    /// Has this shell ended when it keeps the session from showing what is there now.
+    pub(crate) fn add_shell(&self, state: &Arc<StateLock>) {
+        let mut shells = locked(&self.shells);
+        shells.retain(|shell| shell.strong_count() > 0);
+        shells.push(Arc::downgrade(state));
+    }
+
+    /// Ends the shells that run no snippet. Their next call tells.
+    fn end_idle_shells(&self) {
+        for shell in locked(&self.shells).iter().filter_map(Weak::upgrade) {
+            if let Ok(mut state) = shell.try_lock() {
+                state.end();
+            }
         }
     }
 
@@ -84,6 +104,7 @@ impl Renewable {
         if !old.mounts().is_renewable() {
             return Err(outdated(what, path, NEW_SESSION));
         }
+        self.end_idle_shells();
         let reason = SettlingFor::Renewal(what, path.clone());
         let Some(_settling) = old.settle(&reason, PATIENCE).await else {
             return Err(outdated(what, path, IN_USE));

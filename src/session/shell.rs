@@ -55,11 +55,14 @@ pub struct Shell {
 #[derive(Debug)]
 struct Inner {
     source: Arc<dyn WorkerSource>,
-    state: Arc<tokio::sync::Mutex<State>>,
+    state: Arc<StateLock>,
     /// Counts interrupts.
     interrupts: watch::Sender<u64>,
     left: Mutex<LeftPipes>,
 }
+
+/// Each call holds it.
+pub(crate) type StateLock = tokio::sync::Mutex<State>;
 
 /// What one call at a time has.
 #[derive(Debug, Default)]
@@ -67,6 +70,13 @@ pub(crate) struct State {
     keeper: Option<Keeper>,
     /// Whether a shell has run before.
     has_had_one: bool,
+}
+
+impl State {
+    /// Kills the shell, and does not wait until it is gone.
+    pub(crate) fn end(&mut self) {
+        self.keeper = None;
+    }
 }
 
 /// What a snippet did.
@@ -101,6 +111,10 @@ impl Shell {
     pub(crate) fn new(source: Arc<dyn WorkerSource>) -> Self {
         let (state, left) = (Arc::default(), Mutex::default());
         Self { inner: Arc::new(Inner { source, state, interrupts: watch::Sender::new(0), left }) }
+    }
+
+    pub(crate) fn state(&self) -> &Arc<StateLock> {
+        &self.inner.state
     }
 
     /// Runs a snippet and collects what it writes. A snippet is what a file of the shell may have, of any length. Its

@@ -160,7 +160,7 @@ impl Calling {
         let deadline = timeout.and_then(|timeout| Deadline::now().checked_add(timeout));
         let mut follow =
             Following { reports, first: number, awaited: number, status: None, cause: None, steps: None };
-        let end = follow.to_end(self, keeper, &mut output, (deadline, flood.as_deref())).await?;
+        let end = follow.end(self, keeper, &mut output, (deadline, flood.as_deref())).await?;
         let duration = begun.elapsed();
         let called = |outcome, directory, has_ended| Called { outcome, directory, origin, has_ended, output };
         match end {
@@ -168,7 +168,7 @@ impl Calling {
                 outcome.duration = duration;
                 outcome.timeout = timeout;
                 exec.record_outcome(&mut outcome);
-                Ok(called(outcome, None, true))
+                Ok(called(*outcome, None, true))
             }
             End::Snippet(code, directory) => {
                 // The keeper holds the pipes no longer, so that they end with the last process that has them.
@@ -190,7 +190,7 @@ enum End {
     /// The shell goes on: `$?` and the directory.
     Snippet(u8, Option<PathBuf>),
     /// The shell is gone.
-    Shell(Outcome),
+    Shell(Box<Outcome>),
 }
 
 /// The state of a running call.
@@ -216,7 +216,8 @@ struct Steps {
 }
 
 impl Following {
-    async fn to_end(
+    /// Waits for the end, and interrupts the snippet if there is a reason.
+    async fn end(
         &mut self,
         calling: &mut Calling,
         keeper: &mut Keeper,
@@ -249,7 +250,7 @@ impl Following {
                     }
                     None
                 }
-                outcome = keeper.child.wait() => return Ok(End::Shell(outcome?)),
+                outcome = keeper.child.wait() => return Ok(End::Shell(Box::new(outcome?))),
                 read = output.read() => {
                     read?;
                     None

@@ -8,7 +8,7 @@ use std::{
 use kennel::{Ended, Error, Limit, Session, Shell, ShellOrigin, ShellOutput};
 use tokio::time::{sleep, timeout};
 
-use super::{both, kind, run, said};
+use super::{kind, kinds, run, said};
 use crate::{
     session::{eventually, in_time, policy},
     support::{TempDir, patient, workspace},
@@ -32,7 +32,7 @@ async fn timed(shell: &Shell, snippet: &str) -> ShellOutput {
 
 #[tokio::test]
 async fn a_timeout_ends_the_snippet_and_the_shell_keeps_its_state() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "kept=1; mkdir -p d; cd d").await;
         for endless in ENDLESS {
@@ -64,7 +64,7 @@ async fn the_policy_s_timeout_holds_for_each_snippet_and_not_for_the_shell() {
 
 #[tokio::test]
 async fn an_interrupt_ends_the_snippet_that_runs_and_no_other() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "kept=1").await;
         shell.interrupt();
@@ -82,7 +82,9 @@ async fn an_interrupt_ends_the_snippet_that_runs_and_no_other() {
             eventually("it began", || kind.path().join("begun").exists()).await;
             shell.interrupt();
             let out = in_time(call).await.unwrap().unwrap();
-            assert_eq!((out.ended, out.exit_code(), out.has_ended), (Ended::Killed, 130, false), "{endless}");
+            assert_eq!((out.ended, out.has_ended), (Ended::Killed, false), "{}: {endless}", kind.name);
+            // The signal may come between two commands, and then bash goes on with the next one.
+            assert!(out.exit_code() == 130 || endless.ends_with("echo not"), "{}: {endless}", kind.name);
             let out = in_time(waiting).await.unwrap().unwrap();
             assert_eq!(
                 (out.ended, &*out.stdout),
@@ -97,7 +99,7 @@ async fn an_interrupt_ends_the_snippet_that_runs_and_no_other() {
 
 #[tokio::test]
 async fn a_dropped_call_is_interrupted_and_the_shell_keeps_its_state() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "kept=1").await;
         let begun = Instant::now();
@@ -122,7 +124,7 @@ async fn a_dropped_call_is_interrupted_and_the_shell_keeps_its_state() {
 /// SIGINT, then SIGKILL for what it has started, then the end of the shell.
 #[tokio::test]
 async fn what_ignores_the_interrupt_is_killed() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "kept=1; sleep 1000 & old=$!").await;
         let stubborn = "sh -c \"trap '' INT; while :; do sleep 1000; done\"; echo not";
@@ -138,7 +140,7 @@ async fn what_ignores_the_interrupt_is_killed() {
 
 #[tokio::test]
 async fn a_shell_that_ends_says_so_and_the_next_call_has_a_new_one() {
-    for kind in both().await {
+    for kind in kinds().await {
         for (snippet, status) in [
             ("echo last; exit 3", 3),
             ("echo last; exit", 0),
@@ -164,7 +166,7 @@ async fn a_shell_that_ends_says_so_and_the_next_call_has_a_new_one() {
 /// Killed between two calls, by itself in the background.
 #[tokio::test]
 async fn a_shell_that_died_meanwhile_is_replaced() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "(sleep 0.1; kill -9 $$; sleep 0.1; touch dead) & :").await;
         sleep(patient(Duration::from_millis(500))).await;
@@ -175,7 +177,7 @@ async fn a_shell_that_died_meanwhile_is_replaced() {
 
 #[tokio::test]
 async fn a_snippet_that_stops_the_shell_or_its_parent_hangs_nobody() {
-    let [kind, _] = both().await;
+    let [kind, ..] = kinds().await;
     for stop in [
         "kill -STOP $$; sleep 1000",
         "kill -STOP $PPID; sleep 1000",
@@ -190,7 +192,7 @@ async fn a_snippet_that_stops_the_shell_or_its_parent_hangs_nobody() {
 
 #[tokio::test]
 async fn dropping_the_last_handle_ends_everything_in_the_shell() {
-    let [kind, _] = both().await;
+    let [kind, ..] = kinds().await;
     let shell = kind.session.shell();
     said(&shell, "(while :; do echo x >>beats; sleep 0.01; done) & :").await;
     let beats = || fs::read_to_string(kind.path().join("beats")).unwrap_or_default().len();
@@ -207,7 +209,7 @@ async fn dropping_the_last_handle_ends_everything_in_the_shell() {
 
 #[tokio::test]
 async fn the_end_of_the_session_ends_its_shells() {
-    let [kind, _] = both().await;
+    let [kind, ..] = kinds().await;
     let shell = kind.session.shell_with_id("kept");
     said(&shell, "true").await;
     let call = tokio::spawn({

@@ -3,12 +3,14 @@
 //! | module | promise |
 //! | --- | --- |
 //! | `state` | what a snippet changes in the shell lasts, and nothing that it does wrong ends the shell |
+//! | `outside` | the walls hold when somebody replaces files outside meanwhile |
 //! | `output` | each call has its own output, whole and apart, whatever is in it and whoever goes on writing |
 //! | `random` | random snippets do what they do in a bash outside |
 //! | `ends` | timeouts, interrupts and drops end a snippet; `exit` ends the shell, and both are told |
 
 mod ends;
 mod output;
+mod outside;
 mod random;
 mod state;
 
@@ -18,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Policy, Session, Shell, ShellOutput};
+use kennel::{Isolation, Policy, Session, Shell, ShellOutput};
 
 use super::{in_time, policy};
 use crate::support::{TempDir, workspace};
@@ -31,6 +33,8 @@ const PROGRAMS: [&str; 11] =
 struct Kind {
     name: &'static str,
     dir: TempDir,
+    /// What makes a policy one of this kind.
+    with: Box<dyn Fn(Policy) -> Policy>,
     session: Session,
 }
 
@@ -41,23 +45,31 @@ impl Kind {
     }
 
     fn is_bash(&self) -> bool {
-        self.name == "bash"
+        self.name != "sh"
     }
 }
 
-/// One session for bash and one for sh.
-async fn both() -> [Kind; 2] {
-    [kind("bash", |policy| policy).await, kind("sh", |policy| policy).await]
+/// A session for bash, one for sh, and one whose commands share their processes.
+async fn kinds() -> [Kind; 3] {
+    [
+        kind("bash", |policy| policy).await,
+        kind("sh", |policy| policy).await,
+        kind(SHARED, |policy| policy).await,
+    ]
 }
+
+const SHARED: &str = "bash with isolation session";
 
 async fn kind(name: &'static str, with: impl FnOnce(Policy) -> Policy) -> Kind {
     let dir = workspace();
-    let mut policy = policy(dir.path());
-    if name == "sh" {
-        policy = policy.set_env("PATH", without_bash(dir.path()).to_str().unwrap());
-    }
-    let session = Session::prepare(&with(policy)).await.unwrap();
-    Kind { name, dir, session }
+    let path = (name == "sh").then(|| without_bash(dir.path()));
+    let of_kind = Box::new(move |policy: Policy| match &path {
+        Some(path) => policy.set_env("PATH", path.to_str().unwrap()),
+        None if name == SHARED => policy.isolation(Isolation::Session),
+        None => policy,
+    });
+    let session = Session::prepare(&with(of_kind(policy(dir.path())))).await.unwrap();
+    Kind { name, dir, with: of_kind, session }
 }
 
 /// A directory for PATH that has sh and no bash.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kennel::{Error, Limits, Session, Size};
 
-use super::{both, kind, run, said, told};
+use super::{kind, kinds, run, said, told};
 use crate::{
     session::{eventually, in_time, policy},
     support::workspace,
@@ -12,7 +12,7 @@ use crate::{
 
 #[tokio::test]
 async fn stdout_and_stderr_are_apart_and_exact() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         assert_eq!(told(&shell, "echo out; echo err >&2").await, (0, "out\n".into(), "err\n".into()));
         assert_eq!(told(&shell, "printf 'no end'").await.1, "no end");
@@ -29,7 +29,7 @@ async fn stdout_and_stderr_are_apart_and_exact() {
 
 #[tokio::test]
 async fn megabytes_arrive_whole() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         let out = run(&shell, "head -c 5000000 /dev/zero; head -c 3000000 /dev/zero >&2").await;
         assert_eq!((out.stdout.len(), out.stderr.len()), (5_000_000, 3_000_000), "{}", kind.name);
@@ -43,7 +43,7 @@ async fn megabytes_arrive_whole() {
 
 #[tokio::test]
 async fn a_nul_byte_in_a_snippet_is_refused_and_runs_nothing() {
-    let [kind, _] = both().await;
+    let [kind, ..] = kinds().await;
     let shell = kind.session.shell();
     let refused = shell.run("touch made\0").await.unwrap_err();
     assert!(matches!(refused, Error::Command { what: "snippet", .. }), "{refused:?}");
@@ -72,7 +72,7 @@ async fn beyond_a_cap_output_is_counted_and_dropped() {
 /// Nobody waits for it, it is not in the next call's output, and it is not ended by SIGPIPE.
 #[tokio::test]
 async fn what_the_background_writes_belongs_to_no_later_call() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         let script =
             "(while :; do echo noise; echo noise >&2; echo beat >>beats; sleep 0.01; done) & echo started";
@@ -90,7 +90,7 @@ async fn what_the_background_writes_belongs_to_no_later_call() {
 
 #[tokio::test]
 async fn jobs_of_an_earlier_call_can_be_waited_for() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "(sleep 0.1; exit 5) & job=$!").await;
         assert_eq!(told(&shell, "wait $job").await.0, 5, "{}", kind.name);
@@ -100,7 +100,7 @@ async fn jobs_of_an_earlier_call_can_be_waited_for() {
 /// A snippet can write to the report of its own call. Then its own result is wrong, and that is all.
 #[tokio::test]
 async fn a_forged_report_spoils_only_its_own_result() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         for forged in [
             "head -c 3000000 /dev/zero",
@@ -124,7 +124,7 @@ async fn a_forged_report_spoils_only_its_own_result() {
 
 #[tokio::test]
 async fn calls_at_the_same_time_run_one_after_the_other() {
-    let [kind, _] = both().await;
+    let [kind, ..] = kinds().await;
     let shell = kind.session.shell();
     let calls = (0..8).map(|number| {
         let shell = shell.clone();

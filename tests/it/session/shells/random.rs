@@ -8,7 +8,7 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-use super::{both, run};
+use super::{kinds, run};
 use crate::support::{has, require};
 
 /// What one snippet is made of. None of them ends the shell, tells a path outside of the workspace, or a PID.
@@ -94,7 +94,7 @@ async fn a_shell_has_the_state_that_a_bash_outside_has() {
         .prop_map(|pieces| pieces.join("\n"));
     let snippets = proptest::collection::vec(snippet, 1..25);
     let mut runner = TestRunner::new(Config::default());
-    let [kind, _] = both().await;
+    let [kind, ..] = kinds().await;
     for round in 0..12 {
         let snippets = snippets.new_tree(&mut runner).unwrap().current();
         let place = kind.path().join(format!("round{round}"));

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use kennel::ShellOrigin;
 
-use super::{both, run, said, told};
+use super::{kinds, run, said, told};
 use crate::support::only_once;
 
 #[tokio::test]
 async fn directory_variables_functions_aliases_and_options_last() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         let first = run(&shell, "mkdir -p 'a b/c'; cd 'a b/c'").await;
         assert_eq!((first.origin, first.has_ended), (ShellOrigin::First, false));
@@ -30,7 +30,7 @@ async fn directory_variables_functions_aliases_and_options_last() {
 
 #[tokio::test]
 async fn the_status_is_that_of_the_last_command_and_the_next_snippet_finds_it() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         assert_eq!(told(&shell, "true").await.0, 0);
         assert_eq!(told(&shell, "(exit 7)").await.0, 7);
@@ -48,7 +48,7 @@ async fn the_status_is_that_of_the_last_command_and_the_next_snippet_finds_it() 
 /// In a script each of them would end the shell.
 #[tokio::test]
 async fn errors_end_the_snippet_and_not_the_shell() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "kept=1").await;
         for (snippet, word) in [
@@ -78,7 +78,7 @@ async fn errors_end_the_snippet_and_not_the_shell() {
 
 #[tokio::test]
 async fn a_failure_under_set_e_ends_the_snippet_in_bash_and_the_shell_in_sh() {
-    for kind in both().await {
+    for kind in kinds().await {
         for (failing, status) in [
             ("set -e; echo before; false; echo after", 1),
             ("set -eu; f() { echo before; (exit 5); echo in; }; f; echo after", 5),
@@ -108,7 +108,7 @@ async fn a_failure_under_set_e_ends_the_snippet_in_bash_and_the_shell_in_sh() {
 
 #[tokio::test]
 async fn traps_stay_and_do_not_disturb_the_shell() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "trap 'echo bye' EXIT; trap 'echo usr' USR1").await;
         assert_eq!(said(&shell, "kill -USR1 $$; true").await, "usr\n", "{}", kind.name);
@@ -132,7 +132,7 @@ async fn traps_stay_and_do_not_disturb_the_shell() {
 
 #[tokio::test]
 async fn odd_options_and_names_do_not_disturb_the_shell() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         for snippet in [
             "IFS=0123456789/",
@@ -160,7 +160,7 @@ async fn odd_options_and_names_do_not_disturb_the_shell() {
 /// Other descriptors than the three stay open.
 #[tokio::test]
 async fn descriptors_of_the_shell_last() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         said(&shell, "exec 5>out; echo one >&5").await;
         said(&shell, "echo two >&5").await;
@@ -172,7 +172,7 @@ async fn descriptors_of_the_shell_last() {
 
 #[tokio::test]
 async fn the_environment_of_a_snippet_is_that_of_a_command() {
-    for kind in both().await {
+    for kind in kinds().await {
         let shell = kind.session.shell();
         let names = |text: &str| {
             let names = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.to_owned());
@@ -189,7 +189,7 @@ async fn the_environment_of_a_snippet_is_that_of_a_command() {
 
 #[tokio::test]
 async fn a_shell_with_a_name_is_found_again_and_others_are_apart() {
-    let [kind, _] = both().await;
+    let [kind, ..] = kinds().await;
     said(&kind.session.shell_with_id("one"), "mine=1").await;
     said(&kind.session.shell_with_id("two"), "mine=2").await;
     let again = kind.session.clone().shell_with_id("one");
@@ -203,7 +203,7 @@ async fn a_shell_with_a_name_is_found_again_and_others_are_apart() {
 #[tokio::test]
 async fn a_virtual_environment_stays_active() {
     only_once!();
-    let [kind, _] = both().await;
+    let [kind, ..] = kinds().await;
     let shell = kind.session.shell();
     // What `python3 -m venv` writes, in short.
     std::fs::create_dir_all(kind.path().join("venv/bin")).unwrap();

@@ -1,0 +1,90 @@
+//! Changes outside between two calls: the walls around a shell hold as they do around a new command.
+
+use std::{fs, process::Command};
+
+use kennel::{Mount, Session, ShellOrigin};
+
+use super::{Kind, SHARED, kinds, run, said, told};
+use crate::{
+    session::policy,
+    support::{has, require, workspace},
+};
+
+fn git(kind: &Kind, arguments: &[&str]) {
+    let status =
+        Command::new("git").args(arguments).current_dir(kind.path()).env("HOME", kind.path()).status();
+    assert!(status.unwrap().success(), "git {arguments:?}");
+}
+
+/// A file that git replaced outside has lost its read-only mount in the shell.
+#[tokio::test]
+async fn what_git_obeys_stays_protected_when_git_replaces_it_outside() {
+    require!(has("git"), "git");
+    for kind in kinds().await {
+        git(&kind, &["init", "-q"]);
+        let shell = kind.session.shell();
+        said(&shell, "kept=1").await;
+        for (name, origin) in [("one", ShellOrigin::Replacement), ("two", ShellOrigin::Replacement)] {
+            let (status, _, stderr) = told(&shell, "echo x >> .git/config").await;
+            assert!(status != 0 && stderr.contains("ead-only file system"), "{}: {stderr}", kind.name);
+            git(&kind, &["config", "user.name", name]);
+            let out = run(&shell, "echo x >> .git/config").await;
+            assert!(!out.status.success(), "{}: {out:?}", kind.name);
+            assert_eq!(out.origin, origin, "{}", kind.name);
+        }
+        let config = fs::read_to_string(kind.path().join(".git/config")).unwrap();
+        assert!(!config.lines().any(|line| line == "x"), "{}: {config}", kind.name);
+    }
+}
+
+/// Not only at the end of the shell.
+#[tokio::test]
+async fn what_appears_at_a_protected_path_is_taken_away_after_each_snippet() {
+    require!(has("git"), "git");
+    for kind in kinds().await {
+        git(&kind, &["init", "-q"]);
+        fs::remove_dir_all(kind.path().join(".git/hooks")).unwrap();
+        let dir = kind.path().to_owned();
+        let session = Session::prepare(&(kind.with)(policy(&dir))).await.unwrap();
+        let shell = session.shell();
+        let out = run(&shell, "mkdir -p .git/hooks && echo x >.git/hooks/pre-commit").await;
+        assert!(!dir.join(".git/hooks/pre-commit").exists(), "{}: {out:?}", kind.name);
+        let is_told = out.denials.iter().any(|denial| denial.subject.contains(".git/hooks"));
+        assert!(is_told || !out.status.success(), "{}: {out:?}", kind.name);
+    }
+}
+
+/// An idle shell keeps nobody from what is there now.
+#[tokio::test]
+async fn an_idle_shell_ends_when_a_grant_is_replaced_outside() {
+    // Commands that share their processes never see what was replaced.
+    for kind in kinds().await.into_iter().filter(|kind| kind.name != SHARED) {
+        let granted = workspace();
+        let file = granted.path().join("conf");
+        let save = |text: &str| {
+            fs::write(granted.path().join("new"), text).unwrap();
+            fs::rename(granted.path().join("new"), &file).unwrap();
+        };
+        save("one\n");
+        let mount = Mount::ReadOnly { source: file.clone(), target: None };
+        let session = Session::prepare(&(kind.with)(policy(kind.path())).mount(mount)).await.unwrap();
+        let (shell, other) = (session.shell(), session.shell_with_id("other"));
+        let cat = format!("kept=1; cat {}", file.display());
+        assert_eq!((said(&shell, &cat).await, said(&other, &cat).await), ("one\n".into(), "one\n".into()));
+        save("two\n");
+        let command = crate::session::said(session.command("cat").arg(&file)).await;
+        assert_eq!(command, "two\n", "{}", kind.name);
+        for shell in [&shell, &other] {
+            let out = run(shell, &format!("echo \"<$kept>\"; cat {}", file.display())).await;
+            assert_eq!(
+                (&*out.stdout, out.origin),
+                (&b"<>\ntwo\n"[..], ShellOrigin::Replacement),
+                "{}",
+                kind.name
+            );
+        }
+        save("three\n");
+        let out = run(&shell, &cat).await;
+        assert_eq!((&*out.stdout, out.origin), (&b"three\n"[..], ShellOrigin::Replacement), "{}", kind.name);
+    }
+}
