@@ -31,8 +31,9 @@ const REPEAT: Duration = Duration::from_secs(1);
 /// is.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often to ask an interrupted shell for its report: sh forgets what it has not read yet.
-const ASK_INTERVAL: Duration = Duration::from_millis(50);
+/// When to ask an interrupted shell once more for its report: sh forgets what it has not read yet. Each wait is twice as long
+/// as the one before, so that a slow shell catches up.
+const FIRST_ASK: Duration = Duration::from_millis(50);
 
 /// What the caller asks for.
 pub(crate) struct Job {
@@ -196,9 +197,10 @@ enum End {
 /// The state of a running call.
 struct Following {
     reports: Reports,
-    /// The first report of this call. An older one was asked for again and came late.
+    /// The first report of this call.
     first: u64,
-    /// The call is over with this report or a later one.
+    /// The last report that was asked for. With it the call is over: the shell then has no line left that writes to the
+    /// pipe, which would give it SIGPIPE.
     awaited: u64,
     /// The status of the first report.
     status: Option<u8>,
@@ -209,10 +211,19 @@ struct Following {
 
 /// What follows an interrupt.
 struct Steps {
-    next: Deadline,
+    next: Option<Deadline>,
+    interval: Duration,
     repeat: Option<Deadline>,
     /// When to kill what the snippet has started, and then the shell.
     kills: [Option<Deadline>; 2],
+}
+
+impl Steps {
+    /// When the first of them is due.
+    fn due(&self) -> Option<Deadline> {
+        let Self { next, repeat, kills: [started, shell], .. } = self;
+        [next, repeat, started, shell].into_iter().flatten().min().copied()
+    }
 }
 
 impl Following {
@@ -237,14 +248,14 @@ impl Following {
                     Err(_) => pending().await,
                 },
                 cause = flooded(flood), if is_free => Some(cause),
-                () = until(self.steps.as_ref().map(|steps| steps.next)) => {
+                () = until(self.steps.as_ref().and_then(Steps::due)) => {
                     self.step(keeper)?;
                     None
                 }
                 report = self.reports.next() => {
-                    if report.number >= self.first {
+                    if (self.first..=self.awaited).contains(&report.number) {
                         let status = *self.status.get_or_insert(report.status);
-                        if report.number >= self.awaited {
+                        if report.number == self.awaited {
                             return Ok(End::Snippet(status, report.directory));
                         }
                     }
@@ -263,36 +274,40 @@ impl Following {
                 self.awaited = keeper.ask()?;
                 let now = Deadline::now();
                 let kills = [Some(now + GRACE), Some(now + 2 * GRACE)];
-                self.steps = Some(Steps { next: now + ASK_INTERVAL, repeat: Some(now + REPEAT), kills });
+                self.steps = Some(Steps {
+                    next: Some(now + FIRST_ASK),
+                    interval: FIRST_ASK,
+                    repeat: Some(now + REPEAT),
+                    kills,
+                });
             }
         }
     }
 
-    /// The next step towards the end of an interrupted snippet.
+    /// What is due towards the end of an interrupted snippet.
     fn step(&mut self, keeper: &mut Keeper) -> Result<(), Error> {
         let Some(steps) = &mut self.steps else { return Ok(()) };
         let now = Deadline::now();
-        steps.next = now + ASK_INTERVAL;
-        if steps.repeat.is_some_and(|time| time <= now) {
-            steps.repeat = None;
-            keeper.interrupt()?;
-        }
+        let is_due = |time: &mut Option<Deadline>| time.take_if(|time| *time <= now).is_some();
         let [started, shell] = &mut steps.kills;
-        if started.is_some_and(|time| time <= now) {
-            *started = None;
-            keeper.kill_started()?;
-            keeper.interrupt()?;
-        }
-        if shell.is_some_and(|time| time <= now) {
-            *shell = None;
+        if is_due(shell) {
             let cause = self.cause.unwrap_or(Cause::Killed);
-            if let Some(running) = keeper.child.running() {
-                running.kill(cause).map_err(Error::io("order the end of a shell"))?;
-            }
+            let running = keeper.child.running().ok_or(Error::Lost)?;
+            running.kill(cause).map_err(Error::io("order the end of a shell"))?;
+            steps.next = None;
             return Ok(());
         }
-        if shell.is_some() {
-            keeper.ask()?;
+        let must_die = is_due(started);
+        if must_die {
+            keeper.kill_started()?;
+        }
+        if is_due(&mut steps.repeat) || must_die {
+            keeper.interrupt()?;
+        }
+        if is_due(&mut steps.next) {
+            steps.interval *= 2;
+            steps.next = Some(now + steps.interval);
+            self.awaited = keeper.ask()?;
         }
         Ok(())
     }

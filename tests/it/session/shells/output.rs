@@ -114,10 +114,10 @@ async fn a_forged_report_spoils_only_its_own_result() {
             assert_eq!((&*out.stdout, out.has_ended), (&b"real\n"[..], false), "{}: {forged}", kind.name);
             assert_eq!(said(&shell, "echo next").await, "next\n", "{}: {forged}", kind.name);
         }
-        // It ends its own call too early.
+        // It has the number of no report, so it ends nothing.
         let early = "printf '999999 42\\n/forged\\n\\000' >/proc/$PPID/fd/20; sleep 0.2; echo late";
         let out = in_time(shell.run(early)).await.unwrap();
-        assert_eq!(out.status.code(), Some(42));
+        assert_eq!((out.exit_code(), &*out.stdout), (0, &b"late\n"[..]), "{}", kind.name);
         assert_eq!(said(&shell, "echo next").await, "next\n", "{}", kind.name);
     }
 }
