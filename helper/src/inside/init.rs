@@ -148,13 +148,15 @@ fn is_stop(status: i32) -> bool {
 }
 
 /// Carries out an order. Ignores a missing receiver: init reports its end next.
-fn carry_out(order: &Order, (pid, reach): (i32, Reach), (terminal, stop): (Option<&mut Terminal>, Option<u32>)) {
+fn carry_out(
+    order: &Order,
+    (pid, reach): (i32, Reach),
+    (terminal, stop): (Option<&mut Terminal>, Option<u32>),
+) {
     let _ = match *order {
         // A command without a terminal leads an orphaned process group, and there the kernel discards the terminal's
         // stop signals. So stopping must reach every process.
-        Order::Signal { number } if number == SIGSTOP || number == SIGCONT => {
-            reach.signal(number)
-        }
+        Order::Signal { number } if number == SIGSTOP || number == SIGCONT => reach.signal(number),
         Order::Signal { number } => sys::kill(pid.wrapping_neg(), number),
         Order::Kill {} => reach.signal(SIGKILL),
         Order::Foreground { has: 0 } => terminal.map_or(Ok(()), Terminal::take),

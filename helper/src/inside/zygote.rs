@@ -53,7 +53,9 @@ fn remount(socket: &Fd, (steps, length): (Option<Fd>, u32), namespace: Option<Fd
                 let mut state = State::default();
                 state.enter_root().map_err(Fault::init)?;
                 steps::carry_out(steps.map_err(Fault::init)?, section::NARROW, &mut state, channel)?;
-                channel.report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) }).map_err(Fault::init)
+                channel
+                    .report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
+                    .map_err(Fault::init)
             })
         }
         Ok(Some(_)) => {}
@@ -90,7 +92,12 @@ fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&F
 }
 
 /// Runs a worker, in the process that was just forked.
-fn begin(socket: &Fd, plan: &Plan<'_>, (steps, length): (Option<Fd>, u32), (file_mask, is_shared): (usize, bool)) -> ! {
+fn begin(
+    socket: &Fd,
+    plan: &Plan<'_>,
+    (steps, length): (Option<Fd>, u32),
+    (file_mask, is_shared): (usize, bool),
+) -> ! {
     let begun = sys::monotonic_us();
     // Before the memfd is closed with the other descriptors.
     let narrow = channel::mapped(steps, length);
