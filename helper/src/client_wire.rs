@@ -14,6 +14,7 @@ pub const LONGEST_ASK: usize = 32 << 10;
 pub const LONGEST_ANSWER: usize = 16 << 10;
 
 /// `lines` of [`Ask::Logs`] for everything that is kept.
+#[cfg(not(kennel_inside))]
 pub const ALL_LINES: u64 = u64::MAX;
 
 /// First bytes of a call. They reveal a client of another build.

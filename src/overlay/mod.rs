@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod compare;
 pub(crate) mod contents;
 pub(crate) mod kept;
+pub(crate) mod kept_changes;
 pub(crate) mod ledger;
 pub(crate) mod ledger_state;
 pub(crate) mod make;

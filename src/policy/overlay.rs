@@ -35,7 +35,7 @@ pub struct Overlay {
     /// [`Session::leave_changes`](crate::session::Session::leave_changes).
     pub upper: Option<PathBuf>,
     /// Begin with the changes that are in `upper`, and leave them there when the session ends: see
-    /// [`KeptChanges`](crate::overlay::review::KeptChanges). Needs `upper`. Not part of the text of a policy.
+    /// [`KeptChanges`](crate::overlay::kept_changes::KeptChanges). Needs `upper`. Not part of the text of a policy.
     #[serde(skip)]
     pub keeps: bool,
     /// How many bytes of memory the changes may take. Default: [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).

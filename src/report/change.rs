@@ -153,7 +153,7 @@ pub struct Committed {
     pub denials: Vec<Denial>,
 }
 
-/// The result of [`KeptChanges::discard`](crate::overlay::review::KeptChanges::discard).
+/// The result of [`KeptChanges::discard`](crate::overlay::kept_changes::KeptChanges::discard).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Discarded {

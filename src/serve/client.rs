@@ -24,7 +24,7 @@ use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
 
 use crate::command::stdio::check_standard;
-use crate::overlay::review::KeptChanges;
+use crate::overlay::kept_changes::KeptChanges;
 use crate::report::change::{Committed, Conflicts};
 use crate::report::error::{Error, STREAMS};
 use crate::report::listen_error::ListenError;

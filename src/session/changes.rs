@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::launch::inside::PATIENCE;
 use crate::overlay::scan::ChangedEntry;
-use crate::overlay::{apply, review};
+use crate::overlay::{apply, kept_changes};
 use crate::report::change::{Change, Committed, Conflicts};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
@@ -99,7 +99,7 @@ impl Session {
         let committed = blocking(move || {
             // Held until the last file is in place, even if the caller no longer waits.
             let _settling = settling;
-            Ok(review::commit(&ledger, &paths, conflicts))
+            Ok(kept_changes::commit(&ledger, &paths, conflicts))
         });
         committed.await.map_err(OverlayError::list)?
     }
