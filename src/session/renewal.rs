@@ -81,7 +81,10 @@ impl Renewable {
             let live = self.live();
             live.drop_ended_background();
             match live.mounts().enter()? {
-                MountCheck::Entered(entered) => return Ok((live, entered)),
+                MountCheck::Entered(entered) => {
+                    live.mount_again(&entered).await?;
+                    return Ok((live, entered));
+                }
                 // Somebody outside replaces it all the time.
                 MountCheck::Outdated(what, path) if tries == MOST_TRIES => {
                     return Err(outdated(what, path, NEW_SESSION));

@@ -116,7 +116,9 @@ impl Calling {
             },
         };
         if let Some(mut keeper) = self.state.keeper.take() {
-            if keeper.generation == generation && keeper.is_there() {
+            // Shared mounts are mounted again under the shell.
+            let is_current = self.source.is_shared() || keeper.generation == generation;
+            if is_current && keeper.is_there() {
                 self.state.keeper = Some(keeper);
                 return Ok(ShellOrigin::Earlier);
             }

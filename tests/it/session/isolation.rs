@@ -190,6 +190,28 @@ async fn git_files_stay_protected_after_git_replaced_them_outside() {
 }
 
 #[tokio::test]
+async fn a_shell_keeps_its_state_when_git_replaces_a_file_outside() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    let git = |arguments: &[&str]| {
+        let status =
+            Outside::new("git").args(arguments).current_dir(dir.path()).env("HOME", dir.path()).status();
+        assert!(status.unwrap().success(), "git {arguments:?}");
+    };
+    git(&["init", "-q"]);
+    let session = shared(policy(dir.path())).await;
+    let shell = session.shell();
+    in_time(shell.run("kept=state")).await.unwrap();
+    for name in ["one", "two"] {
+        git(&["config", "user.name", name]);
+        let out =
+            in_time(shell.run("echo $kept; git config user.name; echo x >> .git/config")).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&out.stdout), format!("state\n{name}\n"));
+        assert!(String::from_utf8_lossy(&out.stderr).contains("Read-only file system"), "{out:?}");
+    }
+}
+
+#[tokio::test]
 async fn calls_for_files_see_what_commands_see() {
     let dir = workspace();
     let session = shared(policy(dir.path())).await;
