@@ -9,7 +9,7 @@ use crate::overlay::contents::Side;
 use crate::overlay::kept_changes::KeptChanges;
 use crate::overlay::ledger::Ledger;
 use crate::overlay::scan::MAX_DEPTH;
-use crate::overlay::tree::{OverlayTree, ReadableTree};
+use crate::overlay::tree::ReadableTree;
 use crate::report::change::{Change, ChangeKind};
 use crate::sys::dirfd;
 use crate::sys::dirfd::{names, of_a_command};
