@@ -138,6 +138,7 @@ pub use session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
 pub use session::metrics::metrics;
 pub use session::pool::Pool;
 pub use session::ports::PortStream;
+pub use session::processes::{ProcessState, SessionProcess, SessionProcesses};
 pub use session::sandbox::Sandbox;
 pub use session::shell::{Shell, ShellOutput, Snippet};
 pub use session::stats::Stats;

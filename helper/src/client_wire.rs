@@ -59,6 +59,8 @@ enum Ask {
     30 = Publish { length: u32 },
     /// Ask for the published ports.
     31 = Ports {},
+    /// List the processes.
+    40 = Processes {},
 }
 }
 
@@ -109,6 +111,29 @@ enum Answer<'w> {
     },
     /// The port that was published, or all published ports, as JSON.
     30 = Published { ports: &'w [u8] },
+    /// A process of the list. `Unlisted` follows the last one.
+    40 = Process {
+        /// Its number inside.
+        pid: u32,
+        /// Its number on the host.
+        host_pid: u32,
+        /// The detached command that it belongs to; 0 for none.
+        command: u32,
+        /// The letter of proc_pid_stat(5).
+        state: u32,
+        age_ms: u64,
+        cpu_ms: u64,
+        /// Bytes in RAM.
+        memory: u64,
+        /// Nonzero: arguments are missing or cut.
+        is_cut: u32,
+        /// The kernel's short name for it.
+        name: &'w [u8],
+        /// Its arguments, each with a NUL at its end.
+        arguments: &'w [u8],
+    },
+    /// How many more processes there are.
+    41 = Unlisted { count: u64 },
 }
 }
 

@@ -19,6 +19,7 @@ use crate::command::stdio::ChildStdin;
 use crate::command::tail::Tail;
 use crate::command::terminal::Terminal;
 use crate::launch::control::Arrival;
+use crate::launch::inside::CommandKey;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
 use crate::report::published::PublishedPort;
@@ -88,6 +89,11 @@ impl Child {
     /// What runs; nothing after the end.
     pub(crate) fn running(&mut self) -> Option<&mut Running> {
         self.running.as_mut()
+    }
+
+    /// What tells its processes from those of other commands.
+    pub(crate) fn key(&self) -> Option<CommandKey> {
+        self.running.as_ref().and_then(|running| running.inside.get_ref().key())
     }
 
     /// Waits until the program runs.

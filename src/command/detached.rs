@@ -16,6 +16,7 @@ use crate::command::log_copy::{LogCopy, is_log_file};
 use crate::command::output_log::OutputLog;
 use crate::command::ring::{CAPACITY, LogPiece, Ring};
 use crate::command::start::DefaultStdio;
+use crate::launch::inside::CommandKey;
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::failure;
@@ -61,6 +62,8 @@ struct Shared {
     started: SystemTime,
     record: watch::Sender<Record>,
     orders: mpsc::UnboundedSender<Order>,
+    /// What tells its processes from those of others.
+    key: Option<CommandKey>,
 }
 
 /// What is known about a command by now.
@@ -110,6 +113,10 @@ impl Detached {
     #[must_use]
     pub fn started(&self) -> SystemTime {
         self.shared.started
+    }
+
+    pub(crate) fn key(&self) -> Option<CommandKey> {
+        self.shared.key.clone()
     }
 
     /// How it ended; `None` as long as it runs. Does not wait.
@@ -266,12 +273,13 @@ impl DetachedCommands {
     fn add(self: Arc<Self>, program: OsString, child: Child, copy: LogCopy) -> Detached {
         let record = Record { ring: Ring::new(CAPACITY), unwritten: None, end: None };
         let (orders, received) = mpsc::unbounded_channel();
+        let key = child.key();
         let mut known = locked(&self.known);
         known.last = known.last.wrapping_add(1).max(1);
         let id = known.last;
         let record = watch::Sender::new(record);
-        let detached =
-            Detached { shared: Arc::new(Shared { id, program, started: SystemTime::now(), record, orders }) };
+        let started = SystemTime::now();
+        let detached = Detached { shared: Arc::new(Shared { id, program, started, record, orders, key }) };
         known.commands.insert(id, detached.clone());
         drop(known);
         let end = EndGuard { detached: detached.clone(), commands: Arc::downgrade(&self), end: None };

@@ -5,9 +5,9 @@ pub(crate) mod end;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kennel_helper::control::{LONGEST, Order};
@@ -28,6 +28,15 @@ use crate::sys::reap::{RuntimeHome, Unreaped};
 
 /// How long to wait for killed processes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What tells the processes of one command from those of others.
+#[derive(Clone, Debug)]
+pub(crate) enum CommandKey {
+    /// They have this mark: [`mark`](kennel_helper::control::mark).
+    Mark(u64),
+    /// They descend from this init, as long as it lives.
+    Init(Weak<OwnedFd>),
+}
 
 /// A running sandbox, zygote or worker, by its init.
 #[derive(Debug)]
@@ -124,6 +133,14 @@ impl Inside {
     /// The pidfd of init, if known.
     pub(crate) fn pidfd(&self) -> Option<&Arc<OwnedFd>> {
         self.pidfd.as_ref()
+    }
+
+    /// What tells its processes from those of other commands, once its init is known.
+    pub(crate) fn key(&self) -> Option<CommandKey> {
+        match &self.mark {
+            Some(mark) => Some(CommandKey::Mark(mark.number())),
+            None => self.pidfd.as_ref().map(|pidfd| CommandKey::Init(Arc::downgrade(pidfd))),
+        }
     }
 
     /// Sets the pidfd that a worker reported.

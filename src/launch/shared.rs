@@ -49,6 +49,10 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
+    pub(crate) fn number(&self) -> u64 {
+        self.mark
+    }
+
     /// Kills every process with this mark.
     pub(crate) fn kill(&self) {
         let order = bytes(&SharedOrder::Signal { mark: self.mark, number: libc::SIGKILL.cast_unsigned() });

@@ -44,6 +44,7 @@ pub(crate) enum Request {
     /// About the command that stays and has this number.
     Question(u32, Question),
     ListDetached,
+    ListProcesses,
 }
 
 /// The command that a client wants to run. It has no `Debug`: variables may hold secrets.
@@ -97,6 +98,7 @@ impl Request {
                 Some(Self::Question(id, Question::Wait { wants_report: report != 0 }))
             }
             Ask::Detached {} => Some(Self::ListDetached),
+            Ask::Processes {} => Some(Self::ListProcesses),
             Ask::Stats {} => Some(Self::Stats),
             Ask::Describe {} => Some(Self::Describe),
             Ask::Commit { length } => {

@@ -5,6 +5,7 @@
 pub(crate) mod call;
 pub(crate) mod detached;
 pub(crate) mod ports;
+pub(crate) mod processes;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -162,7 +162,7 @@ fn milliseconds(time: SystemTime) -> u64 {
 }
 
 /// Waits for `act`; `None` if the client leaves meanwhile or sends anything more.
-async fn unless_left<T>(connection: &Connection, act: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn unless_left<T>(connection: &Connection, act: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         done = act => Some(done),

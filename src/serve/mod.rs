@@ -9,6 +9,7 @@ pub(crate) mod connection;
 pub(crate) mod detached;
 pub(crate) mod directory;
 pub(crate) mod place;
+pub(crate) mod processes;
 pub(crate) mod serving;
 pub(crate) mod shell;
 

@@ -24,7 +24,7 @@ use crate::report::published::PublishedPort;
 use crate::report::shortage::is_shortage;
 use crate::serve::call::{Call, ClientEnvironment, Request, signal_number};
 use crate::serve::connection::Connection;
-use crate::serve::{detached, shell};
+use crate::serve::{detached, processes, shell};
 use crate::session::Session;
 use crate::sys::packet::Packet;
 
@@ -102,6 +102,8 @@ pub(crate) async fn serve(
         }
         Some(Request::Ports) => {
             tell_ports(&connection, &session.published());
+        Some(Request::ListProcesses) => {
+            processes::list(&connection, &session).await;
             NextStep::Nothing
         }
         Some(Request::Stop) => return NextStep::Stop(Some(connection)),

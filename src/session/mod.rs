@@ -13,6 +13,7 @@ pub(crate) mod mount_state;
 pub(crate) mod pool;
 pub(crate) mod ports;
 pub(crate) mod prepare;
+pub(crate) mod processes;
 pub(crate) mod renewal;
 pub(crate) mod sandbox;
 pub(crate) mod shared;

@@ -348,6 +348,20 @@ pub(crate) enum SessionAction {
         #[arg(long)]
         json: bool,
     },
+    /// List what runs in a session.
+    ///
+    /// That is every process of its commands, whoever started it, and none of Kennel's own.
+    #[command(after_help = help::PS)]
+    Ps {
+        /// Its name.
+        name: String,
+        /// Add the commands of `kennel exec -d` that have ended.
+        #[arg(short, long)]
+        all: bool,
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what a command of `kennel exec -d` wrote.
     ///
     /// stdout goes to stdout, stderr to stderr. The session keeps the last MiB of both together.

@@ -200,6 +200,16 @@ than the session.
 
 Exit status: as with `kennel run`; 125 also if there is no session of that name.";
 
+pub(crate) const PS: &str = "\
+Examples:
+  kennel session ps a1
+  kennel session ps a1 --all --json
+
+PID is the number inside; --json has that of the host, too. ID is the number of the command of `kennel exec -d` that started
+the process, and - for others. Names and arguments are what the processes say they are.
+
+Exit status: 0; 125 if there is no such session.";
+
 pub(crate) const LOGS: &str = "\
 Examples:
   kennel session logs a1 1 --tail 20

@@ -30,6 +30,7 @@ mod policy;
 mod probe;
 mod process;
 mod progress;
+mod ps;
 mod renames;
 mod report;
 mod review;

@@ -26,7 +26,7 @@ use crate::{
     escape::harmless,
     flags, owner,
     process::{self, interrupted},
-    progress, report,
+    progress, ps, report,
     style::{self, Paint},
 };
 
@@ -42,6 +42,7 @@ pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
         SessionAction::Logs(logs) => detached::logs(logs),
         SessionAction::Kill { which, signal } => detached::kill(which, *signal),
         SessionAction::Wait { which, exit_code, json } => detached::wait(which, *exit_code, json.as_deref()),
+        SessionAction::Ps { name, all, json } => ps::ps(name, *all, *json),
         SessionAction::List { json } => list(*json),
         SessionAction::Publish { name, ports } => publish(name, ports),
         SessionAction::Stop { name } => stop(name),
