@@ -150,9 +150,15 @@ pub struct Manner<'w> {
     pub window: u32,
     /// Modes of that terminal, as in [`Handed::Terminal`](crate::control::Handed).
     pub modes: &'w [u8],
-    /// Nonzero: the client wants a report.
+    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`].
     pub report: u32,
 }
+
+/// Bit of [`Manner::report`]: the client wants a report.
+pub const WANTS_REPORT: u32 = 1;
+
+/// Bit of [`Manner::report`]: the client wants errors, but no remarks.
+pub const IS_QUIET: u32 = 2;
 
 impl<'w> Field<'w> for Manner<'w> {
     fn take(cursor: &mut Cursor<'w>) -> Option<Self> {

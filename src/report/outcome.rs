@@ -171,13 +171,17 @@ impl Outcome {
             _ => String::new(),
         };
         let ended = self.ended_by().map(|failure| failure.message + &remedy);
-        let lost = self.unwritten.iter().chain(&self.unaudited);
-        let rest = hosts.iter().chain(ended.iter()).chain(lost).map(|line| format!("kennel: {line}"));
+        let rest = hosts.iter().chain(ended.iter()).chain(self.lost()).map(|line| format!("kennel: {line}"));
         let mut lines: Vec<String> = denials.chain(rest).collect();
         let is_new = |hint: &&Note| self.denials.iter().all(|denial| !is_same(denial, hint));
         let room = MOST_HELP.saturating_sub(lines.len());
         lines.extend(self.hints.iter().filter(is_new).take(room).map(|hint| hint.line_of("hint", flags_of)));
         lines
+    }
+
+    /// What was lost of the output and of the audit log.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = &String> {
+        self.unwritten.iter().chain(&self.unaudited)
     }
 
     /// The limit that ended the command, its value, and how much was used if that is another value.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kennel_helper::client_wire;
-use kennel_helper::client_wire::{ALL_LINES, Ask};
+use kennel_helper::client_wire::{ALL_LINES, Ask, IS_QUIET, WANTS_REPORT};
 use kennel_helper::wire::{Cursor, Field};
 use nix::fcntl::{FcntlArg, fcntl};
 
@@ -56,6 +56,7 @@ pub(crate) struct Call {
     pub(crate) timeout: Option<Duration>,
     pub(crate) terminal: Option<Pseudoterminal>,
     pub(crate) wants_report: bool,
+    pub(crate) is_quiet: bool,
 }
 
 impl Request {
@@ -141,7 +142,8 @@ impl Call {
             directory: (!manner.cwd.is_empty()).then(|| owned(manner.cwd).into()),
             timeout: (manner.timeout_ms > 0).then(|| Duration::from_millis(manner.timeout_ms)),
             terminal: Pseudoterminal::of_wire(manner.terminal, manner.window, manner.modes),
-            wants_report: manner.report != 0,
+            wants_report: manner.report & WANTS_REPORT != 0,
+            is_quiet: manner.report & IS_QUIET != 0,
         };
         // A malformed list ends early.
         let is_whole =

@@ -25,6 +25,16 @@ use crate::sys::packet::Packet;
 /// Room for an answer without its message, in bytes.
 const HEAD: usize = 64;
 
+/// What a client wants to know about the end of its command.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wishes<'n> {
+    /// Notes that somebody was told before.
+    pub(crate) told: &'n [Note],
+    /// Errors, but no remarks.
+    pub(crate) is_quiet: bool,
+    pub(crate) wants_report: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: AsyncFd<OwnedFd>,
@@ -97,11 +107,12 @@ impl Connection {
     }
 
     /// Sends the result of the command.
-    pub(crate) fn ended(&self, result: &Result<Outcome, Error>, told: &[Note], wants_report: bool) {
+    pub(crate) fn ended(&self, result: &Result<Outcome, Error>, wishes: &Wishes<'_>) {
         let (code, signal) = status(result);
         let lines = match result {
+            Ok(outcome) if wishes.is_quiet => outcome.lost().map(|why| format!("kennel: {why}")).collect(),
             Ok(outcome) => {
-                let notes = outcome.enforcement.notes().iter().filter(|note| !told.contains(note));
+                let notes = outcome.enforcement.notes().iter().filter(|note| !wishes.told.contains(note));
                 let mut lines: Vec<String> = notes.map(Note::line).collect();
                 lines.extend(outcome.lines(FlagsOf::Session));
                 lines
@@ -109,7 +120,7 @@ impl Connection {
             Err(error) => error.lines(),
         };
         let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
-        let report = wants_report.then(|| report(result)).and_then(|report| {
+        let report = wishes.wants_report.then(|| report(result)).and_then(|report| {
             report.inspect_err(|error| tracing::warn!(%error, "could not write a report")).ok()
         });
         let length = report.as_ref().map_or(0, |(_, length)| *length);
@@ -122,7 +133,7 @@ impl Connection {
         match result.map(|result| json(&result)) {
             Ok(Ok((memfd, length))) => self.answer(&Answer::Committed { length }, Some(memfd.as_fd())),
             Ok(Err(error)) => self.refuse_for_shortage("tell what was committed", &error),
-            Err(error) => self.ended(&Err(error), &[], false),
+            Err(error) => self.ended(&Err(error), &Wishes::default()),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::serve::call::{Call, ClientEnvironment};
-use crate::serve::connection::{Connection, status};
+use crate::serve::connection::{Connection, Wishes, status};
 use crate::serve::serving::NextStep;
 use crate::session::Session;
 
@@ -57,7 +57,7 @@ pub(crate) async fn start(
         Some(Ok(detached)) => connection.answer(&Answer::Detached { id: detached.id() }, None),
         Some(Err(error)) => {
             let has_ended = matches!(error, Error::SessionEnded);
-            connection.ended(&Err(error), &[], false);
+            connection.ended(&Err(error), &Wishes::default());
             if has_ended {
                 return NextStep::Stop(None);
             }
@@ -83,7 +83,9 @@ pub(crate) async fn answer(connection: &Connection, session: &Session, id: u32, 
         Question::Kill { signal } => kill(connection, &command, signal),
         Question::Wait { wants_report } => {
             if let Some(result) = unless_left(connection, command.wait()).await {
-                connection.ended(&result, session.prepared().compiled.enforcement.notes(), wants_report);
+                let told = session.prepared();
+                let told = told.compiled.enforcement.notes();
+                connection.ended(&result, &Wishes { told, is_quiet: false, wants_report });
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kennel_helper::client_wire::Answer;
 
-use crate::serve::connection::Connection;
+use crate::serve::connection::{Connection, Wishes};
 use crate::serve::detached::unless_left;
 use crate::session::Session;
 use crate::session::processes::SessionProcess;
@@ -15,7 +15,7 @@ pub(crate) async fn list(connection: &Connection, session: &Session) {
     let Some(listed) = unless_left(connection, session.processes()).await else { return };
     let listed = match listed {
         Ok(listed) => listed,
-        Err(error) => return connection.ended(&Err(error), &[], false),
+        Err(error) => return connection.ended(&Err(error), &Wishes::default()),
     };
     let sender = match connection.patient() {
         Ok(sender) => sender,

@@ -23,7 +23,7 @@ use crate::report::outcome::Outcome;
 use crate::report::published::PublishedPort;
 use crate::report::shortage::is_shortage;
 use crate::serve::call::{Call, ClientEnvironment, Request, signal_number};
-use crate::serve::connection::Connection;
+use crate::serve::connection::{Connection, Wishes};
 use crate::serve::{detached, processes, shell};
 use crate::session::Session;
 use crate::sys::packet::Packet;
@@ -96,12 +96,14 @@ pub(crate) async fn serve(
         Some(Request::Publish(port)) => {
             match session.publish(port) {
                 Ok(port) => tell_ports(&connection, &[port]),
-                Err(error) => connection.ended(&Err(error), &[], false),
+                Err(error) => connection.ended(&Err(error), &Wishes::default()),
             }
             NextStep::Nothing
         }
         Some(Request::Ports) => {
             tell_ports(&connection, &session.published());
+            NextStep::Nothing
+        }
         Some(Request::ListProcesses) => {
             processes::list(&connection, &session).await;
             NextStep::Nothing
@@ -143,7 +145,7 @@ async fn run(
     mut call: Call,
     stdio: [OwnedFd; 3],
 ) -> NextStep {
-    let (wants_report, own_timeout) = (call.wants_report, call.timeout);
+    let (wants_report, is_quiet, own_timeout) = (call.wants_report, call.is_quiet, call.timeout);
     let result = match call.command(session, environment) {
         Ok(command) => run_to_end(connection, session, call, stdio, command).await,
         Err(error) => Some(Err(error)),
@@ -158,7 +160,9 @@ async fn run(
         outcome.hints.retain(|hint| hint.subject != Limit::WallTime.words());
     }
     // `session start` has told what the session was prepared with.
-    connection.ended(&result, session.prepared().compiled.enforcement.notes(), wants_report);
+    let told = session.prepared();
+    let told = told.compiled.enforcement.notes();
+    connection.ended(&result, &Wishes { told, is_quiet, wants_report });
     match result {
         // The zygote was killed: the session cannot run anything any more.
         Err(Error::SessionEnded) => NextStep::Stop(None),
@@ -211,7 +215,7 @@ fn connect(
     // Kennel looks for error messages in stderr.
     let is_read = session.prepared().compiled.explains;
     // The client prints hints on its stderr.
-    command.hints(is_read || owns_stderr || stderr.is_terminal());
+    command.hints(!call.is_quiet && (is_read || owns_stderr || stderr.is_terminal()));
     command.stdin(stdin);
     let stdout = if !owns_stdout && is_counted(&stdout) {
         Some(stdout)

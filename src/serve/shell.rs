@@ -13,7 +13,7 @@ use crate::report::escape::harmless;
 use crate::report::outcome::Ended;
 use crate::report::shell::{ShellOrigin, ShellReport};
 use crate::serve::call::Call;
-use crate::serve::connection::Connection;
+use crate::serve::connection::{Connection, Wishes};
 use crate::serve::serving::{NextStep, Order, is_ending, order};
 use crate::session::Session;
 use crate::session::shell::{ShellOutput, Snippet};
@@ -33,7 +33,7 @@ pub(crate) async fn run(
     call: Call,
     [_, stdout, stderr]: [OwnedFd; 3],
 ) -> NextStep {
-    let wants_report = call.wants_report;
+    let (wants_report, is_quiet) = (call.wants_report, call.is_quiet);
     let Some((name, text, timeout)) = call.snippet() else {
         connection.refuse("the request is malformed, or from another version of Kennel");
         return NextStep::Nothing;
@@ -56,13 +56,16 @@ pub(crate) async fn run(
                 None => lines.extend(output.lines(FlagsOf::Session)),
             }
             lines.extend(words(&name, &output));
+            if is_quiet {
+                lines = output.lost().map(|why| format!("kennel: {why}")).collect();
+            }
             let report = wants_report.then(|| report(&output));
             connection.snippet_ended(end, &lines, report.as_ref());
         }
         Ok(None) => connection.snippet_ended(by_signal.unwrap_or_default(), &[], None),
         Err(error) => {
             let is_over = matches!(error, Error::SessionEnded);
-            connection.ended(&Err(error), &[], wants_report);
+            connection.ended(&Err(error), &Wishes { wants_report, ..Wishes::default() });
             if is_over {
                 return NextStep::Stop(None);
             }

@@ -23,7 +23,7 @@ use crate::session::Session;
 use crate::sys::blocking;
 
 /// The most processes that a list describes.
-const MOST: usize = 4096;
+const MOST: usize = 1024;
 
 /// The longest command line that is read, in bytes.
 const LONGEST: u64 = 2048;
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct SessionProcesses {
-    /// The processes, oldest first, 4,096 at most.
+    /// The processes, oldest first, 1,024 at most.
     pub processes: Vec<SessionProcess>,
     /// How many more there are.
     pub unlisted: u64,

@@ -244,7 +244,7 @@ fn snippet(exec: &Exec, shell: &str) -> Result<Call, Error> {
         }
     };
     let mut call = Call::snippet(shell, text);
-    call.report(exec.json.is_some());
+    call.report(exec.json.is_some()).quiet(exec.quiet);
     if let Some(timeout) = exec.timeout {
         call.timeout(timeout.duration());
     }
@@ -256,7 +256,7 @@ fn call(exec: &Exec, job: Option<&Job>) -> Result<Call, Error> {
     let (program, arguments) =
         exec.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     let mut call = Call::new(program);
-    call.args(arguments).report(exec.json.is_some());
+    call.args(arguments).report(exec.json.is_some()).quiet(exec.quiet);
     if let Some(job) = job {
         call.pseudoterminal(job.user().pseudoterminal()?);
         // The command draws on this terminal, not on the one that started the session.

@@ -193,7 +193,7 @@ pub(crate) const EXEC: &str = "\
 Examples:
   kennel exec a1 make test
   kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s cargo test
-  kennel exec a1 --tty bash
+  kennel exec a1 -it bash
 
 The command starts in the session's directory, not in yours, with the session's environment. It has no more access \
 than the session.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kennel_helper::client_wire;
-use kennel_helper::client_wire::{Ask, Manner};
+use kennel_helper::client_wire::{Ask, IS_QUIET, Manner, WANTS_REPORT};
 use kennel_helper::wire::{Field, ListBuf};
 
 use crate::plan::pseudoterminal::Pseudoterminal;
@@ -23,6 +23,7 @@ pub struct Call {
     terminal: Option<Pseudoterminal>,
     report: bool,
     is_snippet: bool,
+    quiet: bool,
 }
 
 impl Call {
@@ -36,6 +37,7 @@ impl Call {
             terminal: None,
             report: false,
             is_snippet: false,
+            quiet: false,
         }
     }
 
@@ -107,6 +109,12 @@ impl Call {
         self
     }
 
+    /// Requests errors only: without the remarks about denials, limits and weaker protections.
+    pub fn quiet(&mut self, quiet: bool) -> &mut Self {
+        self.quiet = quiet;
+        self
+    }
+
     /// # Errors
     /// A string contains a NUL byte, or a variable has no name.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, Error> {
@@ -126,7 +134,7 @@ impl Call {
                 terminal: self.terminal.as_ref().map_or(0, Pseudoterminal::bits),
                 window: self.terminal.as_ref().map_or(0, Pseudoterminal::window),
                 modes: self.terminal.as_ref().map_or(&[], Pseudoterminal::modes),
-                report: self.report.into(),
+                report: wish(self.report, WANTS_REPORT) | wish(self.quiet, IS_QUIET),
             },
             arguments: arguments?.list(),
             environment: environment?.list(),
@@ -134,6 +142,10 @@ impl Call {
         .put(&mut bytes);
         Ok(bytes)
     }
+}
+
+fn wish(is_wanted: bool, bit: u32) -> u32 {
+    if is_wanted { bit } else { 0 }
 }
 
 /// Shows the names of variables only: values may be secrets.

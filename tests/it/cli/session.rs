@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::Read,
+    io::{Read, Write},
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::Path,
     process::{Child, Command, Output, Stdio},
@@ -279,6 +279,43 @@ fn exec_has_flags_of_its_own() {
 }
 
 #[test]
+fn stdin_of_exec_is_passed_with_and_without_the_flag_for_it() {
+    let session = Background::start(&[]);
+    for flags in [&[] as &[&str], &["-i"], &["--interactive"]] {
+        let mut cat = session.command(&[&["exec", "s"], flags, &["cat"]].concat());
+        let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        cat.stdin.take().unwrap().write_all(b"typed").unwrap();
+        assert_eq!(stdout(&cat.wait_with_output().unwrap()), "typed", "{flags:?}");
+    }
+}
+
+#[test]
+fn a_quiet_exec_prints_errors_and_no_remarks() {
+    let session = Background::start(&["--explain"]);
+    let place = session.runtime.path().join("report");
+    let json = place.to_str().unwrap();
+    // The command's own stderr stays, and its status may be one that Kennel has, too.
+    let refused = ["sh", "-c", "echo own >&2; echo x > /usr/kennel-test; exit 127"];
+    let said = |flags: &[&str], command: &[&str]| {
+        let output = session.exec(flags, command);
+        let text = String::from_utf8(output.stderr).unwrap();
+        let (remarks, own): (Vec<_>, Vec<_>) =
+            text.lines().map(str::to_owned).partition(|line| line.starts_with("kennel: "));
+        (output.status.code(), own, remarks)
+    };
+    let (code, own, remarks) = said(&[], &refused);
+    assert!(code == Some(127) && own[0] == "own" && !remarks.is_empty(), "{own:?} {remarks:?}");
+    let quiet = said(&["-q", "--json", json], &refused);
+    assert_eq!(quiet, (Some(127), own, vec![]));
+    let report: Value = serde_json::from_str(&fs::read_to_string(&place).unwrap()).unwrap();
+    assert_ne!(report["denials"], Value::Array(vec![]), "the report has what is not printed");
+    let timeout = ["--quiet", "--timeout", "100ms"];
+    assert_eq!(said(&timeout, &["sleep", "60"]), (Some(124), vec![], vec![]));
+    let (code, _, error) = said(&["-q"], &["kennel-absent"]);
+    assert!(code == Some(127) && error[0].contains("kennel-absent"), "{error:?}");
+}
+
+#[test]
 fn environment_of_exec_s_caller_does_not_pass() {
     let session = Background::start(&[]);
     let mut command = session.command(&["exec", "s", "--", "sh", "-c", "echo secret:$SECRET"]);
@@ -352,7 +389,7 @@ fn flags_of_all_commands_may_stand_before_the_verb() {
     assert_eq!(stdout(&background.exec(&[], &["echo", "ran"])), "ran");
 }
 
-/// Runs `kennel exec s --tty -- sh -c SCRIPT` on a terminal. Returns the status and the shown text. `talk` gets the
+/// Runs `kennel exec s -it -- sh -c SCRIPT` on a terminal. Returns the status and the shown text. `talk` gets the
 /// text so far and returns what to type.
 fn on_terminal(
     session: &Background,
@@ -360,7 +397,7 @@ fn on_terminal(
     talk: impl FnMut(&str) -> Option<&'static str>,
 ) -> (Option<i32>, String) {
     let mut exec = Command::new("setsid");
-    exec.arg("--ctty").arg(kennel_path()).args(["exec", "s", "--tty", "--", "sh", "-c", script]);
+    exec.arg("--ctty").arg(kennel_path()).args(["exec", "s", "-it", "--", "sh", "-c", script]);
     exec.current_dir(&session.workspace).env("XDG_RUNTIME_DIR", session.runtime.path()).env("TERM", "vt52");
     let within = Duration::from_secs(15);
     let (status, seen) = Screen::start(&mut exec, within).end_with(within, talk);

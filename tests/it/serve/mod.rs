@@ -6,6 +6,7 @@ mod hostile;
 mod peers;
 mod place;
 mod ports;
+mod processes;
 mod removed;
 mod secrets;
 mod shells;
