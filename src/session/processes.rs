@@ -151,7 +151,6 @@ impl Session {
 /// What a process is known by while the tree is walked.
 #[derive(Clone, Copy)]
 struct Node {
-    parent: i32,
     /// In clock ticks since the host booted.
     started: u64,
     is_zombie: bool,
@@ -201,7 +200,7 @@ fn descendants(zygote: i32) -> io::Result<Vec<Found>> {
         let Ok(stat) = process.stat() else { continue };
         children.entry(stat.ppid).or_default().push(stat.pid);
         let is_zombie = stat.state == 'Z';
-        nodes.insert(stat.pid, Node { parent: stat.ppid, started: stat.starttime, is_zombie });
+        nodes.insert(stat.pid, Node { started: stat.starttime, is_zombie });
     }
     let own = image(zygote);
     let mut found = Vec::new();
@@ -211,7 +210,6 @@ fn descendants(zygote: i32) -> io::Result<Vec<Found>> {
         for &pid in children.get(&parent).into_iter().flatten() {
             // If a process ended and another one took its number, that one is younger than the children.
             let Some(node) = nodes.get(&pid).filter(|node| node.started >= parent_started) else { continue };
-            debug_assert_eq!(node.parent, parent);
             next.push_back((pid, init.or(Some(pid))));
             let Some(init) = init else { continue };
             if node.is_zombie || own.is_none() || image(pid) != own {

@@ -6,7 +6,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Arg, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
-use kennel::{Profile, Span};
+use kennel::Profile;
 
 pub(crate) use exec::Exec;
 
