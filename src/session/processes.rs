@@ -350,15 +350,15 @@ mod tests {
 
     #[test]
     fn a_command_line_is_split_at_its_nuls_and_cut_where_it_is_too_long() {
-        let of = |line: &[u8]| split(line.to_vec());
+        let of = |line: &[u8]| split(line.into());
         assert_eq!(of(b""), (vec![], false));
         assert_eq!(of(b"\0"), (vec!["".into()], false));
         assert_eq!(of(b"a\0\0b\0"), (vec!["a".into(), "".into(), "b".into()], false));
         assert_eq!(of(b"title"), (vec!["title".into()], false));
         let longest = usize::try_from(LONGEST).unwrap_or_default();
-        let (arguments, is_cut) = of(&vec![b'x'; longest + 1]);
+        let (arguments, is_cut) = split(vec![b'x'; longest + 1]);
         assert_eq!((arguments[0].len(), is_cut), (longest, true));
-        assert!(!of(&vec![b'x'; longest]).1);
+        assert!(!split(vec![b'x'; longest]).1);
     }
 
     #[test]
