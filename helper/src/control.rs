@@ -152,7 +152,8 @@ records! { 'w,
 enum SharedOrder {
     /// Fork a worker, and mark it. Its socket comes with this message.
     1 = Worker { mark: u64 },
-    /// kill(2) every process with that mark. With SIGKILL, until none is left.
+    /// kill(2) every process with that mark. With SIGKILL, until none is left; then close the socket that comes with this
+    /// message.
     2 = Signal { mark: u64, number: u32 },
 }
 }

@@ -35,7 +35,8 @@ pub struct Child {
     pub stdout: Option<ChildOutput>,
     /// Standard error, if piped.
     pub stderr: Option<ChildOutput>,
-    /// The terminal, if the caller asked for one and the command has started.
+    /// The terminal, if the caller asked for one and the command has started. It ends when no process has it open any more.
+    /// Where commands share processes, another command may hold it.
     pub terminal: Option<Terminal>,
     /// The signals that stop the command, if it has a terminal: SIGTTIN or SIGTTOU if it needs the terminal and does not
     /// [have it](Self::foreground), SIGTSTP after ^Z. They arrive while [`wait`](Self::wait) waits. The next one comes only

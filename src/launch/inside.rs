@@ -243,9 +243,7 @@ impl Drop for Inside {
         if let Some(leaf) = &self.leaf {
             leaf.kill();
         }
-        if let Some(mark) = &self.mark {
-            mark.kill();
-        }
+        let rest = self.mark.as_ref().and_then(Mark::kill);
         // The hold ends only after the last process: its changes may be committed from then on.
         if self.watches.is_empty() && self.hold.is_none() && !self.is_child {
             return;
@@ -253,7 +251,7 @@ impl Drop for Inside {
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
         let (hold, leaf) = (self.hold.take(), self.leaf.take());
         let remains = KilledInit { watches, footing, _hold: hold, _leaf: leaf };
-        Unreaped::of(pidfd, remains).drop_at_end(self.home);
+        Unreaped::of(rest.map_or(pidfd, Arc::new), remains).drop_at_end(self.home);
     }
 }
 

@@ -2,7 +2,7 @@
 //! longer end.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +11,7 @@ use kennel_helper::control::{SharedOrder, mark};
 use kennel_helper::wire::Field;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::launch::control::ignore_epipe;
+use crate::launch::control::{ignore_epipe, socket_pair};
 use crate::launch::inside::Inside;
 
 /// How long to wait until the init reads its orders, in milliseconds. It is busy while it ends another command.
@@ -53,19 +53,23 @@ impl Mark {
         self.mark
     }
 
-    /// Kills every process with this mark.
-    pub(crate) fn kill(&self) {
+    /// Orders the kill of every process with this mark. The socket hangs up when none is left, or when what is left is blocked
+    /// in the kernel. `None` if nobody will tell.
+    pub(crate) fn kill(&self) -> Option<OwnedFd> {
         let order = bytes(&SharedOrder::Signal { mark: self.mark, number: libc::SIGKILL.cast_unsigned() });
-        let mut sent = self.init.inside.send(&order, []);
+        let (ours, theirs) = socket_pair().ok().unzip();
+        let mut sent = self.init.inside.send(&order, theirs.as_ref().map(AsFd::as_fd));
         if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             let mut socket = [PollFd::new(self.init.inside.socket(), PollFlags::POLLOUT)];
             let _ = poll(&mut socket, PollTimeout::from(BUSY));
-            sent = self.init.inside.send(&order, []);
+            sent = self.init.inside.send(&order, theirs.as_ref().map(AsFd::as_fd));
         }
         // If the init is gone, so is every process of the session.
+        let has_sent = sent.is_ok();
         if let Err(error) = ignore_epipe(sent) {
             tracing::error!(%error, "processes of a killed command may live on: their init takes no orders");
         }
+        ours.filter(|_| has_sent)
     }
 }
 

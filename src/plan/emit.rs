@@ -257,7 +257,7 @@ impl Emitter<'_> {
                 }
             }
             Node::Proc => mount(c"proc", PROC_FLAGS, c""),
-            Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620"),
+            Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620,max=256"),
             Node::Tmpfs { mode, room } => {
                 mount(c"tmpfs", TMPFS_FLAGS, &room.with_own(self.view, target).options(*mode));
             }

@@ -78,9 +78,9 @@ impl Worker {
         }
     }
 
-    /// Whether it has reported that it waits for a command.
+    /// Whether it waits for a command, and Kennel can kill it.
     pub(crate) fn is_ready(&self) -> bool {
-        self.is_ready
+        self.is_ready && self.is_born
     }
 
     /// The generation of the mounts that it was ordered with.

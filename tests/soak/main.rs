@@ -8,6 +8,7 @@
 mod agent;
 mod counts;
 mod kills;
+mod shared;
 
 use std::{
     env,
@@ -47,14 +48,21 @@ fn main() {
     if asked || !can_confine() {
         return;
     }
-    let amount = if env::var_os("KENNEL_SOAK").is_some() { WHOLE } else { SHORT };
+    let mut amount = if env::var_os("KENNEL_SOAK").is_some() { WHOLE } else { SHORT };
+    if let Some(commands) = env::var("KENNEL_SOAK_COMMANDS").ok().and_then(|count| count.parse().ok()) {
+        amount.commands = commands;
+    }
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    part("commands of one session", &runtime, || commands(&runtime, amount.commands));
-    part("sessions one after the other", &runtime, || sessions(&runtime, amount.sessions));
-    part("200 commands at once", &runtime, || at_once(&runtime, 200));
-    part("embedding programs killed", &runtime, || kills::kill(amount.kills));
-    part("an agent's work, confined and bare", &runtime, || agent::work(&runtime, amount.rounds));
-    println!("test result: ok. 5 passed; 0 failed; 0 ignored");
+    let passed = [
+        part("commands of one session", &runtime, || commands(&runtime, amount.commands)),
+        part("commands that share their processes", &runtime, || shared::commands(&runtime, amount.commands)),
+        part("sessions one after the other", &runtime, || sessions(&runtime, amount.sessions)),
+        part("200 commands at once", &runtime, || at_once(&runtime, 200)),
+        part("embedding programs killed", &runtime, || kills::kill(amount.kills)),
+        part("an agent's work, confined and bare", &runtime, || agent::work(&runtime, amount.rounds)),
+    ];
+    let passed = passed.into_iter().filter(|ran| *ran).count();
+    println!("test result: ok. {passed} passed; 0 failed; 0 ignored");
 }
 
 /// Without user namespaces there is nothing to soak. If the test must run, that is a failure.
@@ -75,8 +83,13 @@ fn policy(workspace: &std::path::Path) -> Policy {
     Policy::profile(Profile::NoNetwork, workspace)
 }
 
-/// Runs one part. The counts on the host must be the same before and after.
-fn part(name: &str, runtime: &Runtime, what: impl FnOnce()) {
+/// Runs one part, if it is chosen. The counts on the host must be the same before and after.
+fn part(name: &str, runtime: &Runtime, what: impl FnOnce()) -> bool {
+    // As with other tests: a word chooses those whose name has it.
+    let mut chosen = env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+    if chosen.peek().is_some() && !chosen.any(|word| name.contains(&word)) {
+        return false;
+    }
     println!("{name} …");
     // The first of everything makes what stays: the runtime's own descriptors, the allocator's arenas.
     sessions(runtime, 3);
@@ -89,6 +102,7 @@ fn part(name: &str, runtime: &Runtime, what: impl FnOnce()) {
     let after = Counts::settled(Some(&before));
     println!("{name}: {:.1} s, {after}", begun.elapsed().as_secs_f64());
     assert!(after.is_no_more_than(&before), "{name} left something: before {before}, after {after}");
+    true
 }
 
 fn commands(runtime: &Runtime, count: u32) {

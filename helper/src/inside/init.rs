@@ -4,7 +4,7 @@ use crate::{
     channel::Channel,
     control::{Order, Report, full},
     kernel::{
-        POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTTIN, SIGTTOU,
+        ESRCH, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTTIN, SIGTTOU,
     },
     payload::Running,
     reach::Reach,
@@ -170,7 +170,14 @@ fn carry_out(
 /// process of the sandbox can change a file any more.
 fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage, reach: Reach) -> Result<(), Errno> {
     let mut killed = 0u32;
-    while reach.signal(SIGKILL).is_ok() {
+    loop {
+        match reach.signal(SIGKILL) {
+            Ok(()) => {}
+            Err(Errno(ESRCH)) => break,
+            // A command may have taken descriptors or memory from a worker that it can see. The outside learns that this
+            // process has ended, and orders the common init to kill.
+            Err(_) => return Ok(()),
+        }
         let mut wait = true;
         while let Ok(Some(reaped)) = sys::reap(wait) {
             if is_stop(reaped.status) {

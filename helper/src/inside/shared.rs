@@ -5,7 +5,7 @@ use crate::{
     Fault,
     channel::Channel,
     control::{Report, SharedOrder},
-    kernel::{EPROTO, PR_SET_CHILD_SUBREAPER, RLIMIT_RTTIME, SIGKILL},
+    kernel::{EPROTO, ESRCH, PR_SET_CHILD_SUBREAPER, RLIMIT_RTTIME, SIGKILL},
     live,
     payload::Payload,
     plan::Plan,
@@ -37,20 +37,20 @@ pub(crate) fn serve(
                 let socket = socket.ok_or(Fault::init(Errno(EPROTO)))?;
                 match sys::fork() {
                     Ok(None) => begin(&socket, plan, rooms, (mark, file_mask)),
-                    Ok(Some(_)) => {}
-                    Err(errno) => {
-                        // The outside may have closed the socket already.
-                        let _ = Channel::report_on(&socket, &Fault::clone(errno).report(), None);
-                    }
+                    Ok(Some(pid)) => hand_out(&socket, pid),
+                    Err(errno) => refuse(&socket, errno),
                 }
             }
             SharedOrder::Signal { mark, number: SIGKILL } => {
                 for _ in 0..TRIES {
-                    if Reach::Mark(mark).signal(SIGKILL).is_err() {
+                    // Every other error may pass: then there may still be one.
+                    if Reach::Mark(mark).signal(SIGKILL) == Err(Errno(ESRCH)) {
                         break;
                     }
                     sys::sleep(1);
                 }
+                // The outside waits until this end is closed.
+                drop(socket);
             }
             SharedOrder::Signal { mark, number } => {
                 // Nobody waits for an answer.
@@ -61,6 +61,23 @@ pub(crate) fn serve(
     Ok(())
 }
 
+/// Hands the outside a pidfd of a worker. The worker does not do it itself: another command may stop it before it has
+/// done anything, and the outside could not kill it then.
+fn hand_out(socket: &Fd, pid: i32) {
+    match sys::open_process(pid.unsigned_abs() as usize) {
+        Ok(worker) => {
+            // The outside may have closed the socket already.
+            let _ = Channel::report_on(socket, &Report::Born {}, Some(&worker));
+        }
+        Err(errno) => refuse(socket, errno),
+    }
+}
+
+fn refuse(socket: &Fd, errno: Errno) {
+    // The outside may have closed the socket already.
+    let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
+}
+
 /// Runs a worker, in the process that was just forked.
 fn begin(socket: &Fd, plan: &Plan<'_>, rooms: &Rooms<'_>, (mark, file_mask): (u64, usize)) -> ! {
     let begun = sys::monotonic_us();
@@ -69,7 +86,7 @@ fn begin(socket: &Fd, plan: &Plan<'_>, rooms: &Rooms<'_>, (mark, file_mask): (u6
         // What a command leaves behind becomes a child of its worker.
         sys::prctl(PR_SET_CHILD_SUBREAPER, 1)
             .and_then(|()| sys::limit(RLIMIT_RTTIME, mark, mark))
-            .and_then(|()| worker::born(channel))
+            .and_then(|()| sys::keep_children())
             .map_err(Fault::init)?;
         let state = State::with_rooms(rooms);
         worker::command(channel, plan, Payload { state, file_mask, begun: Some(begun) }, Reach::Mark(mark))

@@ -72,7 +72,7 @@ pub(crate) fn command<'p>(
 }
 
 /// Resets what the parent set for itself, and hands the outside a pidfd of this process.
-pub(crate) fn born(channel: &Channel) -> Result<(), Errno> {
+fn born(channel: &Channel) -> Result<(), Errno> {
     sys::keep_children()?;
     let myself: Fd = sys::open_process(sys::own_pid())?;
     channel.report_with(&Report::Born {}, Some(&myself))

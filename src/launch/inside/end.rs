@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::poll::PollTimeout;
 use nix::sys::socket::{Shutdown, shutdown};
@@ -11,6 +11,7 @@ use tokio::time::Instant as Deadline;
 
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
+use crate::launch::shared::Mark;
 use crate::sys;
 use crate::sys::reap::LAST_WAIT;
 
@@ -27,19 +28,14 @@ impl Inside {
 
     /// Like [`gone`](Self::gone) with an explicit deadline, for a caller that may be cancelled and call again.
     pub(crate) async fn gone_by(&self, last: Deadline) -> bool {
-        let killed = self.kill();
+        let killed = self.kill_init();
+        // Init may be gone already, while a command that killed it lives on.
+        let rest = self.mark.as_ref().and_then(Mark::kill);
         let Some(pidfd) = &self.pidfd else { return true };
-        let ended = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE));
-        let last_wait = match &ended {
-            Ok(ended) => {
-                let _ = tokio::time::timeout_at(last, ended.readable()).await;
-                // The runtime may learn of the end later than the kernel: look once more after the deadline.
-                PollTimeout::ZERO
-            }
-            // No free descriptor: wait in poll(2) instead.
-            Err(_) => PollTimeout::from(LAST_WAIT),
-        };
-        let is_gone = sys::has_ended(pidfd, last_wait);
+        let mut is_gone = has_ended_by(pidfd, last).await;
+        if let Some(rest) = rest {
+            is_gone &= has_ended_by(&rest, last).await;
+        }
         match killed {
             _ if is_gone => {}
             Ok(()) => {
@@ -85,17 +81,38 @@ impl Inside {
     /// # Errors
     /// `EPERM` if only the socket could be shut down.
     pub(crate) fn kill(&self) -> nix::Result<()> {
+        let killed = self.kill_init();
+        if let Some(mark) = &self.mark {
+            // Nobody waits here.
+            drop(mark.kill());
+        }
+        killed
+    }
+
+    /// The same, but for processes that share their pid namespace with others.
+    fn kill_init(&self) -> nix::Result<()> {
         let killed = self.pidfd.as_ref().map_or(Ok(()), |pidfd| sys::kill(pidfd));
         // It fails only if the socket is already shut down.
         let _ = shutdown(self.control.as_raw_fd(), Shutdown::Both);
         if let Some(leaf) = &self.leaf {
             leaf.kill();
         }
-        if let Some(mark) = &self.mark {
-            mark.kill();
-        }
         killed
     }
+}
+
+/// Waits until a pidfd or a socket tells of an end.
+async fn has_ended_by(end: &OwnedFd, last: Deadline) -> bool {
+    let last_wait = match end.try_clone().and_then(|end| sys::watched(end, Interest::READABLE)) {
+        Ok(ended) => {
+            let _ = tokio::time::timeout_at(last, ended.readable()).await;
+            // The runtime may learn of the end later than the kernel: look once more after the deadline.
+            PollTimeout::ZERO
+        }
+        // No free descriptor: wait in poll(2) instead.
+        Err(_) => PollTimeout::from(LAST_WAIT),
+    };
+    sys::has_ended(end, last_wait)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use std::{
 
 use kennel::{Ended, Error, Isolation, Limits, Policy, Session};
 
+mod hostile;
+
 use super::{attempt, in_time, policy, ready, said, shell, tree, with_payload};
 use crate::support::{eventually, has, patient, require, workspace};
 
