@@ -2,6 +2,7 @@
 //!
 //! | module | promise |
 //! | --- | --- |
+//! | `agent` | 300 steps of an agent, with a server, in both isolations |
 //! | `basics` | a session runs commands |
 //! | `command` | arguments, variables, directory, and commands that cannot run |
 //! | `streams` | standard descriptors, terminals, output caps |
@@ -28,6 +29,7 @@
 //! | `shells` | a shell keeps its state from snippet to snippet |
 //! | `shortage` | out of descriptors or processes: errors, and then the session goes on |
 
+mod agent;
 mod basics;
 mod between;
 mod command;

@@ -191,7 +191,7 @@ async fn a_session_whose_rooms_are_full_starts_and_kills_commands() {
     )
     .await;
     let fill = "for place in /tmp /dev/shm; do cat /dev/zero > $place/all; i=0; \
-        while : > $place/$i; do i=$((i+1)); [ $i -lt 2000 ] || break; done; done 2> /dev/null; true";
+        while true > $place/$i; do i=$((i+1)); [ $i -lt 2000 ] || break; done; done 2> /dev/null; true";
     shell(&session, fill).await;
     let error = in_time(session.write("/tmp/more", vec![0; 1 << 20])).await.unwrap_err();
     assert!(error.to_string().contains("/tmp/more"), "{error}");
