@@ -65,7 +65,7 @@ impl Agent {
             Some(server) => {
                 self.steps += 1;
                 server.signal(libc::SIGTERM).unwrap();
-                assert_eq!(in_time(server.wait()).await.unwrap().exit_code(), 128 + libc::SIGTERM);
+                assert_eq!(in_time(server.wait()).await.unwrap().exit_code(), 143, "SIGTERM");
             }
         }
         let left = self.session.stats().background;

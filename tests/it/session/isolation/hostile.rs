@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::{attempt, in_time, policy, ready, said, shell, with_payload};
 use super::{is_still, processes, shared};
-use crate::support::{has, only_as_user, require, workspace};
+use crate::support::{has, only_as_user, repository, require, workspace};
 
 /// A function of the shell: the pids of Kennel's own processes inside.
 const KENNELS: &str = "kennels() { for d in /proc/[0-9]*; do
@@ -304,5 +304,61 @@ time.sleep(1000)
     let mut child = in_time(command.terminal(24, 80).spawn()).await.unwrap();
     assert!(in_time(child.wait()).await.unwrap().status.success());
     in_time(hostile.kill()).await.unwrap();
+    still_works(session).await;
+}
+
+/// Somebody outside replaces a protected file again and again, and each time its mount is gone until the next command.
+/// Meanwhile another command exchanges what is at that path and above it.
+#[tokio::test]
+async fn mounts_that_are_repaired_while_a_command_exchanges_their_paths_cover_nothing_else() {
+    require!(has("python3"), "python3");
+    let dir = repository();
+    let config = dir.path().join(".git/config");
+    let session = shared(policy(dir.path())).await;
+    let lines = "print('ready', flush=True)
+def quiet(call, *what):
+    try:
+        call(*what)
+    except OSError:
+        pass
+while True:
+    for target in ('/etc/passwd', '/tmp', '../other', '/proc/1/root/etc'):
+        quiet(os.rename, '.git/config', '.git/away')
+        quiet(os.symlink, target, '.git/config')
+        quiet(os.rename, '.git', 'git')
+        quiet(os.mkdir, '.git')
+        quiet(os.unlink, '.git/config')
+        quiet(os.rename, '.git/away', '.git/config')
+";
+    let mut hostile = python(&session, lines).await;
+    let replace = || {
+        let new = dir.path().join(".git/config.new");
+        fs::write(&new, "[core]\n\tuser = true\n").unwrap();
+        fs::rename(&new, &config).unwrap();
+    };
+    let (mut ran, mounted) = (0, shell(&session, "wc -l < /proc/self/mountinfo").await);
+    for _ in 0..30 {
+        replace();
+        let mut command = session.command("sh");
+        command.args([
+            "-c",
+            "echo x >> /etc/passwd; echo x > /etc/x; echo writable > /tmp/file && cat /tmp/file",
+        ]);
+        if let Ok(out) = in_time(command.output()).await {
+            assert_eq!(String::from_utf8_lossy(&out.stdout), "writable\n", "nothing is mounted on /tmp");
+            assert_eq!(
+                String::from_utf8_lossy(&out.stderr).matches("Read-only file system").count(),
+                2,
+                "{out:?}"
+            );
+            ran += 1;
+        }
+    }
+    println!("{ran} of 30 ran; {mounted} mounts first");
+    in_time(hostile.kill()).await.unwrap();
+    replace();
+    let out = in_time(session.command("sh").args(["-c", "echo evil >> .git/config"]).output()).await.unwrap();
+    assert!(String::from_utf8_lossy(&out.stderr).contains("Read-only file system"), "{out:?}");
+    assert_eq!(fs::read_to_string(&config).unwrap(), "[core]\n\tuser = true\n");
     still_works(session).await;
 }
