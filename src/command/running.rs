@@ -34,6 +34,10 @@ use crate::report::error::Error;
 use crate::report::published::PublishedPort;
 use crate::sys;
 
+/// When a command that has not started counts as stopped by another one, which may have met its worker while it waited. It
+/// is then continued.
+const LATE: Duration = Duration::from_millis(250);
+
 /// How long init may take to kill every process after the order. Then Kennel kills init.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -246,6 +250,8 @@ impl Running {
     /// Waits for the next message of init. Meanwhile it kills the command if its time is up or it writes too much.
     pub(crate) async fn next(&mut self) -> Result<Arrival, Error> {
         let wall_time = self.deadline();
+        let mark = self.inside.get_ref().mark().filter(|_| !self.has_started).cloned();
+        let mut late = mark.as_ref().map(|_| Deadline::now() + LATE);
         let arrival = loop {
             tokio::select! {
                 biased;
@@ -258,6 +264,12 @@ impl Running {
                     if let Some(cause) = cause {
                         self.kill(cause).map_err(Error::io("order the end of the sandbox"))?;
                     }
+                }
+                () = until(late) => {
+                    if let Some(mark) = &mark {
+                        mark.go_on();
+                    }
+                    late = Some(Deadline::now() + LATE);
                 }
                 () = until(self.stop.init_deadline), if self.was_killed() => {
                     let _ = self.inside.get_ref().kill();

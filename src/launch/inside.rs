@@ -114,6 +114,11 @@ impl Inside {
         self.mark = Some(mark);
     }
 
+    /// Its mark, if it has one.
+    pub(crate) fn mark(&self) -> Option<&Mark> {
+        self.mark.as_ref()
+    }
+
     /// The control socket, for poll(2).
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.control.as_fd()

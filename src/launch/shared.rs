@@ -53,6 +53,13 @@ impl Mark {
         self.mark
     }
 
+    /// Continues every process with this mark.
+    pub(crate) fn go_on(&self) {
+        // An init that takes no orders now gets another one.
+        let number = libc::SIGCONT.cast_unsigned();
+        let _ = self.init.inside.send(&bytes(&SharedOrder::Signal { mark: self.mark, number }), []);
+    }
+
     /// Orders the kill of every process with this mark. The socket hangs up when none is left, or when what is left is blocked
     /// in the kernel. `None` if nobody will tell.
     pub(crate) fn kill(&self) -> Option<OwnedFd> {

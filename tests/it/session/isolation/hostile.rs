@@ -106,14 +106,13 @@ while True:
             pass
 ";
     let mut hostile = python(&session, lines).await;
-    let mut stopped = 0;
-    for _ in 0..20 {
+    for _ in 0..8 {
         let mut command = session.command("true");
-        let out = in_time(command.timeout(Duration::from_millis(200)).output()).await;
-        stopped += u32::from(out.is_ok_and(|out| out.outcome.ended == Ended::TimedOut));
+        // It is stopped, killed, or faster.
+        drop(in_time(command.timeout(Duration::from_millis(200)).output()).await);
     }
-    println!("{stopped} of 20 were stopped in time");
     in_time(hostile.kill()).await.unwrap();
+    // What it stopped while it waited goes on for its command, without a timeout.
     still_works(session).await;
 }
 
@@ -138,8 +137,9 @@ async fn a_tracer_keeps_no_killed_command_from_its_end() {
     let script = "(sleep 1000 & echo $! > /tmp/left); echo ready; sleep 1000";
     let mut traced = ready(session.command("sh").args(["-c", script]), 1).await;
     // PTRACE_SEIZE, and no wait(2) ever.
-    let tracer = "/payload call ptrace 0x4206 $(cat /tmp/left) 0 0 + nanosleep p:1000,0 0";
-    let mut tracer = ready(session.command("sh").args(["-c", tracer]), 0).await;
+    let sleep = libc::SYS_nanosleep;
+    let tracer = format!("/payload call ptrace 0x4206 $(cat /tmp/left) 0 0 + {sleep} p:1000,0 0");
+    let mut tracer = ready(session.command("sh").args(["-c", &tracer]), 1).await;
     eventually_traced(&session).await;
     let outcome = in_time(traced.kill()).await.unwrap();
     assert_eq!(outcome.ended, Ended::Killed);
@@ -336,7 +336,7 @@ while True:
         fs::write(&new, "[core]\n\tuser = true\n").unwrap();
         fs::rename(&new, &config).unwrap();
     };
-    let (mut ran, mounted) = (0, shell(&session, "wc -l < /proc/self/mountinfo").await);
+    let mut ran = 0;
     for _ in 0..30 {
         replace();
         let mut command = session.command("sh");
@@ -354,7 +354,7 @@ while True:
             ran += 1;
         }
     }
-    println!("{ran} of 30 ran; {mounted} mounts first");
+    assert!(ran > 0, "none of 30 ran");
     in_time(hostile.kill()).await.unwrap();
     replace();
     let out = in_time(session.command("sh").args(["-c", "echo evil >> .git/config"]).output()).await.unwrap();
