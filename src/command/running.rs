@@ -250,8 +250,8 @@ impl Running {
     /// Waits for the next message of init. Meanwhile it kills the command if its time is up or it writes too much.
     pub(crate) async fn next(&mut self) -> Result<Arrival, Error> {
         let wall_time = self.deadline();
-        let mark = self.inside.get_ref().mark().filter(|_| !self.has_started).cloned();
-        let mut late = mark.as_ref().map(|_| Deadline::now() + LATE);
+        let can_be_late = !self.has_started && self.inside.get_ref().is_marked();
+        let mut late = can_be_late.then(|| Deadline::now() + LATE);
         let arrival = loop {
             tokio::select! {
                 biased;
@@ -266,9 +266,7 @@ impl Running {
                     }
                 }
                 () = until(late) => {
-                    if let Some(mark) = &mark {
-                        mark.go_on();
-                    }
+                    self.inside.get_ref().go_on();
                     late = Some(Deadline::now() + LATE);
                 }
                 () = until(self.stop.init_deadline), if self.was_killed() => {

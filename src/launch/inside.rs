@@ -114,9 +114,20 @@ impl Inside {
         self.mark = Some(mark);
     }
 
-    /// Its mark, if it has one.
-    pub(crate) fn mark(&self) -> Option<&Mark> {
-        self.mark.as_ref()
+    /// Whether other commands can signal its processes.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.mark.is_some()
+    }
+
+    /// Continues its processes, which another command may have stopped.
+    pub(crate) fn go_on(&self) {
+        // It may not have set its mark yet.
+        if let Some(pidfd) = &self.pidfd {
+            let _ = sys::signal(pidfd, libc::SIGCONT);
+        }
+        if let Some(mark) = &self.mark {
+            mark.go_on();
+        }
     }
 
     /// The control socket, for poll(2).

@@ -51,15 +51,22 @@ pub(crate) fn has_ended(pidfd: &OwnedFd, within: PollTimeout) -> bool {
     }
 }
 
-/// pidfd_send_signal(2) with SIGKILL. Linux 5.1. It is no error if the process has ended.
+/// [`signal`] with SIGKILL.
+///
+/// # Errors
+/// As for `signal`.
+pub(crate) fn kill(pidfd: &OwnedFd) -> nix::Result<()> {
+    signal(pidfd, libc::SIGKILL)
+}
+
+/// pidfd_send_signal(2). Linux 5.1. It is no error if the process has ended.
 ///
 /// # Errors
 /// `EPERM` if this process has changed its user IDs since it started the other one.
-pub(crate) fn kill(pidfd: &OwnedFd) -> nix::Result<()> {
+pub(crate) fn signal(pidfd: &OwnedFd, number: i32) -> nix::Result<()> {
     let none: *const libc::siginfo_t = ptr::null();
     // SAFETY: a live descriptor, a signal number, and NULL, which means "the same siginfo as kill(2)".
-    let sent =
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), number, none, 0) };
     match Errno::result(sent) {
         Err(Errno::ESRCH) => Ok(()),
         sent => sent.map(drop),
