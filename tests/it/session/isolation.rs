@@ -229,8 +229,7 @@ async fn a_command_cannot_have_a_narrower_view_than_the_others() {
     let session = shared(policy(dir.path())).await;
     let error = session.command("true").read_only(dir.path()).output().await.unwrap_err();
     assert!(error.to_string().contains("isolation = \"command\""), "{error}");
-    let mut limits = Limits::default();
-    limits.open_files = Some(77);
+    let limits = Limits { open_files: Some(77), ..Limits::default() };
     let out = session.command("sh").args(["-c", "ulimit -n"]).limits(limits).output().await.unwrap();
     assert_eq!(String::from_utf8_lossy(&out.stdout), "77\n", "limits of a process hold");
 }
