@@ -155,9 +155,11 @@ pub struct Manner<'w> {
 }
 
 /// Bit of [`Manner::report`]: the client wants a report.
+#[cfg(not(kennel_inside))]
 pub const WANTS_REPORT: u32 = 1;
 
 /// Bit of [`Manner::report`]: the client wants errors, but no remarks.
+#[cfg(not(kennel_inside))]
 pub const IS_QUIET: u32 = 2;
 
 impl<'w> Field<'w> for Manner<'w> {

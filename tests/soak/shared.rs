@@ -46,7 +46,7 @@ async fn one(session: Session, number: u32) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let brief = Duration::from_millis(50);
     match number % 20 {
-        _ if number % LEAVES == 0 => {
+        _ if number.is_multiple_of(LEAVES) => {
             let outcome = command.args(["-c", "setsid sleep 100000 &"]).status().await.expect("a command");
             assert!(outcome.status.success());
         }
