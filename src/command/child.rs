@@ -230,6 +230,7 @@ impl Child {
         let Some(running) = self.running.as_mut() else { return Err(Error::Lost) };
         let result = match arrival {
             Arrival::Terminal(master) => {
+                running.note_terminal();
                 let terminal = Terminal::new(master).map_err(Error::io("take the command's terminal"));
                 let mut terminal = terminal?;
                 let tail = |judge: &Judge| Tail::new(judge.clone(), running.log.exec.denial_log());

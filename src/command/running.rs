@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use kennel_helper::control::{Order, Report};
@@ -89,8 +91,12 @@ pub(crate) struct Running {
     pub(crate) started_at: Instant,
     /// Whether init has reported that the program runs.
     has_started: bool,
-    /// Whether processes of the command live on after its end.
-    has_left: bool,
+    /// Whether processes of the command live on after its end; `None` until init has reported the end.
+    has_left: Option<bool>,
+    /// Whether the command has got a terminal.
+    has_terminal: bool,
+    /// Whether init may have an order in its socket that it has not read.
+    has_orders: AtomicBool,
     pub(crate) stop: Stop,
     owner: Owner,
     pub(crate) refusals: RefusalLogs,
@@ -173,7 +179,9 @@ impl Running {
             prepared,
             started_at,
             has_started: false,
-            has_left: false,
+            has_left: None,
+            has_terminal: false,
+            has_orders: AtomicBool::new(false),
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
             spec: CommandSpec { own_steps, ..spec },
             refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None, observed: None },
@@ -209,7 +217,7 @@ impl Running {
 
     /// Records whether processes of the command live on.
     pub(crate) fn leaves(&mut self, has_left: bool) {
-        self.has_left = has_left;
+        self.has_left = Some(has_left);
     }
 
     /// The published ports of its sandbox.
@@ -228,10 +236,12 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {
+        self.has_orders.store(true, Relaxed);
         self.inside.get_ref().order(&Order::Signal { number })
     }
 
     pub(crate) fn foreground(&self, has: bool) -> io::Result<()> {
+        self.has_orders.store(true, Relaxed);
         self.inside.get_ref().order(&Order::Foreground { has: has.into() })
     }
 
@@ -344,16 +354,30 @@ impl Running {
         }
     }
 
+    /// Whether its worker waits for another command, if it can serve several.
+    fn is_free(&self) -> bool {
+        let has_listener = self.spec.judge.is_some() || self.refusals.seccomp.is_some();
+        let is_at_rest = !self.was_killed() && !self.has_orders.load(Relaxed);
+        self.has_left == Some(false) && is_at_rest && !self.has_terminal && !has_listener
+    }
+
+    /// Records that the command has got a terminal.
+    pub(crate) fn note_terminal(&mut self) {
+        self.has_terminal = true;
+    }
+
     /// Lets go of the sandbox after init has reported the end. Background processes of a session live on.
     pub(crate) fn release(mut self) {
         drop(self.init.take());
+        let is_free = self.is_free();
         let mut inside = self.inside.into_inner();
         match &self.owner.membership {
             // A process is stuck in a system call that may still change a protected path. Dropping `inside` waits for it, undoes
             // its changes once more and only then gives up the hold on the session. Without the hold, the next command
             // would take a file that appears there for the user's own.
             _ if self.stop.is_stuck => {}
-            Some(membership) if self.has_left => membership.keep(inside),
+            Some(membership) if self.has_left == Some(true) => membership.keep(inside),
+            Some(membership) if is_free && inside.is_marked() => membership.give_back(inside),
             _ => inside.set_over(),
         }
     }

@@ -95,6 +95,9 @@ pub(crate) trait Membership: fmt::Debug + Send + Sync {
     /// Keeps background processes of the command until the session ends.
     fn keep(&self, inside: Inside);
 
+    /// Takes a worker back that waits for another command.
+    fn give_back(&self, inside: Inside);
+
     /// The published ports of the session.
     fn published(&self) -> Vec<PublishedPort>;
 

@@ -164,6 +164,13 @@ impl Inside {
         self.pidfd = Some(Arc::new(pidfd));
     }
 
+    /// Lets go of a command that has ended, so that it can run another one.
+    pub(crate) fn set_free(&mut self) {
+        self.hold = None;
+        self.watches = Arc::default();
+        self.footing = MountSnapshot::default();
+    }
+
     /// Call this when init has reported the end of all processes and protected paths have been restored.
     pub(crate) fn set_over(&mut self) {
         self.over = true;

@@ -221,6 +221,19 @@ impl Live {
         &self.counts
     }
 
+    /// Takes a worker back that waits for another command.
+    pub(crate) fn give_back(&self, mut inside: Inside) {
+        let Some(shared) = self.shared.as_ref().filter(|_| !self.has_ended()) else { return };
+        let mut waiting = self.waiting();
+        if waiting.len() < self.ready_workers.target() {
+            inside.set_free();
+            waiting.push_back(shared.worker(inside, Arc::default()));
+        } else {
+            // It ends by itself when its socket closes.
+            inside.set_over();
+        }
+    }
+
     /// Keeps the background processes of a command until the session ends.
     pub(crate) fn keep(&self, inside: Inside) {
         self.drop_ended_background();
@@ -373,6 +386,10 @@ impl Membership for CountedCommand {
 
     fn published(&self) -> Vec<PublishedPort> {
         self.live.published.ports()
+    }
+
+    fn give_back(&self, inside: Inside) {
+        self.live.give_back(inside);
     }
 
     fn witness(&self) -> Option<Witness> {

@@ -38,10 +38,15 @@ impl Shared {
         let mark = self.init.order_worker(worker_end.as_fd())?;
         let mut inside = Inside::worker(control);
         inside.set_mark(mark);
+        Ok(self.worker(inside, watches))
+    }
+
+    /// A worker that waits for a command, or will.
+    pub(crate) fn worker(&self, inside: Inside, watches: Arc<[Watch]>) -> Worker {
         // It has no mounts of its own that could be out of date.
         let mut worker = Worker::ordered(inside, WorkerMounts { own: None, watches, generation: u64::MAX });
         worker.add_skipped(&self.skipped);
-        Ok(worker)
+        worker
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use kennel_helper::control::{Report, ZygoteOrder};
@@ -62,11 +63,11 @@ impl Worker {
     /// A worker that the zygote will fork.
     pub(crate) fn ordered(inside: Inside, mounts: WorkerMounts) -> Self {
         Self {
+            is_born: inside.pidfd().is_some(),
             inside,
             own: mounts.own,
             watches: mounts.watches,
             generation: mounts.generation,
-            is_born: false,
             is_ready: false,
             skipped: Vec::new(),
             failed: None,
@@ -365,7 +366,11 @@ impl Live {
 
     /// Orders workers until enough wait. If an order fails, the next command tries again.
     pub(crate) fn refill(&self) {
-        let target = self.ready_workers.target();
+        let mut target = self.ready_workers.target();
+        if self.shared.is_some() && target > 0 {
+            // Those that work now come back.
+            target = target.saturating_sub(self.counts.running.load(Relaxed)).max(1);
+        }
         while self.waiting().len() < target {
             match self.try_order(None) {
                 Ok(worker) => self.waiting().push_back(worker),

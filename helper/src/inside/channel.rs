@@ -105,7 +105,11 @@ impl Channel {
         if first != [0, 1, 2] {
             return Err(read(Errno(EPROTO)));
         }
-        let range = |bytes: &[u8]| (bytes.as_ptr().expose_provenance(), bytes.len());
+        // A mapping: its bytes, and the scratch after them.
+        let range = |bytes: &[u8], scratch: usize| {
+            let aligned = bytes.len().next_multiple_of(align_of::<usize>());
+            (bytes.as_ptr().expose_provenance(), aligned.wrapping_add(scratch))
+        };
         let (bytes, scratch) = match handed {
             Handed::Inline { request } => (request, scratch),
             Handed::Memfd { request, scratch } => {
@@ -117,10 +121,10 @@ impl Channel {
         };
         let second = match handed {
             Handed::Inline { .. } | Handed::Terminal { .. } => (0, 0),
-            Handed::Memfd { .. } => range(bytes),
+            Handed::Memfd { scratch, .. } => range(bytes, scratch as usize),
         };
         let request = decode(Some(bytes)).map_err(read)?;
-        Ok(Received::Command((request, scratch, [range(message), second])))
+        Ok(Received::Command((request, scratch, [range(message, SCRATCH), second])))
     }
 
     /// Receives an order and the descriptors that came with it. Returns `None` once the outside is gone.

@@ -48,23 +48,25 @@ pub(crate) fn signals() -> Result<Fd, Errno> {
     sys::signal_fd(1u64 << SIGCHLD.wrapping_sub(1) | 1 << SIGHUP.wrapping_sub(1))
 }
 
-/// Serves until the command and the processes it may leave behind have ended, or the outside is gone. The
-/// caller then exits. If it is PID 1, that kills every process that is left; else the outside orders PID 1 to kill
+/// Serves until the command and the processes it may leave behind have ended, or the outside is gone. Returns whether
+/// this process may serve another command: it shares its pid namespace, and the command has left nothing. Otherwise the
+/// caller exits. If it is PID 1, that kills every process that is left; else the outside orders PID 1 to kill
 /// them.
 pub(crate) fn serve(
     channel: &Channel,
     (command, reach): (Running, Reach),
     rooms: &Rooms<'_>,
-    (signals, mut terminal): (Fd, Option<Terminal>),
-) -> Result<(), Errno> {
+    (signals, mut terminal): (&Fd, Option<Terminal>),
+) -> Result<bool, Errno> {
+    let is_reusable = matches!(reach, Reach::Mark(_)) && terminal.is_none();
     let mut usage = Usage::default();
     // The stop that the outside knows of. A command that is stopped and continued without end must not fill the socket.
     let mut told = None;
     let mut is_killed = false;
     loop {
-        let [ended, spoken] = wait(&signals, channel.socket())?;
+        let [ended, spoken] = wait(signals, channel.socket())?;
         if ended {
-            if sys::take_signal(&signals)? == SIGHUP && terminal.is_some() {
+            if sys::take_signal(signals)? == SIGHUP && terminal.is_some() {
                 // The session's leader passes the hangup on, as a shell does. Without a terminal of its own, init is in
                 // the session of the caller, which decides for itself what a hangup means.
                 let _ = sys::kill(command.pid.wrapping_neg(), SIGHUP);
@@ -77,16 +79,21 @@ pub(crate) fn serve(
             }
             // A deleted file uses space until the last process that has it open ends.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
-                Some(end) if is_killed || !command.background => return finish(channel, end, usage, reach),
+                Some(end) if is_killed || !command.background => {
+                    return finish(channel, end, usage, reach).map(|()| false);
+                }
                 Some(end) => {
                     // What it leaves behind may have closed the terminal: then its reader sees the end.
                     terminal = None;
                     usage.report(channel, end, (0, !no_child_left))?;
+                    if no_child_left {
+                        return Ok(is_reusable);
+                    }
                 }
                 None => {}
             }
             if no_child_left {
-                return Ok(());
+                return Ok(false);
             }
         }
         if spoken {
@@ -95,7 +102,7 @@ pub(crate) fn serve(
                     is_killed |= matches!(order, Order::Kill {});
                     carry_out(&order, (command.pid, reach), (terminal.as_mut(), told.take()));
                 }
-                None => return Ok(()),
+                None => return Ok(false),
             }
         }
     }

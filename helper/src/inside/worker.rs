@@ -45,7 +45,7 @@ pub(crate) fn serve<'p>(
     command(channel, plan, Payload { state, file_mask, begun: None }, Reach::Namespace)
 }
 
-/// Starts the payload, and serves it to its end.
+/// Starts the payload, and serves it to its end. A worker that shares its pid namespace then waits for the next command.
 pub(crate) fn command<'p>(
     channel: &'p Channel,
     plan: &Plan<'p>,
@@ -54,21 +54,27 @@ pub(crate) fn command<'p>(
 ) -> Result<(), Fault> {
     let rooms = payload.state.rooms;
     let signals = init::signals().map_err(Fault::init)?;
-    let (running, terminal) = match payload::start(plan.payload, &mut payload, channel, None)? {
-        Started::Nothing => return Ok(()),
-        Started::Running(running) => (running, None),
-        Started::Terminal(wish) => {
-            let refused = |errno| Fault::request(request::TERMINAL, errno);
-            let terminal = Terminal::open(&wish, channel).map_err(refused)?;
-            payload.state.has_terminal = true;
-            match payload::start(plan.payload, &mut payload, channel, Some(&terminal))? {
-                Started::Running(running) => (running, Some(terminal)),
-                Started::Terminal(_) | Started::Nothing => return Ok(()),
+    loop {
+        let (running, terminal) = match payload::start(plan.payload, &mut payload, channel, None)? {
+            Started::Nothing => return Ok(()),
+            Started::Running(running) => (running, None),
+            Started::Terminal(wish) => {
+                let refused = |errno| Fault::request(request::TERMINAL, errno);
+                let terminal = Terminal::open(&wish, channel).map_err(refused)?;
+                payload.state.has_terminal = true;
+                match payload::start(plan.payload, &mut payload, channel, Some(&terminal))? {
+                    Started::Running(running) => (running, Some(terminal)),
+                    Started::Terminal(_) | Started::Nothing => return Ok(()),
+                }
             }
+        };
+        channel.report(&Report::Started {}).map_err(Fault::init)?;
+        let is_free = init::serve(channel, (running, reach), &rooms, (&signals, terminal));
+        if !is_free.map_err(Fault::init)? {
+            return Ok(());
         }
-    };
-    channel.report(&Report::Started {}).map_err(Fault::init)?;
-    init::serve(channel, (running, reach), &rooms, (signals, terminal)).map_err(Fault::init)
+        payload.begun = Some(sys::monotonic_us());
+    }
 }
 
 /// Resets what the parent set for itself, and hands the outside a pidfd of this process.
