@@ -406,6 +406,10 @@ impl Drop for CountedCommand {
         let counts = self.live.counts();
         counts.running.fetch_sub(1, Relaxed);
         counts.served.fetch_add(1, Relaxed);
+        // Its worker may not have come back.
+        if self.live.shared.is_some() && !self.live.has_ended() {
+            self.live.refill();
+        }
     }
 }
 
