@@ -1,4 +1,5 @@
-//! A worker: everything that one command does not share with others. It serves one command and ends.
+//! A worker: everything that one command does not share with others. It serves one command and ends; if commands share
+//! their processes, it serves the next one too.
 
 use crate::{
     Fault,
