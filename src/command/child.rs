@@ -94,7 +94,7 @@ impl Child {
 
     /// What tells its processes from those of other commands.
     pub(crate) fn key(&self) -> Option<CommandKey> {
-        self.running.as_ref().and_then(|running| running.inside.get_ref().key())
+        self.running.as_ref().and_then(Running::key)
     }
 
     /// Waits until the program runs.

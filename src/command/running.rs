@@ -24,7 +24,7 @@ use crate::command::hints::HintSource;
 use crate::command::source::{Membership, ReadyWorker};
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
-use crate::launch::inside::{Inside, PATIENCE};
+use crate::launch::inside::{CommandKey, Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
 use crate::network::publish::Publishing;
 use crate::network::serving::{Serving, Witness};
@@ -95,8 +95,9 @@ pub(crate) struct Running {
     has_left: Option<bool>,
     /// Whether the command has got a terminal.
     has_terminal: bool,
-    /// Whether init may have an order in its socket that it has not read.
-    has_orders: AtomicBool,
+    /// Whether its worker serves no other command: init may have an order that it has not read, or somebody knows the
+    /// mark of the command.
+    is_last: AtomicBool,
     pub(crate) stop: Stop,
     owner: Owner,
     pub(crate) refusals: RefusalLogs,
@@ -181,7 +182,7 @@ impl Running {
             has_started: false,
             has_left: None,
             has_terminal: false,
-            has_orders: AtomicBool::new(false),
+            is_last: AtomicBool::new(false),
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
             spec: CommandSpec { own_steps, ..spec },
             refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None, observed: None },
@@ -236,12 +237,12 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {
-        self.has_orders.store(true, Relaxed);
+        self.is_last.store(true, Relaxed);
         self.inside.get_ref().order(&Order::Signal { number })
     }
 
     pub(crate) fn foreground(&self, has: bool) -> io::Result<()> {
-        self.has_orders.store(true, Relaxed);
+        self.is_last.store(true, Relaxed);
         self.inside.get_ref().order(&Order::Foreground { has: has.into() })
     }
 
@@ -357,8 +358,14 @@ impl Running {
     /// Whether its worker waits for another command, if it can serve several.
     fn is_free(&self) -> bool {
         let has_listener = self.spec.judge.is_some() || self.refusals.seccomp.is_some();
-        let is_at_rest = !self.was_killed() && !self.has_orders.load(Relaxed);
+        let is_at_rest = !self.was_killed() && !self.is_last.load(Relaxed);
         self.has_left == Some(false) && is_at_rest && !self.has_terminal && !has_listener
+    }
+
+    /// What tells its processes from those of other commands, also later ones.
+    pub(crate) fn key(&self) -> Option<CommandKey> {
+        self.is_last.store(true, Relaxed);
+        self.inside.get_ref().key()
     }
 
     /// Records that the command has got a terminal.
