@@ -314,8 +314,17 @@ mod tests {
                 assert!(named.contains(&**key), "{event}: docs/audit.md lacks `{key}`");
             }
             // All other words in backticks are values or flags.
-            let values =
-                ["full", "partial", "none", "failed", "dropped", "pattern", "lengths", "--audit-arguments"];
+            let values = [
+                "full",
+                "partial",
+                "none",
+                "failed",
+                "dropped",
+                "pattern",
+                "lengths",
+                "shell",
+                "--audit-arguments",
+            ];
             for word in named {
                 assert!(
                     fields.contains_key(word) || values.contains(&word),

@@ -75,7 +75,8 @@ fn is_about_first(error: &Error, words: &[OsString]) -> bool {
 
 /// Whether the usage ends with a command.
 fn takes_command(error: &Error) -> bool {
-    matches!(error.get(ContextKind::Usage), Some(usage) if usage.to_string().contains("<CMD>"))
+    let is_there = |usage: &str| usage.contains("<CMD>") || usage.contains("[CMD]");
+    matches!(error.get(ContextKind::Usage), Some(usage) if is_there(&usage.to_string()))
 }
 
 fn lacks_command(error: &Error) -> bool {
