@@ -43,7 +43,7 @@ fn every_verb_has_a_page_with_its_flags() {
     }
     assert!(stdout(&kennel(&["man", "run"])).contains("workspace"));
     for (page, title, synopsis) in [
-        (&["exec"][..], "\"kennel exec\"", "\\fBkennel exec\\fR [OPTIONS] <NAME> <CMD>..."),
+        (&["exec"][..], "\"kennel exec\"", "\\fBkennel exec\\fR [OPTIONS] <NAME> [CMD]..."),
         (
             &["session", "start"],
             "\"kennel session start\"",
