@@ -199,7 +199,7 @@ fn clients_get_the_same_words_about_limits() {
     );
     let (output, said) = exec("i=0; while true > /tmp/$i; do i=$((i+1)); done; exit 1");
     assert_eq!(said["failure"]["details"]["configured"], "40 inodes", "{said}");
-    let last = "the command hit a limit: private file systems, 40 inodes; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more";
+    let last = "the command hit a limit: private file systems, 40 inodes; a session started with --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more";
     assert!(stderr(&output).ends_with(last), "{output:?}");
     let (output, said) = exec("echo on");
     assert_eq!(
