@@ -226,7 +226,8 @@ fn view_of(inputs: &Inputs<'_>, resolved: Option<&ResolvedPath>) -> Result<(View
     let workspace = resolved.map(|resolved| &resolved.source);
     show_offers(&mut view, inputs, workspace);
     let protected = put_walls(&mut view, inputs, workspace)?;
-    if inputs.shape.is_session() && inputs.policy.tmp == TmpLife::Session {
+    let shares = inputs.policy.tmp == TmpLife::Session || inputs.are_shared();
+    if inputs.shape.is_session() && shares {
         pin::shared_places(&mut view);
     }
     Ok((view, protected))

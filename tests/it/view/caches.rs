@@ -260,15 +260,16 @@ fn commands_of_a_session_share_the_layer_and_leave_the_host_alone() {
     require_layers!();
     let home = home();
     let before = state(home.path());
-    for life in ["exec", "session"] {
-        let session = Hosted::start_for(home.path(), &["--tmp", life]);
+    for (isolation, life) in [("command", "exec"), ("command", "session"), ("session", "exec")] {
+        let session = Hosted::start_for(home.path(), &["--isolation", isolation, "--tmp", life]);
         let output = session.shell("echo new > ~/.npm/_cacache/new; rm ~/.npm/_cacache/old; touch ~/own");
         assert!(output.status.success(), "{life}: {output:?}");
         let script =
             "cat ~/.npm/_cacache/*; mv ~/.npm ~/moved; mv ~/.npm/_cacache ~/.npm/x; ls /run/layers; ls ~/own";
         let output = session.shell(script);
         assert_eq!(stdout(&output).lines().next(), Some("new"), "{life}: {output:?}");
-        assert_eq!(stdout(&output).contains("own"), life == "session", "{life}: {output:?}");
+        let is_shared = [isolation, life].contains(&"session");
+        assert_eq!(stdout(&output).contains("own"), is_shared, "{isolation} {life}: {output:?}");
         assert!(stderr(&output).contains("'/run/layers': Permission denied"), "{life}: {output:?}");
         assert_eq!(stdout(&session.shell("cat ~/.npm/_cacache/*")), "new", "{life}");
     }
