@@ -20,7 +20,6 @@ use crate::plan::{Section, namespaces, seccomp};
 use crate::policy::Policy;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
-use crate::policy::profile::Isolation;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::inputs::SandboxKind;
@@ -294,5 +293,5 @@ pub(crate) fn quota(cpus: f64) -> (u64, u64) {
 /// Kennel's processes in a session: the zygote, init and payload of each worker that waits or is being made,
 /// and the init of a command. If commands share their processes, also their common init.
 pub(crate) fn own_processes(policy: &Policy, ready: usize) -> u64 {
-    2 * (ready as u64 + 1) + 2 + u64::from(policy.isolation == Some(Isolation::Session))
+    2 * (ready as u64 + 1) + 2 + u64::from(policy.shares_processes())
 }

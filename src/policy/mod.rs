@@ -172,6 +172,11 @@ impl Policy {
             notes: Vec::new(),
         }
     }
+
+    /// Whether the commands of a session share their processes, mounts and IPC.
+    pub(crate) fn shares_processes(&self) -> bool {
+        self.isolation == Some(Isolation::Session)
+    }
 }
 
 #[cfg(test)]

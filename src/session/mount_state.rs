@@ -16,7 +16,7 @@ use crate::plan::compile::Compiled;
 use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
-use crate::policy::profile::{Caches, Isolation, TmpLife};
+use crate::policy::profile::{Caches, TmpLife};
 use crate::protect::watch::Watch;
 use crate::report::denial::shown;
 use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
@@ -42,11 +42,6 @@ pub(crate) struct CompileInputs {
 impl CompileInputs {
     pub(crate) fn compile(&self) -> Result<Compiled, Error> {
         compile::compile(&self.policy, &self.host, &self.caller, self.kind)
-    }
-
-    /// Whether the commands of a session share their processes.
-    pub(crate) fn are_shared(&self) -> bool {
-        self.policy.isolation == Some(Isolation::Session)
     }
 }
 
@@ -181,7 +176,10 @@ impl SessionMounts {
     /// only one zygote can have.
     pub(crate) fn is_renewable(&self) -> bool {
         let Policy { tmp, overlay, caches, .. } = &self.inputs.policy;
-        !self.inputs.are_shared() && *tmp == TmpLife::Exec && overlay.is_none() && *caches != Caches::Keep
+        !self.inputs.policy.shares_processes()
+            && *tmp == TmpLife::Exec
+            && overlay.is_none()
+            && *caches != Caches::Keep
     }
 
     /// Compiles the policy again, against the host's files now.

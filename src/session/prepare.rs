@@ -140,7 +140,7 @@ impl Live {
             trail,
             news: Mutex::default(),
         };
-        if live.mounts.inputs.are_shared() {
+        if live.mounts.inputs.policy.shares_processes() {
             live.set_up(claim).await?;
             live.share().await?;
             live.refill();

@@ -11,7 +11,7 @@ use crate::host::cgroups::Controller;
 use crate::host::mounts::MountTable;
 use crate::host::{Host, READER};
 use crate::policy::Policy;
-use crate::policy::profile::{Caches, Isolation, Toolchains};
+use crate::policy::profile::{Caches, Toolchains};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
@@ -42,7 +42,7 @@ impl Inputs<'_> {
 
     /// Whether the commands of a session share processes, mounts and IPC.
     pub(crate) fn are_shared(&self) -> bool {
-        self.shape.is_session() && self.policy.isolation == Some(Isolation::Session)
+        self.shape.is_session() && self.policy.shares_processes()
     }
 
     /// As [`reader`].
@@ -96,7 +96,7 @@ pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> Sp
     SpawnOptions {
         users: users(policy, host, caller),
         overlays,
-        enters_mounts: policy.isolation == Some(Isolation::Session),
+        enters_mounts: policy.shares_processes(),
         reader: reader(policy, host, caller),
     }
 }
