@@ -73,7 +73,7 @@ impl Live {
                 Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
                     tries += 1;
                     drop(entered);
-                    entered = self.enter()?;
+                    entered = self.enter().await?;
                 }
                 Err(Error::Lost) => return Err(self.lost()),
                 view => {
@@ -90,7 +90,6 @@ impl Live {
 
     async fn view_for(&self, entered: &Entered) -> Result<Arc<ViewFd>, Error> {
         if let Some(shared) = &self.shared {
-            self.mount_again(entered).await?;
             return Ok(Arc::clone(&shared.view));
         }
         if let Some(view) = self.view().as_ref().filter(|view| view.generation >= entered.generation) {

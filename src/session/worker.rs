@@ -250,9 +250,11 @@ impl Live {
         fail_fast: bool,
     ) -> Result<ReadyWorker, Error> {
         let mut tries = 0;
-        let mut entered = entered.map_or_else(|| self.enter(), Ok)?;
+        let mut entered = match entered {
+            Some(entered) => entered,
+            None => self.enter().await?,
+        };
         loop {
-            self.mount_again(&entered).await?;
             // A waiting worker has no steps of its own.
             let waiting = if own_steps.is_none() { self.take_waiting(entered.generation) } else { None };
             let is_new = waiting.is_none();
@@ -280,7 +282,7 @@ impl Live {
                 Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
                     tries += 1;
                     drop(entered);
-                    entered = self.enter()?;
+                    entered = self.enter().await?;
                 }
                 Err(Error::Lost) => return Err(self.lost()),
                 Err(error) => return Err(error),
@@ -289,9 +291,12 @@ impl Live {
     }
 
     /// Checks the mounts again, for a command that has no worker yet. Another zygote cannot take over now.
-    pub(crate) fn enter(&self) -> Result<Entered, Error> {
+    pub(crate) async fn enter(&self) -> Result<Entered, Error> {
         match self.mounts.enter()? {
-            MountCheck::Entered(entered) => Ok(entered),
+            MountCheck::Entered(entered) => {
+                self.mount_again(&entered).await?;
+                Ok(entered)
+            }
             MountCheck::Outdated(what, path) => Err(outdated(what, path, NEW_SESSION)),
         }
     }
