@@ -16,6 +16,7 @@ mod client_wire;
 #[expect(dead_code, reason = "shared with the inside, which uses all of it")]
 mod inside {
     pub(crate) mod arch;
+    pub(crate) mod digits;
     pub(crate) mod kernel;
     pub(crate) mod sys;
 }
@@ -29,6 +30,7 @@ use core::ffi::CStr;
 use client_wire::{Answer, LONGEST_ANSWER};
 use inside::{
     arch,
+    digits::decimal,
     kernel::{self, EINVAL, POLLERR, POLLHUP, POLLIN, PollFd, SIGCONT, SIGSTOP},
     sys::{self, Arguments, Errno, Fd, Strings},
 };
@@ -183,17 +185,7 @@ fn connect(path: &CStr) -> Result<Fd, Trouble> {
 fn is_in_our_namespace(process: u32, kind: &CStr) -> Result<bool, Trouble> {
     let ours = namespace(b"self", kind)?;
     let mut digits = [0u8; 10];
-    let mut rest = process;
-    let mut used = 0usize;
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0'.wrapping_add((rest % 10) as u8);
-        rest /= 10;
-        used = used.wrapping_add(1);
-        if rest == 0 {
-            break;
-        }
-    }
-    let number = digits.get(digits.len().wrapping_sub(used)..).unwrap_or_default();
+    let number = decimal(process, &mut digits);
     Ok(matches!((ours, namespace(number, kind)?), (Some(ours), Some(theirs)) if ours == theirs))
 }
 

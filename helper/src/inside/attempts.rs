@@ -5,6 +5,7 @@
 use core::ffi::CStr;
 
 use crate::{
+    digits,
     kernel::{AF_INET, AF_UNIX, CLONE_NEWUSER, EINVAL},
     sys::{self, Arguments, Errno},
 };
@@ -73,11 +74,5 @@ fn port(text: &CStr) -> Result<u16, Errno> {
 
 /// A number in decimal digits.
 fn number(text: &CStr) -> Result<i32, Errno> {
-    text.to_bytes()
-        .iter()
-        .try_fold(0i32, |value, digit| {
-            let digit = digit.wrapping_sub(b'0');
-            value.checked_mul(10)?.checked_add((digit < 10).then_some(digit.into())?)
-        })
-        .ok_or(Errno(EINVAL))
+    digits::number(text.to_bytes()).ok_or(Errno(EINVAL))
 }

@@ -13,6 +13,7 @@ mod bridge;
 mod channel;
 #[path = "../control.rs"]
 mod control;
+mod digits;
 mod directory;
 mod init;
 mod kernel;

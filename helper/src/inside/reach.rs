@@ -1,9 +1,7 @@
 //! The processes of a command: all of its pid namespace, or those with its mark.
 
-use core::ffi::CStr;
-
 use crate::{
-    directory::{self, Entry},
+    directory,
     kernel::{ESRCH, RLIMIT_RTTIME},
     sys::{self, Errno},
 };
@@ -33,38 +31,24 @@ impl Reach {
 /// Looks at each process of the pid namespace once. A process that is born meanwhile has a higher pid in most cases,
 /// and then it comes later in the same listing.
 fn signal_marked(mark: u64, number: u32) -> Result<(), Errno> {
-    let processes = sys::open_for_reading(c"/proc")?;
     let own = sys::own_pid();
     let mut found = Err(Errno(ESRCH));
-    let mut buffer = [0u8; 1024];
-    loop {
-        let mut rest = sys::entries(&processes, &mut buffer)?;
-        if rest.is_empty() {
-            return found;
+    directory::each_process(|pid| {
+        let pid = pid.unsigned_abs() as usize;
+        if pid == own || !has_mark(pid, mark) {
+            return;
         }
-        while let Some((Entry { name, .. }, after)) = directory::next(rest) {
-            if let Some(pid) = name.and_then(pid).filter(|pid| *pid != own && has_mark(*pid, mark)) {
-                // The pidfd stays with its process. If another one took the number, the mark tells.
-                if let Ok(process) = sys::open_process(pid)
-                    && has_mark(pid, mark)
-                    && sys::signal_process(&process, number).is_ok()
-                {
-                    found = Ok(());
-                }
-            }
-            rest = after;
+        // The pidfd stays with its process. If another one took the number, the mark tells.
+        if let Ok(process) = sys::open_process(pid)
+            && has_mark(pid, mark)
+            && sys::signal_process(&process, number).is_ok()
+        {
+            found = Ok(());
         }
-    }
+    })?;
+    found
 }
 
 fn has_mark(pid: usize, mark: u64) -> bool {
     sys::limit_of(pid, RLIMIT_RTTIME).is_ok_and(|[_, hard]| hard == mark)
-}
-
-/// The number that a name of /proc is, if it is one.
-fn pid(name: &CStr) -> Option<usize> {
-    name.to_bytes().iter().try_fold(0usize, |number, digit| {
-        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        number.checked_mul(10)?.checked_add(digit.into())
-    })
 }

@@ -8,7 +8,8 @@ use core::{ffi::CStr, mem::MaybeUninit};
 
 use crate::{
     control::{LONGEST_SHELL_ORDER, MOST_SHELL_FILES, SHELL_FILES, ShellOrder},
-    directory::{self, Entry},
+    digits::{decimal, number, value},
+    directory,
     kernel::{self, ENOENT, PollFd, SIGCHLD, SIGINT, SIGKILL},
     sys::{self, Arguments, Errno, Fd},
     wire::{Cursor, Field},
@@ -163,25 +164,15 @@ impl Keeper {
 
     /// Kills every descendant of the shell that has started since then.
     fn kill_descendants(&self, began: &Began) -> Result<(), Errno> {
-        let list = sys::open_for_reading(c"/proc")?;
-        let mut buffer = [0u8; 2048];
-        loop {
-            let mut rest = sys::entries(&list, &mut buffer)?;
-            if rest.is_empty() {
-                return Ok(());
+        directory::each_process(|pid| {
+            let is_new = stat(pid).is_some_and(|stat| {
+                stat.began > began.ticks || stat.began == began.ticks && pid > began.last_pid
+            });
+            if is_new && self.is_descendant(pid) {
+                // It may have ended meanwhile.
+                let _ = sys::kill(pid, SIGKILL);
             }
-            while let Some((Entry { name, .. }, after)) = directory::next(rest) {
-                rest = after;
-                let Some(pid) = name.and_then(|name| number(name.to_bytes())) else { continue };
-                let is_new = stat(pid).is_some_and(|stat| {
-                    stat.began > began.ticks || stat.began == began.ticks && pid > began.last_pid
-                });
-                if is_new && self.is_descendant(pid) {
-                    // It may have ended meanwhile.
-                    let _ = sys::kill(pid, SIGKILL);
-                }
-            }
-        }
+        })
     }
 
     fn is_descendant(&self, pid: i32) -> bool {
@@ -230,28 +221,4 @@ fn stat(pid: i32) -> Option<Stat> {
     let began =
         began.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(value(*digit)?.into()))?;
     Some(Stat { parent, began })
-}
-
-fn value(digit: u8) -> Option<u8> {
-    Some(digit.wrapping_sub(b'0')).filter(|value| *value < 10)
-}
-
-/// A number in decimal digits.
-fn number(text: &[u8]) -> Option<i32> {
-    let add = |sum: i32, digit: &u8| sum.checked_mul(10)?.checked_add(value(*digit)?.into());
-    if text.is_empty() { None } else { text.iter().try_fold(0, add) }
-}
-
-/// The decimal digits of a number.
-fn decimal(mut rest: u32, digits: &mut [u8; 10]) -> &[u8] {
-    let mut used = 0usize;
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0'.wrapping_add((rest % 10) as u8);
-        rest /= 10;
-        used = used.wrapping_add(1);
-        if rest == 0 {
-            break;
-        }
-    }
-    digits.get(10usize.wrapping_sub(used)..).unwrap_or_default()
 }
