@@ -18,7 +18,7 @@ use table::Table;
 use crate::{
     Fault,
     channel::Channel,
-    control::{BridgeOrder, PROXY, Report, section},
+    control::{BridgeOrder, PROXY, section},
     kernel::{
         AF_UNIX, EAGAIN, ECONNABORTED, EMFILE, ENFILE, ENOBUFS, ENOMEM, EPOLLET, EPOLLIN, EPOLLOUT,
         EPOLLRDHUP, EPROTO, EpollEvent,
@@ -60,8 +60,7 @@ pub(crate) fn serve<'p>(
     let bridge = Bridge::new(channel, listener, table, connections).map_err(Fault::init)?;
     // The process is about to exit, so close nothing.
     let mut bridge = ManuallyDrop::new(bridge);
-    let took_us = sys::monotonic_us().saturating_sub(begun);
-    channel.report(&Report::Ready { took_us }).map_err(Fault::init)?;
+    channel.ready(begun).map_err(Fault::init)?;
     bridge.run().map_err(Fault::init)
 }
 

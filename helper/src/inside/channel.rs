@@ -144,6 +144,17 @@ impl Channel {
         self.report_with(report, None)
     }
 
+    /// Reports that the set-up, which began then, is done.
+    pub(crate) fn ready(&self, begun: u64) -> Result<(), Errno> {
+        self.report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
+    }
+
+    /// Reports on another process's socket that it could not be made.
+    pub(crate) fn refuse(socket: &Fd, errno: Errno) {
+        // The outside may have closed the socket already.
+        let _ = Self::report_on(socket, &Fault::clone(errno).report(), None);
+    }
+
     /// Sends a report with a descriptor.
     pub(crate) fn report_with(&self, report: &Report, descriptor: Option<&Fd>) -> Result<(), Errno> {
         Self::report_on(&self.socket, report, descriptor)

@@ -7,7 +7,7 @@ use core::mem::MaybeUninit;
 use crate::{
     Fault,
     channel::{Channel, Range, Received},
-    control::{Report, request, section},
+    control::{request, section},
     kernel::{EACCES, ELIBACC, ENOENT, ENOTDIR},
     plan::{IN_FOREGROUND, Request},
     steps::{self, State},
@@ -126,8 +126,7 @@ fn prepare(task: &mut Task<'_, '_>) -> Result<(Request<'static>, Vectors<'static
     };
     closed.map_err(Fault::init)?;
     if let Some(begun) = task.payload.begun.take() {
-        let took_us = sys::monotonic_us().saturating_sub(begun);
-        task.channel.report(&Report::Ready { took_us }).map_err(Fault::init)?;
+        task.channel.ready(begun).map_err(Fault::init)?;
     }
     let (request, scratch, lies) = match task.channel.receive_command()? {
         Received::Command(command) => command,

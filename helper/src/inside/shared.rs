@@ -28,9 +28,7 @@ pub(crate) fn serve(
 ) -> Result<(), Fault> {
     // The kernel reaps ended workers, and what killed workers leave.
     sys::ignore_children().map_err(Fault::init)?;
-    channel
-        .report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
-        .map_err(Fault::init)?;
+    channel.ready(begun).map_err(Fault::init)?;
     while let Some((order, [socket, ..])) = channel.order().map_err(Fault::init)? {
         match order {
             SharedOrder::Worker { mark } => {
@@ -38,7 +36,7 @@ pub(crate) fn serve(
                 match sys::fork() {
                     Ok(None) => begin(&socket, plan, rooms, (mark, file_mask)),
                     Ok(Some(pid)) => hand_out(&socket, pid),
-                    Err(errno) => refuse(&socket, errno),
+                    Err(errno) => Channel::refuse(&socket, errno),
                 }
             }
             SharedOrder::Signal { mark, number: SIGKILL } => {
@@ -69,13 +67,8 @@ fn hand_out(socket: &Fd, pid: i32) {
             // The outside may have closed the socket already.
             let _ = Channel::report_on(socket, &Report::Born {}, Some(&worker));
         }
-        Err(errno) => refuse(socket, errno),
+        Err(errno) => Channel::refuse(socket, errno),
     }
-}
-
-fn refuse(socket: &Fd, errno: Errno) {
-    // The outside may have closed the socket already.
-    let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
 }
 
 /// Runs a worker, in the process that was just forked.

@@ -3,7 +3,7 @@
 use crate::{
     Fault,
     channel::{self, Channel},
-    control::{Report, ZygoteOrder, section},
+    control::{ZygoteOrder, section},
     kernel::{ENOSYS, EPROTO},
     live,
     plan::Plan,
@@ -20,9 +20,7 @@ pub(crate) fn serve(
 ) -> Result<(), Fault> {
     // The kernel reaps ended workers: they have reported everything to the outside themselves.
     sys::ignore_children().map_err(Fault::init)?;
-    channel
-        .report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
-        .map_err(Fault::init)?;
+    channel.ready(begun).map_err(Fault::init)?;
     while let Some((order, descriptors)) = channel.order().map_err(Fault::init)? {
         let [Some(socket), second, third] = descriptors else { return Err(Fault::init(Errno(EPROTO))) };
         match order {
@@ -53,25 +51,17 @@ fn remount(socket: &Fd, (steps, length): (Option<Fd>, u32), namespace: Option<Fd
                 let mut state = State::default();
                 state.enter_root().map_err(Fault::init)?;
                 steps::carry_out(steps.map_err(Fault::init)?, section::NARROW, &mut state, channel)?;
-                channel
-                    .report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
-                    .map_err(Fault::init)
+                channel.ready(begun).map_err(Fault::init)
             })
         }
         Ok(Some(_)) => {}
-        Err(errno) => {
-            // The outside may have closed the socket already.
-            let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
-        }
+        Err(errno) => Channel::refuse(socket, errno),
     }
 }
 
 /// Forks one worker. Failures are reported on the worker's own socket; the session continues.
 fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&Fd>, how: (usize, bool)) {
-    let refused = |errno| {
-        // The outside may have closed the socket already.
-        let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
-    };
+    let refused = |errno| Channel::refuse(socket, errno);
     match sys::fork_into_new_pid_namespace(leaf) {
         Ok(None) => begin(socket, plan, narrow, how),
         Ok(Some(_)) => {}
