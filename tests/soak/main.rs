@@ -109,20 +109,25 @@ fn commands(runtime: &Runtime, count: u32) {
     let workspace = tempfile::tempdir().expect("a temporary directory");
     runtime.block_on(async {
         let session = Session::prepare(&policy(workspace.path())).await.expect("a session");
-        let mut running = JoinSet::new();
-        for number in 0..count {
-            if running.len() >= AT_ONCE {
-                running.join_next().await.expect("one runs").expect("no panic");
-            }
-            running.spawn(one(session.clone(), number));
-            progress(number, count);
-        }
-        while let Some(ended) = running.join_next().await {
-            ended.expect("no panic");
-        }
+        each(count, |number| one(session.clone(), number)).await;
         assert_eq!(session.stats().served, u64::from(count));
         session.shutdown().await;
     });
+}
+
+/// Runs what `one` makes for each number, some at a time.
+async fn each<F: Future<Output = ()> + Send + 'static>(count: u32, one: impl Fn(u32) -> F) {
+    let mut running = JoinSet::new();
+    for number in 0..count {
+        if running.len() >= AT_ONCE {
+            running.join_next().await.expect("one runs").expect("no panic");
+        }
+        running.spawn(one(number));
+        progress(number, count);
+    }
+    while let Some(ended) = running.join_next().await {
+        ended.expect("no panic");
+    }
 }
 
 /// Runs one command and checks its output. Every third one runs in the shell and leaves a process behind.

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use kennel::{Ended, Error, Isolation, Session, Stdio};
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::runtime::Runtime;
 
-use crate::{AT_ONCE, policy, progress};
+use crate::{each, policy};
 
 /// One of so many leaves a process that lives until the session ends.
 const LEAVES: u32 = 500;
@@ -20,17 +20,7 @@ pub(crate) fn commands(runtime: &Runtime, count: u32) {
     runtime.block_on(async {
         let policy = policy(workspace.path()).isolation(Isolation::Session);
         let session = Session::prepare(&policy).await.expect("a session");
-        let mut running = JoinSet::new();
-        for number in 0..count {
-            if running.len() >= AT_ONCE {
-                running.join_next().await.expect("one runs").expect("no panic");
-            }
-            running.spawn(one(session.clone(), number));
-            progress(number, count);
-        }
-        while let Some(ended) = running.join_next().await {
-            ended.expect("no panic");
-        }
+        each(count, |number| one(session.clone(), number)).await;
         let living = count.div_ceil(LEAVES);
         settles("processes", &session, living).await;
         let stats = session.stats();
