@@ -2,31 +2,16 @@
 
 use std::{
     fs::{self},
-    io::{Read, Write},
-    net::TcpListener,
+    io::Write,
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+use super::origin;
 use crate::support::{
     Screen, TempDir, has, kennel_path, only_once, patient, quiet, require, stderr, workspace,
 };
-
-/// A server of the host that answers each request, and its port.
-fn origin() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.read(&mut [0; 4096]);
-            let _ =
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");
-        }
-    });
-    port
-}
 
 /// A user at a terminal, and `kennel run --ask` on it.
 struct Window {

@@ -3,20 +3,18 @@
 use std::{
     ffi::OsStr,
     fs::{self, Permissions},
-    io::{Read, Write},
-    net::TcpListener,
     os::unix::{
         ffi::OsStrExt,
         fs::{PermissionsExt, symlink},
     },
     path::{Path, PathBuf},
     process::{Command, Output},
-    thread,
     time::Duration,
 };
 
 use kennel::{Mount, Policy};
 
+use super::origin;
 use crate::support::{
     TempDir, filled, has, is_root, kennel_path, patient_flag, require, stderr, stdout, workspace,
 };
@@ -76,21 +74,6 @@ fn reads(policy: &Policy) -> Vec<&Path> {
             other => panic!("{other:?}"),
         })
         .collect()
-}
-
-/// A server of the host that answers each request, and its port.
-fn origin() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.read(&mut [0; 4096]);
-            let _ =
-                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");
-        }
-    });
-    port
 }
 
 #[test]

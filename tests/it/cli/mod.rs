@@ -18,13 +18,31 @@ mod words;
 
 use std::{
     fs,
+    io::{Read, Write},
+    net::TcpListener,
     path::Path,
     process::{Command, Output},
+    thread,
 };
 
 use serde_json::Value;
 
 use crate::support::{has, kennel, kennel_path, require, require_ci_only, stderr, stdout, workspace};
+
+/// A server of the host that answers each request, and its port.
+fn origin() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ =
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nhello");
+        }
+    });
+    port
+}
 
 fn cli(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(kennel_path()).current_dir(dir).args(arguments).output().unwrap()

@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::Path,
-    process::Command as Outside,
     time::{Duration, Instant},
 };
 
@@ -11,7 +10,7 @@ use kennel::{Ended, Error, Isolation, Limits, Policy, Session};
 
 mod hostile;
 
-use super::{attempt, in_time, policy, ready, said, shell, tree, with_payload};
+use super::{attempt, git, in_time, policy, ready, said, shell, tree, with_payload};
 use crate::support::{eventually, has, patient, require, workspace};
 
 async fn shared(policy: Policy) -> Session {
@@ -172,17 +171,12 @@ async fn a_command_whose_worker_is_killed_ends_with_an_error_and_leaves_nothing(
 async fn git_files_stay_protected_after_git_replaced_them_outside() {
     require!(has("git"), "git");
     let dir = workspace();
-    let git = |arguments: &[&str]| {
-        let status =
-            Outside::new("git").args(arguments).current_dir(dir.path()).env("HOME", dir.path()).status();
-        assert!(status.unwrap().success(), "git {arguments:?}");
-    };
-    git(&["init", "-q"]);
+    git(dir.path(), &["init", "-q"]);
     let session = shared(policy(dir.path())).await;
     // A command runs all the time, so nothing can be set up anew.
     let _running = ready(session.command("sh").args(["-c", "echo ready; sleep 1000"]), 1).await;
     for name in ["one", "two", "three"] {
-        git(&["config", "user.name", name]);
+        git(dir.path(), &["config", "user.name", name]);
         let script = "echo x >> .git/config; echo x > .git/hooks/pre-commit; git config user.name";
         let out = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
         let errors = String::from_utf8_lossy(&out.stderr);
@@ -195,17 +189,12 @@ async fn git_files_stay_protected_after_git_replaced_them_outside() {
 async fn a_shell_keeps_its_state_when_git_replaces_a_file_outside() {
     require!(has("git"), "git");
     let dir = workspace();
-    let git = |arguments: &[&str]| {
-        let status =
-            Outside::new("git").args(arguments).current_dir(dir.path()).env("HOME", dir.path()).status();
-        assert!(status.unwrap().success(), "git {arguments:?}");
-    };
-    git(&["init", "-q"]);
+    git(dir.path(), &["init", "-q"]);
     let session = shared(policy(dir.path())).await;
     let shell = session.shell();
     in_time(shell.run("kept=state")).await.unwrap();
     for name in ["one", "two"] {
-        git(&["config", "user.name", name]);
+        git(dir.path(), &["config", "user.name", name]);
         let out =
             in_time(shell.run("echo $kept; git config user.name; echo x >> .git/config")).await.unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stdout), format!("state\n{name}\n"));

@@ -152,6 +152,16 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
     timeout(patient(PATIENCE), what).await.expect("it hangs")
 }
 
+/// Runs the user's git outside, in a workspace.
+fn git(workspace: &Path, arguments: &[&str]) {
+    let status = std::process::Command::new("git")
+        .args(arguments)
+        .current_dir(workspace)
+        .env("HOME", workspace)
+        .status();
+    assert!(status.unwrap().success(), "git {arguments:?}");
+}
+
 /// Runs a test in a process of its own, in a user namespace. A script there first limits what the kernel allows.
 fn in_a_user_namespace(test: &str, script: &str, what: impl AsyncFnOnce()) {
     // Inside, the link in /proc cannot be followed.

@@ -4,20 +4,13 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::Path,
-    process::Command,
     time::{Duration, Instant},
 };
 
 use kennel::{Mount, Session, TmpLife};
 
-use super::{in_time, policy, said, session, shell};
+use super::{git, in_time, policy, said, session, shell};
 use crate::support::{has, patient, require, workspace};
-
-/// A repository as the user's git makes it.
-fn git(workspace: &Path, arguments: &[&str]) {
-    let status = Command::new("git").args(arguments).current_dir(workspace).env("HOME", workspace).status();
-    assert!(status.unwrap().success(), "git {arguments:?}");
-}
 
 async fn refused(session: &Session, script: &str) {
     let out = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();

@@ -1,11 +1,14 @@
 //! Protected paths: these calls do not make, change or remove files that programs outside trust.
 
-use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duration};
+use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use kennel::Session;
 
 use super::{errno, in_time, names, policy, session, shell, workspace};
-use crate::support::{TempDir, has, require};
+use crate::{
+    session::git,
+    support::{TempDir, has, require},
+};
 
 /// A workspace with a repository that has a hook and a config, but no `commondir`.
 fn repository() -> TempDir {
@@ -154,16 +157,11 @@ async fn a_protected_link_is_not_exchanged() {
 async fn a_file_that_git_replaced_outside_is_still_protected() {
     require!(has("git"), "git");
     let dir = workspace();
-    let git = |arguments: &[&str]| {
-        let status =
-            Command::new("git").args(arguments).current_dir(dir.path()).env("HOME", dir.path()).status();
-        assert!(status.unwrap().success(), "git {arguments:?}");
-    };
-    git(&["init", "-q"]);
+    git(dir.path(), &["init", "-q"]);
     let session = session(dir.path()).await;
     assert_eq!(errno(session.write(".git/config", "x").await), libc::EROFS);
     for name in ["one", "two"] {
-        git(&["config", "user.name", name]);
+        git(dir.path(), &["config", "user.name", name]);
         assert_eq!(errno(session.write(".git/config", "x").await), libc::EROFS, "{name}");
         assert_eq!(errno(session.write(".git/hooks/pre-commit", "x").await), libc::EROFS, "{name}");
         let config = session.read(".git/config").await.unwrap();

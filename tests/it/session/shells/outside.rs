@@ -1,27 +1,21 @@
 //! Changes outside between two calls: the walls around a shell hold as they do around a new command.
 
-use std::{fs, process::Command};
+use std::fs;
 
 use kennel::{Mount, Session, ShellOrigin};
 
-use super::{Kind, SHARED, kinds, run, said, told};
+use super::{SHARED, kinds, run, said, told};
 use crate::{
-    session::policy,
+    session::{git, policy},
     support::{has, require, workspace},
 };
-
-fn git(kind: &Kind, arguments: &[&str]) {
-    let status =
-        Command::new("git").args(arguments).current_dir(kind.path()).env("HOME", kind.path()).status();
-    assert!(status.unwrap().success(), "git {arguments:?}");
-}
 
 /// A file that git replaced outside has lost its read-only mount in a shell with mounts of its own.
 #[tokio::test]
 async fn what_git_obeys_stays_protected_when_git_replaces_it_outside() {
     require!(has("git"), "git");
     for kind in kinds().await {
-        git(&kind, &["init", "-q"]);
+        git(kind.path(), &["init", "-q"]);
         let shell = kind.session.shell();
         said(&shell, "kept=1").await;
         // Mounts that commands share are mounted again under the shell.
@@ -30,7 +24,7 @@ async fn what_git_obeys_stays_protected_when_git_replaces_it_outside() {
         for name in ["one", "two"] {
             let (status, _, stderr) = told(&shell, "echo x >> .git/config").await;
             assert!(status != 0 && stderr.contains("ead-only file system"), "{}: {stderr}", kind.name);
-            git(&kind, &["config", "user.name", name]);
+            git(kind.path(), &["config", "user.name", name]);
             let out = run(&shell, "echo x >> .git/config").await;
             assert!(!out.status.success(), "{}: {out:?}", kind.name);
             assert_eq!(out.origin, origin, "{}", kind.name);
@@ -45,7 +39,7 @@ async fn what_git_obeys_stays_protected_when_git_replaces_it_outside() {
 async fn what_appears_at_a_protected_path_is_taken_away_after_each_snippet() {
     require!(has("git"), "git");
     for kind in kinds().await {
-        git(&kind, &["init", "-q"]);
+        git(kind.path(), &["init", "-q"]);
         fs::remove_dir_all(kind.path().join(".git/hooks")).unwrap();
         let dir = kind.path().to_owned();
         let session = Session::prepare(&(kind.with)(policy(&dir))).await.unwrap();
