@@ -37,9 +37,12 @@ impl Flood {
     }
 
     /// Waits for the first report. Only one task may wait.
-    pub(crate) async fn wait(&self) {
-        while self.cause.get().is_none() {
-            self.reported.notified().await;
+    pub(crate) async fn wait(&self) -> Cause {
+        loop {
+            match self.cause() {
+                Some(cause) => return cause,
+                None => self.reported.notified().await,
+            }
         }
     }
 }

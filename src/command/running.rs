@@ -270,11 +270,8 @@ impl Running {
                 () = until(wall_time), if !self.was_killed() => {
                     self.kill(Cause::TimedOut).map_err(Error::io("order the end of the sandbox"))?;
                 }
-                () = flooded(self.stop.flood.as_deref()), if !self.was_killed() => {
-                    let cause = self.stop.flood.as_ref().and_then(|flood| flood.cause());
-                    if let Some(cause) = cause {
-                        self.kill(cause).map_err(Error::io("order the end of the sandbox"))?;
-                    }
+                cause = flooded(self.stop.flood.as_deref()), if !self.was_killed() => {
+                    self.kill(cause).map_err(Error::io("order the end of the sandbox"))?;
                 }
                 () = until(late) => {
                     self.inside.get_ref().go_on();
@@ -412,7 +409,7 @@ async fn init_ended(init: &mut Option<AsyncFd<Arc<OwnedFd>>>, inside: &Inside) {
 }
 
 /// Waits until the command has written too much; forever if the policy lets it write on.
-async fn flooded(flood: Option<&Flood>) {
+pub(crate) async fn flooded(flood: Option<&Flood>) -> Cause {
     match flood {
         Some(flood) => flood.wait().await,
         None => pending().await,

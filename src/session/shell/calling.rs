@@ -15,7 +15,7 @@ use crate::command::call::CallEnd;
 use crate::command::cause::{Cause, Flood};
 use crate::command::outlet::{Copying, Outlets};
 use crate::command::output::{ChildOutput, Collected};
-use crate::command::running::until;
+use crate::command::running::{flooded, until};
 use crate::command::source::WorkerSource;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
@@ -313,13 +313,6 @@ impl Following {
         }
         Ok(())
     }
-}
-
-/// Waits until the call has written too much; forever if the policy lets it write on.
-async fn flooded(flood: Option<&Flood>) -> Cause {
-    let Some(flood) = flood else { return pending().await };
-    flood.wait().await;
-    flood.cause().unwrap_or(Cause::Killed)
 }
 
 /// Refuses what a shell cannot read.
