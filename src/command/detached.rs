@@ -362,10 +362,6 @@ impl Command {
         self.streams.log_file = Some(file.into());
         self
     }
-
-    fn refused(&self, what: &'static str, reason: String) -> Error {
-        Error::Command { what, value: self.program.to_string_lossy().into_owned(), reason }
-    }
 }
 
 /// Follows a command to its end, and the processes that it leaves as long as they can write to its log.

@@ -94,11 +94,7 @@ impl Command {
         if !self.background || self.source.detached().is_some() {
             return Ok(());
         }
-        Err(Error::Command {
-            what: "background",
-            value: self.program.to_string_lossy().into_owned(),
-            reason: "a command outside of a session leaves nothing behind".to_owned(),
-        })
+        Err(self.refused("background", "a command outside of a session leaves nothing behind".to_owned()))
     }
 
     /// The limits of the policy, lowered by those of the command.
@@ -205,14 +201,11 @@ impl Command {
         }
         let is_terminal = is_on_terminal(1) || is_on_terminal(2);
         let destination = if is_terminal { "a terminal" } else { "a descriptor of the caller" };
-        Err(Error::Command {
-            what: "output",
-            value: self.program.to_string_lossy().into_owned(),
-            reason: format!(
-                "goes to {destination}, where Kennel cannot count it, but limits.output_ends ends a command that \
+        let reason = format!(
+            "goes to {destination}, where Kennel cannot count it, but limits.output_ends ends a command that \
                  writes too much: connect pipes, or leave output_ends out"
-            ),
-        })
+        );
+        Err(self.refused("output", reason))
     }
 
     fn open_log(
@@ -240,7 +233,7 @@ impl Command {
         loop {
             let own_steps = spec.own_steps.as_ref();
             let worker = workers.worker(prepared, trail, entered.take(), own_steps, self.fail_fast).await?;
-            set_cgroup_limits(&worker, spec)?;
+            self.set_cgroup_limits(&worker, spec)?;
             let started_at = Instant::now();
             match prepared::send_request(&worker.inside, request, stdio) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe && workers.has_others()? => {}
@@ -255,25 +248,24 @@ impl Command {
             }
         }
     }
-}
 
-/// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has waited.
-fn set_cgroup_limits(worker: &ReadyWorker, spec: &CommandSpec) -> Result<(), Error> {
-    let Some(leaf) = worker.inside.leaf() else { return no_limits_of_its_own(spec) };
-    leaf.begin();
-    leaf.tighten(&spec.cgroup_settings)
-}
-
-/// Refuses limits of a single command that only a cgroup of its own could enforce.
-fn no_limits_of_its_own(spec: &CommandSpec) -> Result<(), Error> {
-    if spec.cgroup_settings.is_empty() {
-        return Ok(());
+    /// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has waited.
+    fn set_cgroup_limits(&self, worker: &ReadyWorker, spec: &CommandSpec) -> Result<(), Error> {
+        match worker.inside.leaf() {
+            Some(leaf) => {
+                leaf.begin();
+                leaf.tighten(&spec.cgroup_settings)
+            }
+            None if spec.cgroup_settings.is_empty() => Ok(()),
+            None => {
+                let reason = "commands of this session share one cgroup: limit the session, or use isolation = \"command\"";
+                Err(self.refused("limits", reason.to_owned()))
+            }
+        }
     }
-    Err(Error::Command {
-        what: "limits",
-        value: spec.program.to_string_lossy().into_owned(),
-        reason:
-            "commands of this session share one cgroup: limit the session, or use isolation = \"command\""
-                .to_owned(),
-    })
+
+    /// The error of a command that asks for what it cannot have.
+    pub(crate) fn refused(&self, what: &'static str, reason: String) -> Error {
+        Error::Command { what, value: self.program.to_string_lossy().into_owned(), reason }
+    }
 }
