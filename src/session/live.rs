@@ -145,8 +145,8 @@ impl Live {
         }
     }
 
-    /// Waits until every process is gone, and a commit is done. Then undoes changes at protected paths that no command has undone yet, before the
-    /// caller uses the files.
+    /// Waits until every process is gone, and a commit is done. Then undoes changes at protected paths that no command has
+    /// undone yet, before the caller uses the files.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
         if let Some(groups) = &self.groups {
@@ -227,7 +227,7 @@ impl Live {
         let mut waiting = self.waiting();
         if waiting.len() < self.ready_workers.target() {
             inside.set_free();
-            waiting.push_back(shared.worker(inside, Arc::default()));
+            waiting.push_back(shared.worker(inside));
         } else {
             // It ends by itself when its socket closes.
             inside.set_over();

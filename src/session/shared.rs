@@ -11,8 +11,8 @@ use kennel_helper::wire::Field;
 use crate::command::source::Entered;
 use crate::launch::control::socket_pair;
 use crate::launch::inside::Inside;
+use crate::launch::prepared::OwnSteps;
 use crate::launch::shared::SharedInit;
-use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::WorkerMounts;
@@ -33,18 +33,17 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Orders a worker for one command.
-    pub(crate) fn try_order(&self, watches: Arc<[Watch]>) -> io::Result<Worker> {
+    pub(crate) fn try_order(&self) -> io::Result<Worker> {
         let (control, worker_end) = socket_pair()?;
         let mark = self.init.order_worker(worker_end.as_fd())?;
         let mut inside = Inside::worker(control);
         inside.set_mark(mark);
-        Ok(self.worker(inside, watches))
+        Ok(self.worker(inside))
     }
 
     /// A worker that waits for a command, or will.
-    pub(crate) fn worker(&self, inside: Inside, watches: Arc<[Watch]>) -> Worker {
-        // It has no mounts of its own that could be out of date.
-        let mut worker = Worker::ordered(inside, WorkerMounts { own: None, watches, generation: u64::MAX });
+    pub(crate) fn worker(&self, inside: Inside) -> Worker {
+        let mut worker = Worker::ordered(inside, no_mounts(None));
         worker.add_skipped(&self.skipped);
         worker
     }
@@ -82,18 +81,27 @@ impl Live {
             self.mounts.for_worker(None).map_err(Error::io("write the steps of a worker to a memfd"))?;
         let now = mounts.generation;
         if let Some(own) = &mounts.own {
-            let (control, child_end) = socket_pair().map_err(Error::io("make a socket pair"))?;
-            let mut message = Vec::new();
-            ZygoteOrder::Remount { steps: own.bytes.length }.put(&mut message);
-            let descriptors = [child_end.as_fd(), own.bytes.as_fd(), shared.view.mounts()];
-            self.zygote.send(&message, descriptors).map_err(Error::io("order mounts of the session"))?;
-            drop(child_end);
-            let mut child = Worker::ordered(Inside::worker(control), mounts);
+            let mut child = self.patiently(|| self.try_remount(shared, own)).await?;
             self.unless_gone(child.wait_until_ready(&self.prepared, &self.counts)).await?;
         }
         *generation = now;
         Ok(())
     }
+
+    /// Orders a child of the zygote that mounts, and ends.
+    fn try_remount(&self, shared: &Shared, own: &Arc<OwnSteps>) -> io::Result<Worker> {
+        let (control, child_end) = socket_pair()?;
+        let mut message = Vec::new();
+        ZygoteOrder::Remount { steps: own.bytes.length }.put(&mut message);
+        let descriptors = [child_end.as_fd(), own.bytes.as_fd(), shared.view.mounts()];
+        self.zygote.send(&message, descriptors)?;
+        Ok(Worker::ordered(Inside::worker(control), no_mounts(Some(Arc::clone(own)))))
+    }
+}
+
+/// For a process without mounts of its own, which are never out of date. Its command brings the paths to check.
+fn no_mounts(own: Option<Arc<OwnSteps>>) -> WorkerMounts {
+    WorkerMounts { own, watches: Arc::default(), generation: u64::MAX }
 }
 
 /// The error of a command that asks for less than the policy grants, where its mounts are those of the others.

@@ -115,8 +115,7 @@ impl Worker {
             if self.is_born || fail_fast {
                 return Ok(());
             }
-            let arrival = self.inside.next().await;
-            self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+            self.take_in_next(prepared, counts).await?;
         }
     }
 
@@ -132,8 +131,7 @@ impl Worker {
             {
                 return Ok((root, mounts));
             }
-            let arrival = self.inside.next().await;
-            self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+            self.take_in_next(prepared, counts).await?;
         }
     }
 
@@ -144,8 +142,7 @@ impl Worker {
         counts: &Counts,
     ) -> Result<(), Error> {
         while !self.is_ready {
-            let arrival = self.inside.next().await;
-            self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+            self.take_in_next(prepared, counts).await?;
         }
         Ok(())
     }
@@ -171,9 +168,14 @@ impl Worker {
                 Ok(sockets) => return Ok(sockets),
                 Err(sockets) => self.sockets = sockets,
             }
-            let arrival = self.inside.next().await;
-            self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+            self.take_in_next(prepared, counts).await?;
         }
+    }
+
+    /// Waits for its next message, and processes it.
+    async fn take_in_next(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
+        let arrival = self.inside.next().await;
+        self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)
     }
 
     /// Processes the messages that have arrived, without waiting.
@@ -272,6 +274,7 @@ impl Live {
                 }
                 Ok(()) => {
                     if self.shared.is_some() {
+                        // It may have waited while others ran.
                         worker.watches = self.mounts.watches();
                     }
                     return Ok(worker.into_ready(entered.hold));
@@ -322,7 +325,7 @@ impl Live {
     }
 
     /// Waits while the socket of the zygote is full.
-    async fn patiently(&self, order: impl Fn() -> io::Result<Worker>) -> Result<Worker, Error> {
+    pub(crate) async fn patiently(&self, order: impl Fn() -> io::Result<Worker>) -> Result<Worker, Error> {
         loop {
             match order() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.zygote.has_ended() => {
@@ -337,7 +340,7 @@ impl Live {
 
     fn try_order(&self, own_steps: Option<&Section>) -> io::Result<Worker> {
         match &self.shared {
-            Some(shared) => shared.try_order(self.mounts.watches()),
+            Some(shared) => shared.try_order(),
             None => self.try_order_of_zygote(own_steps, false),
         }
     }
