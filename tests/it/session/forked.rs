@@ -23,13 +23,17 @@ struct Forked(Child);
 
 impl Forked {
     /// `None` if the kernel does not hand the descriptor out.
-    fn of(pid: u32) -> Option<Self> {
+    async fn of(pid: u32) -> Option<Self> {
         let is_socket = |fd: &fs::DirEntry| {
             fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"))
         };
-        let mut fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().filter(is_socket);
-        let (Some(socket), None) = (fds.next(), fds.next()) else { panic!("one socket") };
-        let socket = socket.file_name().into_string().unwrap();
+        let sockets = || {
+            let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten().filter(is_socket);
+            fds.map(|fd| fd.file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        // A zygote has that of a worker, too, for a moment after it has forked it.
+        eventually("one socket", || sockets().len() == 1).await;
+        let socket = &sockets()[0];
         let calls = format!("pidfd_open {pid} 0 + pidfd_getfd $ {socket} 0 + read 0 buf 1");
         let mut payload = Command::new(payload_path());
         payload.arg("call").args(calls.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -53,8 +57,9 @@ fn the_end_of_a_zygote_is_seen() {
     alone("forked::the_end_of_a_zygote_is_seen", async || {
         let dir = workspace();
         let session = session(dir.path()).await;
+        eventually("ready workers", || session.stats().ready == 2).await;
         let zygote = zygote();
-        let forked = Forked::of(zygote);
+        let forked = Forked::of(zygote).await;
         require!(forked.is_some(), "pidfd_getfd(2)");
         signal(zygote, SIGKILL);
         eventually("its end", || session.has_ended()).await;
@@ -75,8 +80,9 @@ fn the_end_of_a_zygote_is_seen_by_a_waiting_caller() {
     alone("forked::the_end_of_a_zygote_is_seen_by_a_waiting_caller", async || {
         let dir = workspace();
         let session = session(dir.path()).await;
+        eventually("ready workers", || session.stats().ready == 2).await;
         let zygote = zygote();
-        let forked = Forked::of(zygote);
+        let forked = Forked::of(zygote).await;
         require!(forked.is_some(), "pidfd_getfd(2)");
         signal(zygote, SIGSTOP);
         // As many callers as there were ready workers, and one that waits for the zygote.
@@ -102,7 +108,7 @@ fn the_end_of_a_worker_is_seen() {
         let before = workers();
         let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
         // The oldest worker has it.
-        let forked = Forked::of(before[0]);
+        let forked = Forked::of(before[0]).await;
         require!(forked.is_some(), "pidfd_getfd(2)");
         signal(before[0], SIGKILL);
         let error = in_time(child.wait()).await.unwrap_err();
@@ -124,7 +130,7 @@ fn the_end_of_background_processes_is_seen() {
         let mut command = session.command("sh");
         command.args(["-c", "sleep 60 >/dev/null 2>&1 & exit 0"]).background(true);
         assert!(in_time(command.output()).await.unwrap().status.success());
-        let forked = Forked::of(init);
+        let forked = Forked::of(init).await;
         require!(forked.is_some(), "pidfd_getfd(2)");
         let running = in_time(session.commit()).await;
         assert!(matches!(running, Err(Error::Overlay(OverlayError::Running))), "{running:?}");
@@ -147,7 +153,7 @@ fn the_end_of_a_one_shot_is_seen() {
             }
             let mut child = ready(&mut command, 1).await;
             let [init] = children(std::process::id())[..] else { panic!("one init") };
-            let forked = Forked::of(init);
+            let forked = Forked::of(init).await;
             require!(forked.is_some(), "pidfd_getfd(2)");
             signal(init, SIGKILL);
             let error = in_time(child.wait()).await.unwrap_err();
