@@ -30,6 +30,7 @@
 //! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`], [`Session::commit`] |
 //! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
 //! | what was blocked, after a command failed | [`Policy::explain`], [`Denial`] |
+//! | WebAssembly connectors of others | `connector`, with the feature `wasm` |
 //! | the traits of agent harnesses | `adapters`, with the features `fluers` and `entelix` |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
@@ -56,6 +57,8 @@ mod audit;
 mod broker;
 mod capabilities;
 mod command;
+#[cfg(feature = "wasm")]
+pub mod connector;
 mod host;
 mod launch;
 mod network;

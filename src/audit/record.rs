@@ -56,6 +56,34 @@ pub(crate) enum Record<'r> {
     Ingress(Ingress),
     /// A decision of the spawn broker.
     Spawn(Spawn<'r>),
+    /// A call of a connector has ended.
+    Connector(ConnectorCall<'r>),
+    /// A connector asked for a request with a credential.
+    Credential(CredentialUse<'r>),
+}
+
+/// A call of a connector.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ConnectorCall<'r> {
+    pub(crate) connector: &'r str,
+    pub(crate) operation: &'r str,
+    /// `ended`, or `failed`.
+    pub(crate) decision: &'static str,
+    /// The class of the failure, and its reason in words.
+    pub(crate) class: Option<Class>,
+    pub(crate) reason: Option<String>,
+    pub(crate) duration_ms: u64,
+}
+
+/// A request with a credential.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CredentialUse<'r> {
+    pub(crate) connector: &'r str,
+    /// The kind of the credential.
+    pub(crate) kind: &'r str,
+    /// `allowed`, `denied` or `failed`.
+    pub(crate) decision: &'static str,
+    pub(crate) class: Option<Class>,
 }
 
 /// How a command ended.
@@ -164,6 +192,13 @@ impl Record<'_> {
                     ArgumentsShape::Pattern(pattern) => truncate_text(pattern),
                     ArgumentsShape::Lengths(lengths) => lengths.truncate(ENTRIES_MAX),
                 }
+            }
+            Self::Connector(ConnectorCall { connector, operation, reason, .. }) => {
+                (*connector, *operation) = (truncated(connector), truncated(operation));
+                reason.iter_mut().for_each(truncate_text);
+            }
+            Self::Credential(CredentialUse { connector, kind, .. }) => {
+                (*connector, *kind) = (truncated(connector), truncated(kind));
             }
             Self::Denial { subject, reason, .. } => {
                 *subject = truncated(subject);

@@ -1,6 +1,8 @@
-//! The manifest: the programs that a caller may run, with their arguments, files, hosts and credentials. Plain data,
-//! read strictly: an unknown key is an error, because Kennel must not ignore a misspelled restriction.
+//! The manifest: the programs that a caller may run, with their arguments, files, hosts and credentials, and what a
+//! connector may use. Plain data, read strictly: an unknown key is an error, because Kennel must not ignore a misspelled
+//! restriction.
 
+pub(crate) mod connector;
 #[cfg(test)]
 mod tests;
 
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::broker::checked::SpawnLimits;
+use crate::broker::manifest::connector::{About, CallLimits, Credential, table_beside_others};
 use crate::broker::operation::Operation;
 use crate::policy::rule::Rule;
 use crate::policy::text;
@@ -44,6 +47,11 @@ pub struct Manifest {
     /// The hosts that the proxy allows. Empty: no network.
     pub(crate) hosts: Vec<String>,
     pub(crate) spawn: Spawn,
+    /// The credential that a connector may use in its requests.
+    pub(crate) credential: Option<Credential>,
+    /// The limits of a connector's call.
+    pub(crate) limits: CallLimits,
+    pub(crate) connector: About,
     /// The absolute path of the manifest file. `None`: read from text, or through a descriptor.
     pub(crate) file: Option<PathBuf>,
 }
@@ -75,18 +83,22 @@ pub(crate) struct Program {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VariableName(pub(crate) String);
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A whole manifest. Other tools may have tables of their own in it.
+#[derive(Default)]
 struct Whole {
-    #[serde(default)]
+    connector: About,
     capabilities: Capabilities,
 }
+
+table_beside_others!(Whole { connector, capabilities });
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Capabilities {
     network: Network,
     spawn: Spawn,
+    credential: Option<Credential>,
+    limits: CallLimits,
 }
 
 #[derive(Default, Deserialize)]
@@ -131,11 +143,29 @@ impl Manifest {
         self.spawn.operations.keys().map(String::as_str)
     }
 
+    /// The name of the connector, if the manifest has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.connector.name.as_deref()
+    }
+
+    /// The version of the connector.
+    #[must_use]
+    pub fn version(&self) -> Option<&str> {
+        self.connector.version.as_deref()
+    }
+
+    /// The publisher of the connector.
+    #[must_use]
+    pub fn publisher(&self) -> Option<&str> {
+        self.connector.publisher.as_deref()
+    }
+
     fn parse(file: &str, contents: &str) -> Result<Self, PolicyError> {
         let whole: Whole = text::parse_toml(file, contents, EMPTY)?;
-        let Capabilities { network, spawn } = whole.capabilities;
+        let Capabilities { network, spawn, credential, limits } = whole.capabilities;
         let hosts = network.hosts.into_iter().map(|HostAndPort(host)| host).collect();
-        let manifest = Self { hosts, spawn, file: None };
+        let manifest = Self { hosts, spawn, credential, limits, connector: whole.connector, file: None };
         manifest.check()?;
         Ok(manifest)
     }
@@ -159,13 +189,13 @@ impl Manifest {
             }
         }
         let limits = [
-            ("max_memory_bytes", spawn.limits.max_memory_bytes),
-            ("max_wall_seconds", spawn.limits.max_wall_seconds),
+            ("spawn.limits.max_memory_bytes", spawn.limits.max_memory_bytes),
+            ("spawn.limits.max_wall_seconds", spawn.limits.max_wall_seconds),
+            ("limits.memory_bytes", self.limits.memory_bytes),
+            ("limits.wall_seconds", self.limits.wall_seconds),
         ];
         match limits.into_iter().find(|(_, value)| *value == Some(0)) {
-            Some((key, _)) => {
-                Err(PolicyError::value(format!("capabilities.spawn.limits.{key}"), 0, "must be at least 1"))
-            }
+            Some((key, _)) => Err(PolicyError::value(format!("capabilities.{key}"), 0, "must be at least 1")),
             None => Ok(()),
         }
     }

@@ -142,8 +142,7 @@ fn a_client_that_is_killed_or_does_not_read_changes_nothing() {
     let session = Hosted::start(&["--isolation", "command"]);
     assert!(session.is_well());
     let before = super::hostile::descriptors(&session);
-    let id =
-        start(&session, &[], "echo begun; until [ -e go ]; do sleep 0.02; done; seq 1 500000; exit 5");
+    let id = start(&session, &[], "echo begun; until [ -e go ]; do sleep 0.02; done; seq 1 500000; exit 5");
     // Each has begun to follow.
     let following = || {
         let mut client = following(&session, &id);

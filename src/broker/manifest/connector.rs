@@ -1,0 +1,175 @@
+//! What a manifest says about a connector: its name, the credential of its requests, and the limits of its calls.
+
+use std::fmt;
+
+use hyper::header::HeaderName;
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, de};
+
+/// The placeholder of the credential in `format`.
+const KEY: &str = "{key}";
+
+/// The table `connector`. Other tools may have tables of their own in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct About {
+    pub(crate) name: Option<String>,
+    pub(crate) version: Option<String>,
+    pub(crate) publisher: Option<String>,
+}
+
+/// The table `capabilities.limits`: the limits of one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CallLimits {
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) wall_seconds: Option<u64>,
+}
+
+/// The table `capabilities.credential`: what a request may ask Kennel to add. Its value is never in the manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "CredentialTable")]
+pub(crate) struct Credential {
+    pub(crate) kind: CredentialKind,
+    /// The name of the header that gets the value.
+    pub(crate) header: String,
+    /// The text of the header before and after the value.
+    pub(crate) around: [String; 2],
+}
+
+/// The kind of a credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CredentialKind {
+    Oauth2,
+    ApiKey,
+}
+
+impl CredentialKind {
+    /// Its name in manifests and requests.
+    #[cfg_attr(not(feature = "wasm"), expect(dead_code, reason = "only connectors make requests"))]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Oauth2 => "oauth2",
+            Self::ApiKey => "api_key",
+        }
+    }
+}
+
+/// The table `capabilities.credential` as it is written. Other tools may have tables of their own in it.
+#[derive(Default)]
+struct CredentialTable {
+    kind: Option<CredentialKind>,
+    header: Option<String>,
+    format: Option<String>,
+}
+
+impl TryFrom<CredentialTable> for Credential {
+    type Error = String;
+
+    fn try_from(CredentialTable { kind, header, format }: CredentialTable) -> Result<Self, String> {
+        let kind = kind.ok_or("missing field `kind`: oauth2 or api_key")?;
+        if kind == CredentialKind::Oauth2 && (header.is_some() || format.is_some()) {
+            return Err("`header` and `format` are for the kind `api_key` only".to_owned());
+        }
+        let header = header.unwrap_or_else(|| "Authorization".to_owned());
+        if HeaderName::from_bytes(header.as_bytes()).is_err() {
+            return Err(format!("`{header}` is not a name of a header"));
+        }
+        let format = format.unwrap_or_else(|| format!("Bearer {KEY}"));
+        let is_plain = format.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
+        match format.split_once(KEY) {
+            Some((before, after)) if is_plain && !after.contains(KEY) => {
+                Ok(Self { kind, header, around: [before.to_owned(), after.to_owned()] })
+            }
+            _ => Err(format!("`{format}`: a format is plain text with `{KEY}` in it once")),
+        }
+    }
+}
+
+/// Implements `Deserialize` for a table of ours in which other tools may have tables of their own. These are ignored; any
+/// other unknown key is an error.
+macro_rules! table_beside_others {
+    ($table:ident { $($field:ident),+ }) => {
+        impl<'de> serde::Deserialize<'de> for $table {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Table;
+
+                impl<'de> serde::de::Visitor<'de> for Table {
+                    type Value = $table;
+
+                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        f.write_str("a table")
+                    }
+
+                    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<$table, A::Error> {
+                        let mut table = $table::default();
+                        while let Some(key) = map.next_key::<String>()? {
+                            match &*key {
+                                $(stringify!($field) => table.$field = map.next_value()?,)+
+                                _ => map.next_value_seed($crate::broker::manifest::connector::OfAnotherTool {
+                                    key: &key,
+                                    known: &[$(stringify!($field)),+],
+                                })?,
+                            }
+                        }
+                        Ok(table)
+                    }
+                }
+
+                deserializer.deserialize_map(Table)
+            }
+        }
+    };
+}
+
+pub(super) use table_beside_others;
+
+table_beside_others!(About { name, version, publisher });
+table_beside_others!(CredentialTable { kind, header, format });
+
+/// Ignores a table of another tool. Refuses any other value.
+pub(super) struct OfAnotherTool<'k> {
+    pub(super) key: &'k str,
+    pub(super) known: &'static [&'static str],
+}
+
+impl<'de> DeserializeSeed<'de> for OfAnotherTool<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for OfAnotherTool<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> Result<(), E> {
+        Err(E::unknown_field(self.key, self.known))
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> Result<(), E> {
+        Err(E::unknown_field(self.key, self.known))
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> Result<(), E> {
+        Err(E::unknown_field(self.key, self.known))
+    }
+
+    fn visit_str<E: de::Error>(self, _: &str) -> Result<(), E> {
+        Err(E::unknown_field(self.key, self.known))
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, _: A) -> Result<(), A::Error> {
+        Err(de::Error::unknown_field(self.key, self.known))
+    }
+}

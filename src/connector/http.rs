@@ -1,0 +1,311 @@
+//! Requests of a program: what it asks for, whether that is granted, its credential, and redirects. `transport` sends them.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+
+use bytes::Bytes;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use serde::Deserialize;
+use url::Url;
+use zeroize::Zeroizing;
+
+use crate::broker::checked::CredentialResolver;
+use crate::broker::manifest::connector::Credential;
+use crate::connector::error::{denied, exceeded};
+use crate::network::proxy::Proxy;
+use crate::network::refusal::{ProxyRefusal, Reason};
+use crate::policy::destination::{Destination, Host};
+use crate::policy::rule::Rules;
+use crate::report::failure::{Boundary, Class, Details, Failure, Limit};
+
+/// The future that [`HttpClient::send`] returns.
+pub type Sending<'c> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Failure>> + Send + 'c>>;
+
+/// Sends one request and reads the whole answer. It follows no redirect: Kennel checks where that leads, and sends another
+/// request. The default connects through the gate of Kennel's proxy; another one serves tests without a network.
+///
+/// ```
+/// use bytes::Bytes;
+/// use hyper::{Request, Response};
+/// use kennel::connector::{HttpClient, Runtime, Sending};
+///
+/// struct Canned;
+///
+/// impl HttpClient for Canned {
+///     fn send(&self, request: Request<Bytes>) -> Sending<'_> {
+///         Box::pin(async move { Ok(Response::new(Bytes::from(request.uri().path().to_owned()))) })
+///     }
+/// }
+///
+/// let runtime = Runtime::builder().http_client(Canned).build()?;
+/// # Ok::<(), kennel::connector::ConnectorError>(())
+/// ```
+pub trait HttpClient: Send + Sync {
+    /// Sends a request. Its URI is absolute, and its host is granted. A header with a credential is marked as sensitive.
+    fn send(&self, request: Request<Bytes>) -> Sending<'_>;
+}
+
+/// How many redirects a request may follow.
+const MAX_REDIRECTS: usize = 10;
+
+/// Headers that a program cannot set: Kennel and the HTTP library do, or they concern one connection only.
+const NOT_SET: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::HOST,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
+
+/// Headers of a program that do not go to another origin.
+const PRIVATE: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
+
+/// A request as a program writes it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wanted {
+    #[serde(default)]
+    pub(crate) method: Option<String>,
+    pub(crate) url: String,
+    #[serde(default)]
+    pub(crate) headers: Headers,
+    #[serde(default)]
+    pub(crate) body: Option<String>,
+    /// The kind of the credential that Kennel adds.
+    #[serde(default)]
+    pub(crate) credential: Option<String>,
+}
+
+/// Headers as an object.
+pub(crate) type Headers = BTreeMap<String, String>;
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(crate) enum NoAnswer {
+    /// The request itself is malformed.
+    Malformed(String),
+    /// It was denied, or has failed.
+    Failed(Failure),
+}
+
+impl From<Failure> for NoAnswer {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Which hosts a call may reach.
+pub(crate) struct Granted<'c> {
+    pub(crate) manifest: (&'c Rules, &'c [String]),
+    /// Narrower, if the call says so.
+    pub(crate) call: Option<(&'c Rules, &'c [String])>,
+}
+
+/// What a request needs.
+pub(crate) struct Sender<'c> {
+    pub(crate) client: &'c dyn HttpClient,
+    pub(crate) granted: Granted<'c>,
+    pub(crate) credential: Option<&'c Credential>,
+    pub(crate) resolver: Option<&'c dyn CredentialResolver>,
+    pub(crate) max_body: usize,
+    /// Records what is refused.
+    pub(crate) proxy: &'c Proxy,
+}
+
+/// A checked request.
+struct Checked {
+    method: Method,
+    url: Url,
+    headers: hyper::HeaderMap,
+    body: Bytes,
+    /// The header with the credential, for the origin of the first URL only.
+    credential: Option<(HeaderName, HeaderValue)>,
+}
+
+impl Sender<'_> {
+    /// Sends the request of a program, and follows redirects to granted hosts.
+    pub(crate) async fn send(&self, wanted: Wanted) -> Result<Response<Bytes>, NoAnswer> {
+        let kind = wanted.credential.clone();
+        let mut checked = check(wanted)?;
+        self.check_host(&checked.url)?;
+        if let Some(kind) = kind {
+            checked.credential = Some(self.credential(&kind, &checked.url).await?);
+        }
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.client.send(checked.request()?).await?;
+            if response.body().len() > self.max_body {
+                return Err(too_large(self.max_body).into());
+            }
+            match redirect(&response, &checked.url)? {
+                Some(to) => {
+                    self.check_host(&to)?;
+                    checked.follow(response.status(), to);
+                }
+                None => return Ok(response),
+            }
+        }
+        Err(network_error(format!("{}: more than {MAX_REDIRECTS} redirects", checked.url.authority())).into())
+    }
+
+    /// # Errors
+    /// The manifest or the call does not grant the host.
+    fn check_host(&self, url: &Url) -> Result<(), NoAnswer> {
+        let destination = destination(url)?;
+        let Granted { manifest, call } = &self.granted;
+        for (boundary, (rules, hosts)) in [(Boundary::Manifest, *manifest)]
+            .into_iter()
+            .chain(call.map(|narrower| (Boundary::Action, narrower)))
+        {
+            if rules.find(&destination).is_none() {
+                self.proxy.write_refusal(&ProxyRefusal::of(&destination, Reason::NotAllowed));
+                let who = if boundary == Boundary::Manifest { "manifest" } else { "call" };
+                let message = format!("request to {destination}: the {who} does not grant this host");
+                return Err(denied(boundary, destination.to_string(), message, hosts.iter().cloned()).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The header with the credential.
+    async fn credential(&self, kind: &str, url: &Url) -> Result<(HeaderName, HeaderValue), NoAnswer> {
+        let Some(own) = self.credential.filter(|own| own.kind.as_str() == kind) else {
+            let granted = self.credential.map(|own| own.kind.as_str().to_owned());
+            let message = format!("credential {kind}: the manifest does not declare it");
+            return Err(denied(Boundary::Manifest, kind.to_owned(), message, granted).into());
+        };
+        if url.scheme() != "https" && !destination(url)?.host.is_loopback() {
+            let message = format!("credential {kind}: it is sent over https only");
+            return Err(denied(Boundary::Runtime, kind.to_owned(), message, ["https".to_owned()]).into());
+        }
+        let asked = Details::Granted { requested: kind.to_owned(), granted: Vec::new() };
+        let required = || {
+            let message = format!("credential {kind} is required and was not given");
+            Failure::new(Class::BindingRequired, Boundary::Runtime, message, asked.clone())
+        };
+        let failed = |reason: &str| {
+            let message = format!("credential {kind}: {reason}");
+            Failure::new(Class::BindingFailed, Boundary::Runtime, message, asked.clone())
+        };
+        let resolver = self.resolver.ok_or_else(required)?;
+        let resolved = resolver.resolve(kind).await.map_err(|error| failed(&error.to_string()))?;
+        let secret = resolved.filter(|secret| !secret.expose().is_empty()).ok_or_else(required)?;
+        let [before, after] = &own.around;
+        let text = Zeroizing::new([before.as_bytes(), secret.expose(), after.as_bytes()].concat());
+        let mut value =
+            HeaderValue::from_bytes(&text).map_err(|_| failed("its value cannot be in a header"))?;
+        value.set_sensitive(true);
+        let name = HeaderName::from_bytes(own.header.as_bytes()).map_err(|_| failed("bad header"))?;
+        Ok((name, value))
+    }
+}
+
+/// # Errors
+/// The request is malformed.
+fn check(wanted: Wanted) -> Result<Checked, NoAnswer> {
+    let malformed = |reason: String| NoAnswer::Malformed(reason);
+    let method = wanted.method.as_deref().unwrap_or("GET");
+    let method = match Method::from_bytes(method.to_ascii_uppercase().as_bytes()) {
+        Ok(method) if method != Method::CONNECT && method != Method::TRACE => method,
+        _ => return Err(malformed("its method is not one of HTTP that a program can use".to_owned())),
+    };
+    let url = Url::parse(&wanted.url).map_err(|error| malformed(format!("its url: {error}")))?;
+    destination(&url)?;
+    let mut headers = hyper::HeaderMap::new();
+    for (name, value) in &wanted.headers {
+        let name = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| malformed("a header has a malformed name".to_owned()))?;
+        let value = HeaderValue::from_str(value)
+            .map_err(|_| malformed(format!("header {name} has a malformed value")))?;
+        if !NOT_SET.contains(&name) {
+            headers.insert(name, value);
+        }
+    }
+    let body = wanted.body.unwrap_or_default().into();
+    Ok(Checked { method, url, headers, body, credential: None })
+}
+
+impl Checked {
+    fn request(&self) -> Result<Request<Bytes>, NoAnswer> {
+        let mut url = self.url.clone();
+        url.set_fragment(None);
+        let uri: Uri =
+            url.as_str().parse().map_err(|_| NoAnswer::Malformed("its url is not one of HTTP".to_owned()))?;
+        let mut request = Request::new(self.body.clone());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.clone();
+        if let Some((name, value)) = &self.credential {
+            request.headers_mut().insert(name.clone(), value.clone());
+        }
+        Ok(request)
+    }
+
+    /// Goes on at another URL, as RFC 9110, 15.4 says.
+    fn follow(&mut self, status: StatusCode, to: Url) {
+        if self.url.origin() != to.origin() {
+            self.credential = None;
+            PRIVATE.iter().for_each(|name| drop(self.headers.remove(name)));
+        }
+        let keeps_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT)
+            || status != StatusCode::SEE_OTHER && self.method != Method::POST
+            || self.method == Method::HEAD;
+        if !keeps_method {
+            self.method = Method::GET;
+            self.body = Bytes::new();
+            self.headers.remove(header::CONTENT_TYPE);
+        }
+        self.url = to;
+    }
+}
+
+/// Where a response redirects to.
+fn redirect(response: &Response<Bytes>, from: &Url) -> Result<Option<Url>, NoAnswer> {
+    let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+    let Some(location) = response.headers().get(header::LOCATION).filter(|_| is_redirect) else {
+        return Ok(None);
+    };
+    let to = location.to_str().ok().and_then(|text| from.join(text).ok());
+    match to {
+        Some(to) if destination(&to).is_ok() => Ok(Some(to)),
+        _ => {
+            Err(network_error(format!("{}: it redirects to something that is no URL", from.authority()))
+                .into())
+        }
+    }
+}
+
+/// The host and port of a URL.
+///
+/// # Errors
+/// It is no URL of HTTP, or has a user name or password.
+pub(crate) fn destination(url: &Url) -> Result<Destination, NoAnswer> {
+    let malformed = |reason: &str| NoAnswer::Malformed(format!("its url {reason}"));
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(malformed("is not http or https"));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(malformed("has a user name or password; set a header instead"));
+    }
+    let host = url.host_str().ok_or_else(|| malformed("has no host"))?;
+    let host = Host::parse(host).map_err(|error| malformed(&format!("has a malformed host: {error}")))?;
+    let port =
+        url.port_or_known_default().filter(|port| *port != 0).ok_or_else(|| malformed("has no port"))?;
+    Ok(Destination { host, port })
+}
+
+/// A failure of the network.
+pub(crate) fn network_error(message: String) -> Failure {
+    Failure::new(Class::NetworkError, Boundary::External, message, Details::None)
+}
+
+/// An answer is larger than a program may read.
+pub(crate) fn too_large(max_body: usize) -> Failure {
+    let configured = format!("{max_body} bytes");
+    exceeded(Limit::Output, configured.clone(), format!("the answer has more than {configured}"))
+}

@@ -1,0 +1,145 @@
+//! What a program logs during one call.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use serde::Serialize;
+
+use crate::report::escape::harmless;
+use crate::sys::locked;
+
+/// A line that a program logged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogLine {
+    /// Its level.
+    pub level: LogLevel,
+    /// Its text, as one line without characters that a terminal obeys.
+    pub message: String,
+}
+
+/// How important a log line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// Every step.
+    Trace,
+    /// For developers of the program.
+    Debug,
+    /// An ordinary event. Also any level whose name Kennel does not know.
+    Info,
+    /// Something unexpected.
+    Warn,
+    /// A failure.
+    Error,
+}
+
+impl LogLevel {
+    pub(crate) fn parse(text: &str) -> Self {
+        match text.to_ascii_lowercase().as_str() {
+            "trace" => Self::Trace,
+            "debug" => Self::Debug,
+            "warn" | "warning" => Self::Warn,
+            "error" => Self::Error,
+            _ => Self::Info,
+        }
+    }
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Trace => "trace",
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// Gets each log line as it is written: the name of the connector, and the line.
+pub type LogSink = Arc<dyn Fn(&str, &LogLine) + Send + Sync>;
+
+/// How many lines and bytes of one call are kept. Further lines are counted.
+const MAX_LINES: usize = 1000;
+const MAX_BYTES: usize = 256 << 10;
+
+/// The lines of one call.
+pub(crate) struct Journal {
+    connector: Arc<str>,
+    sink: Option<LogSink>,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    kept: Vec<LogLine>,
+    bytes: usize,
+    dropped: u64,
+}
+
+impl Journal {
+    pub(crate) fn new(connector: &Arc<str>, sink: Option<&LogSink>) -> Self {
+        Self { connector: Arc::clone(connector), sink: sink.cloned(), lines: Mutex::default() }
+    }
+
+    pub(crate) fn write(&self, level: LogLevel, message: &str) {
+        let line = {
+            let mut lines = locked(&self.lines);
+            if lines.kept.len() == MAX_LINES || lines.bytes + message.len() > MAX_BYTES {
+                lines.dropped += 1;
+                return;
+            }
+            lines.bytes += message.len();
+            let line = LogLine { level, message: harmless(message) };
+            lines.kept.push(line.clone());
+            line
+        };
+        let (connector, message) = (&*self.connector, &*line.message);
+        match level {
+            LogLevel::Trace => tracing::trace!(connector, "{message}"),
+            LogLevel::Debug => tracing::debug!(connector, "{message}"),
+            LogLevel::Info => tracing::info!(connector, "{message}"),
+            LogLevel::Warn => tracing::warn!(connector, "{message}"),
+            LogLevel::Error => tracing::error!(connector, "{message}"),
+        }
+        if let Some(sink) = &self.sink {
+            sink(connector, &line);
+        }
+    }
+
+    /// The lines so far. The last one tells how many were not kept.
+    pub(crate) fn take(&self) -> Vec<LogLine> {
+        let Lines { mut kept, dropped, .. } = std::mem::take(&mut *locked(&self.lines));
+        if dropped > 0 {
+            let message =
+                format!("{dropped} further log lines were dropped: a call keeps {MAX_LINES} lines, 256 KiB");
+            kept.push(LogLine { level: LogLevel::Warn, message });
+        }
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_counted() {
+        let journal = Journal::new(&"c".into(), None);
+        (0..5000).for_each(|number| journal.write(LogLevel::Info, &number.to_string()));
+        let lines = journal.take();
+        assert_eq!(lines.len(), MAX_LINES + 1);
+        assert!(lines[MAX_LINES].message.starts_with("4000 further log lines"), "{:?}", lines[MAX_LINES]);
+        let journal = Journal::new(&"c".into(), None);
+        (0..5).for_each(|_| journal.write(LogLevel::Info, &"x".repeat(100 << 10)));
+        assert_eq!(journal.take().len(), 3);
+    }
+
+    #[test]
+    fn lines_do_nothing_to_a_terminal() {
+        let journal = Journal::new(&"c".into(), None);
+        journal.write(LogLevel::parse("WARN"), "a\n\u{1b}[2J");
+        assert_eq!(journal.take(), [LogLine { level: LogLevel::Warn, message: "a\\n\\u{1b}[2J".to_owned() }]);
+    }
+}

@@ -1,0 +1,59 @@
+//! Connectors: WebAssembly programs that serve operations for an agent. They have no access but what their manifest
+//! declares, and what the call leaves of that.
+//!
+//! ```text
+//! Manifest ─┐                                   ┌─ requests ─► gate ─► host
+//! program ──┴─ compile ─► Connector ─ invoke ───┼─ spawns ───► broker ─► sandbox
+//!                            ▲  Call            └─ log lines
+//!                      (a fresh instance each)
+//! ```
+//!
+//! A [`Runtime`] compiles any number of connectors; a [`Connector`] serves any number of calls at the same time. Each call
+//! runs in a fresh instance with its own memory, which ends with the call. `docs/connectors.md` describes what a connector
+//! can import, and how to write one.
+//!
+//! ```no_run
+//! use kennel::Manifest;
+//! use kennel::connector::{Call, Runtime};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let runtime = Runtime::builder().build()?;
+//! let manifest = Manifest::load("mail.toml".as_ref())?;
+//! let connector = runtime.compile(&manifest, &std::fs::read("mail.wasm")?)?;
+//! let call = Call::new("list_recent").argument("count", 10);
+//! let result = connector.invoke(call).await?;
+//! println!("{:?}", result.output);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The runtime installs handlers for SIGSEGV, SIGILL, SIGFPE and SIGBUS, because a trap of a program is such a signal. They
+//! pass on whatever is not one.
+
+mod cache;
+mod call;
+mod component;
+mod error;
+mod heartbeat;
+mod host;
+mod http;
+mod imports;
+mod journal;
+mod limits;
+mod module;
+mod output;
+mod program;
+mod runtime;
+mod spawn;
+mod state;
+mod transport;
+
+pub use call::{Call, CallResult};
+pub use error::ConnectorError;
+pub use http::{HttpClient, Sending};
+pub use imports::{Import, Imports};
+pub use journal::{LogLevel, LogLine, LogSink};
+pub use limits::CallLimits;
+pub use program::Connector;
+pub use runtime::{Runtime, RuntimeBuilder};
+pub use spawn::{SpawnExecutor, Spawned, Spawning};

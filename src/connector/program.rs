@@ -1,0 +1,321 @@
+//! A compiled connector, and its calls.
+
+use std::sync::Arc;
+use std::time::Instant;
+use std::{error, fmt, str};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+use wasmtime::{InstancePre, Store, Trap};
+use wasmtime_wasi::I32Exit;
+
+use crate::audit::record::{ConnectorCall, Record};
+use crate::audit::trail::millis;
+use crate::broker::SpawnPolicy;
+use crate::broker::manifest::Manifest;
+use crate::connector::call::{Call, CallResult};
+use crate::connector::component;
+use crate::connector::error::{ConnectorError, exceeded, fault};
+use crate::connector::host::Host;
+use crate::connector::http::HttpClient;
+use crate::connector::journal::Journal;
+use crate::connector::limits::InForce;
+use crate::connector::output::STDOUT_MAX;
+use crate::connector::runtime::Shared;
+use crate::connector::spawn::SpawnExecutor;
+use crate::connector::state::{State, Streams};
+use crate::network::proxy::Proxy;
+use crate::policy::rule::Rules;
+use crate::report::error::Error;
+use crate::report::escape::harmless;
+use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
+
+/// The function of a core module that is run once for each call.
+pub(crate) const START: &str = "_start";
+
+/// Bytes of stderr in a message.
+const STDERR_TAIL: usize = 256;
+
+/// A compiled connector. Clones share it.
+#[derive(Clone)]
+pub struct Connector {
+    pub(crate) runtime: Arc<Shared>,
+    pub(crate) loaded: Arc<Loaded>,
+}
+
+/// What all calls of a connector share.
+pub(crate) struct Loaded {
+    pub(crate) name: Arc<str>,
+    pub(crate) manifest: Manifest,
+    pub(crate) rules: Rules,
+    pub(crate) program: Program,
+    pub(crate) client: Arc<dyn HttpClient>,
+    pub(crate) spawner: Arc<dyn SpawnExecutor>,
+    pub(crate) spawns: SpawnPolicy,
+    pub(crate) proxy: Arc<Proxy>,
+    pub(crate) max_body: usize,
+}
+
+/// The two kinds of programs, linked and ready to be instantiated.
+pub(crate) enum Program {
+    Module(InstancePre<State>),
+    Component(component::Ready),
+}
+
+/// A host function ended the call.
+#[derive(Debug)]
+pub(crate) struct Stopped(pub(crate) Failure);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl error::Error for Stopped {}
+
+/// The document that a program writes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+pub(crate) enum Document {
+    Output(Map<String, Value>),
+    Error(GuestError),
+}
+
+/// An error that a program reports.
+#[derive(Deserialize)]
+pub(crate) struct GuestError {
+    pub(crate) class: String,
+    pub(crate) message: String,
+}
+
+impl GuestError {
+    fn failure(&self) -> Failure {
+        fault(format!("{}: {}", harmless(&self.class), harmless(&self.message)))
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("name", &self.loaded.name).finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// Its name, as in the manifest.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.loaded.name
+    }
+
+    /// Calls an operation in a fresh instance. Any number of calls may run at the same time; beyond the number that
+    /// [`RuntimeBuilder::at_once`](crate::connector::RuntimeBuilder::at_once) sets, they wait. Dropping the future ends the
+    /// call.
+    ///
+    /// A program that computes lets other tasks of its thread run every few milliseconds.
+    ///
+    /// # Errors
+    /// What a request or a spawn of the program was denied, or how it failed, unless a later one of the same kind
+    /// succeeded. Otherwise: a limit, a trap, an exit status other than 0, or output that is not what the contract says.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
+    pub async fn invoke(&self, call: Call) -> Result<CallResult, ConnectorError> {
+        let start = Instant::now();
+        let journal = Arc::new(Journal::new(&self.loaded.name, self.runtime.sink.as_ref()));
+        let ended = self.limited(&call, &journal).await;
+        let audit_id = self.record(&call, ended.as_ref().err(), start);
+        let logs = journal.take();
+        match (ended, audit_id) {
+            (Ok(output), Ok(_)) => Ok(CallResult { output, logs }),
+            (Err(failure), audit_id) => {
+                Err(ConnectorError::new(failure.recorded(audit_id.ok().flatten()), logs))
+            }
+            (Ok(_), Err(unrecorded)) => Err(ConnectorError::new(unrecorded, logs)),
+        }
+    }
+
+    /// Records the end of a call.
+    fn record(
+        &self,
+        call: &Call,
+        failure: Option<&Failure>,
+        start: Instant,
+    ) -> Result<Option<String>, Failure> {
+        let written = self.loaded.proxy.trail.write(None, || {
+            Record::Connector(ConnectorCall {
+                connector: &self.loaded.name,
+                operation: &call.operation,
+                decision: if failure.is_none() { "ended" } else { "failed" },
+                class: failure.map(|failure| failure.class),
+                reason: failure.map(|failure| failure.message.clone()),
+                duration_ms: millis(start.elapsed()),
+            })
+        });
+        written.map_err(|error| Error::from(error).failure())
+    }
+
+    /// A call within its wall time.
+    async fn limited(
+        &self,
+        call: &Call,
+        journal: &Arc<Journal>,
+    ) -> Result<Option<Map<String, Value>>, Failure> {
+        let limits = InForce::of(&call.limits, &self.loaded.manifest);
+        match timeout(limits.wall_time, self.run(call, journal, limits)).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                let configured = humantime::format_duration(limits.wall_time).to_string();
+                let message = format!("the call took longer than {configured}");
+                Err(exceeded(Limit::WallTime, configured, message))
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        call: &Call,
+        journal: &Arc<Journal>,
+        limits: InForce,
+    ) -> Result<Option<Map<String, Value>>, Failure> {
+        let closed = || {
+            Failure::new(
+                Class::Cancelled,
+                Boundary::Runtime,
+                "the runtime is closed".to_owned(),
+                Details::None,
+            )
+        };
+        let _slot = self.runtime.slots.acquire().await.map_err(|_| closed())?;
+        let _beating = self.runtime.heartbeat.beat();
+        let host = self.host(call, journal)?;
+        let input = match self.loaded.program {
+            Program::Module(_) => call.input(),
+            Program::Component(_) => Vec::new(),
+        };
+        let (state, streams) = State::new(input, limits, host);
+        let mut store = Store::new(&self.runtime.engine, state);
+        store.limiter(|state| &mut state.limiter);
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_async_yield_and_update(1);
+        let ran = match &self.loaded.program {
+            Program::Module(module) => run_module(module, &mut store).await.map(|()| None),
+            Program::Component(component) => component.run(&mut store, call).await.map(Some),
+        };
+        let state = store.into_data();
+        judge(ran, state, &streams, limits)
+    }
+
+    /// Kennel's side of the call.
+    fn host(&self, call: &Call, journal: &Arc<Journal>) -> Result<Host, Failure> {
+        let narrower = match &*call.hosts {
+            [] => None,
+            hosts => {
+                let rules = Rules::parse(hosts.iter().map(String::as_str)).map_err(|(number, error)| {
+                    fault(format!("allowed host {}: {error}", harmless(&hosts[number])))
+                })?;
+                Some((rules, hosts.to_vec()))
+            }
+        };
+        let spawns = self.loaded.spawns.clone();
+        let spawns =
+            if call.programs.is_empty() { spawns } else { spawns.action(call.programs.iter().cloned()) };
+        Ok(Host::new(&self.loaded, journal, narrower, spawns, call.credentials.clone()))
+    }
+}
+
+/// Runs `_start` of a core module.
+async fn run_module(module: &InstancePre<State>, store: &mut Store<State>) -> wasmtime::Result<()> {
+    let instance = module.instantiate_async(&mut *store).await?;
+    let start = instance.get_typed_func::<(), ()>(&mut *store, START)?;
+    match start.call_async(&mut *store, ()).await {
+        Err(error) if matches!(error.downcast_ref(), Some(I32Exit(0))) => Ok(()),
+        ended => ended,
+    }
+}
+
+/// How a call has ended.
+fn judge(
+    ran: wasmtime::Result<Option<Result<String, GuestError>>>,
+    mut state: State,
+    streams: &Streams,
+    limits: InForce,
+) -> Result<Option<Map<String, Value>>, Failure> {
+    // Nothing that the program says changes what Kennel refused it.
+    if let Some(failure) = state.host.failure() {
+        return Err(failure);
+    }
+    let text = match ran {
+        Ok(None) => {
+            let (bytes, is_cut) = streams.stdout.take();
+            if is_cut {
+                let configured = format!("{STDOUT_MAX} bytes");
+                let message = format!("the program wrote more than {configured} to stdout");
+                return Err(exceeded(Limit::Output, configured, message));
+            }
+            return document(&bytes);
+        }
+        Ok(Some(Ok(text))) => text,
+        Ok(Some(Err(error))) => return Err(error.failure()),
+        Err(error) => return Err(ended_badly(&error, &state, streams, limits)),
+    };
+    if text.len() > STDOUT_MAX {
+        let configured = format!("{STDOUT_MAX} bytes");
+        return Err(exceeded(
+            Limit::Output,
+            configured.clone(),
+            format!("the output has more than {configured}"),
+        ));
+    }
+    if text.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|error| fault(format!("its output is not a JSON object: {error}")))
+}
+
+/// The output in what a core module wrote to stdout.
+fn document(bytes: &[u8]) -> Result<Option<Map<String, Value>>, Failure> {
+    let text = str::from_utf8(bytes).map_err(|_| fault("its output is not UTF-8".to_owned()))?;
+    if text.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    match serde_json::from_str(text) {
+        Ok(Document::Output(output)) => Ok(Some(output)),
+        Ok(Document::Error(error)) => Err(error.failure()),
+        Err(error) => {
+            let wanted = r#"{"output": {…}} or {"error": {"class": …, "message": …}}"#;
+            Err(fault(format!("its output is not {wanted}: {}", harmless(&error.to_string()))))
+        }
+    }
+}
+
+/// Why a program did not end by itself, or with another status than 0.
+fn ended_badly(error: &wasmtime::Error, state: &State, streams: &Streams, limits: InForce) -> Failure {
+    if let Some(Stopped(failure)) = error.downcast_ref() {
+        return failure.clone();
+    }
+    if state.limiter.is_exceeded {
+        let configured = format!("{} bytes", limits.memory);
+        let message = format!("the program needs more memory than {configured}");
+        return exceeded(Limit::Memory, configured, message);
+    }
+    let mut message = match (error.downcast_ref(), error.downcast_ref::<Trap>()) {
+        (Some(I32Exit(status)), _) => format!("the program exited with status {status}"),
+        (None, Some(trap)) => format!("the program trapped: {trap}"),
+        (None, None) => harmless(&failure::words(&*error.root_cause())),
+    };
+    let (stderr, _) = streams.stderr.take();
+    let tail = String::from_utf8_lossy(&stderr[stderr.len().saturating_sub(STDERR_TAIL)..]);
+    if !tail.trim().is_empty() {
+        message = format!("{message}; its stderr ends: {}", harmless(tail.trim()));
+    }
+    fault(message)
+}
+
+/// Whether a program is a component. Its first eight bytes tell: the magic number, and the layer of the version.
+pub(crate) fn is_component(program: &[u8]) -> bool {
+    matches!(program, [0, b'a', b's', b'm', _, _, 1, 0, ..])
+}

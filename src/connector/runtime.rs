@@ -1,0 +1,373 @@
+//! The runtime: an engine for any number of connectors.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use tokio::sync::Semaphore;
+use wasmtime::component::{self, Component};
+use wasmtime::{
+    Config, Engine, ExternType, FuncType, InstanceAllocationStrategy, Linker, Module, PoolingAllocationConfig,
+};
+
+use crate::audit::log::Log;
+use crate::audit::trail::Trail;
+use crate::broker::SpawnPolicy;
+use crate::broker::manifest::Manifest;
+use crate::connector::cache::{Cache, Code};
+use crate::connector::component::Ready;
+use crate::connector::error::{ConnectorError, name, not_loaded};
+use crate::connector::heartbeat::Heartbeat;
+use crate::connector::http::HttpClient;
+use crate::connector::imports::{Import, Imports};
+use crate::connector::journal::{LogLine, LogSink};
+use crate::connector::limits::{MAX_MEMORY, MAX_TABLE};
+use crate::connector::program::{Connector, Loaded, Program, START, is_component};
+use crate::connector::spawn::{Broker, SpawnExecutor};
+use crate::connector::state::State;
+use crate::connector::transport::{Tls, Transport};
+use crate::connector::{component as components, module};
+use crate::network::gate::Gate;
+use crate::network::proxy::Proxy;
+use crate::plan::network::Settings;
+use crate::policy::address;
+use crate::policy::audit::Audit;
+use crate::policy::rule::Rules;
+use crate::report::error::Error;
+use crate::report::escape::harmless;
+use crate::report::failure::Failure;
+
+/// Calls that run at once, if the caller does not say.
+const AT_ONCE: u32 = 1024;
+
+/// Bytes that the answer to a request may have, if the caller does not say.
+const MAX_BODY: usize = 10 << 20;
+
+/// Stack of a program, in bytes, and the room that functions of Kennel's have beyond it.
+const STACK: usize = 512 << 10;
+const HOST_STACK: usize = 512 << 10;
+
+/// An engine for any number of connectors. Clones share it.
+///
+/// ```
+/// use kennel::connector::Runtime;
+///
+/// let runtime = Runtime::builder().at_once(64).build()?;
+/// # Ok::<(), kennel::connector::ConnectorError>(())
+/// ```
+#[derive(Clone)]
+pub struct Runtime {
+    shared: Arc<Shared>,
+}
+
+/// What all connectors of a runtime share.
+pub(crate) struct Shared {
+    pub(crate) engine: Engine,
+    pub(crate) heartbeat: Heartbeat,
+    /// One permit for each call that may run.
+    pub(crate) slots: Semaphore,
+    pub(crate) sink: Option<LogSink>,
+    modules: Linker<State>,
+    components: component::Linker<State>,
+    cache: Option<Cache>,
+    client: Option<Arc<dyn HttpClient>>,
+    spawner: Arc<dyn SpawnExecutor>,
+    tls: Arc<Tls>,
+    addresses: Vec<IpNet>,
+    audit: Option<(Audit, Arc<Log>)>,
+    max_body: usize,
+    at_once: u32,
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("cache", &self.shared.cache).finish_non_exhaustive()
+    }
+}
+
+impl Runtime {
+    /// Starts to set up a runtime.
+    #[must_use]
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    /// Compiles a program for its manifest: a core module or a component, which the program itself tells. Takes up to
+    /// seconds for a large program, and about a millisecond if a cache has its code. Blocks: an asynchronous caller uses
+    /// `spawn_blocking`.
+    ///
+    /// # Errors
+    /// `load_failed`: it is not valid WebAssembly, lacks `_start` or `invoke`, or imports something that Kennel does not offer
+    /// or the manifest does not cover.
+    pub fn compile(&self, manifest: &Manifest, program: &[u8]) -> Result<Connector, ConnectorError> {
+        let own_name = name(manifest).to_owned();
+        let broken = |error: &wasmtime::Error| {
+            not_loaded(format!("{own_name} cannot be loaded: {}", harmless(&format!("{error:#}"))))
+        };
+        let code = self.code(program).map_err(|error| broken(&error))?;
+        let imports = imports(&self.shared.engine, &code);
+        if let Some(import) = imports.missing(manifest).next() {
+            return Err(not_loaded(format!("{own_name} imports {import}: {}", import.remedy())).into());
+        }
+        let linked = match &code {
+            Code::Module(module) => {
+                let start = module.get_export(START);
+                let is_plain = |start: FuncType| start.params().len() + start.results().len() == 0;
+                if !matches!(start, Some(ExternType::Func(start)) if is_plain(start.clone())) {
+                    let message = format!("{own_name} exports no function {START} without arguments");
+                    return Err(not_loaded(message).into());
+                }
+                self.shared.modules.instantiate_pre(module).map(Program::Module)
+            }
+            Code::Component(component) => {
+                Ready::new(&self.shared.components, component).map(Program::Component)
+            }
+        };
+        let program = linked.map_err(|error| broken(&error))?;
+        Ok(Connector { runtime: Arc::clone(&self.shared), loaded: Arc::new(self.load(manifest, program)?) })
+    }
+
+    /// What a program imports. Compiles it, but needs no manifest.
+    ///
+    /// # Errors
+    /// `load_failed`: it is not valid WebAssembly.
+    pub fn inspect(&self, program: &[u8]) -> Result<Imports, ConnectorError> {
+        let code = self.code(program).map_err(|error| {
+            not_loaded(format!("it cannot be loaded: {}", harmless(&format!("{error:#}"))))
+        })?;
+        Ok(imports(&self.shared.engine, &code))
+    }
+
+    /// Refuses further calls, and waits until those that run have ended.
+    pub async fn close(&self) {
+        // Nobody else takes all of them.
+        let all = self.shared.slots.acquire_many(self.shared.at_once).await;
+        self.shared.slots.close();
+        drop(all);
+    }
+
+    fn code(&self, program: &[u8]) -> wasmtime::Result<Code> {
+        let Shared { engine, cache, .. } = &*self.shared;
+        if let Some(code) = cache.as_ref().and_then(|cache| cache.load(engine, program)) {
+            return Ok(code);
+        }
+        let code = if is_component(program) {
+            Code::Component(Component::from_binary(engine, program)?)
+        } else {
+            Code::Module(Module::from_binary(engine, program)?)
+        };
+        if let Some(cache) = cache
+            && let Err(error) = cache.store(engine, program, &code)
+        {
+            tracing::warn!(%error, "compiled code is not kept");
+        }
+        Ok(code)
+    }
+
+    /// What the calls of a connector share.
+    fn load(&self, manifest: &Manifest, program: Program) -> Result<Loaded, Failure> {
+        let shared = &self.shared;
+        let rules = Rules::parse(manifest.hosts.iter().map(String::as_str))
+            .map_err(|(_, error)| not_loaded(format!("the hosts of the manifest: {error}")))?;
+        let settings =
+            Settings { allow: rules.clone(), addresses: shared.addresses.clone(), ..Settings::default() };
+        let gate = Arc::new(Gate::new(settings).map_err(|error| error.failure())?);
+        let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log));
+        let proxy = Arc::new(Proxy::new(&gate, &trail));
+        let client = shared.client.clone().unwrap_or_else(|| {
+            let (proxy, tls) = (Arc::clone(&proxy), Arc::clone(&shared.tls));
+            Arc::new(Transport { proxy, tls, max_body: shared.max_body })
+        });
+        let mut spawns = SpawnPolicy::new(manifest.clone());
+        if let Some((audit, _)) = &shared.audit {
+            spawns = spawns.audit(audit.clone()).map_err(|error| error.failure())?;
+        }
+        Ok(Loaded {
+            name: name(manifest).into(),
+            manifest: manifest.clone(),
+            rules,
+            program,
+            client,
+            spawner: Arc::clone(&shared.spawner),
+            spawns,
+            proxy,
+            max_body: shared.max_body,
+        })
+    }
+}
+
+/// What compiled code imports.
+fn imports(engine: &Engine, code: &Code) -> Imports {
+    let import = |module: &str, name: &str| Import { module: module.to_owned(), name: name.to_owned() };
+    match code {
+        Code::Module(module) => Imports {
+            is_component: false,
+            all: module.imports().map(|used| import(used.module(), used.name())).collect(),
+        },
+        Code::Component(component) => {
+            let mut all = Vec::new();
+            for (interface, item) in component.component_type().imports(engine) {
+                match item {
+                    component::types::ComponentItem::ComponentInstance(instance) => {
+                        all.extend(instance.exports(engine).map(|(name, _)| import(interface, name)));
+                    }
+                    _ => all.push(import(interface, "")),
+                }
+            }
+            Imports { is_component: true, all }
+        }
+    }
+}
+
+/// Sets up a [`Runtime`].
+#[derive(Default)]
+pub struct RuntimeBuilder {
+    client: Option<Arc<dyn HttpClient>>,
+    spawner: Option<Arc<dyn SpawnExecutor>>,
+    sink: Option<LogSink>,
+    cache: Option<PathBuf>,
+    authorities: Vec<PathBuf>,
+    addresses: Vec<String>,
+    audit: Option<Audit>,
+    max_body: Option<usize>,
+    at_once: Option<u32>,
+}
+
+impl fmt::Debug for RuntimeBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuntimeBuilder").field("cache", &self.cache).finish_non_exhaustive()
+    }
+}
+
+impl RuntimeBuilder {
+    /// Sends requests with another client than Kennel's.
+    #[must_use]
+    pub fn http_client(mut self, client: impl HttpClient + 'static) -> Self {
+        self.client = Some(Arc::new(client));
+        self
+    }
+
+    /// Runs spawned programs with something else than Kennel's broker.
+    #[must_use]
+    pub fn spawn_executor(mut self, spawner: impl SpawnExecutor + 'static) -> Self {
+        self.spawner = Some(Arc::new(spawner));
+        self
+    }
+
+    /// Gets each log line of each program, besides `tracing` and the result of the call: the name of the connector, and the
+    /// line.
+    #[must_use]
+    pub fn log_sink(mut self, sink: impl Fn(&str, &LogLine) + Send + Sync + 'static) -> Self {
+        self.sink = Some(Arc::new(sink));
+        self
+    }
+
+    /// Keeps compiled code in this directory. It is created if it does not exist. Nobody else may be able to write to it:
+    /// what is in it is run. Kennel never deletes anything from it.
+    #[must_use]
+    pub fn cache(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.cache = Some(directory.into());
+        self
+    }
+
+    /// Trusts the certificates of a PEM file, besides those that the system trusts.
+    #[must_use]
+    pub fn certificate_authority(mut self, file: impl Into<PathBuf>) -> Self {
+        self.authorities.push(file.into());
+        self
+    }
+
+    /// Opens special address ranges to names, such as `10.0.0.0/8`: see
+    /// [`Policy::allow_address`](crate::policy::Policy::allow_address).
+    #[must_use]
+    pub fn allow_addresses(mut self, networks: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.addresses.extend(networks.into_iter().map(Into::into));
+        self
+    }
+
+    /// Records every call, every connection and every spawn in an audit log.
+    #[must_use]
+    pub fn audit(mut self, audit: impl Into<Audit>) -> Self {
+        self.audit = Some(audit.into());
+        self
+    }
+
+    /// The most bytes that the answer to a request may have: 10 MiB by default.
+    #[must_use]
+    pub fn max_body(mut self, bytes: usize) -> Self {
+        self.max_body = Some(bytes);
+        self
+    }
+
+    /// How many calls run at once: 1024 by default. Further calls wait, which counts as their wall time. Each takes 4 GiB of
+    /// addresses, and no memory before it is used.
+    #[must_use]
+    pub fn at_once(mut self, calls: u32) -> Self {
+        self.at_once = Some(calls.max(1));
+        self
+    }
+
+    /// Builds the runtime.
+    ///
+    /// # Errors
+    /// The cache, a certificate or the audit log cannot be used, or an address range is malformed.
+    pub fn build(self) -> Result<Runtime, ConnectorError> {
+        let at_once = self.at_once.unwrap_or(AT_ONCE);
+        let failed = |error: wasmtime::Error| {
+            Error::io("start the WebAssembly engine")(std::io::Error::other(error.to_string()))
+        };
+        let engine = Engine::new(&config(at_once)).map_err(failed)?;
+        let mut tls = Tls::default();
+        for file in &self.authorities {
+            tls.trust(file)?;
+        }
+        let audit = match self.audit {
+            Some(audit) => {
+                let log = Arc::new(Log::open(&audit)?);
+                Some((audit, log))
+            }
+            None => None,
+        };
+        let addresses = address::networks(self.addresses.iter().map(String::as_str))
+            .map_err(|(_, error)| not_loaded(format!("allowed address: {error}")))?;
+        let shared = Shared {
+            heartbeat: Heartbeat::start(&engine).map_err(Error::io("start a thread"))?,
+            slots: Semaphore::new(at_once as usize),
+            sink: self.sink,
+            modules: module::linker(&engine).map_err(failed)?,
+            components: components::linker(&engine).map_err(failed)?,
+            cache: self.cache.as_deref().map(Cache::open).transpose()?,
+            client: self.client,
+            spawner: self.spawner.unwrap_or_else(|| Arc::new(Broker)),
+            tls: Arc::new(tls),
+            addresses,
+            audit,
+            max_body: self.max_body.unwrap_or(MAX_BODY),
+            at_once,
+            engine,
+        };
+        Ok(Runtime { shared: Arc::new(shared) })
+    }
+}
+
+/// The engine's settings: instances come from a pool, and an epoch interrupts programs.
+fn config(at_once: u32) -> Config {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_core_instances(at_once.saturating_mul(8))
+        .total_component_instances(at_once)
+        .total_memories(at_once.saturating_mul(2))
+        .total_tables(at_once.saturating_mul(8))
+        .total_stacks(at_once)
+        .max_memory_size(usize::try_from(MAX_MEMORY).unwrap_or(usize::MAX))
+        .table_elements(MAX_TABLE);
+    let mut config = Config::new();
+    config
+        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool))
+        .async_support(true)
+        .epoch_interruption(true)
+        .wasm_backtrace(false)
+        .max_wasm_stack(STACK)
+        .async_stack_size(STACK + HOST_STACK);
+    config
+}

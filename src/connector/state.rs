@@ -1,0 +1,45 @@
+//! What belongs to one instance of a program: its WASI, its limits, and its side of Kennel's functions.
+
+use wasmtime_wasi::p2::pipe::MemoryInputPipe;
+use wasmtime_wasi::preview1::WasiP1Ctx;
+use wasmtime_wasi::{WasiCtxBuilder, WasiCtxView, WasiView};
+
+use crate::connector::host::Host;
+use crate::connector::limits::{InForce, Limiter};
+use crate::connector::output::Captured;
+
+/// The data of a store.
+pub(crate) struct State {
+    pub(crate) wasi: WasiP1Ctx,
+    pub(crate) limiter: Limiter,
+    pub(crate) host: Host,
+}
+
+/// The outputs of one instance.
+pub(crate) struct Streams {
+    pub(crate) stdout: Captured,
+    pub(crate) stderr: Captured,
+}
+
+impl State {
+    /// WASI has clocks, random numbers and the standard streams. It has no argument, no variable, no directory, and no
+    /// socket.
+    pub(crate) fn new(input: Vec<u8>, limits: InForce, host: Host) -> (Self, Streams) {
+        let streams = Streams { stdout: Captured::stdout(), stderr: Captured::stderr() };
+        let wasi = WasiCtxBuilder::new()
+            .stdin(MemoryInputPipe::new(input))
+            .stdout(streams.stdout.clone())
+            .stderr(streams.stderr.clone())
+            .allow_tcp(false)
+            .allow_udp(false)
+            .allow_ip_name_lookup(false)
+            .build_p1();
+        (Self { wasi, limiter: Limiter::new(limits), host }, streams)
+    }
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        self.wasi.ctx()
+    }
+}

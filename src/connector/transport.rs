@@ -1,0 +1,194 @@
+//! The default HTTP client: through the gate and the dialler of Kennel's proxy, with TLS.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::{fs, io};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper::header::{self, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+use crate::connector::http::{HttpClient, Sending, network_error, too_large};
+use crate::network::dial;
+use crate::network::metered::Metered;
+use crate::network::proxy::Proxy;
+use crate::network::refusal::ProxyRefusal;
+use crate::network::stream::{Limited, ReadLimit, Stream};
+use crate::policy::destination::{Destination, Host};
+use crate::report::error::Error;
+use crate::report::failure::{self, Boundary, Class, Details, Failure};
+
+/// Bytes that the head of an answer may have.
+const MAX_HEAD: usize = 64 << 10;
+
+/// The trusted certificate authorities: those of the system, and further ones.
+#[derive(Default)]
+pub(crate) struct Tls {
+    further: Vec<CertificateDer<'static>>,
+    config: OnceLock<Arc<ClientConfig>>,
+}
+
+impl Tls {
+    /// Trusts the certificates of a PEM file, too.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has no certificate.
+    pub(crate) fn trust(&mut self, path: &Path) -> Result<(), Error> {
+        let failed = |source| Error::File {
+            what: "read the certificates in",
+            path: path.to_owned(),
+            source,
+            remedy: None,
+        };
+        let pem = fs::read(path).map_err(failed)?;
+        let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+        let found = parsed.map_err(|error| failed(io::Error::other(error.to_string())))?;
+        if found.is_empty() {
+            return Err(failed(io::Error::other("it has no certificate in PEM form")));
+        }
+        self.further.extend(found);
+        Ok(())
+    }
+
+    /// The settings of clients. Reads the system's certificates at the first call.
+    fn config(&self) -> Result<Arc<ClientConfig>, Failure> {
+        if let Some(config) = self.config.get() {
+            return Ok(Arc::clone(config));
+        }
+        let mut roots = RootCertStore::empty();
+        // A file that cannot be read leaves out what is in it: its hosts are then not trusted.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots.add_parsable_certificates(self.further.iter().cloned());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| network_error(format!("TLS: {error}")))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Arc::clone(self.config.get_or_init(|| Arc::new(config))))
+    }
+}
+
+/// The client of one connector.
+pub(crate) struct Transport {
+    pub(crate) proxy: Arc<Proxy>,
+    pub(crate) tls: Arc<Tls>,
+    pub(crate) max_body: usize,
+}
+
+impl HttpClient for Transport {
+    fn send(&self, request: Request<Bytes>) -> Sending<'_> {
+        Box::pin(self.exchange(request))
+    }
+}
+
+impl Transport {
+    async fn exchange(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Failure> {
+        let (destination, is_tls) = target(request.uri())?;
+        let shown = destination.to_string();
+        let dialled =
+            dial::connect(&self.proxy, destination.clone()).await.map_err(|refusal| refused(&refusal))?;
+        let Stream::Tcp(stream) = dialled.stream else {
+            return Err(network_error(format!("{shown}: not reached by TCP")));
+        };
+        let stream = Metered::new(stream, Arc::clone(&self.proxy), dialled.record);
+        let answer = if is_tls {
+            let connector = TlsConnector::from(self.tls.config()?);
+            let name = server_name(&destination.host)?;
+            let failed =
+                |error: io::Error| network_error(format!("{shown}: TLS: {}", failure::words(&error)));
+            let stream = connector.connect(name, stream).await.map_err(failed)?;
+            self.over(stream, request).await
+        } else {
+            self.over(stream, request).await
+        };
+        answer.map_err(|failure| {
+            let message = format!("{shown}: {}", failure.message);
+            failure.with_message(message)
+        })
+    }
+
+    /// Sends a request over a connection, and reads the answer.
+    async fn over(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        mut request: Request<Bytes>,
+    ) -> Result<Response<Bytes>, Failure> {
+        let failed = |error: hyper::Error| network_error(failure::chain(&error));
+        let limit = ReadLimit::default();
+        limit.set(MAX_HEAD);
+        let stream = TokioIo::new(Limited::new(stream, limit.clone()));
+        let (mut sender, connection) =
+            http1::Builder::new().max_buf_size(MAX_HEAD).handshake(stream).await.map_err(failed)?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection of a connector");
+            }
+        });
+        to_origin_form(&mut request);
+        let (head, mut body) =
+            sender.send_request(request.map(Full::new)).await.map_err(failed)?.into_parts();
+        limit.remove();
+        let mut bytes = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame.map_err(failed)?.into_data() {
+                if bytes.len() + data.len() > self.max_body {
+                    return Err(too_large(self.max_body));
+                }
+                bytes.extend_from_slice(&data);
+            }
+        }
+        Ok(Response::from_parts(head, bytes.freeze()))
+    }
+}
+
+/// The destination of a URI, and whether it is reached by TLS.
+fn target(uri: &Uri) -> Result<(Destination, bool), Failure> {
+    let malformed = || network_error("malformed URI".to_owned());
+    let is_tls = uri.scheme_str() == Some("https");
+    let host = uri.host().and_then(|host| Host::parse(host).ok()).ok_or_else(malformed)?;
+    let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+    Ok((Destination { host, port }, is_tls))
+}
+
+fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
+    match host {
+        Host::Address(address) => Ok(ServerName::IpAddress((*address).into())),
+        Host::Name(name) => ServerName::try_from(name.as_str().to_owned())
+            .map_err(|_| network_error(format!("{name}: no server of TLS can have this name"))),
+    }
+}
+
+/// Moves the host of an absolute URI to the header `Host`.
+fn to_origin_form(request: &mut Request<Bytes>) {
+    let uri = request.uri();
+    let host = uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    let path = uri.path_and_query().map_or("/", |path| path.as_str()).parse();
+    *request.uri_mut() = path.unwrap_or_default();
+    if let Some(host) = host {
+        request.headers_mut().insert(header::HOST, host);
+    }
+}
+
+/// A refusal of the gate as a failure.
+fn refused(refusal: &ProxyRefusal) -> Failure {
+    let requested = refusal.subject.clone();
+    let message = format!("request to {requested}: {refusal}");
+    match refusal.class() {
+        Class::CapabilityDenied => {
+            let details = Details::Granted { requested, granted: Vec::new() };
+            Failure::new(Class::CapabilityDenied, Boundary::Manifest, message, details)
+        }
+        class => Failure::new(class, Boundary::External, message, Details::None),
+    }
+}

@@ -1,0 +1,167 @@
+//! Programs that want to harm the runtime.
+
+use std::time::Duration;
+
+use kennel::Class;
+use kennel::connector::{Call, CallLimits};
+use tokio::task::JoinSet;
+
+use crate::support::{NOTHING, call, connector, failure, manifest, module, runtime, says};
+
+/// The functions of `aileron_host`, each with a range that is not in memory.
+const BAD_RANGES: [(&str, &str, &[&str]); 6] = [
+    (
+        "log",
+        "(param i32 i32 i32 i32)",
+        &["-1 1 0 0", "0 0 0 -1", "0 131073 0 0", "-1 -1 -1 -1", "0 0 131072 1"],
+    ),
+    (
+        "http_request",
+        "(param i32 i32) (result i32)",
+        &["-1 1", "0 -1", "131072 1", "131000 1000", "-2147483648 2147483647"],
+    ),
+    ("http_response_read", "(param i32 i32) (result i32)", &[]),
+    ("spawn", "(param i32 i32) (result i32)", &["-1 1", "0 -1", "131072 1"]),
+    ("spawn_op", "(param i32 i32 i32 i32) (result i32)", &["-1 1 0 0", "0 0 0 -1", "131072 1 0 0"]),
+    ("spawn_output_read", "(param i32 i32 i32) (result i32)", &[]),
+];
+
+const ALL: &str = "[capabilities.network]\nhosts = ['127.0.0.1:1']\n\
+    [capabilities.spawn]\nprograms = [{ path = '/bin/true' }]";
+
+#[tokio::test]
+async fn a_range_outside_of_memory_ends_the_call_and_nothing_else() {
+    let (runtime, manifest) = (runtime(), manifest(ALL));
+    for (function, signature, bad) in BAD_RANGES {
+        for ranges in bad {
+            let import = format!("(import \"aileron_host\" \"{function}\" (func $f {signature}))");
+            let arguments: String = ranges.split(' ').map(|number| format!("(i32.const {number})")).collect();
+            let drop = if signature.contains("result") { "drop" } else { "" };
+            let program = module(&import, "", &format!("(call $f {arguments}) {drop}"));
+            let connector = runtime.compile(&manifest, &program).unwrap();
+            let error = connector.invoke(Call::new("op")).await.unwrap_err();
+            assert_eq!(error.failure().class, Class::RuntimeError);
+            let expected = format!("{function}: the range is not in the memory of the program");
+            assert_eq!(error.failure().message, expected, "{ranges}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_program_without_memory_can_call_nothing_that_needs_it() {
+    let text = r#"(module (import "aileron_host" "log" (func $log (param i32 i32 i32 i32)))
+        (func (export "_start") (call $log (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0))))"#;
+    let (class, message) = failure(&wat::parse_str(text).unwrap()).await;
+    assert_eq!((class, &*message), (Class::RuntimeError, "log: the program exports no memory"));
+}
+
+#[tokio::test]
+async fn endless_recursion_overflows_its_own_stack_only() {
+    let recursion = module("", "", "(call $start)");
+    for _ in 0..20 {
+        let (class, message) = failure(&recursion).await;
+        assert_eq!(class, Class::RuntimeError);
+        assert!(message.contains("call stack exhausted"), "{message}");
+    }
+    // A host function at the end of the stack.
+    let import = r#"(import "aileron_host" "log" (func $log (param i32 i32 i32 i32)))"#;
+    let logs = module(
+        import,
+        "",
+        "(call $log (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)) (call $start)",
+    );
+    let (class, message) = failure(&logs).await;
+    assert!(class == Class::RuntimeError && message.contains("call stack exhausted"), "{message}");
+}
+
+#[tokio::test]
+async fn megabytes_of_output_are_refused_and_of_stderr_are_forgotten() {
+    let loops = |fd: u32| {
+        format!(
+            "(local $i i32) (loop $more
+        (call $write (i32.const {fd}) (i32.const 0) (i32.const 131072))
+        (br_if $more (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 200))))"
+        )
+    };
+    let (class, message) = failure(&module("", "", &loops(1))).await;
+    assert_eq!(
+        (class, &*message),
+        (Class::ResourceLimitExceeded, "the program wrote more than 1048576 bytes to stdout")
+    );
+    assert_eq!(call(&module("", "", &loops(2))).await.unwrap().output, None);
+}
+
+#[tokio::test]
+async fn a_flood_of_log_lines_is_cut() {
+    let import = r#"(import "aileron_host" "log" (func $log (param i32 i32 i32 i32)))"#;
+    let flood = |length: u32| {
+        format!(
+            "(local $i i32) (loop $more
+        (call $log (i32.const 1024) (i32.const 4) (i32.const 0) (i32.const {length}))
+        (br_if $more (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const 10000))))"
+        )
+    };
+    let result = call(&module(import, "info", &flood(10))).await.unwrap();
+    assert_eq!(result.logs.len(), 1001);
+    assert!(result.logs[1000].message.starts_with("9000 further log lines were dropped"));
+    let result = call(&module(import, "info", &flood(100_000))).await.unwrap();
+    assert_eq!(result.logs.len(), 3);
+    // What is no UTF-8 is replaced.
+    let result = call(&module(
+        import,
+        b"info\xff\xfe",
+        "(call $log (i32.const 1024) (i32.const 6) (i32.const 1026) (i32.const 4))",
+    ))
+    .await
+    .unwrap();
+    assert_eq!(result.logs[0].message, "fo\u{fffd}\u{fffd}");
+}
+
+#[tokio::test]
+async fn large_json_is_refused_or_read_in_bounded_memory() {
+    let wide = format!("{{\"output\":{{\"a\":[{}0]}}}}", "[],".repeat(10_000));
+    let output = call(&says(&wide)).await.unwrap().output.unwrap();
+    assert_eq!(output["a"].as_array().unwrap().len(), 10_001);
+    let nested = format!("{{\"output\":{}", "{\"a\":".repeat(10_000));
+    assert_eq!(failure(&says(&nested)).await.0, Class::RuntimeError);
+    let number = format!("{{\"output\":{{\"a\":1e{}}}}}", "9".repeat(10_000));
+    assert_eq!(failure(&says(&number)).await.0, Class::RuntimeError);
+}
+
+#[tokio::test]
+async fn thousands_of_calls_at_once_do_not_disturb_each_other() {
+    let runtime = runtime();
+    let good = runtime.compile(&manifest(NOTHING), &says(r#"{"output":{"a":1}}"#)).unwrap();
+    let traps = runtime.compile(&manifest(NOTHING), &module("", "", "unreachable")).unwrap();
+    let loops = runtime.compile(&manifest(NOTHING), &module("", "", "(loop $l (br $l))")).unwrap();
+    let mut calls = JoinSet::new();
+    for number in 0..3000 {
+        let (connector, limits) = match number % 100 {
+            0 => (&loops, CallLimits { wall_time: Some(Duration::from_millis(20)), ..CallLimits::default() }),
+            1..10 => (&traps, CallLimits::default()),
+            _ => (&good, CallLimits { wall_time: Some(Duration::from_secs(200)), ..CallLimits::default() }),
+        };
+        let connector = connector.clone();
+        calls.spawn(async move { (number % 100, connector.invoke(Call::new("op").limits(limits)).await) });
+    }
+    while let Some(ended) = calls.join_next().await {
+        match ended.unwrap() {
+            (0, ended) => assert_eq!(ended.unwrap_err().failure().class, Class::ResourceLimitExceeded),
+            (1..10, ended) => assert_eq!(ended.unwrap_err().failure().class, Class::RuntimeError),
+            (_, ended) => assert_eq!(ended.unwrap().output.unwrap()["a"], 1),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_call_ends_and_its_slot_is_free() {
+    let runtime = kennel::connector::Runtime::builder().at_once(1).build().unwrap();
+    let loops = runtime.compile(&manifest(NOTHING), &module("", "", "(loop $l (br $l))")).unwrap();
+    let good = runtime.compile(&manifest(NOTHING), &says("")).unwrap();
+    for _ in 0..10 {
+        let call = loops.invoke(Call::new("op"));
+        tokio::time::timeout(Duration::from_millis(20), call).await.unwrap_err();
+        good.invoke(Call::new("op")).await.unwrap();
+    }
+    assert_eq!(connector(&says("")).name(), "test");
+}

@@ -1,0 +1,14 @@
+//! Connectors: WebAssembly programs in the embedded runtime, good and hostile ones.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod audit;
+mod cache;
+mod component;
+mod hostile;
+mod limits;
+mod load;
+mod requests;
+mod server;
+mod spawns;
+mod support;
+mod wire;
