@@ -1,9 +1,13 @@
 //! Components: WASI preview 2, and the interface of `connector.wit`.
 
 use serde_json::Value;
-use wasmtime::component::{Component, ComponentType, InstancePre, Lift, Linker, Lower};
+use wasmtime::component::types::{ComponentFunc, ComponentItem, Type};
+use wasmtime::component::{Component, ComponentType, InstancePre, Lift, Linker, Lower, Resource};
 use wasmtime::{Engine, Store, StoreContextMut};
 use wasmtime_wasi::p2;
+use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddressFamily};
+use wasmtime_wasi::p2::bindings::sockets::tcp::TcpSocket;
+use wasmtime_wasi::p2::bindings::sockets::udp::UdpSocket;
 
 use crate::broker::envelope::Envelope;
 use crate::connector::call::Call;
@@ -81,6 +85,11 @@ struct Reported {
 pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     p2::add_to_linker_async(&mut linker)?;
+    // WASI's own functions create sockets of the host, and refuse only to bind or connect them.
+    linker.allow_shadowing(true);
+    no_sockets::<TcpSocket>(&mut linker, "wasi:sockets/tcp-create-socket@0.2.6", "create-tcp-socket")?;
+    no_sockets::<UdpSocket>(&mut linker, "wasi:sockets/udp-create-socket@0.2.6", "create-udp-socket")?;
+    linker.allow_shadowing(false);
     let mut host = linker.instance(INTERFACE)?;
     host.func_wrap("log", |store: StoreContextMut<'_, State>, (level, message): (String, String)| {
         store.data().host.log(&level, &message);
@@ -114,6 +123,17 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     Ok(linker)
 }
 
+/// Lets a function that creates sockets refuse each.
+fn no_sockets<S: 'static>(
+    linker: &mut Linker<State>,
+    interface: &str,
+    function: &str,
+) -> wasmtime::Result<()> {
+    linker.instance(interface)?.func_wrap(function, |_, (_,): (IpAddressFamily,)| {
+        Ok((Err::<Resource<S>, _>(ErrorCode::AccessDenied),))
+    })
+}
+
 impl From<Request> for Wanted {
     fn from(request: Request) -> Self {
         let Request { method, url, headers, body, credential } = request;
@@ -128,23 +148,23 @@ impl From<SpawnRequest> for Envelope {
     }
 }
 
-fn response(host: &Host) -> Option<Response> {
-    host.response.as_ref().map(|answer| Response { status: answer.status, body: answer.body.whole.to_vec() })
+fn response(host: &mut Host) -> Option<Response> {
+    let answer = host.response.take()?;
+    Some(Response { status: answer.status, body: answer.body.whole.into() })
 }
 
-fn output(host: &Host) -> Option<Output> {
-    host.spawned.as_ref().map(|spawned| {
-        let [stdout, stderr] = spawned.output.each_ref().map(|output| output.whole.to_vec());
-        Output { status: spawned.status, stdout, stderr }
-    })
+fn output(host: &mut Host) -> Option<Output> {
+    let spawned = host.spawned.take()?;
+    let [stdout, stderr] = spawned.output.map(|output| output.whole.into());
+    Some(Output { status: spawned.status, stdout, stderr })
 }
 
 /// What a function answers. The program's log tells why something was not done.
 fn answer<T>(
-    host: &Host,
+    host: &mut Host,
     function: &str,
     done: Result<(), NotDone>,
-    found: impl Fn(&Host) -> Option<T>,
+    found: impl Fn(&mut Host) -> Option<T>,
 ) -> Result<T, Failed> {
     let (class, message) = match done {
         Ok(()) => match found(host) {
@@ -162,14 +182,39 @@ fn answer<T>(
     Err(Failed { class, message })
 }
 
+/// Whether a function has the type of `invoke`.
+fn is_invoke(function: &ComponentFunc) -> bool {
+    let [Some(Type::Result(result)), None] = ({
+        let mut results = function.results();
+        [results.next(), results.next()]
+    }) else {
+        return false;
+    };
+    let is_error = |error: Type| match error {
+        Type::Record(error) => error
+            .fields()
+            .map(|field| (field.name, field.ty))
+            .eq([("class", Type::String), ("message", Type::String)]),
+        _ => false,
+    };
+    function.params().map(|(_, parameter)| parameter).eq([Type::String, Type::String])
+        && result.ok() == Some(Type::String)
+        && result.err().is_some_and(is_error)
+}
+
 impl Ready {
     /// # Errors
-    /// An import is not offered, or `invoke` is not exported as a function.
+    /// An import is not offered, or `invoke` is not exported with its type.
     pub(crate) fn new(linker: &Linker<State>, component: &Component) -> wasmtime::Result<Self> {
-        if component.get_export_index(None, INVOKE).is_none() {
-            return Err(Stopped(fault(format!("it exports no function {INVOKE}"))).into());
+        match component.component_type().get_export(component.engine(), INVOKE) {
+            Some(ComponentItem::ComponentFunc(function)) if is_invoke(&function) => {
+                Ok(Self(linker.instantiate_pre(component)?))
+            }
+            _ => {
+                Err(Stopped(fault(format!("it exports no function {INVOKE} with the type of connector.wit")))
+                    .into())
+            }
         }
-        Ok(Self(linker.instantiate_pre(component)?))
     }
 
     /// Runs `invoke` of the component.

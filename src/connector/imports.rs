@@ -8,6 +8,8 @@ use crate::broker::manifest::Manifest;
 pub(crate) const MODULE: &str = "aileron_host";
 /// The interface of the same functions, as components import them.
 pub(crate) const INTERFACE: &str = "kennel:connector/host@1.0.0";
+/// The interface without its version: a component may import any version that is compatible.
+const ANY_VERSION: &str = "kennel:connector/host@";
 
 /// What a program imports, and what its manifest covers.
 ///
@@ -51,7 +53,7 @@ pub(crate) enum Need {
 impl Import {
     /// What it needs, if it is a function of Kennel's.
     pub(crate) fn need(&self) -> Need {
-        let is_own = self.module == MODULE || self.module == INTERFACE;
+        let is_own = self.module == MODULE || self.module.starts_with(ANY_VERSION);
         match self.name.split(['_', '-']).next() {
             Some("http") if is_own => Need::Hosts,
             Some("spawn") if is_own => Need::Programs,

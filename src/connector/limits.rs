@@ -35,6 +35,8 @@ const MAX_WALL_TIME: Duration = Duration::from_secs(300);
 
 /// The entries that all tables of a program may have together.
 pub(crate) const MAX_TABLE: usize = 100_000;
+/// The handles of resources that a component may have at the same time.
+pub(crate) const MAX_HANDLES: usize = 10_000;
 
 /// The limits in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

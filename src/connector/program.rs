@@ -17,10 +17,10 @@ use crate::broker::manifest::Manifest;
 use crate::connector::call::{Call, CallResult};
 use crate::connector::component;
 use crate::connector::error::{ConnectorError, exceeded, fault};
-use crate::connector::host::Host;
+use crate::connector::host::{Host, MAX_REQUEST};
 use crate::connector::http::HttpClient;
 use crate::connector::journal::Journal;
-use crate::connector::limits::InForce;
+use crate::connector::limits::{InForce, MAX_HANDLES};
 use crate::connector::output::STDOUT_MAX;
 use crate::connector::runtime::Shared;
 use crate::connector::spawn::SpawnExecutor;
@@ -197,6 +197,8 @@ impl Connector {
         let (state, streams) = State::new(input, limits, host);
         let mut store = Store::new(&self.runtime.engine, state);
         store.limiter(|state| &mut state.limiter);
+        store.set_hostcall_fuel(MAX_REQUEST);
+        store.set_max_component_handles(MAX_HANDLES);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
         let ran = match &self.loaded.program {

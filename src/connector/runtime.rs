@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tokio::sync::Semaphore;
+use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{self, Component};
 use wasmtime::{
     Config, Engine, ExternType, FuncType, InstanceAllocationStrategy, Linker, Module, PoolingAllocationConfig,
@@ -47,6 +48,11 @@ const MAX_BODY: usize = 10 << 20;
 /// Stack of a program, in bytes, and the room that functions of Kennel's have beyond it.
 const STACK: usize = 512 << 10;
 const HOST_STACK: usize = 512 << 10;
+
+/// Core instances, memories and tables of one component. A module has one instance, memory and table.
+const MAX_INSTANCES: u32 = 64;
+const MAX_MEMORIES: u32 = 2;
+const MAX_TABLES: u32 = 8;
 
 /// An engine for any number of connectors. Clones share it.
 ///
@@ -197,6 +203,10 @@ impl Runtime {
     }
 }
 
+fn is_type(item: &ComponentItem) -> bool {
+    matches!(item, ComponentItem::Type(_) | ComponentItem::Resource(_))
+}
+
 /// What compiled code imports.
 fn imports(engine: &Engine, code: &Code) -> Imports {
     let import = |module: &str, name: &str| Import { module: module.to_owned(), name: name.to_owned() };
@@ -209,10 +219,12 @@ fn imports(engine: &Engine, code: &Code) -> Imports {
             let mut all = Vec::new();
             for (interface, item) in component.component_type().imports(engine) {
                 match item {
-                    component::types::ComponentItem::ComponentInstance(instance) => {
-                        all.extend(instance.exports(engine).map(|(name, _)| import(interface, name)));
+                    ComponentItem::ComponentInstance(instance) => {
+                        let functions = instance.exports(engine).filter(|(_, item)| !is_type(item));
+                        all.extend(functions.map(|(name, _)| import(interface, name)));
                     }
-                    _ => all.push(import(interface, "")),
+                    item if !is_type(&item) => all.push(import(interface, "")),
+                    _ => {}
                 }
             }
             Imports { is_component: true, all }
@@ -354,10 +366,14 @@ impl RuntimeBuilder {
 /// The engine's settings: instances come from a pool, and an epoch interrupts programs.
 fn config(at_once: u32) -> Config {
     let mut pool = PoolingAllocationConfig::new();
-    pool.total_core_instances(at_once.saturating_mul(8))
-        .total_component_instances(at_once)
-        .total_memories(at_once.saturating_mul(2))
-        .total_tables(at_once.saturating_mul(8))
+    // What one program may take, times the number of calls: no call takes another's place.
+    pool.total_component_instances(at_once)
+        .max_core_instances_per_component(MAX_INSTANCES)
+        .total_core_instances(at_once.saturating_mul(MAX_INSTANCES))
+        .max_memories_per_component(MAX_MEMORIES)
+        .total_memories(at_once.saturating_mul(MAX_MEMORIES))
+        .max_tables_per_component(MAX_TABLES)
+        .total_tables(at_once.saturating_mul(MAX_TABLES))
         .total_stacks(at_once)
         .max_memory_size(usize::try_from(MAX_MEMORY).unwrap_or(usize::MAX))
         .table_elements(MAX_TABLE);

@@ -8,6 +8,12 @@ use crate::connector::host::Host;
 use crate::connector::limits::{InForce, Limiter};
 use crate::connector::output::Captured;
 
+/// Resources of WASI that an instance may have at the same time: streams, things to wait for, and the like.
+const MAX_RESOURCES: usize = 1024;
+
+/// Random bytes that an instance gets at once.
+const MAX_RANDOM: u64 = 64 << 10;
+
 /// The data of a store.
 pub(crate) struct State {
     pub(crate) wasi: WasiP1Ctx,
@@ -26,14 +32,16 @@ impl State {
     /// socket.
     pub(crate) fn new(input: Vec<u8>, limits: InForce, host: Host) -> (Self, Streams) {
         let streams = Streams { stdout: Captured::stdout(), stderr: Captured::stderr() };
-        let wasi = WasiCtxBuilder::new()
+        let mut wasi = WasiCtxBuilder::new()
             .stdin(MemoryInputPipe::new(input))
             .stdout(streams.stdout.clone())
             .stderr(streams.stderr.clone())
             .allow_tcp(false)
             .allow_udp(false)
             .allow_ip_name_lookup(false)
+            .max_random_size(MAX_RANDOM)
             .build_p1();
+        wasi.ctx().table.set_max_capacity(MAX_RESOURCES);
         (Self { wasi, limiter: Limiter::new(limits), host }, streams)
     }
 }

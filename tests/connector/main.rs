@@ -4,6 +4,7 @@
 mod audit;
 mod cache;
 mod component;
+mod guest;
 mod hostile;
 mod limits;
 mod load;
