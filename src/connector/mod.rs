@@ -29,6 +29,7 @@
 //!
 //! The runtime installs handlers for SIGSEGV, SIGILL, SIGFPE and SIGBUS, because a trap of a program is such a signal. They
 //! pass on whatever is not one.
+#![expect(clippy::result_large_err, reason = "a failure ends a call, and is copied a few times at most")]
 
 mod cache;
 mod call;

@@ -307,7 +307,7 @@ fn ended_badly(error: &wasmtime::Error, state: &State, streams: &Streams, limits
     let mut message = match (error.downcast_ref(), error.downcast_ref::<Trap>()) {
         (Some(I32Exit(status)), _) => format!("the program exited with status {status}"),
         (None, Some(trap)) => format!("the program trapped: {trap}"),
-        (None, None) => harmless(&failure::words(&*error.root_cause())),
+        (None, None) => harmless(&failure::words(error.root_cause())),
     };
     let (stderr, _) = streams.stderr.take();
     let tail = String::from_utf8_lossy(&stderr[stderr.len().saturating_sub(STDERR_TAIL)..]);
