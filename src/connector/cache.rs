@@ -1,35 +1,58 @@
 //! Compiled code on disk, by the hash of its program.
 //!
 //! Compiled code is trusted: it is mapped and run. So the directory must be one that nobody but the caller can write to,
-//! and so must each directory above it.
+//! and so must each directory above it. Nothing else protects it: neither the engine nor Kennel would notice machine code
+//! that somebody has changed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use std::{env, process};
 
 use sha2::{Digest, Sha256};
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
+use crate::connector::program::is_component;
+use crate::host::caller::Caller;
 use crate::report::error::Error;
 use crate::sys::dirfd::own_path;
+use crate::view::kept::{CACHE_BASE, own_directory_in};
 
 /// The permission bits of group and others to write.
 const WRITABLE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
+/// The extension of a file that is not whole yet.
+const UNFINISHED: &str = "new";
+/// The age of an unfinished file that nobody finishes any more.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
 /// A directory of compiled code.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 /// Compiled code.
 pub(crate) enum Code {
     Module(Module),
     Component(Component),
+}
+
+/// The directory for compiled code of this user: `$XDG_CACHE_HOME/kennel/connectors`, or `~/.cache/kennel/connectors`.
+/// `None` if the user has no home. Commands in a sandbox never see it, whatever is granted around it.
+#[must_use]
+pub fn default_cache() -> Option<PathBuf> {
+    let base = env::var_os(CACHE_BASE).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = Caller::current_home();
+    let is_known = base.is_some() || home.parent().is_some();
+    is_known.then(|| own_directory_in(base, &home).join("connectors"))
 }
 
 impl Cache {
@@ -42,31 +65,26 @@ impl Cache {
             what: "use the cache of compiled connectors in",
             path: directory.to_owned(),
             source,
-            remedy: Some("choose a directory that only you can write to, and its parents too".to_owned()),
+            remedy: Some(
+                "choose a directory that only you can write to, below directories that only you or root can write to"
+                    .to_owned(),
+            ),
         };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-        let directory_path = fs::canonicalize(directory).map_err(failed)?;
-        for (above, path) in directory_path.ancestors().enumerate() {
+        // No link is left in it, and those who could make one are checked below.
+        let directory = fs::canonicalize(directory).map_err(failed)?;
+        for path in directory.ancestors() {
             let metadata = fs::symlink_metadata(path).map_err(failed)?;
-            let is_own = metadata.uid() == nix::unistd::geteuid().as_raw();
-            let is_safe = match above {
-                0 => is_own && metadata.mode() & WRITABLE == 0,
-                // In a sticky directory, only the owner of an entry can replace it.
-                _ => {
-                    (is_own || metadata.uid() == 0)
-                        && (metadata.mode() & WRITABLE == 0 || metadata.mode() & STICKY != 0)
-                }
-            };
-            if !is_safe {
-                let reason = format!("others can write to {}", path.display());
+            if let Some(who) = who_can_write(&metadata, path != directory) {
+                let reason = format!("{who} can write to {}", path.display());
                 return Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, reason)));
             }
         }
-        Ok(Self { directory: directory_path })
+        Ok(Self { directory })
     }
 
     /// Where the code of a program is kept. Another version or other settings of the compiler have another place.
-    fn place(&self, engine: &Engine, program: &[u8]) -> PathBuf {
+    pub(crate) fn place(&self, engine: &Engine, program: &[u8]) -> PathBuf {
         let mut settings = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut settings);
         let mut name = format!("{:016x}-", settings.finish());
@@ -76,20 +94,15 @@ impl Cache {
 
     /// The compiled code of a program, if it is there and its file is the caller's own.
     pub(crate) fn load(&self, engine: &Engine, program: &[u8]) -> Option<Code> {
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(self.place(engine, program))
-            .ok()?;
+        let place = self.place(engine, program);
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(&place).ok()?;
         let metadata = file.metadata().ok()?;
-        let is_own = metadata.is_file()
-            && metadata.uid() == nix::unistd::geteuid().as_raw()
-            && metadata.mode() & WRITABLE == 0;
-        if !is_own {
-            tracing::warn!(directory = %self.directory.display(), "compiled code that others can change is ignored");
+        if !metadata.is_file() || who_can_write(&metadata, false).is_some() {
+            tracing::warn!(file = %place.display(), "compiled code that is not the caller's own is ignored");
             return None;
         }
-        match deserialize(engine, &file, super::program::is_component(program)) {
+        match deserialize(engine, &file, is_component(program)) {
             Ok(code) => Some(code),
             Err(error) => {
                 tracing::warn!(%error, "compiled code that does not load is compiled anew");
@@ -98,28 +111,57 @@ impl Cache {
         }
     }
 
-    /// Keeps compiled code. A failure costs only time: the program is compiled again next time.
+    /// Keeps compiled code, in place of what is there.
+    ///
+    /// # Errors
+    /// The file system is full, or the directory cannot be written.
     pub(crate) fn store(&self, engine: &Engine, program: &[u8], code: &Code) -> io::Result<()> {
+        /// Makes names unique, so that two threads or processes never write to one file.
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
         let bytes = match code {
             Code::Module(module) => module.serialize(),
             Code::Component(component) => component.serialize(),
         };
         let bytes = bytes.map_err(|error| io::Error::other(error.to_string()))?;
+        self.remove_abandoned();
         let place = self.place(engine, program);
-        // Unique, so two processes that compile the same program do not write to one file.
-        let number = std::process::id();
-        let temporary = place.with_extension(format!("{number}.{:p}.new", &raw const *code));
-        let written = write(&temporary, &bytes).and_then(|()| fs::rename(&temporary, &place));
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let unfinished = place.with_extension(format!("{}-{number}.{UNFINISHED}", process::id()));
+        let written = write(&unfinished, &bytes).and_then(|()| fs::rename(&unfinished, &place));
         if written.is_err() {
-            let _ = fs::remove_file(&temporary);
+            let _ = fs::remove_file(&unfinished);
         }
         written
     }
+
+    /// Removes what killed processes left behind.
+    fn remove_abandoned(&self) {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+            if path.extension() == Some(OsStr::new(UNFINISHED)) && age().is_some_and(|age| age > ABANDONED) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// Who else than the caller can write to a file or directory. In one that is `above` the cache, root may, and in a sticky one
+/// only the owner of an entry can replace it.
+fn who_can_write(metadata: &Metadata, is_above: bool) -> Option<String> {
+    let (owner, own) = (metadata.uid(), nix::unistd::geteuid().as_raw());
+    let is_closed = metadata.mode() & WRITABLE == 0 || is_above && metadata.mode() & STICKY != 0;
+    if owner != own && !(is_above && owner == 0) {
+        return Some(format!("uid {owner}"));
+    }
+    (!is_closed).then(|| "others".to_owned())
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(bytes)
+    file.write_all(bytes)?;
+    // After a loss of power, the file must not be there with holes in place of code.
+    file.sync_data()
 }
 
 #[expect(unsafe_code, reason = "compiled code is run as it is")]

@@ -1,5 +1,6 @@
 //! Why a connector could not be loaded, or a call of it failed.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::Value;
@@ -7,7 +8,8 @@ use serde_json::Value;
 use crate::broker::manifest::Manifest;
 use crate::connector::journal::LogLine;
 use crate::report::error::Error;
-use crate::report::failure::{Boundary, Class, Details, Failure, Limit};
+use crate::report::escape::harmless;
+use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 
 /// Why a connector could not be loaded, or a call of it failed. Holds no value of a credential.
 ///
@@ -26,11 +28,27 @@ use crate::report::failure::{Boundary, Class, Details, Failure, Limit};
 pub struct ConnectorError {
     failure: Box<Failure>,
     logs: Vec<LogLine>,
+    remedy: Option<Cow<'static, str>>,
+    exit_code: u8,
 }
 
+/// Exit status for a fault of the program itself.
+const FAULT: u8 = 1;
+
 impl ConnectorError {
-    pub(crate) fn new(failure: Failure, logs: Vec<LogLine>) -> Self {
-        Self { failure: Box::new(failure), logs }
+    /// The failure of a call, and what the program logged.
+    pub(crate) fn of_call(failure: Failure, logs: Vec<LogLine>) -> Self {
+        let exit_code = match (failure.class, &failure.details) {
+            (Class::RuntimeError, _) => FAULT,
+            (_, Details::Limit { limit: Limit::WallTime, .. }) => exit::TIMED_OUT,
+            _ => exit::FAILED,
+        };
+        Self { logs, exit_code, ..failure.into() }
+    }
+
+    /// The same error with what the program logged.
+    pub(crate) fn with_logs(self, logs: Vec<LogLine>) -> Self {
+        Self { logs, ..self }
     }
 
     /// The failure that machines read.
@@ -43,6 +61,25 @@ impl ConnectorError {
     #[must_use]
     pub fn logs(&self) -> &[LogLine] {
         &self.logs
+    }
+
+    /// What a person can do about it, if anything is known.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        self.remedy.as_deref()
+    }
+
+    /// The lines for people: the error, and a hint. Characters that a terminal obeys or that reorder text are escaped.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", harmless(remedy)));
+        [format!("kennel: {}", harmless(&self.failure.message))].into_iter().chain(remedy).collect()
+    }
+
+    /// Its exit status: 1 for a fault of the program, 124 if the call took too long, 125 for everything else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        self.exit_code
     }
 
     /// The failure as JSON, with the names that callers of connectors expect: `connector_runtime_error` for the program's
@@ -78,14 +115,42 @@ impl From<&ConnectorError> for Failure {
 
 impl From<Failure> for ConnectorError {
     fn from(failure: Failure) -> Self {
-        Self::new(failure, Vec::new())
+        let remedy = remedy(&failure);
+        Self { failure: Box::new(failure), logs: Vec::new(), remedy, exit_code: exit::FAILED }
     }
 }
 
 impl From<Error> for ConnectorError {
     fn from(error: Error) -> Self {
-        error.failure().into()
+        let remedy = error.remedy().map(|remedy| remedy.to_owned().into());
+        Self { remedy, ..error.failure().into() }
     }
+}
+
+/// What a person can do about a failure.
+fn remedy(failure: &Failure) -> Option<Cow<'static, str>> {
+    let words = match (failure.class, &failure.details) {
+        (_, Details::Platform { remedy, .. }) => return remedy.clone().map(Cow::Owned),
+        (_, Details::Limit { limit: Limit::Memory, .. }) => {
+            "give the call more memory: --memory SIZE, or memory_bytes in capabilities.limits of the manifest"
+        }
+        (_, Details::Limit { limit: Limit::WallTime, .. }) => {
+            "give the call more time: --timeout TIME, or wall_seconds in capabilities.limits of the manifest"
+        }
+        (Class::CapabilityDenied, _) if failure.boundary == Boundary::Manifest => {
+            "if the connector may have that, change its manifest"
+        }
+        (Class::CapabilityDenied, _) if failure.boundary == Boundary::Action => {
+            "if this call may have that, name it with --allow HOST:PORT or --program PROGRAM, or leave these out"
+        }
+        (Class::BindingRequired, _) => {
+            "give it to the call's credential resolver; kennel connector run takes it from the environment variable of that \
+             name or --credential"
+        }
+        (Class::LoadFailed, _) => "kennel connector check FILE.wasm --manifest M shows what the program needs",
+        _ => return None,
+    };
+    Some(words.into())
 }
 
 // The failures of connectors.

@@ -70,8 +70,9 @@ impl Import {
         }
     }
 
-    /// The table of the manifest that is missing.
-    pub(crate) fn remedy(&self) -> &'static str {
+    /// Why a program that has this import does not load, if its manifest does not cover it.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
         match self.need() {
             Need::Hosts => "the manifest has no capabilities.network.hosts",
             Need::Programs => "the manifest has no capabilities.spawn.programs",

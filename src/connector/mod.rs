@@ -35,6 +35,7 @@ mod cache;
 mod call;
 mod component;
 mod error;
+mod grants;
 mod heartbeat;
 mod host;
 mod http;
@@ -49,8 +50,10 @@ mod spawn;
 mod state;
 mod transport;
 
+pub use cache::default_cache;
 pub use call::{Call, CallResult};
 pub use error::ConnectorError;
+pub use grants::{GrantedCredential, GrantedProgram, Grants};
 pub use http::{HttpClient, Sending};
 pub use imports::{Import, Imports};
 pub use journal::{LogLevel, LogLine, LogSink};

@@ -16,7 +16,7 @@ use crate::broker::SpawnPolicy;
 use crate::broker::manifest::Manifest;
 use crate::connector::call::{Call, CallResult};
 use crate::connector::component;
-use crate::connector::error::{ConnectorError, exceeded, fault};
+use crate::connector::error::{ConnectorError, denied, exceeded, fault};
 use crate::connector::host::{Host, MAX_REQUEST};
 use crate::connector::http::HttpClient;
 use crate::connector::journal::Journal;
@@ -130,9 +130,9 @@ impl Connector {
         match (ended, audit_id) {
             (Ok(output), Ok(_)) => Ok(CallResult { output, logs }),
             (Err(failure), audit_id) => {
-                Err(ConnectorError::new(failure.recorded(audit_id.ok().flatten()), logs))
+                Err(ConnectorError::of_call(failure.recorded(audit_id.ok().flatten()), logs))
             }
-            (Ok(_), Err(unrecorded)) => Err(ConnectorError::new(unrecorded, logs)),
+            (Ok(_), Err(unrecorded)) => Err(ConnectorError::from(unrecorded).with_logs(logs)),
         }
     }
 
@@ -142,7 +142,7 @@ impl Connector {
         call: &Call,
         failure: Option<&Failure>,
         start: Instant,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Option<String>, Error> {
         let written = self.loaded.proxy.trail.write(None, || {
             Record::Connector(ConnectorCall {
                 connector: &self.loaded.name,
@@ -153,7 +153,7 @@ impl Connector {
                 duration_ms: millis(start.elapsed()),
             })
         });
-        written.map_err(|error| Error::from(error).failure())
+        written.map_err(Error::from)
     }
 
     /// A call within its wall time.
@@ -215,7 +215,9 @@ impl Connector {
             [] => None,
             hosts => {
                 let rules = Rules::parse(hosts.iter().map(String::as_str)).map_err(|(number, error)| {
-                    fault(format!("allowed host {}: {error}", harmless(&hosts[number])))
+                    let host = harmless(&hosts[number]);
+                    let message = format!("allowed host {host}: {error}");
+                    denied(Boundary::Action, host, message, [])
                 })?;
                 Some((rules, hosts.to_vec()))
             }

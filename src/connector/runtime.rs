@@ -1,8 +1,8 @@
 //! The runtime: an engine for any number of connectors.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use ipnet::IpNet;
 use tokio::sync::Semaphore;
@@ -38,6 +38,7 @@ use crate::policy::rule::Rules;
 use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::failure::Failure;
+use crate::report::policy_error::PolicyError;
 
 /// Calls that run at once, if the caller does not say.
 const AT_ONCE: u32 = 1024;
@@ -108,13 +109,10 @@ impl Runtime {
     /// or the manifest does not cover.
     pub fn compile(&self, manifest: &Manifest, program: &[u8]) -> Result<Connector, ConnectorError> {
         let own_name = name(manifest).to_owned();
-        let broken = |error: &wasmtime::Error| {
-            not_loaded(format!("{own_name} cannot be loaded: {}", harmless(&format!("{error:#}"))))
-        };
-        let code = self.code(program).map_err(|error| broken(&error))?;
+        let code = self.code(program).map_err(|error| broken(&own_name, &error))?;
         let imports = imports(&self.shared.engine, &code);
         if let Some(import) = imports.missing(manifest).next() {
-            return Err(not_loaded(format!("{own_name} imports {import}: {}", import.remedy())).into());
+            return Err(not_loaded(format!("{own_name} imports {import}: {}", import.reason())).into());
         }
         let linked = match &code {
             Code::Module(module) => {
@@ -130,7 +128,7 @@ impl Runtime {
                 Ready::new(&self.shared.components, component).map(Program::Component)
             }
         };
-        let program = linked.map_err(|error| broken(&error))?;
+        let program = linked.map_err(|error| broken(&own_name, &error))?;
         Ok(Connector { runtime: Arc::clone(&self.shared), loaded: Arc::new(self.load(manifest, program)?) })
     }
 
@@ -139,9 +137,7 @@ impl Runtime {
     /// # Errors
     /// `load_failed`: it is not valid WebAssembly.
     pub fn inspect(&self, program: &[u8]) -> Result<Imports, ConnectorError> {
-        let code = self.code(program).map_err(|error| {
-            not_loaded(format!("it cannot be loaded: {}", harmless(&format!("{error:#}"))))
-        })?;
+        let code = self.code(program).map_err(|error| broken("it", &error))?;
         Ok(imports(&self.shared.engine, &code))
     }
 
@@ -153,32 +149,49 @@ impl Runtime {
         drop(all);
     }
 
+    /// Compiles a program into the cache, unless its code is there already, and returns the file.
+    ///
+    /// # Errors
+    /// `load_failed`: it is not valid WebAssembly. Otherwise: the runtime has no cache, or the cache cannot be written.
+    pub fn precompile(&self, program: &[u8]) -> Result<PathBuf, ConnectorError> {
+        let Shared { engine, cache, .. } = &*self.shared;
+        let cache = cache
+            .as_ref()
+            .ok_or_else(|| Error::io("keep compiled code")(io::Error::other("the runtime has no cache")))?;
+        let place = cache.place(engine, program);
+        if cache.load(engine, program).is_none() {
+            let code = compiled(engine, program).map_err(|error| broken("it", &error))?;
+            cache.store(engine, program, &code).map_err(|source| {
+                let (what, path, remedy) = ("keep compiled code in", cache.directory.clone(), None);
+                Error::File { what, path, source, remedy }
+            })?;
+        }
+        Ok(place)
+    }
+
     fn code(&self, program: &[u8]) -> wasmtime::Result<Code> {
         let Shared { engine, cache, .. } = &*self.shared;
         if let Some(code) = cache.as_ref().and_then(|cache| cache.load(engine, program)) {
             return Ok(code);
         }
-        let code = if is_component(program) {
-            Code::Component(Component::from_binary(engine, program)?)
-        } else {
-            Code::Module(Module::from_binary(engine, program)?)
-        };
+        let code = compiled(engine, program)?;
         if let Some(cache) = cache
             && let Err(error) = cache.store(engine, program, &code)
         {
+            // That costs only time: the program is compiled again next time.
             tracing::warn!(%error, "compiled code is not kept");
         }
         Ok(code)
     }
 
     /// What the calls of a connector share.
-    fn load(&self, manifest: &Manifest, program: Program) -> Result<Loaded, Failure> {
+    fn load(&self, manifest: &Manifest, program: Program) -> Result<Loaded, ConnectorError> {
         let shared = &self.shared;
         let rules = Rules::parse(manifest.hosts.iter().map(String::as_str))
             .map_err(|(_, error)| not_loaded(format!("the hosts of the manifest: {error}")))?;
         let settings =
             Settings { allow: rules.clone(), addresses: shared.addresses.clone(), ..Settings::default() };
-        let gate = Arc::new(Gate::new(settings).map_err(|error| error.failure())?);
+        let gate = Arc::new(Gate::new(settings)?);
         let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log));
         let proxy = Arc::new(Proxy::new(&gate, &trail));
         let client = shared.client.clone().unwrap_or_else(|| {
@@ -186,8 +199,11 @@ impl Runtime {
             Arc::new(Transport { proxy, tls, max_body: shared.max_body })
         });
         let mut spawns = SpawnPolicy::new(manifest.clone());
+        if let Some(cache) = &shared.cache {
+            spawns.check_outside("cache of compiled connectors", &cache.directory).map_err(Error::from)?;
+        }
         if let Some((audit, _)) = &shared.audit {
-            spawns = spawns.audit(audit.clone()).map_err(|error| error.failure())?;
+            spawns = spawns.audit(audit.clone()).map_err(Error::from)?;
         }
         Ok(Loaded {
             name: name(manifest).into(),
@@ -205,6 +221,18 @@ impl Runtime {
 
 fn is_type(item: &ComponentItem) -> bool {
     matches!(item, ComponentItem::Type(_) | ComponentItem::Resource(_))
+}
+
+fn compiled(engine: &Engine, program: &[u8]) -> wasmtime::Result<Code> {
+    Ok(match is_component(program) {
+        true => Code::Component(Component::from_binary(engine, program)?),
+        false => Code::Module(Module::from_binary(engine, program)?),
+    })
+}
+
+/// The failure of a program that the engine refuses.
+fn broken(name: &str, error: &wasmtime::Error) -> Failure {
+    not_loaded(format!("{name} cannot be loaded: {}", harmless(&format!("{error:#}"))))
 }
 
 /// What compiled code imports.
@@ -276,7 +304,8 @@ impl RuntimeBuilder {
     }
 
     /// Keeps compiled code in this directory. It is created if it does not exist. Nobody else may be able to write to it:
-    /// what is in it is run. Kennel never deletes anything from it.
+    /// what is in it is run. Grant it to no sandbox. Kennel never deletes code from it; you can, at any time.
+    /// [`default_cache`](crate::connector::default_cache) is one that no sandbox shows.
     #[must_use]
     pub fn cache(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cache = Some(directory.into());
@@ -327,7 +356,7 @@ impl RuntimeBuilder {
     pub fn build(self) -> Result<Runtime, ConnectorError> {
         let at_once = self.at_once.unwrap_or(AT_ONCE);
         let failed = |error: wasmtime::Error| {
-            Error::io("start the WebAssembly engine")(std::io::Error::other(error.to_string()))
+            Error::io("start the WebAssembly engine")(io::Error::other(error.to_string()))
         };
         let engine = Engine::new(&config(at_once)).map_err(failed)?;
         let mut tls = Tls::default();
@@ -342,7 +371,8 @@ impl RuntimeBuilder {
             None => None,
         };
         let addresses = address::networks(self.addresses.iter().map(String::as_str))
-            .map_err(|(_, error)| not_loaded(format!("allowed address: {error}")))?;
+            .map_err(|(number, error)| PolicyError::value("allow_addresses", &self.addresses[number], error.to_string()))
+            .map_err(Error::from)?;
         let shared = Shared {
             heartbeat: Heartbeat::start(&engine).map_err(Error::io("start a thread"))?,
             slots: Semaphore::new(at_once as usize),

@@ -40,9 +40,14 @@ pub(crate) struct Kept {
     _lock: Arc<Flock<File>>,
 }
 
-/// `$XDG_CACHE_HOME/kennel`, which holds nothing else than kept changes.
+/// `$XDG_CACHE_HOME/kennel`: kept changes, and compiled code of connectors. No command sees it.
 pub(crate) fn own_directory(caller: &Caller) -> PathBuf {
-    caller.path_in(CACHE_BASE).unwrap_or_else(|| caller.home.join(".cache")).join("kennel")
+    own_directory_in(caller.path_in(CACHE_BASE), &caller.home)
+}
+
+/// The same for a caller with this base of caches and this home.
+pub(crate) fn own_directory_in(base: Option<PathBuf>, home: &Path) -> PathBuf {
+    base.unwrap_or_else(|| home.join(".cache")).join("kennel")
 }
 
 /// The directory of all kept changes.
