@@ -61,7 +61,8 @@ impl Cache {
     /// # Errors
     /// Others could write to it, or replace it.
     pub(crate) fn open(directory: &Path) -> Result<Self, Error> {
-        let failed = |source| Error::File {
+        let failed = |source| {
+            Error::File {
             what: "use the cache of compiled connectors in",
             path: directory.to_owned(),
             source,
@@ -69,6 +70,7 @@ impl Cache {
                 "choose a directory that only you can write to, below directories that only you or root can write to"
                     .to_owned(),
             ),
+        }
         };
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         // No link is left in it, and those who could make one are checked below.

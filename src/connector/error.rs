@@ -147,7 +147,9 @@ fn remedy(failure: &Failure) -> Option<Cow<'static, str>> {
             "give it to the call's credential resolver; kennel connector run takes it from the environment variable of that \
              name or --credential"
         }
-        (Class::LoadFailed, _) => "kennel connector check FILE.wasm --manifest M shows what the program needs",
+        (Class::LoadFailed, _) => {
+            "kennel connector check FILE.wasm --manifest M shows what the program needs"
+        }
         _ => return None,
     };
     Some(words.into())

@@ -74,11 +74,12 @@ impl Grants {
     pub fn of(manifest: &Manifest) -> Self {
         let spawn = &manifest.spawn;
         let InForce { memory, wall_time } = InForce::of(&CallLimits::default(), manifest);
-        let credential = |Credential { kind, header, around: [before, after] }: &Credential| GrantedCredential {
-            kind: kind.as_str().to_owned(),
-            header: header.clone(),
-            format: format!("{before}{{key}}{after}"),
-        };
+        let credential =
+            |Credential { kind, header, around: [before, after] }: &Credential| GrantedCredential {
+                kind: kind.as_str().to_owned(),
+                header: header.clone(),
+                format: format!("{before}{{key}}{after}"),
+            };
         let programs = spawn.programs.iter().map(|program| GrantedProgram {
             path: program.path.clone(),
             hash: program.hash.map(|hash| hash.to_string()),

@@ -371,7 +371,9 @@ impl RuntimeBuilder {
             None => None,
         };
         let addresses = address::networks(self.addresses.iter().map(String::as_str))
-            .map_err(|(number, error)| PolicyError::value("allow_addresses", &self.addresses[number], error.to_string()))
+            .map_err(|(number, error)| {
+                PolicyError::value("allow_addresses", &self.addresses[number], error.to_string())
+            })
             .map_err(Error::from)?;
         let shared = Shared {
             heartbeat: Heartbeat::start(&engine).map_err(Error::io("start a thread"))?,

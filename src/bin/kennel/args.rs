@@ -71,6 +71,13 @@ pub(crate) enum Verb {
     /// That is a program with its credentials, confined to what the manifest grants.
     #[command(after_help = help::OP)]
     Op(Op),
+    /// Check, run and compile WebAssembly connectors.
+    #[cfg(feature = "wasm")]
+    #[command(after_help = crate::connector::args::CONNECTOR)]
+    Connector {
+        #[command(subcommand)]
+        action: crate::connector::args::Action,
+    },
     /// Test what this machine enforces, and how to get the rest.
     Probe(Probe),
     /// Show or check what flags and policy files allow.

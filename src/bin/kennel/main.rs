@@ -12,6 +12,9 @@ mod ask;
 mod audit;
 mod cache;
 mod config;
+#[cfg(feature = "wasm")]
+mod connector;
+mod credentials;
 mod descriptor;
 mod detached;
 mod diff;
@@ -88,6 +91,8 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Commit(part) => review::commit(&part),
         Verb::Discard(part) => review::discard(&part),
         Verb::Op(op) => op::op(&op),
+        #[cfg(feature = "wasm")]
+        Verb::Connector { action } => connector::connector(&action),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
         Verb::Cache { action } => cache::cache(&action),

@@ -154,9 +154,10 @@ mod tests {
         }
     }
 
-    /// The commands without subcommands.
+    /// The commands without subcommands. docs/connectors.md describes those of connectors, which a build may lack.
     fn leaves(of: &Command) -> Vec<&Command> {
-        let shown = of.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
+        let is_listed = |name: &str| !matches!(name, "help" | "connector");
+        let shown = of.get_subcommands().filter(|inner| !inner.is_hide_set() && is_listed(inner.get_name()));
         let inner: Vec<_> = shown.flat_map(leaves).collect();
         if inner.is_empty() { vec![of] } else { inner }
     }

@@ -147,7 +147,12 @@ pub(crate) fn printed(written: io::Result<()>) -> Result<(), Error> {
 
 /// Prints an error with its causes on one line and its remedy on another.
 pub(crate) fn error(error: &Error) {
-    error.lines().iter().for_each(|line| message(&harmless(line), style::ERROR));
+    error_lines(&error.lines());
+}
+
+/// Prints the lines of an error.
+pub(crate) fn error_lines(lines: &[String]) {
+    lines.iter().for_each(|line| message(&harmless(line), style::ERROR));
 }
 
 /// Prints one change of an overlay.
