@@ -51,6 +51,11 @@ impl ConnectorError {
         Self { logs, ..self }
     }
 
+    /// The same error with a remedy.
+    pub(crate) fn with_remedy(self, remedy: &'static str) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+
     /// The failure that machines read.
     #[must_use]
     pub fn failure(&self) -> &Failure {
@@ -146,9 +151,6 @@ fn remedy(failure: &Failure) -> Option<Cow<'static, str>> {
         (Class::BindingRequired, _) => {
             "give it to the call's credential resolver; kennel connector run takes it from the environment variable of that \
              name or --credential"
-        }
-        (Class::LoadFailed, _) => {
-            "kennel connector check FILE.wasm --manifest M shows what the program needs"
         }
         _ => return None,
     };

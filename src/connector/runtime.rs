@@ -55,6 +55,9 @@ const MAX_INSTANCES: u32 = 64;
 const MAX_MEMORIES: u32 = 2;
 const MAX_TABLES: u32 = 8;
 
+/// The first bytes of WebAssembly.
+const MAGIC: &[u8] = b"\0asm";
+
 /// An engine for any number of connectors. Clones share it.
 ///
 /// ```
@@ -112,7 +115,9 @@ impl Runtime {
         let code = self.code(program).map_err(|error| broken(&own_name, &error))?;
         let imports = imports(&self.shared.engine, &code);
         if let Some(import) = imports.missing(manifest).next() {
-            return Err(not_loaded(format!("{own_name} imports {import}: {}", import.reason())).into());
+            let refused = not_loaded(format!("{own_name} imports {import}: {}", import.reason()));
+            let remedy = "if the connector may have that, add it to the manifest; kennel connector check shows all imports";
+            return Err(ConnectorError::from(refused).with_remedy(remedy));
         }
         let linked = match &code {
             Code::Module(module) => {
@@ -224,6 +229,9 @@ fn is_type(item: &ComponentItem) -> bool {
 }
 
 fn compiled(engine: &Engine, program: &[u8]) -> wasmtime::Result<Code> {
+    if !program.starts_with(MAGIC) {
+        return Err(wasmtime::Error::msg("it is not WebAssembly: it does not begin with \\0asm"));
+    }
     Ok(match is_component(program) {
         true => Code::Component(Component::from_binary(engine, program)?),
         false => Code::Module(Module::from_binary(engine, program)?),
