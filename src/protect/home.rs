@@ -74,6 +74,7 @@ const OBEYED: &[&str] = &[
     ".vscode",
     ".vscode-server",
     // Programs on PATH, and what programs of a language or a tool load when they start.
+    ".cache/kennel",
     ".cargo/bin",
     ".cargo/config",
     ".cargo/config.toml",
@@ -96,9 +97,10 @@ const OBEYED: &[&str] = &[
     "bin",
 ];
 
-/// The variables that name the bases of configurations and of state, and where these are otherwise. Kennel's own are below
-/// them: its configuration, and the kept changes of overlays.
-const BASES: [(&str, &str); 2] = [("XDG_CONFIG_HOME", ".config"), ("XDG_STATE_HOME", ".local/state")];
+/// The variables that name the bases of configurations, of state and of caches, and where these are otherwise. Kennel's own
+/// are below them: its configuration, the kept changes of overlays, and the compiled code of connectors.
+const BASES: [(&str, &str); 3] =
+    [("XDG_CONFIG_HOME", ".config"), ("XDG_STATE_HOME", ".local/state"), ("XDG_CACHE_HOME", ".cache")];
 
 /// Names in the note.
 const MOST_NAMED: usize = 4;

@@ -128,3 +128,37 @@ fn names_of_one_file_in_one_protected_directory_weaken_nothing() {
     let said = stderr(&run(home.path(), home.path(), &[], "true"));
     assert!(said.contains("has other hard links"), "{said}");
 }
+
+/// Kennel runs compiled code of connectors outside.
+#[test]
+fn no_command_sees_or_plants_what_kennel_keeps_in_the_cache() {
+    let own = ".cache/kennel/connectors/code.cwasm";
+    for (base, variable) in [(".cache", None), ("elsewhere", Some("XDG_CACHE_HOME"))] {
+        let own = own.replace(".cache", base);
+        let home = home(&[&own, "project/file"]);
+        let here = home.path().join("project");
+        let script = |script: &str| {
+            let granted = home.path().join(base);
+            let flags = ["--rw", granted.to_str().unwrap()];
+            let mut command: Command = kennel(&here, &flags, &["sh", "-c", script]);
+            variable.iter().for_each(|name| drop(command.env(name, &granted)));
+            command.env("HOME", home.path()).output().unwrap()
+        };
+        let file = home.path().join(&own);
+        let (path, directory) = (file.display(), home.path().join(base).join("kennel"));
+        let attempts =
+            format!("! cat {path}; ! rm -rf {0}; ! mv {0} {0}.x; ! touch {path}", directory.display());
+        let output = script(&attempts);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "mine", "{output:?}");
+        // What is made there before Kennel makes it is moved aside.
+        fs::remove_dir_all(&directory).unwrap();
+        let output = script(&format!(
+            "mkdir -p $(dirname {path}); echo x > {path}; echo y > {0}/../y",
+            directory.display()
+        ));
+        assert!(output.status.success() && !directory.exists(), "{output:?}");
+        assert!(stderr(&output).contains("kennel: denied by protected_paths: "), "{output:?}");
+        assert!(home.path().join(base).join("y").exists(), "{output:?}");
+    }
+}
