@@ -205,7 +205,7 @@ impl Runtime {
         });
         let mut spawns = SpawnPolicy::new(manifest.clone());
         if let Some(cache) = &shared.cache {
-            spawns.check_outside("cache of compiled connectors", &cache.directory).map_err(Error::from)?;
+            spawns.check_outside("compiled code", &cache.place(&shared.engine, &[])).map_err(Error::from)?;
         }
         if let Some((audit, _)) = &shared.audit {
             spawns = spawns.audit(audit.clone()).map_err(Error::from)?;

@@ -66,3 +66,14 @@ pub(crate) async fn failure(program: &[u8]) -> (Class, String) {
 pub(crate) fn of(error: &ConnectorError) -> (Class, String) {
     (error.failure().class, error.failure().message.clone())
 }
+
+/// Ends the test if an ordinary user runs it.
+macro_rules! only_as_root {
+    () => {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIP {}: it is about root", module_path!());
+            return;
+        }
+    };
+}
+pub(crate) use only_as_root;

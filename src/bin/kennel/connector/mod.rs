@@ -48,7 +48,7 @@ fn with_cache(
     policy: &SpawnPolicy,
 ) -> Result<(Runtime, Option<Note>), ConnectorError> {
     let directory = cache_directory().and_then(|directory| {
-        policy.check_outside("cache of compiled connectors", &directory)?;
+        policy.check_outside("compiled code", &directory.join("code"))?;
         Ok(directory)
     });
     let unusable = match directory {
