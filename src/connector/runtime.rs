@@ -1,6 +1,6 @@
 //! The runtime: an engine for any number of connectors.
 
-use std::path::PathBuf;
+use std::path::{self, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
 
@@ -372,7 +372,8 @@ impl RuntimeBuilder {
             tls.trust(file)?;
         }
         let audit = match self.audit {
-            Some(audit) => {
+            Some(mut audit) => {
+                audit.path = path::absolute(&audit.path).map_err(Error::io("find the current directory"))?;
                 let log = Arc::new(Log::open(&audit)?);
                 Some((audit, log))
             }

@@ -228,10 +228,7 @@ fn a_manifest_whose_programs_could_write_to_the_cache_is_refused() {
         let error = with_cache(&directory).unwrap().compile(&manifest(&text), &program("a")).unwrap_err();
         assert_eq!(error.failure().class, Class::CapabilityDenied);
         let message = &error.failure().message;
-        assert!(
-            message.starts_with("compiled code ") && message.contains("fs_write"),
-            "{message}"
-        );
+        assert!(message.starts_with("compiled code ") && message.contains("fs_write"), "{message}");
         Runtime::builder().at_once(1).build().unwrap().compile(&manifest(&text), &program("a")).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 
 mod audit;
 mod cache;
+mod cli;
 mod component;
 mod guest;
 mod hostile;

@@ -3,17 +3,17 @@
 use std::process::ExitCode;
 
 use kennel::{
-    Error, Manifest, Size, SpawnPolicy,
+    Error, Manifest, Size,
     connector::{ConnectorError, GrantedProgram, Grants, Imports, Runtime},
 };
 use serde_json::json;
 
-use super::{args::Check, failed, input, output, with_cache};
+use super::{args::Check, failed, input, load, output, with_cache};
 use crate::{report, table::Table};
 
 /// Runs `kennel connector check`.
 pub(super) fn check(check: &Check) -> Result<ExitCode, Error> {
-    let policy = SpawnPolicy::new(Manifest::load(&check.manifest)?);
+    let policy = load(&check.manifest)?;
     let manifest = policy.manifest();
     let program = input::program(&check.file)?;
     let found = with_cache(|| Runtime::builder().at_once(1), &policy).and_then(|(runtime, _)| {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use kennel::{
-    Error, Note, SpawnPolicy,
+    Error, Manifest, Note, SpawnError, SpawnPolicy,
     connector::{ConnectorError, Runtime, RuntimeBuilder, default_cache},
 };
 
@@ -27,6 +27,14 @@ pub(crate) fn connector(action: &Action) -> Result<ExitCode, Error> {
         Action::Run(run) => run::run(run),
         Action::Compile(compile) => compile::compile(compile),
     }
+}
+
+/// Reads a manifest.
+///
+/// # Errors
+/// It cannot be read, or is malformed.
+fn load(manifest: &Path) -> Result<SpawnPolicy, Error> {
+    Ok(Manifest::load(manifest).map(SpawnPolicy::new).map_err(SpawnError::from)?)
 }
 
 /// The directory for compiled code.
@@ -47,16 +55,14 @@ fn with_cache(
     set_up: impl Fn() -> RuntimeBuilder,
     policy: &SpawnPolicy,
 ) -> Result<(Runtime, Option<Note>), ConnectorError> {
-    let directory = cache_directory().and_then(|directory| {
-        policy.check_outside("compiled code", &directory.join("code"))?;
-        Ok(directory)
+    let built = cache_directory().map_err(ConnectorError::from).and_then(|directory| {
+        let runtime = set_up().cache(&directory).build()?;
+        policy.check_outside("compiled code", &directory.join("code")).map_err(Error::from)?;
+        Ok(runtime)
     });
-    let unusable = match directory {
-        Ok(directory) => match set_up().cache(&directory).build() {
-            Ok(runtime) => return Ok((runtime, None)),
-            Err(error) => error,
-        },
-        Err(error) => error.into(),
+    let unusable = match built {
+        Ok(runtime) => return Ok((runtime, None)),
+        Err(error) => error,
     };
     // If something else is wrong, it is still.
     let runtime = set_up().build()?;

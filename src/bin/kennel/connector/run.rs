@@ -3,13 +3,13 @@
 use std::{io, process::ExitCode, thread};
 
 use kennel::{
-    CredentialResolver, Error, Manifest, Resolving, Secret, Size, Span, SpawnPolicy,
+    CredentialResolver, Error, Resolving, Secret, Size, Span, SpawnPolicy,
     connector::{Call, CallLimits, CallResult, Connector, ConnectorError, Grants, Runtime, RuntimeBuilder},
 };
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{args::Run, failed, input, output, with_cache};
+use super::{args::Run, failed, input, load, output, with_cache};
 use crate::{
     credentials::{OwnEnvironment, Secrets, complete, create_report, hide_memory, read_files},
     descriptor::write_all,
@@ -22,7 +22,7 @@ use crate::{
 /// Runs `kennel connector run`.
 pub(super) fn run(run: &Run) -> Result<ExitCode, Error> {
     let own = hide_memory();
-    let policy = Manifest::load(&run.manifest).map(SpawnPolicy::new).map_err(Error::from);
+    let policy = load(&run.manifest);
     let json = run.json.as_deref().map(|path| create_report(path, policy.as_ref().ok())).transpose()?;
     // Until the call begins, a signal may end this process at once.
     let prepared =
