@@ -86,7 +86,9 @@ impl Home {
         std::mem::forget(program);
         command.arg0("kennel").arg("connector").args(words).current_dir(self.at(""));
         command.env_clear().env("HOME", self.at("")).env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
-        self.user.iter().for_each(|user| drop(command.uid(*user).gid(*user)));
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command
     }
 

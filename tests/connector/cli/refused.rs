@@ -96,7 +96,7 @@ fn files_of_others_are_not_read() {
             continue;
         }
         for (name, said) in [("c.wasm", "read connector c.wasm"), ("m.toml", "manifest: read m.toml")] {
-            fs::set_permissions(home.at(name), Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(home.at(name), Permissions::from_mode(0o000)).unwrap();
             let said =
                 format!("kennel: {said}: Permission denied\nkennel: hint: run as a user who may read it");
             fails(&home.run(&[]), 125, &[&said]);

@@ -141,7 +141,7 @@ fn no_command_sees_or_plants_what_kennel_keeps_in_the_cache() {
             let granted = home.path().join(base);
             let flags = ["--rw", granted.to_str().unwrap()];
             let mut command: Command = kennel(&here, &flags, &["sh", "-c", script]);
-            variable.iter().for_each(|name| drop(command.env(name, &granted)));
+            command.envs(variable.map(|name| (name, &granted)));
             command.env("HOME", home.path()).output().unwrap()
         };
         let file = home.path().join(&own);
