@@ -56,9 +56,11 @@ pub(crate) enum Record<'r> {
     Ingress(Ingress),
     /// A decision of the spawn broker.
     Spawn(Spawn<'r>),
-    /// A call of a connector has ended.
+    /// A call of a connector has begun or ended.
+    #[cfg_attr(not(any(feature = "wasm", test)), expect(dead_code, reason = "only connectors write it"))]
     Connector(ConnectorCall<'r>),
     /// A connector asked for a request with a credential.
+    #[cfg_attr(not(any(feature = "wasm", test)), expect(dead_code, reason = "only connectors write it"))]
     Credential(CredentialUse<'r>),
 }
 
@@ -67,7 +69,8 @@ pub(crate) enum Record<'r> {
 pub(crate) struct ConnectorCall<'r> {
     pub(crate) connector: &'r str,
     pub(crate) operation: &'r str,
-    /// `ended`, or `failed`.
+    /// `ended`, `failed`, or `dropped` if the caller did not wait; `begun` in a log that fails closed, before the program
+    /// runs.
     pub(crate) decision: &'static str,
     /// The class of the failure, and its reason in words.
     pub(crate) class: Option<Class>,
@@ -324,6 +327,20 @@ mod tests {
                 class: None,
                 reason: None,
             }),
+            Record::Connector(ConnectorCall {
+                connector: "c",
+                operation: "o",
+                decision: "ended",
+                class: None,
+                reason: None,
+                duration_ms: 0,
+            }),
+            Record::Credential(CredentialUse {
+                connector: "c",
+                kind: "oauth2",
+                decision: "allowed",
+                class: None,
+            }),
         ]
     }
 
@@ -353,6 +370,7 @@ mod tests {
                 "full",
                 "partial",
                 "none",
+                "ended",
                 "failed",
                 "dropped",
                 "pattern",

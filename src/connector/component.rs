@@ -12,7 +12,7 @@ use wasmtime_wasi::p2::bindings::sockets::udp::UdpSocket;
 use crate::broker::envelope::Envelope;
 use crate::connector::call::Call;
 use crate::connector::error::fault;
-use crate::connector::host::{Host, NotDone};
+use crate::connector::host::{Host, NotDone, Operation};
 use crate::connector::http::Wanted;
 use crate::connector::imports::INTERFACE;
 use crate::connector::program::{GuestError, Stopped};
@@ -98,7 +98,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     host.func_wrap_async("http-request", |mut store: StoreContextMut<'_, State>, (request,): (Request,)| {
         Box::new(async move {
             let host = &mut store.data_mut().host;
-            let done = host.request(request.into()).await;
+            let done = host.request(Ok(request.into())).await;
             Ok((answer(host, "http-request", done, response),))
         })
     })?;
@@ -114,8 +114,8 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         |mut store: StoreContextMut<'_, State>, (name, arguments): (String, Vec<(String, String)>)| {
             Box::new(async move {
                 let host = &mut store.data_mut().host;
-                let texts: Vec<_> = arguments.iter().map(|(name, value)| (&**name, &**value)).collect();
-                let done = host.spawn_operation(&name, &texts).await;
+                let arguments = arguments.into_iter().collect();
+                let done = host.spawn_operation(Ok(Operation { name, arguments })).await;
                 Ok((answer(host, "spawn-op", done, output),))
             })
         },

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::sleep;
 
-use crate::audit::record::{CredentialUse, Record};
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CredentialResolver, NoCredentials};
 use crate::broker::envelope::Envelope;
@@ -16,10 +17,14 @@ use crate::connector::program::Loaded;
 use crate::connector::spawn::Spawned;
 use crate::policy::rule::Rules;
 use crate::report::failure::{Class, Failure};
-use crate::report::spawn_error::SpawnError;
 
 /// The largest request or envelope that a program can pass, in bytes.
 pub(crate) const MAX_REQUEST: usize = 16 << 20;
+
+/// How many functions may fail in one call before each further failure takes time: it has a record in the audit log, and a
+/// program must not fill the disk.
+const FREE_FAILURES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What one call may do, and what it has done.
 pub(crate) struct Host {
@@ -45,6 +50,12 @@ pub(crate) struct Finished {
     pub(crate) status: i32,
     /// Its stdout and its stderr.
     pub(crate) output: [Unread; 2],
+}
+
+/// An operation of the manifest that a program wants to run, and its arguments.
+pub(crate) struct Operation {
+    pub(crate) name: String,
+    pub(crate) arguments: BTreeMap<String, String>,
 }
 
 /// Bytes that a program reads in pieces: each piece begins where the one before has ended.
@@ -92,12 +103,24 @@ enum Kind {
 
 /// The last failure of each kind, in their order.
 #[derive(Default)]
-struct Failures(Vec<(Kind, Failure)>);
+struct Failures {
+    last: Vec<(Kind, Failure)>,
+    /// How many there were.
+    count: u32,
+}
 
 impl Failures {
-    fn set(&mut self, kind: Kind, failure: Option<&Failure>) {
-        self.0.retain(|(other, _)| *other != kind);
-        self.0.extend(failure.map(|failure| (kind, failure.clone())));
+    fn forget(&mut self, kind: Kind) {
+        self.last.retain(|(other, _)| *other != kind);
+    }
+
+    async fn add(&mut self, kind: Kind, failure: &Failure) {
+        self.forget(kind);
+        self.last.push((kind, failure.clone()));
+        self.count = self.count.saturating_add(1);
+        if self.count > FREE_FAILURES {
+            sleep(PAUSE).await;
+        }
     }
 }
 
@@ -123,28 +146,19 @@ impl Host {
 
     /// The failure that decides how the call ends, whatever the program says.
     pub(crate) fn failure(&mut self) -> Option<Failure> {
-        self.failures.0.pop().map(|(_, failure)| failure)
+        self.failures.last.pop().map(|(_, failure)| failure)
     }
 
     pub(crate) fn log(&self, level: &str, message: &str) {
         self.journal.write(LogLevel::parse(level), message);
     }
 
-    /// Sends a request. The answer is in `response` afterwards.
-    pub(crate) async fn request(&mut self, wanted: Wanted) -> Result<(), NotDone> {
+    /// Sends a request. Its answer is in `response` afterwards, if it has one.
+    pub(crate) async fn request(&mut self, wanted: Result<Wanted, NotDone>) -> Result<(), NotDone> {
         self.response = None;
-        let kind = wanted.credential.clone();
-        let sent = self.sender().send(wanted).await;
-        let failure = match &sent {
-            Err(NoAnswer::Failed(failure)) => Some(failure),
-            _ => None,
-        };
-        if let Some(kind) = &kind {
-            self.record_credential(kind, failure);
-        }
-        match sent {
+        match self.sender().send(wanted?).await {
             Ok(response) => {
-                self.failures.set(Kind::Request, None);
+                self.failures.forget(Kind::Request);
                 self.response = Some(Answer {
                     status: response.status().as_u16(),
                     body: Unread::new(response.into_body()),
@@ -153,15 +167,16 @@ impl Host {
             }
             Err(NoAnswer::Malformed(reason)) => Err(NotDone::Malformed(reason)),
             Err(NoAnswer::Failed(failure)) => {
-                self.failures.set(Kind::Request, Some(&failure));
+                self.failures.add(Kind::Request, &failure).await;
                 Err(NotDone::Failed(failure))
             }
         }
     }
 
     fn sender(&self) -> Sender<'_> {
-        let Loaded { client, rules, manifest, proxy, max_body, .. } = &*self.program;
+        let Loaded { name, client, rules, manifest, proxy, max_body, .. } = &*self.program;
         Sender {
+            connector: name,
             client: &**client,
             granted: Granted {
                 manifest: (rules, &manifest.hosts),
@@ -174,45 +189,40 @@ impl Host {
         }
     }
 
-    fn record_credential(&self, kind: &str, failure: Option<&Failure>) {
-        let decision = match failure.map(|failure| failure.class) {
-            None => "allowed",
-            Some(Class::CapabilityDenied) => "denied",
-            Some(_) => "failed",
-        };
-        let class = failure.map(|failure| failure.class);
-        // A log that fails closed has refused the connection already.
-        let _ = self.program.proxy.trail.write(None, || {
-            Record::Credential(CredentialUse { connector: &self.program.name, kind, decision, class })
-        });
-    }
-
-    /// Runs a program. Its output is in `spawned` afterwards.
-    pub(crate) async fn spawn(&mut self, envelope: Result<Envelope, SpawnError>) -> Result<(), NotDone> {
+    /// Runs a program. Its output is in `spawned` afterwards, if it ran.
+    pub(crate) async fn spawn(&mut self, envelope: Result<Envelope, NotDone>) -> Result<(), NotDone> {
         self.spawned = None;
-        let spawned = match envelope {
-            Ok(envelope) => {
-                let resolver = self.resolver.as_deref().unwrap_or(&NoCredentials);
-                self.program.spawner.spawn(&self.spawns, &envelope, resolver).await
-            }
-            Err(error) => Err(error),
-        };
-        match spawned {
-            Ok(spawned) => {
-                self.failures.set(Kind::Spawn, None);
-                let Spawned { status, stdout, stderr } = spawned;
+        let envelope = envelope?;
+        let resolver = self.resolver.as_deref().unwrap_or(&NoCredentials);
+        match self.program.spawner.spawn(&self.spawns, &envelope, resolver).await {
+            Ok(Spawned { status, stdout, stderr }) => {
+                self.failures.forget(Kind::Spawn);
                 self.spawned = Some(Finished { status, output: [stdout, stderr].map(Unread::new) });
                 Ok(())
             }
-            Err(SpawnError::Envelope(error)) => Err(NotDone::Malformed(error.to_string())),
-            Err(error) => {
-                let failure = error.failure();
-                self.failures.set(Kind::Spawn, Some(&failure));
-                Err(match failure.class {
-                    Class::SpawnSandboxUnavailable => NotDone::Unavailable(failure),
-                    _ => NotDone::Failed(failure),
-                })
-            }
+            Err(error) => Err(self.not_spawned(error.failure()).await),
+        }
+    }
+
+    /// Runs an operation of the manifest.
+    pub(crate) async fn spawn_operation(
+        &mut self,
+        wanted: Result<Operation, NotDone>,
+    ) -> Result<(), NotDone> {
+        self.spawned = None;
+        let Operation { name, arguments } = wanted?;
+        let arguments: Vec<_> = arguments.iter().map(|(name, value)| (&**name, &**value)).collect();
+        match self.spawns.operation(&name, &arguments) {
+            Ok(envelope) => self.spawn(Ok(envelope)).await,
+            Err(error) => Err(self.not_spawned(error.failure()).await),
+        }
+    }
+
+    async fn not_spawned(&mut self, failure: Failure) -> NotDone {
+        self.failures.add(Kind::Spawn, &failure).await;
+        match failure.class {
+            Class::SpawnSandboxUnavailable => NotDone::Unavailable(failure),
+            _ => NotDone::Failed(failure),
         }
     }
 
@@ -221,42 +231,39 @@ impl Host {
         let which = usize::try_from(which).ok()?;
         self.spawned.as_mut()?.output.get_mut(which)
     }
-
-    /// Runs an operation of the manifest.
-    pub(crate) async fn spawn_operation(
-        &mut self,
-        name: &str,
-        arguments: &[(&str, &str)],
-    ) -> Result<(), NotDone> {
-        let envelope = self.spawns.operation(name, arguments);
-        self.spawn(envelope).await
-    }
 }
 
 /// A request as JSON of a core module.
 ///
 /// # Errors
 /// It is malformed.
-pub(crate) fn parse_request(bytes: &[u8]) -> Result<Wanted, NotDone> {
+pub(crate) fn parse_request(bytes: Result<Vec<u8>, NotDone>) -> Result<Wanted, NotDone> {
     // The message of serde may quote a value.
-    serde_json::from_slice(bytes).map_err(|_| NotDone::Malformed("the request is no valid JSON".to_owned()))
+    serde_json::from_slice(&bytes?).map_err(|_| NotDone::Malformed("the request is no valid JSON".to_owned()))
 }
 
 /// An envelope as JSON.
 ///
 /// # Errors
 /// It is malformed.
-pub(crate) fn parse_envelope(bytes: &[u8]) -> Result<Envelope, SpawnError> {
-    Envelope::from_json(&String::from_utf8_lossy(bytes))
+pub(crate) fn parse_envelope(bytes: Result<Vec<u8>, NotDone>) -> Result<Envelope, NotDone> {
+    let parsed = Envelope::from_json(&String::from_utf8_lossy(&bytes?));
+    parsed.map_err(|error| NotDone::Malformed(error.to_string()))
 }
 
-/// The arguments of an operation as a JSON object of strings.
+/// An operation: its name, and its arguments as a JSON object of strings.
 ///
 /// # Errors
 /// They are something else.
-pub(crate) fn parse_arguments(text: &str) -> Result<BTreeMap<String, String>, NotDone> {
-    serde_json::from_str(text)
-        .map_err(|_| NotDone::Malformed("its arguments are no JSON object of strings".to_owned()))
+pub(crate) fn parse_operation(
+    name: Result<Vec<u8>, NotDone>,
+    arguments: Result<Vec<u8>, NotDone>,
+) -> Result<Operation, NotDone> {
+    let name = String::from_utf8_lossy(&name?).into_owned();
+    match serde_json::from_slice(&arguments?) {
+        Ok(arguments) => Ok(Operation { name, arguments }),
+        Err(_) => Err(NotDone::Malformed("its arguments are no JSON object of strings".to_owned())),
+    }
 }
 
 /// The failure of a program that passed a range outside of its memory.

@@ -7,10 +7,11 @@ use std::pin::Pin;
 use bytes::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use url::Url;
 use zeroize::Zeroizing;
 
+use crate::audit::record::{CredentialUse, Record};
 use crate::broker::checked::CredentialResolver;
 use crate::broker::manifest::connector::Credential;
 use crate::connector::error::{denied, exceeded};
@@ -18,7 +19,9 @@ use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::policy::destination::{Destination, Host};
 use crate::policy::rule::Rules;
-use crate::report::failure::{Boundary, Class, Details, Failure, Limit};
+use crate::report::error::Error;
+use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
+use crate::report::policy_error::shown;
 
 /// The future that [`HttpClient::send`] returns.
 pub type Sending<'c> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Failure>> + Send + 'c>>;
@@ -47,6 +50,9 @@ pub trait HttpClient: Send + Sync {
     fn send(&self, request: Request<Bytes>) -> Sending<'_>;
 }
 
+/// The longest URL, in bytes.
+const MAX_URL: usize = 32 << 10;
+
 /// How many redirects a request may follow.
 const MAX_REDIRECTS: usize = 10;
 
@@ -73,7 +79,7 @@ pub(crate) struct Wanted {
     #[serde(default)]
     pub(crate) method: Option<String>,
     pub(crate) url: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "headers")]
     pub(crate) headers: Headers,
     #[serde(default)]
     pub(crate) body: Option<String>,
@@ -84,6 +90,11 @@ pub(crate) struct Wanted {
 
 /// Headers as an object.
 pub(crate) type Headers = BTreeMap<String, String>;
+
+/// Headers, or `null`: an empty map of Go is written so.
+fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Headers, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
 
 /// Why a request has no answer.
 #[derive(Debug)]
@@ -109,12 +120,14 @@ pub(crate) struct Granted<'c> {
 
 /// What a request needs.
 pub(crate) struct Sender<'c> {
+    /// The name of the connector.
+    pub(crate) connector: &'c str,
     pub(crate) client: &'c dyn HttpClient,
     pub(crate) granted: Granted<'c>,
     pub(crate) credential: Option<&'c Credential>,
     pub(crate) resolver: Option<&'c dyn CredentialResolver>,
     pub(crate) max_body: usize,
-    /// Records what is refused.
+    /// Records what is decided.
     pub(crate) proxy: &'c Proxy,
 }
 
@@ -133,9 +146,12 @@ impl Sender<'_> {
     pub(crate) async fn send(&self, wanted: Wanted) -> Result<Response<Bytes>, NoAnswer> {
         let kind = wanted.credential.clone();
         let mut checked = check(wanted)?;
-        self.check_host(&checked.url)?;
+        let destination = self.check_host(&checked.url)?;
         if let Some(kind) = kind {
-            checked.credential = Some(self.credential(&kind, &checked.url).await?);
+            let is_safe = checked.url.scheme() == "https" || destination.host.is_loopback();
+            let (name, value) = self.credential(&kind, is_safe).await?;
+            checked.headers.remove(&name);
+            checked.credential = Some((name, value));
         }
         for _ in 0..=MAX_REDIRECTS {
             let response = self.client.send(checked.request()?).await?;
@@ -155,7 +171,7 @@ impl Sender<'_> {
 
     /// # Errors
     /// The manifest or the call does not grant the host.
-    fn check_host(&self, url: &Url) -> Result<(), NoAnswer> {
+    fn check_host(&self, url: &Url) -> Result<Destination, NoAnswer> {
         let destination = destination(url)?;
         let Granted { manifest, call } = &self.granted;
         for (boundary, (rules, hosts)) in [(Boundary::Manifest, *manifest)]
@@ -169,19 +185,40 @@ impl Sender<'_> {
                 return Err(denied(boundary, destination.to_string(), message, hosts.iter().cloned()).into());
             }
         }
-        Ok(())
+        Ok(destination)
     }
 
-    /// The header with the credential.
-    async fn credential(&self, kind: &str, url: &Url) -> Result<(HeaderName, HeaderValue), NoAnswer> {
+    /// The header with the credential. The decision is in the audit log before the header is used.
+    async fn credential(&self, kind: &str, is_safe: bool) -> Result<(HeaderName, HeaderValue), Failure> {
+        let kind = &*shown(kind);
+        let header = self.credential_header(kind, is_safe).await;
+        let class = header.as_ref().err().map(|failure| failure.class);
+        let decision = match class {
+            None => "allowed",
+            Some(Class::CapabilityDenied) => "denied",
+            Some(_) => "failed",
+        };
+        let record =
+            || Record::Credential(CredentialUse { connector: self.connector, kind, decision, class });
+        match self.proxy.trail.write(None, record) {
+            Err(error) if header.is_ok() => Err(Error::from(error).failure()),
+            _ => header,
+        }
+    }
+
+    async fn credential_header(
+        &self,
+        kind: &str,
+        is_safe: bool,
+    ) -> Result<(HeaderName, HeaderValue), Failure> {
         let Some(own) = self.credential.filter(|own| own.kind.as_str() == kind) else {
             let granted = self.credential.map(|own| own.kind.as_str().to_owned());
             let message = format!("credential {kind}: the manifest does not declare it");
-            return Err(denied(Boundary::Manifest, kind.to_owned(), message, granted).into());
+            return Err(denied(Boundary::Manifest, kind.to_owned(), message, granted));
         };
-        if url.scheme() != "https" && !destination(url)?.host.is_loopback() {
+        if !is_safe {
             let message = format!("credential {kind}: it is sent over https only");
-            return Err(denied(Boundary::Runtime, kind.to_owned(), message, ["https".to_owned()]).into());
+            return Err(denied(Boundary::Runtime, kind.to_owned(), message, ["https".to_owned()]));
         }
         let asked = Details::Granted { requested: kind.to_owned(), granted: Vec::new() };
         let required = || {
@@ -193,7 +230,7 @@ impl Sender<'_> {
             Failure::new(Class::BindingFailed, Boundary::Runtime, message, asked.clone())
         };
         let resolver = self.resolver.ok_or_else(required)?;
-        let resolved = resolver.resolve(kind).await.map_err(|error| failed(&error.to_string()))?;
+        let resolved = resolver.resolve(kind).await.map_err(|error| failed(&failure::chain(&*error)))?;
         let secret = resolved.filter(|secret| !secret.expose().is_empty()).ok_or_else(required)?;
         let [before, after] = &own.around;
         let text = Zeroizing::new([before.as_bytes(), secret.expose(), after.as_bytes()].concat());
@@ -274,8 +311,9 @@ fn redirect(response: &Response<Bytes>, from: &Url) -> Result<Option<Url>, NoAns
     match to {
         Some(to) if destination(&to).is_ok() => Ok(Some(to)),
         _ => {
-            Err(network_error(format!("{}: it redirects to something that is no URL", from.authority()))
-                .into())
+            let message =
+                format!("{}: it redirects to something that is no URL of http or https", from.authority());
+            Err(network_error(message).into())
         }
     }
 }
@@ -283,11 +321,14 @@ fn redirect(response: &Response<Bytes>, from: &Url) -> Result<Option<Url>, NoAns
 /// The host and port of a URL.
 ///
 /// # Errors
-/// It is no URL of HTTP, or has a user name or password.
+/// It is no URL of HTTP, is too long, or has a user name or password.
 pub(crate) fn destination(url: &Url) -> Result<Destination, NoAnswer> {
     let malformed = |reason: &str| NoAnswer::Malformed(format!("its url {reason}"));
     if !matches!(url.scheme(), "http" | "https") {
         return Err(malformed("is not http or https"));
+    }
+    if url.as_str().len() > MAX_URL {
+        return Err(malformed("is longer than 32 KiB"));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(malformed("has a user name or password; set a header instead"));

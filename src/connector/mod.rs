@@ -31,6 +31,7 @@
 //! pass on whatever is not one.
 #![expect(clippy::result_large_err, reason = "a failure ends a call, and is copied a few times at most")]
 
+mod audit;
 mod cache;
 mod call;
 mod component;

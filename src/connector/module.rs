@@ -7,7 +7,7 @@ use wasmtime_wasi::preview1;
 
 use crate::connector::error::fault;
 use crate::connector::host::{
-    Host, MAX_REQUEST, NotDone, bad_range, parse_arguments, parse_envelope, parse_request,
+    Host, MAX_REQUEST, NotDone, bad_range, parse_envelope, parse_operation, parse_request,
 };
 use crate::connector::imports::MODULE;
 use crate::connector::program::Stopped;
@@ -32,18 +32,16 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     preview1::add_to_linker_async(&mut linker, |state: &mut State| &mut state.wasi)?;
     linker.func_wrap(MODULE, "log", |mut caller: Caller<'_, State>, level, from, message, length| {
-        let [level, message] = texts(&mut caller, "log", [(level, from), (message, length)])?;
+        let level = text(&mut caller, "log", (level, from))?;
+        let message = text(&mut caller, "log", (message, length))?;
         caller.data().host.log(&level, &message);
         wasmtime::Result::Ok(())
     })?;
     linker.func_wrap_async(MODULE, "http_request", |mut caller: Caller<'_, State>, range: Range| {
         answer(async move {
-            let Some(request) = read(&mut caller, "http_request", range)? else { return Ok(MALFORMED) };
+            let request = read(&mut caller, "http_request", range)?;
             let host = &mut caller.data_mut().host;
-            let done = match parse_request(&request) {
-                Ok(wanted) => host.request(wanted).await,
-                Err(not_done) => Err(not_done),
-            };
+            let done = host.request(parse_request(request)).await;
             Ok(code(host, "http_request", done))
         })
     })?;
@@ -59,16 +57,16 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         |mut caller: Caller<'_, State>, to: i32, length: i32| match &mut caller.data_mut().host.response {
             Some(answer) => {
                 let piece = answer.body.next(length);
-                write(&mut caller, "http_response_read", to, &piece)
+                write(&mut caller, "http_response_read", (to, length), &piece)
             }
             None => Ok(FAILED),
         },
     )?;
     linker.func_wrap_async(MODULE, "spawn", |mut caller: Caller<'_, State>, range: Range| {
         answer(async move {
-            let Some(envelope) = read(&mut caller, "spawn", range)? else { return Ok(MALFORMED) };
+            let envelope = read(&mut caller, "spawn", range)?;
             let host = &mut caller.data_mut().host;
-            let done = host.spawn(parse_envelope(&envelope)).await;
+            let done = host.spawn(parse_envelope(envelope)).await;
             Ok(code(host, "spawn", done))
         })
     })?;
@@ -77,16 +75,10 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         "spawn_op",
         |mut caller: Caller<'_, State>, (name, name_length, arguments, length): (i32, i32, i32, i32)| {
             answer(async move {
-                let ranges = [(name, name_length), (arguments, length)];
-                let [name, arguments] = texts(&mut caller, "spawn_op", ranges)?;
+                let name = read(&mut caller, "spawn_op", (name, name_length))?;
+                let arguments = read(&mut caller, "spawn_op", (arguments, length))?;
                 let host = &mut caller.data_mut().host;
-                let done = match parse_arguments(&arguments) {
-                    Ok(values) => {
-                        let texts: Vec<_> = values.iter().map(|(name, value)| (&**name, &**value)).collect();
-                        host.spawn_operation(&name, &texts).await
-                    }
-                    Err(not_done) => Err(not_done),
-                };
+                let done = host.spawn_operation(parse_operation(name, arguments)).await;
                 Ok(code(host, "spawn_op", done))
             })
         },
@@ -107,7 +99,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
         {
             Some(output) => {
                 let piece = output.next(length);
-                write(&mut caller, "spawn_output_read", to, &piece)
+                write(&mut caller, "spawn_output_read", (to, length), &piece)
             }
             None => Ok(FAILED),
         },
@@ -142,37 +134,38 @@ fn memory<'c>(caller: &'c mut Caller<'_, State>, function: &str) -> wasmtime::Re
     }
 }
 
-/// The bytes of a range. `None` if there are more than a request can have.
+/// The bytes of a range, if a request can have so many.
 fn read(
     caller: &mut Caller<'_, State>,
     function: &str,
     (from, length): Range,
-) -> wasmtime::Result<Option<Vec<u8>>> {
+) -> wasmtime::Result<Result<Vec<u8>, NotDone>> {
     let (from, length) = (from.cast_unsigned() as usize, length.cast_unsigned() as usize);
     let end = from.checked_add(length).ok_or_else(|| Stopped(bad_range(function)))?;
     let bytes = memory(caller, function)?.get(from..end).ok_or_else(|| Stopped(bad_range(function)))?;
-    Ok((length <= MAX_REQUEST).then(|| bytes.to_vec()))
+    Ok(if length <= MAX_REQUEST {
+        Ok(bytes.to_vec())
+    } else {
+        Err(NotDone::Malformed("it has more than 16 MiB".to_owned()))
+    })
 }
 
-/// The texts of two ranges. Bytes that are no UTF-8 are replaced.
-fn texts(
+/// The text of a range. Bytes that are no UTF-8 are replaced.
+fn text(caller: &mut Caller<'_, State>, function: &str, range: Range) -> wasmtime::Result<String> {
+    let bytes = read(caller, function, range)?.unwrap_or_default();
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Copies bytes to the start of a range, which has room for them. Returns their number.
+fn write(
     caller: &mut Caller<'_, State>,
     function: &str,
-    ranges: [Range; 2],
-) -> wasmtime::Result<[String; 2]> {
-    let mut texts = [String::new(), String::new()];
-    for (text, range) in texts.iter_mut().zip(ranges) {
-        let bytes = read(caller, function, range)?.unwrap_or_default();
-        *text = String::from_utf8_lossy(&bytes).into_owned();
-    }
-    Ok(texts)
-}
-
-/// Copies bytes into the program. Returns their number.
-fn write(caller: &mut Caller<'_, State>, function: &str, to: i32, bytes: &[u8]) -> wasmtime::Result<i32> {
-    let to = to.cast_unsigned() as usize;
-    let end = to.checked_add(bytes.len()).ok_or_else(|| Stopped(bad_range(function)))?;
+    (to, length): Range,
+    bytes: &[u8],
+) -> wasmtime::Result<i32> {
+    let (to, length) = (to.cast_unsigned() as usize, length.cast_unsigned() as usize);
+    let end = to.checked_add(length).ok_or_else(|| Stopped(bad_range(function)))?;
     let place = memory(caller, function)?.get_mut(to..end).ok_or_else(|| Stopped(bad_range(function)))?;
-    place.copy_from_slice(bytes);
+    place[..bytes.len()].copy_from_slice(bytes);
     Ok(i32::try_from(bytes.len()).unwrap_or(i32::MAX))
 }

@@ -1,7 +1,6 @@
 //! A compiled connector, and its calls.
 
 use std::sync::Arc;
-use std::time::Instant;
 use std::{error, fmt, str};
 
 use serde::Deserialize;
@@ -10,10 +9,9 @@ use tokio::time::timeout;
 use wasmtime::{InstancePre, Store, Trap};
 use wasmtime_wasi::I32Exit;
 
-use crate::audit::record::{ConnectorCall, Record};
-use crate::audit::trail::millis;
 use crate::broker::SpawnPolicy;
 use crate::broker::manifest::Manifest;
+use crate::connector::audit::CallRecord;
 use crate::connector::call::{Call, CallResult};
 use crate::connector::component;
 use crate::connector::error::{ConnectorError, denied, exceeded, fault};
@@ -27,7 +25,6 @@ use crate::connector::spawn::SpawnExecutor;
 use crate::connector::state::{State, Streams};
 use crate::network::proxy::Proxy;
 use crate::policy::rule::Rules;
-use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
 
@@ -122,10 +119,10 @@ impl Connector {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn invoke(&self, call: Call) -> Result<CallResult, ConnectorError> {
-        let start = Instant::now();
+        let record = CallRecord::begin(&self.loaded, &call.operation)?;
         let journal = Arc::new(Journal::new(&self.loaded.name, self.runtime.sink.as_ref()));
         let ended = self.limited(&call, &journal).await;
-        let audit_id = self.record(&call, ended.as_ref().err(), start);
+        let audit_id = record.end(ended.as_ref().err());
         let logs = journal.take();
         match (ended, audit_id) {
             (Ok(output), Ok(_)) => Ok(CallResult { output, logs }),
@@ -134,26 +131,6 @@ impl Connector {
             }
             (Ok(_), Err(unrecorded)) => Err(ConnectorError::from(unrecorded).with_logs(logs)),
         }
-    }
-
-    /// Records the end of a call.
-    fn record(
-        &self,
-        call: &Call,
-        failure: Option<&Failure>,
-        start: Instant,
-    ) -> Result<Option<String>, Error> {
-        let written = self.loaded.proxy.trail.write(None, || {
-            Record::Connector(ConnectorCall {
-                connector: &self.loaded.name,
-                operation: &call.operation,
-                decision: if failure.is_none() { "ended" } else { "failed" },
-                class: failure.map(|failure| failure.class),
-                reason: failure.map(|failure| failure.message.clone()),
-                duration_ms: millis(start.elapsed()),
-            })
-        });
-        written.map_err(Error::from)
     }
 
     /// A call within its wall time.

@@ -184,11 +184,16 @@ fn to_origin_form(request: &mut Request<Bytes>) {
 fn refused(refusal: &ProxyRefusal) -> Failure {
     let requested = refusal.subject.clone();
     let message = format!("request to {requested}: {refusal}");
-    match refusal.class() {
+    let (class, boundary, details) = match refusal.class() {
         Class::CapabilityDenied => {
             let details = Details::Granted { requested, granted: Vec::new() };
-            Failure::new(Class::CapabilityDenied, Boundary::Manifest, message, details)
+            (Class::CapabilityDenied, Boundary::Manifest, details)
         }
-        class => Failure::new(class, Boundary::External, message, Details::None),
-    }
+        // A later call may reach it.
+        Class::NetworkUnreachable | Class::NetworkError => {
+            (Class::NetworkError, Boundary::External, Details::None)
+        }
+        class => (class, Boundary::Runtime, Details::None),
+    };
+    Failure::new(class, boundary, message, details)
 }
