@@ -2,11 +2,13 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod audit;
+mod built;
 mod cache;
 mod cli;
 mod component;
 mod credentials;
 mod guest;
+mod guests;
 mod hostile;
 mod limits;
 mod load;

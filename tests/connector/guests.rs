@@ -1,0 +1,217 @@
+//! Real programs: in C, in Go, and a component in Python. Each serves calls from its input to its output.
+
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+use std::{env, fs};
+
+use bytes::Bytes;
+use hyper::{Request, Response};
+use kennel::connector::{
+    Call, CallLimits, Connector, HttpClient, LogLevel, Runtime, Sending, SpawnExecutor, Spawned, Spawning,
+};
+use kennel::{Class, CredentialResolver, Envelope, Resolving, Secret, SpawnPolicy};
+use serde_json::{Value, json};
+
+use crate::built::{Built, kept, mail, notes, weather};
+use crate::support::{manifest, of};
+
+const MAIL: &str = "[connector]\nname = 'mail'\n[capabilities.network]\nhosts = ['mail.example:443']\n\
+    [capabilities.credential]\nkind = 'api_key'";
+const NOTES: &str = "[connector]\nname = 'notes'\n[capabilities.spawn]\nprograms = [{ path = '/bin/printf' }]\n\
+    [capabilities.spawn.operations]\nnote_list = '/bin/printf {format}'";
+const WEATHER: &str =
+    "[connector]\nname = 'weather'\n[capabilities.network]\nhosts = ['weather.example:443']";
+
+/// What a server answers, and what it was asked: a line for each request.
+#[derive(Clone)]
+struct Server(&'static str, Arc<Mutex<Vec<String>>>);
+
+impl HttpClient for Server {
+    fn send(&self, request: Request<Bytes>) -> Sending<'_> {
+        let header = |name: &str| request.headers().get(name).map_or("", |value| value.to_str().unwrap());
+        let line = format!("{} {} {}", request.uri(), header("accept"), header("authorization"));
+        self.1.lock().unwrap().push(line);
+        let response = Response::new(Bytes::from_static(self.0.as_bytes()));
+        Box::pin(async move { Ok(response) })
+    }
+}
+
+/// Writes the arguments of each envelope, and runs nothing.
+struct Prints;
+
+impl SpawnExecutor for Prints {
+    fn spawn<'s>(
+        &'s self,
+        policy: &'s SpawnPolicy,
+        envelope: &'s Envelope,
+        _: &'s dyn CredentialResolver,
+    ) -> Spawning<'s> {
+        Box::pin(async {
+            policy.check(envelope)?;
+            let stdout = format!("{}: a \"note\"\n", envelope.argv.join(" ")).into_bytes();
+            Ok(Spawned { status: 3, stdout, stderr: Vec::new() })
+        })
+    }
+}
+
+struct Key;
+
+impl CredentialResolver for Key {
+    fn resolve<'r>(&'r self, kind: &'r str) -> Resolving<'r> {
+        Box::pin(async move { Ok((kind == "api_key").then(|| Secret::from(b"k-123".to_vec()))) })
+    }
+}
+
+/// A guest that is loaded, and what its server was asked.
+struct Loaded {
+    connector: Connector,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+/// Loads a guest. `None` if its tools are missing, which is an error in CI.
+fn load(built: Built, manifest_text: &str, answer: &'static str) -> Option<Loaded> {
+    let path = match built {
+        Ok(path) => path,
+        Err(missing) => {
+            let must = ["CI", "KENNEL_MUST_RUN"].iter().any(|name| env::var_os(name).is_some());
+            assert!(!must, "required here, but missing: {missing}");
+            eprintln!("SKIP {}: {missing}", module_path!());
+            return None;
+        }
+    };
+    let asked = Arc::default();
+    let runtime = Runtime::builder()
+        .at_once(16)
+        .cache(kept().join("code"))
+        .http_client(Server(answer, Arc::clone(&asked)))
+        .spawn_executor(Prints)
+        .build()
+        .unwrap();
+    let connector = runtime.compile(&manifest(manifest_text), &fs::read(path).unwrap()).unwrap();
+    Some(Loaded { connector, asked })
+}
+
+/// The guests in C, Go and Python, each loaded once. Ends a test without them.
+macro_rules! guest {
+    ($built:expr, $manifest:expr, $answer:expr) => {{
+        static LOADED: OnceLock<Option<Loaded>> = OnceLock::new();
+        LOADED.get_or_init(|| load($built, $manifest, $answer)).as_ref()
+    }};
+}
+
+fn the_mail() -> Option<&'static Loaded> {
+    let answer =
+        r#"{"messages": [{"from": "a", "subject": "x", "unread": true}, {"from": "a", "subject": "é"}]}"#;
+    guest!(mail(), MAIL, answer)
+}
+
+fn the_notes() -> Option<&'static Loaded> {
+    guest!(notes(), NOTES, "")
+}
+
+fn the_weather() -> Option<&'static Loaded> {
+    guest!(weather(), WEATHER, r#"{"degrees": 21.5}"#)
+}
+
+fn memory(bytes: u64) -> CallLimits {
+    CallLimits { memory_bytes: Some(bytes), ..CallLimits::default() }
+}
+
+#[tokio::test]
+async fn go_makes_a_request_with_a_credential_that_it_never_sees() {
+    let Some(Loaded { connector, asked }) = the_mail() else { return };
+    let call = Call::new("list").argument("count", 2).credentials(Key);
+    let result = connector.invoke(call).await.unwrap();
+    assert_eq!(Value::from(result.output.unwrap()), json!({"count": 2, "unread": 1, "from": {"a": 2}}));
+    assert_eq!((result.logs[0].level, &*result.logs[0].message), (LogLevel::Debug, "status 200, 93 bytes"));
+    assert_eq!(
+        *asked.lock().unwrap(),
+        ["https://mail.example/messages?count=2 application/json Bearer k-123"]
+    );
+    let error = connector.invoke(Call::new("list")).await.unwrap_err();
+    assert_eq!(of(&error).0, Class::BindingRequired, "{error}");
+}
+
+#[tokio::test]
+async fn go_reads_and_writes_large_json_within_the_default_memory() {
+    let Some(Loaded { connector, .. }) = the_mail() else { return };
+    let messages: Vec<_> =
+        (0..20_000).map(|n| json!({"from": format!("f{}", n % 7), "subject": "s".repeat(50)})).collect();
+    let call = Call::new("summarize").argument("messages", messages);
+    let output = connector.invoke(call).await.unwrap().output.unwrap();
+    assert_eq!((&output["count"], &output["from"]["f6"]), (&json!(20_000), &json!(2857)));
+}
+
+#[tokio::test]
+async fn a_panic_of_go_is_a_fault_with_the_end_of_its_trace() {
+    let Some(Loaded { connector, .. }) = the_mail() else { return };
+    let (class, message) = of(&connector.invoke(Call::new("panic").argument("count", 4)).await.unwrap_err());
+    assert_eq!(class, Class::RuntimeError);
+    assert!(message.starts_with("the program exited with status 2; its stderr ends: "), "{message}");
+    assert!(message.contains("main.main()"), "{message}");
+    let (class, message) = of(&connector.invoke(Call::new("dance")).await.unwrap_err());
+    assert_eq!((class, &*message), (Class::RuntimeError, "unknown_operation: dance"));
+}
+
+#[tokio::test]
+async fn go_and_c_and_python_that_hoard_memory_exceed_their_limit() {
+    for guest in [the_mail(), the_notes(), the_weather()].into_iter().flatten() {
+        let call = Call::new("hoard").limits(memory(128 << 20));
+        let error = guest.connector.invoke(call).await.unwrap_err();
+        let (class, message) = of(&error);
+        assert_eq!(
+            (class, &*message),
+            (Class::ResourceLimitExceeded, "the program needs more memory than 134217728 bytes"),
+            "{}",
+            guest.connector.name()
+        );
+    }
+}
+
+#[tokio::test]
+async fn c_spawns_an_operation_and_reads_its_output_in_pieces() {
+    let Some(Loaded { connector, .. }) = the_notes() else { return };
+    let result = connector.invoke(Call::new("list")).await.unwrap();
+    let expected = json!({"status": 3, "notes": "%s: a \"note\"\n"});
+    assert_eq!(Value::from(result.output.unwrap()), expected);
+    assert_eq!(result.logs[0].message, "listed");
+    let error = connector.invoke(Call::new("list").allow_programs(["/bin/other"])).await.unwrap_err();
+    assert_eq!(of(&error).0, Class::CapabilityDenied);
+    let (class, message) = of(&connector.invoke(Call::new("dance")).await.unwrap_err());
+    assert_eq!(class, Class::RuntimeError);
+    assert_eq!(message, "the program exited with status 2; its stderr ends: unknown operation");
+}
+
+#[tokio::test]
+async fn python_makes_requests_and_has_nothing_of_the_host() {
+    let Some(Loaded { connector, asked }) = the_weather() else { return };
+    let result = connector.invoke(Call::new("forecast").argument("city", "oslo")).await.unwrap();
+    assert_eq!(Value::from(result.output.unwrap()), json!({"city": "oslo", "degrees": 21.5}));
+    assert_eq!(result.logs[0].message, "status 200");
+    assert_eq!(*asked.lock().unwrap(), ["https://weather.example/oslo application/json "]);
+    let output = connector.invoke(Call::new("surroundings")).await.unwrap().output.unwrap();
+    assert_eq!(Value::from(output), json!({"variables": {}, "socket": "", "name": "", "file": ""}));
+
+    let denied = Call::new("forecast").argument("city", "oslo").allow_hosts(["other.example:443"]);
+    assert_eq!(of(&connector.invoke(denied).await.unwrap_err()).0, Class::CapabilityDenied);
+    let (class, message) = of(&connector.invoke(Call::new("dance")).await.unwrap_err());
+    assert_eq!((class, &*message), (Class::RuntimeError, "unknown_operation: dance"));
+    let error = connector.invoke(Call::new("divide").argument("by", 0)).await.unwrap_err();
+    assert!(error.to_string().contains("ZeroDivisionError"), "{error}");
+}
+
+#[tokio::test]
+async fn real_programs_run_side_by_side() {
+    for guest in [the_mail(), the_notes()].into_iter().flatten() {
+        let mut calls = tokio::task::JoinSet::new();
+        let limits = CallLimits { wall_time: Some(Duration::from_secs(200)), ..CallLimits::default() };
+        for number in 0..40 {
+            let connector = guest.connector.clone();
+            let call = Call::new("list").argument("count", number).credentials(Key).limits(limits);
+            calls.spawn(async move { connector.invoke(call).await });
+        }
+        while let Some(ended) = calls.join_next().await {
+            ended.unwrap().unwrap();
+        }
+    }
+}
