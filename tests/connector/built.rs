@@ -18,7 +18,6 @@ pub(crate) fn mail() -> Built {
 }
 
 /// The same program for this machine.
-#[expect(dead_code, reason = "the bench only")]
 pub(crate) fn native_mail() -> Built {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     BUILT.get_or_init(|| go("mail", &[("CGO_ENABLED", "0")]))

@@ -69,6 +69,7 @@ struct Loaded {
 }
 
 /// Loads a guest. `None` if its tools are missing, which is an error in CI.
+#[expect(clippy::print_stderr, reason = "a test says that it is skipped")]
 fn load(built: Built, manifest_text: &str, answer: &'static str) -> Option<Loaded> {
     let path = match built {
         Ok(path) => path,
