@@ -89,11 +89,11 @@ fn build(
     let mut hash = Sha256::new();
     hash.update(&told.stdout);
     for file in files(source) {
-        hash.update(fs::read(file).unwrap());
+        hash.update(fs::read(file).expect("a source"));
         hash.update([0]);
     }
     let kept = kept();
-    fs::create_dir_all(&kept).unwrap();
+    fs::create_dir_all(&kept).expect("a directory");
     let hash: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let path = kept.join(format!("{hash}-{name}"));
     if !path.exists() {
@@ -101,9 +101,9 @@ fn build(
         let made = kept.join(format!("{}-{hash}-{name}", process::id()));
         let mut command = Command::new(tool);
         arguments(&mut command, &made);
-        let output = command.output().unwrap();
+        let output = command.output().expect("a tool");
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-        fs::rename(made, &path).unwrap();
+        fs::rename(made, &path).expect("a new file");
     }
     Ok(path)
 }
@@ -112,7 +112,8 @@ fn files(source: &Path) -> Vec<PathBuf> {
     if source.is_file() {
         return vec![source.to_owned()];
     }
-    let mut files: Vec<_> = fs::read_dir(source).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let entries = fs::read_dir(source).expect("sources");
+    let mut files: Vec<_> = entries.map(|entry| entry.expect("a source").path()).collect();
     files.retain(|path| path.is_file());
     files.sort();
     files
