@@ -140,12 +140,13 @@ impl Live {
             trail,
             news: Mutex::default(),
         };
+        // Orders wait in the socket of the zygote until it has set up.
         if live.mounts.inputs.policy.shares_processes() {
+            let init = live.order_common_init()?;
             live.set_up(claim).await?;
-            live.share().await?;
+            live.share(init).await?;
             live.refill();
         } else {
-            // The orders wait in the socket of the zygote until it has set up.
             live.refill();
             live.set_up(claim).await?;
         }

@@ -50,11 +50,14 @@ impl Shared {
 }
 
 impl Live {
-    /// Starts the common init of a session that has been set up.
-    pub(crate) async fn share(&mut self) -> Result<(), Error> {
+    /// Orders the common init of a session.
+    pub(crate) fn order_common_init(&self) -> Result<Worker, Error> {
         let files = &self.prepared.compiled.files;
-        let ordered = self.try_order_of_zygote(Some(files), true);
-        let mut worker = ordered.map_err(Error::io("order the common init of the session"))?;
+        self.try_order_of_zygote(Some(files), true).map_err(Error::io("order the common init of the session"))
+    }
+
+    /// Waits for the common init of a session that has been set up.
+    pub(crate) async fn share(&mut self, mut worker: Worker) -> Result<(), Error> {
         let counts = Arc::default();
         let (root, mounts) = self.unless_gone(worker.wait_for_view(&self.prepared, &counts)).await?;
         self.unless_gone(worker.wait_until_ready(&self.prepared, &counts)).await?;
