@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use kennel::{Details, Ended, Error, Limit, Limits, Session, State};
+use kennel::{Details, Ended, Error, Isolation, Limit, Limits, Session, State};
 use serde_json::json;
 
 use super::{
@@ -191,6 +191,42 @@ async fn a_session_limits_its_commands_together_and_blames_only_the_killed_one()
     assert_eq!(outcome.limit, Some(Limit::Pids), "{outcome:?}");
     session.shutdown().await;
     assert!(ground.groups().is_empty(), "shutdown waits for it: {:?}", ground.groups());
+}
+
+#[tokio::test]
+async fn commands_that_share_their_processes_are_limited_together_and_leave_nothing() {
+    let ground = ground_with_controllers!();
+    let dir = workspace();
+    let limits = Limits { memory: mebibytes(128), pids: Some(40), ..ground.limits() };
+    let policy = policy(dir.path(), limits).isolation(Isolation::Session);
+    let session = Session::prepare(&policy).await.unwrap();
+    assert_eq!(session.enforcement().get(kennel::Protection::Memory).unwrap().state, State::Enforced);
+    for _ in 0..2 {
+        let outcome = session.command("/payload").args(["hog", "300"]).status().await.unwrap();
+        assert_eq!(outcome.ended, Ended::Signaled, "{outcome:?}");
+        assert!(session.command("true").status().await.unwrap().status.success());
+    }
+    // What a command leaves counts for the next one.
+    let leaves = "i=0; while [ $i -lt 20 ]; do sleep 60 >/dev/null 2>&1 & i=$((i+1)); done";
+    let left = session.command("sh").args(["-c", leaves]).background(true).status().await.unwrap();
+    assert!(left.status.success(), "{left:?}");
+    let more = "i=0; while [ $i -lt 60 ]; do sleep 9 & i=$((i+1)); done";
+    let more = session.command("sh").args(["-c", more]).output().await.unwrap();
+    assert!(!more.status.success(), "{more:?}");
+    // A timeout ends all that a command has started, and nothing else.
+    let script = "(setsid sleep 60 &) ; sleep 60";
+    let mut slow = session.command("sh");
+    let ended = slow.args(["-c", script]).timeout(Duration::from_millis(200)).status().await.unwrap();
+    assert_eq!(ended.ended, Ended::TimedOut, "{ended:?}");
+    let count = "for d in /proc/[0-9]*; do cat $d/comm; done | grep -c sleep";
+    let out = session.command("sh").args(["-c", count]).output().await.unwrap();
+    assert_eq!(stdout_of(&out), "20", "{out:?}");
+    session.shutdown().await;
+    assert!(ground.groups().is_empty(), "shutdown waits for it: {:?}", ground.groups());
+}
+
+fn stdout_of(output: &kennel::Output) -> String {
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
 #[tokio::test]
