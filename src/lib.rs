@@ -51,6 +51,10 @@ struct Embedding;
 #[doc = include_str!("../docs/sessions.md")]
 struct Sessions;
 
+#[cfg(all(doctest, feature = "wasm"))]
+#[doc = include_str!("../docs/connectors.md")]
+struct Connectors;
+
 #[cfg(any(feature = "entelix", feature = "fluers"))]
 pub mod adapters;
 mod audit;

@@ -8,6 +8,7 @@ mod cache;
 mod cli;
 mod component;
 mod credentials;
+mod documents;
 mod guest;
 mod guests;
 mod hostile;

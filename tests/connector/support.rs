@@ -1,5 +1,9 @@
 //! Programs as text, and a runtime to call them in.
 
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
 use kennel::connector::{Call, CallResult, Connector, ConnectorError, Runtime};
 use kennel::{Class, Manifest};
 
@@ -77,3 +81,19 @@ macro_rules! only_as_root {
     };
 }
 pub(crate) use only_as_root;
+
+/// The `kennel` command.
+pub(crate) fn kennel_path() -> PathBuf {
+    env!("CARGO_BIN_EXE_kennel").into()
+}
+
+/// A time limit for something that must happen. `KENNEL_TIME_FACTOR` makes it longer on a slow machine.
+pub(crate) fn patient(time: Duration) -> Duration {
+    let factor = env::var("KENNEL_TIME_FACTOR").ok().map(|factor| factor.parse().expect("a number"));
+    time * factor.unwrap_or(1)
+}
+
+/// Whether a program is on PATH.
+pub(crate) fn has(program: &str) -> bool {
+    env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join(program).is_file())
+}
