@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, de};
+use toml::de::DeTable;
 
 use crate::broker::checked::SpawnLimits;
-use crate::broker::manifest::connector::{About, CallLimits, Credential, table_beside_others};
+use crate::broker::manifest::connector::{About, CallLimits, Credential};
 use crate::broker::operation::Operation;
 use crate::policy::rule::Rule;
 use crate::policy::text;
@@ -84,13 +85,35 @@ pub(crate) struct Program {
 pub(crate) struct VariableName(pub(crate) String);
 
 /// A whole manifest. Other tools may have tables of their own in it.
-#[derive(Default)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Whole {
     connector: About,
     capabilities: Capabilities,
 }
 
-table_beside_others!(Whole { connector, capabilities });
+/// The tables in which other tools may have tables of their own, and Kennel's keys there. All other tables refuse unknown keys.
+const SHARED: [(&[&str], &[&str]); 3] = [
+    (&[], &["connector", "capabilities"]),
+    (&["connector"], &["name", "version", "publisher"]),
+    (&["capabilities", "credential"], &["kind", "header", "format"]),
+];
+
+/// Refuses an unknown key of a shared table, unless it is a table.
+fn check_shared(file: &str, text: &str) -> Result<(), PolicyError> {
+    // The text has been read once, so this never fails.
+    let Ok(whole) = DeTable::parse(text) else { return Ok(()) };
+    for (path, known) in SHARED {
+        let table = path.iter().try_fold(whole.get_ref(), |table, key| table.get(*key)?.get_ref().as_table());
+        for (key, value) in table.into_iter().flatten() {
+            if !known.contains(&&**key.get_ref()) && !value.get_ref().is_table() {
+                let error: de::value::Error = de::Error::unknown_field(key.get_ref(), known);
+                return Err(PolicyError::syntax(file, text.as_bytes(), key.span().start, &error.to_string()));
+            }
+        }
+    }
+    Ok(())
+}
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -163,6 +186,7 @@ impl Manifest {
 
     fn parse(file: &str, contents: &str) -> Result<Self, PolicyError> {
         let whole: Whole = text::parse_toml(file, contents, EMPTY)?;
+        check_shared(file, contents)?;
         let Capabilities { network, spawn, credential, limits } = whole.capabilities;
         let hosts = network.hosts.into_iter().map(|HostAndPort(host)| host).collect();
         let manifest = Self { hosts, spawn, credential, limits, connector: whole.connector, file: None };

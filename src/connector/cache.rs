@@ -180,3 +180,31 @@ fn deserialize(engine: &Engine, file: &File, is_component: bool) -> wasmtime::Re
         Ok(Code::Module(module))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wasmtime::Config;
+
+    use super::*;
+
+    /// Compiled with other settings, or by another version, code is elsewhere. In the wrong place it is not loaded.
+    #[test]
+    fn code_of_another_compiler_is_not_loaded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let cache = Cache::open(directory.path()).expect("a cache");
+        let program = wat::parse_str("(module)").expect("a module");
+        // What was compiled without epochs could not be interrupted.
+        let engine = |is_ended| Engine::new(Config::new().epoch_interruption(is_ended)).expect("an engine");
+        let [endless, ended] = [false, true].map(engine);
+        let code = Code::Module(Module::from_binary(&endless, &program).expect("compiled"));
+        cache.store(&endless, &program, &code).expect("stored");
+        assert!(cache.load(&endless, &program).is_some() && cache.load(&ended, &program).is_none());
+        assert_ne!(cache.place(&endless, &program), cache.place(&ended, &program));
+        fs::copy(cache.place(&endless, &program), cache.place(&ended, &program)).expect("copied");
+        assert!(cache.load(&ended, &program).is_none());
+        // A module is no component.
+        let component = wat::parse_str("(component)").expect("a component");
+        fs::copy(cache.place(&endless, &program), cache.place(&endless, &component)).expect("copied");
+        assert!(cache.load(&endless, &component).is_none());
+    }
+}

@@ -1,16 +1,14 @@
 //! What a manifest says about a connector: its name, the credential of its requests, and the limits of its calls.
 
-use std::fmt;
-
 use hyper::header::HeaderName;
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
 
 /// The placeholder of the credential in `format`.
 const KEY: &str = "{key}";
 
 /// The table `connector`. Other tools may have tables of their own in it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub(crate) struct About {
     pub(crate) name: Option<String>,
     pub(crate) version: Option<String>,
@@ -56,7 +54,8 @@ impl CredentialKind {
 }
 
 /// The table `capabilities.credential` as it is written. Other tools may have tables of their own in it.
-#[derive(Default)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct CredentialTable {
     kind: Option<CredentialKind>,
     header: Option<String>,
@@ -83,93 +82,5 @@ impl TryFrom<CredentialTable> for Credential {
             }
             _ => Err(format!("`{format}`: a format is plain text with `{KEY}` in it once")),
         }
-    }
-}
-
-/// Implements `Deserialize` for a table of ours in which other tools may have tables of their own. These are ignored; any
-/// other unknown key is an error.
-macro_rules! table_beside_others {
-    ($table:ident { $($field:ident),+ }) => {
-        impl<'de> serde::Deserialize<'de> for $table {
-            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Table;
-
-                impl<'de> serde::de::Visitor<'de> for Table {
-                    type Value = $table;
-
-                    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                        f.write_str("a table")
-                    }
-
-                    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<$table, A::Error> {
-                        let mut table = $table::default();
-                        while let Some(key) = map.next_key::<String>()? {
-                            match &*key {
-                                $(stringify!($field) => table.$field = map.next_value()?,)+
-                                _ => map.next_value_seed($crate::broker::manifest::connector::OfAnotherTool {
-                                    key: &key,
-                                    known: &[$(stringify!($field)),+],
-                                })?,
-                            }
-                        }
-                        Ok(table)
-                    }
-                }
-
-                deserializer.deserialize_map(Table)
-            }
-        }
-    };
-}
-
-pub(super) use table_beside_others;
-
-table_beside_others!(About { name, version, publisher });
-table_beside_others!(CredentialTable { kind, header, format });
-
-/// Ignores a table of another tool. Refuses any other value.
-pub(super) struct OfAnotherTool<'k> {
-    pub(super) key: &'k str,
-    pub(super) known: &'static [&'static str],
-}
-
-impl<'de> DeserializeSeed<'de> for OfAnotherTool<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for OfAnotherTool<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a table")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_bool<E: de::Error>(self, _: bool) -> Result<(), E> {
-        Err(E::unknown_field(self.key, self.known))
-    }
-
-    fn visit_i64<E: de::Error>(self, _: i64) -> Result<(), E> {
-        Err(E::unknown_field(self.key, self.known))
-    }
-
-    fn visit_f64<E: de::Error>(self, _: f64) -> Result<(), E> {
-        Err(E::unknown_field(self.key, self.known))
-    }
-
-    fn visit_str<E: de::Error>(self, _: &str) -> Result<(), E> {
-        Err(E::unknown_field(self.key, self.known))
-    }
-
-    fn visit_seq<A: de::SeqAccess<'de>>(self, _: A) -> Result<(), A::Error> {
-        Err(de::Error::unknown_field(self.key, self.known))
     }
 }

@@ -113,3 +113,114 @@ fn hashes_are_exact() {
     assert_eq!(Hash::parse(&format!("sha256:+{}", "0".repeat(63))), None);
     assert_eq!(Hash::parse(&format!("sha256:é{}", "0".repeat(62))), None);
 }
+
+/// What a connector reads, beside what `kennel op` reads.
+const CONNECTOR: &str = r#"
+[connector]
+name = "mail"
+version = "1.2"
+publisher = "Example"
+[capabilities.credential]
+kind = "api_key"
+header = "X-Key"
+format = "key {key}!"
+[capabilities.limits]
+memory_bytes = 1048576
+wall_seconds = 7
+"#;
+
+#[test]
+fn tables_of_connectors_are_read() {
+    let manifest = Manifest::from_toml(CONNECTOR).expect("a manifest");
+    assert_eq!(
+        (manifest.name(), manifest.version(), manifest.publisher()),
+        (Some("mail"), Some("1.2"), Some("Example"))
+    );
+    let credential = manifest.credential.expect("a credential");
+    assert_eq!((credential.kind.as_str(), &*credential.header), ("api_key", "X-Key"));
+    assert_eq!(credential.around, ["key ", "!"]);
+    assert_eq!((manifest.limits.memory_bytes, manifest.limits.wall_seconds), (Some(1 << 20), Some(7)));
+    for kind in ["api_key", "oauth2"] {
+        let text = format!("[capabilities.credential]\nkind = '{kind}'");
+        let credential = Manifest::from_toml(&text).expect("a manifest").credential.expect("a credential");
+        assert_eq!(
+            (&*credential.header, credential.around),
+            ("Authorization", ["Bearer ".into(), String::new()])
+        );
+    }
+}
+
+#[test]
+fn tables_of_other_tools_are_ignored_where_they_may_be() {
+    let plain = Manifest::from_toml(CONNECTOR).expect("a manifest");
+    for tables in [
+        "[tool.x]\nname = 1\ny = [{ z = 2 }]",
+        "[connector.store]\nname = 7",
+        "[capabilities.credential.oauth2]\nauthorize_url = 'https://a.example/'\nscopes = ['a', 'b']\nkind = 1",
+        "[capabilities.credential.oauth2.more]\nformat = '{'",
+        "[network]\nhosts = ['*']",
+    ] {
+        let text = format!("{CONNECTOR}\n{tables}");
+        assert_eq!(Manifest::from_toml(&text).expect(tables), plain);
+    }
+}
+
+#[test]
+fn every_mistake_in_tables_of_connectors_has_its_place() {
+    let credential = "[capabilities.credential]\n";
+    for (text, said) in [
+        ("x = 1\n[connector]", "manifest:1:1: unknown field `x`, expected `connector` or `capabilities`"),
+        ("x = []", "manifest:1:1: unknown field `x`"),
+        ("connector = 1", "manifest:1:13: invalid type: integer `1`, expected a table"),
+        ("[connector]\nnom = 'a'", "manifest:2:1: unknown field `nom`, expected one of `name`, `version`"),
+        ("[connector]\nname = 1", "manifest:2:8: invalid type: integer `1`, expected a string"),
+        ("[connector]\nlist = ['a']", "manifest:2:1: unknown field `list`"),
+        ("[capabilities.tool]\nx = 1", "manifest:1:15: unknown field `tool`"),
+        ("[capabilities.limits]\nmemory = 1", "manifest:2:1: unknown field `memory`"),
+        ("[capabilities.limits.tool]\nx = 1", "manifest:1:22: unknown field `tool`"),
+        ("[capabilities.limits]\nwall_seconds = 1.5", "manifest:2:16: invalid type: number `1.5`"),
+        (
+            "[capabilities.limits]\nmemory_bytes = 0",
+            "capabilities.limits.memory_bytes `0`: must be at least 1",
+        ),
+        (
+            "[capabilities.limits]\nwall_seconds = 0",
+            "capabilities.limits.wall_seconds `0`: must be at least 1",
+        ),
+        (&format!("{credential}headr = 'X'\nkind = 'api_key'"), "manifest:2:1: unknown field `headr`"),
+        (
+            &format!("{credential}kind = 'basic'"),
+            "manifest:2:8: unknown variant `basic`, expected `oauth2` or",
+        ),
+        (credential, "manifest:1:1: missing field `kind`: oauth2 or api_key"),
+        (
+            &format!("{credential}kind = 'oauth2'\nheader = 'X'"),
+            "manifest:1:1: `header` and `format` are for",
+        ),
+        (
+            &format!("{credential}kind = 'oauth2'\nformat = '{{key}}'"),
+            "manifest:1:1: `header` and `format` are",
+        ),
+        (
+            &format!("{credential}kind = 'api_key'\nheader = 'X Y'"),
+            "manifest:1:1: `X Y` is not a name of a header",
+        ),
+        (&format!("{credential}kind = 'api_key'\nheader = ''"), "manifest:1:1: `` is not a name of a header"),
+        (
+            &format!("{credential}kind = 'api_key'\nformat = 'Bearer'"),
+            "manifest:1:1: `Bearer`: a format is plain",
+        ),
+        (
+            &format!("{credential}kind = 'api_key'\nformat = '{{key}}{{key}}'"),
+            "manifest:1:1: `{key}{key}`: a format",
+        ),
+        (
+            &format!("{credential}kind = 'api_key'\nformat = \"a\\n{{key}}\""),
+            "manifest:1:1: `a\\n{key}`: a format",
+        ),
+        (&format!("{credential}kind = 'api_key'\nformat = 'é{{key}}'"), "manifest:1:1: `é{key}`: a format"),
+    ] {
+        let error = Manifest::from_toml(text).expect_err(text).to_string();
+        assert!(error.starts_with(said), "{text}\n{error}\n{said}");
+    }
+}
