@@ -1,5 +1,5 @@
 //! Connectors: WebAssembly programs in the embedded runtime, good and hostile ones.
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
 mod audit;
 #[expect(dead_code, reason = "the bench has one guest more")]
