@@ -31,6 +31,9 @@ use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
 /// The function of a core module that is run once for each call.
 pub(crate) const START: &str = "_start";
 
+/// Characters that are kept of the class and of the message of a program's error.
+const MAX_ERROR: usize = 4096;
+
 /// Bytes of stderr in a message.
 const STDERR_TAIL: usize = 256;
 
@@ -89,7 +92,9 @@ pub(crate) struct GuestError {
 
 impl GuestError {
     fn failure(&self) -> Failure {
-        fault(format!("{}: {}", harmless(&self.class), harmless(&self.message)))
+        let [class, message] = [&self.class, &self.message]
+            .map(|text| harmless(&text.chars().take(MAX_ERROR).collect::<String>()));
+        fault(format!("{class}: {message}"))
     }
 }
 

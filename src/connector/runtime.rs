@@ -349,7 +349,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How many calls run at once: 1024 by default. Further calls wait, which counts as their wall time. Each takes 4 GiB of
+    /// How many calls run at once: 1024 by default. Further calls wait, which counts as their wall time. Each takes 8 GiB of
     /// addresses, and no memory before it is used.
     #[must_use]
     pub fn at_once(mut self, calls: u32) -> Self {

@@ -65,7 +65,7 @@ fn guests() -> PathBuf {
 }
 
 /// Where what was built is kept.
-pub(crate) fn kept() -> PathBuf {
+fn kept() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("guests")
 }
 

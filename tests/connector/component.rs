@@ -118,6 +118,12 @@ async fn an_error_that_a_component_returns_is_its_fault() {
     let error = call(NOTHING, &guest.build(&format!("(call $error {error})"))).await.unwrap_err();
     assert_eq!(of(&error), (Class::RuntimeError, "not_found: no such mail\\u{1b}[2J".to_owned()));
     assert_eq!(error.to_wire()["class"], "connector_runtime_error");
+    // One of megabytes is cut.
+    let long = "(drop (memory.grow (i32.const 100)))
+        (memory.fill (i32.const 131072) (i32.const 7) (i32.const 5000000))
+        (call $error (i32.const 131072) (i32.const 5000000) (i32.const 131072) (i32.const 5000000))";
+    let (class, message) = failure(&Guest::new().build(long)).await;
+    assert_eq!((class, message.matches("\\u{7}").count()), (Class::RuntimeError, 2 * 4096));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use kennel::connector::{
 use kennel::{Class, CredentialResolver, Envelope, Resolving, Secret, SpawnPolicy};
 use serde_json::{Value, json};
 
-use crate::built::{Built, kept, mail, notes, weather};
+use crate::built::{Built, mail, notes, weather};
 use crate::support::{manifest, of};
 
 const MAIL: &str = "[connector]\nname = 'mail'\n[capabilities.network]\nhosts = ['mail.example:443']\n\
@@ -83,7 +83,6 @@ fn load(built: Built, manifest_text: &str, answer: &'static str) -> Option<Loade
     let asked = Arc::default();
     let runtime = Runtime::builder()
         .at_once(16)
-        .cache(kept().join("code"))
         .http_client(Server(answer, Arc::clone(&asked)))
         .spawn_executor(Prints)
         .build()
@@ -115,7 +114,7 @@ fn the_weather() -> Option<&'static Loaded> {
 }
 
 fn memory(bytes: u64) -> CallLimits {
-    CallLimits { memory_bytes: Some(bytes), ..CallLimits::default() }
+    CallLimits { memory_bytes: Some(bytes), wall_time: Some(Duration::from_secs(200)) }
 }
 
 #[tokio::test]

@@ -165,3 +165,22 @@ async fn a_dropped_call_ends_and_its_slot_is_free() {
     }
     assert_eq!(connector(&says("")).name(), "test");
 }
+
+#[tokio::test]
+async fn a_module_that_waits_for_very_much_at_once_is_refused() {
+    let import = r#"(import "wasi_snapshot_preview1" "poll_oneoff" (func $poll (param i32 i32 i32 i32) (result i32)))"#;
+    // Subscriptions to the clock, for now: memory is zero.
+    let polls = |number: u32| {
+        let start = format!(
+            "(drop (memory.grow (i32.const 200)))
+             (if (call $poll (i32.const 131072) (i32.const 8388608) (i32.const {number}) (i32.const 8)) (then unreachable))"
+        );
+        module(import, "", &start)
+    };
+    call(&polls(500)).await.unwrap();
+    for number in [2000, 100_000] {
+        let (class, message) = failure(&polls(number)).await;
+        assert_eq!(class, Class::RuntimeError);
+        assert!(message.contains("resource table has no free keys"), "{message}");
+    }
+}
