@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::text;
 use crate::report::policy_error::PolicyError;
@@ -25,10 +25,10 @@ pub struct Envelope {
     /// The program: a path, or the name of a program in the manifest.
     pub program: String,
     /// Its arguments, without `argv[0]`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text::or_default")]
     pub argv: Vec<String>,
     /// Environment variables to set. The manifest must list each in `env_passthrough`.
-    #[serde(default, deserialize_with = "text::unique_map")]
+    #[serde(default, deserialize_with = "variables")]
     pub env: BTreeMap<String, String>,
     /// The working directory: absolute or below `~/`, inside a directory of the manifest. `None`: the manifest's `cwd`.
     #[serde(default)]
@@ -37,8 +37,16 @@ pub struct Envelope {
     #[serde(default)]
     pub stdin: Option<String>,
     /// The credentials that the program needs, by the names of their environment variables.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "text::or_default")]
     pub credential_env_keys: Vec<String>,
+}
+
+/// Variables without duplicates, or `null`.
+fn variables<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(transparent)]
+    struct Variables(#[serde(deserialize_with = "text::unique_map")] BTreeMap<String, String>);
+    text::or_default(deserializer).map(|Variables(variables)| variables)
 }
 
 impl Envelope {
@@ -104,6 +112,15 @@ mod tests {
             assert!(error.ends_with(said), "{error}");
             assert!(!error.contains("hidden") && !error.contains("7777"), "{error}");
         }
+    }
+
+    #[test]
+    fn null_is_what_an_absent_key_is() {
+        let nulls = r#"{"program": "a", "argv": null, "env": null, "cwd": null, "stdin": null,
+            "credential_env_keys": null}"#;
+        let absent = Envelope { program: "a".to_owned(), ..Envelope::default() };
+        assert_eq!(Envelope::from_json(nulls).expect("an envelope"), absent);
+        Envelope::from_json(r#"{"program": null}"#).expect_err("it needs a program");
     }
 
     #[test]

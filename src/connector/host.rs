@@ -251,7 +251,7 @@ pub(crate) fn parse_envelope(bytes: Result<Vec<u8>, NotDone>) -> Result<Envelope
     parsed.map_err(|error| NotDone::Malformed(error.to_string()))
 }
 
-/// An operation: its name, and its arguments as a JSON object of strings.
+/// An operation: its name, and its arguments as a JSON object of strings or `null`.
 ///
 /// # Errors
 /// They are something else.
@@ -260,8 +260,8 @@ pub(crate) fn parse_operation(
     arguments: Result<Vec<u8>, NotDone>,
 ) -> Result<Operation, NotDone> {
     let name = String::from_utf8_lossy(&name?).into_owned();
-    match serde_json::from_slice(&arguments?) {
-        Ok(arguments) => Ok(Operation { name, arguments }),
+    match serde_json::from_slice::<Option<_>>(&arguments?) {
+        Ok(arguments) => Ok(Operation { name, arguments: arguments.unwrap_or_default() }),
         Err(_) => Err(NotDone::Malformed("its arguments are no JSON object of strings".to_owned())),
     }
 }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use url::Url;
 use zeroize::Zeroizing;
 
@@ -19,6 +19,7 @@ use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::policy::destination::{Destination, Host};
 use crate::policy::rule::Rules;
+use crate::policy::text;
 use crate::report::error::Error;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
 use crate::report::policy_error::shown;
@@ -79,7 +80,7 @@ pub(crate) struct Wanted {
     #[serde(default)]
     pub(crate) method: Option<String>,
     pub(crate) url: String,
-    #[serde(default, deserialize_with = "headers")]
+    #[serde(default, deserialize_with = "text::or_default")]
     pub(crate) headers: Headers,
     #[serde(default)]
     pub(crate) body: Option<String>,
@@ -90,11 +91,6 @@ pub(crate) struct Wanted {
 
 /// Headers as an object.
 pub(crate) type Headers = BTreeMap<String, String>;
-
-/// Headers, or `null`: an empty map of Go is written so.
-fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Headers, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
-}
 
 /// Why a request has no answer.
 #[derive(Debug)]

@@ -289,7 +289,8 @@ impl fmt::Debug for RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// Sends requests with another client than Kennel's.
+    /// Sends requests with another client than Kennel's. Kennel still checks their hosts, follows redirects and adds
+    /// credentials; TLS, the addresses of names and the records of connections are up to the client.
     #[must_use]
     pub fn http_client(mut self, client: impl HttpClient + 'static) -> Self {
         self.client = Some(Arc::new(client));

@@ -136,6 +136,13 @@ where
     deserializer.deserialize_map(UniqueMap(PhantomData))
 }
 
+/// Deserializes a value, or `null` as the default: some JSON libraries write an empty list or map so, as that of Go does.
+pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 struct UniqueMap<K, V>(PhantomData<(K, V)>);
 
 impl<'de, K, V> Visitor<'de> for UniqueMap<K, V>

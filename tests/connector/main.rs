@@ -1,6 +1,7 @@
 //! Connectors: WebAssembly programs in the embedded runtime, good and hostile ones.
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
+mod answers;
 mod audit;
 #[expect(dead_code, reason = "the bench has one guest more")]
 mod built;

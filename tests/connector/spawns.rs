@@ -124,6 +124,16 @@ async fn a_program_reads_the_status_and_both_outputs() {
 }
 
 #[tokio::test]
+async fn null_is_what_an_absent_key_is() {
+    let home = Home::new("echo $#");
+    let envelope = json!({"program": "tool", "argv": null, "env": null, "cwd": null, "stdin": null, "credential_env_keys": null});
+    let operation = "[capabilities.spawn.operations]\nop = 'tool [{word}]'";
+    let guest = Guest::new().spawn(&envelope).operation("op", &json!(null));
+    let ran = home.run(operation, guest, call()).await;
+    assert_eq!(ran.said, [ended(0, "0\n", ""), ended(0, "0\n", "")]);
+}
+
+#[tokio::test]
 async fn a_signal_is_128_and_its_number() {
     let home = Home::new("kill -TERM $$");
     assert_eq!(home.run("", Guest::new().spawn(&tool(&[])), call()).await.said[0].numbers[1], 143);
@@ -284,9 +294,7 @@ async fn malformed_envelopes_are_told_and_are_no_failure_of_the_call() {
         assert!(ran.told[0].starts_with("spawn: envelope:1:"), "{:?}", ran.told);
         ran.ended.unwrap();
     }
-    for arguments in
-        ["", "[]", "null", r#"{"word": 1}"#, r#"{"word": null}"#, r#"{"word": ["a"]}"#, "\u{fffd}"]
-    {
+    for arguments in ["", "[]", r#"{"word": 1}"#, r#"{"word": null}"#, r#"{"word": ["a"]}"#, "\u{fffd}"] {
         let ran = home.run(operations, Guest::new().raw_operation("op", arguments), call()).await;
         assert_eq!(ran.said, [not_run(-2)], "{arguments}");
         assert_eq!(ran.told, ["spawn_op: its arguments are no JSON object of strings"]);
