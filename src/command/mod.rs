@@ -233,7 +233,8 @@ impl Command {
     }
 
     /// Whether processes that the command leaves behind live on until the session ends. They keep the namespaces and the
-    /// private directories of the command. Default: false, Kennel kills them when the command ends. Only in a session.
+    /// private directories of the command. Default: false, Kennel kills them when the command ends. Only in a session. With
+    /// [`Isolation::Session`](crate::policy::profile::Isolation::Session) they always live on.
     pub fn background(&mut self, background: bool) -> &mut Self {
         self.background = background;
         self
