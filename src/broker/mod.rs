@@ -29,6 +29,10 @@ use crate::broker::envelope::Envelope;
 use crate::broker::manifest::Manifest;
 use crate::host::caller::Caller;
 use crate::policy::audit::Audit;
+#[cfg(feature = "wasm")]
+use crate::policy::destination::Destination;
+#[cfg(feature = "wasm")]
+use crate::policy::rule::Rules;
 use crate::report::failure::Boundary;
 use crate::report::outcome::Output;
 use crate::report::spawn_error::SpawnError;
@@ -80,6 +84,14 @@ impl SpawnPolicy {
     #[must_use]
     pub fn action(mut self, programs: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.narrower = Some(programs.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Leaves programs only the hosts of the manifest that `rules` allow, too.
+    #[cfg(feature = "wasm")]
+    pub(crate) fn narrow_hosts(mut self, rules: &Rules) -> Self {
+        let is_left = |host: &String| Destination::parse(host).is_ok_and(|host| rules.find(&host).is_some());
+        self.manifest.hosts.retain(is_left);
         self
     }
 

@@ -55,7 +55,8 @@ impl Call {
         self
     }
 
-    /// Narrows the hosts of the manifest to those that are also here, as `host:port`. An empty list narrows nothing.
+    /// Narrows the hosts of the manifest to those that are also here, as `host:port`: for requests, and for programs that
+    /// are spawned. An empty list narrows nothing.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.hosts = hosts.into_iter().map(Into::into).collect();

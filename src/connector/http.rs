@@ -54,6 +54,9 @@ pub trait HttpClient: Send + Sync {
 /// The longest URL, in bytes.
 const MAX_URL: usize = 32 << 10;
 
+/// The most headers that a program may set. The maps of the HTTP library panic beyond some 24,000.
+const MAX_HEADERS: usize = 1000;
+
 /// How many redirects a request may follow.
 const MAX_REDIRECTS: usize = 10;
 
@@ -249,6 +252,9 @@ fn check(wanted: Wanted) -> Result<Checked, NoAnswer> {
     };
     let url = Url::parse(&wanted.url).map_err(|error| malformed(format!("its url: {error}")))?;
     destination(&url)?;
+    if wanted.headers.len() > MAX_HEADERS {
+        return Err(malformed(format!("it has more than {MAX_HEADERS} headers")));
+    }
     let mut headers = hyper::HeaderMap::new();
     for (name, value) in &wanted.headers {
         let name = HeaderName::from_bytes(name.as_bytes())

@@ -204,9 +204,13 @@ impl Connector {
                 Some((rules, hosts.to_vec()))
             }
         };
-        let spawns = self.loaded.spawns.clone();
-        let spawns =
-            if call.programs.is_empty() { spawns } else { spawns.action(call.programs.iter().cloned()) };
+        let mut spawns = self.loaded.spawns.clone();
+        if let Some((rules, _)) = &narrower {
+            spawns = spawns.narrow_hosts(rules);
+        }
+        if !call.programs.is_empty() {
+            spawns = spawns.action(call.programs.iter().cloned());
+        }
         Ok(Host::new(&self.loaded, journal, narrower, spawns, call.credentials.clone()))
     }
 }

@@ -184,3 +184,43 @@ async fn a_module_that_waits_for_very_much_at_once_is_refused() {
         assert!(message.contains("resource table has no free keys"), "{message}");
     }
 }
+
+/// Fills a request with headers by itself, because it is larger than its data could be.
+#[tokio::test]
+async fn more_headers_than_a_map_can_have_are_malformed() {
+    let import = r#"(import "aileron_host" "http_request" (func $request (param i32 i32) (result i32)))"#;
+    // {"url":"http://127.0.0.1:1","headers":{"x00000":"", … "a":""}}
+    let (head, tail) = (r#"{"url":"http://127.0.0.1:1","headers":{"#, r#""a":""}}"#);
+    let asks = |headers: u32| {
+        let (length, end) = (head.len(), tail.len());
+        let start = format!(
+            r#"(local $i i32) (local $at i32) (local $digit i32) (local $rest i32)
+            (drop (memory.grow (i32.const 100)))
+            (local.set $at (i32.const 131072))
+            (memory.copy (local.get $at) (i32.const 1024) (i32.const {length}))
+            (local.set $at (i32.add (local.get $at) (i32.const {length})))
+            (loop $more
+                (memory.copy (local.get $at) (i32.const {name}) (i32.const 12))
+                (local.set $rest (local.get $i))
+                (local.set $digit (i32.add (local.get $at) (i32.const 6)))
+                (loop $digits
+                    (i32.store8 (local.get $digit)
+                        (i32.add (i32.const 48) (i32.rem_u (local.get $rest) (i32.const 10))))
+                    (local.set $digit (i32.sub (local.get $digit) (i32.const 1)))
+                    (br_if $digits (local.tee $rest (i32.div_u (local.get $rest) (i32.const 10)))))
+                (local.set $at (i32.add (local.get $at) (i32.const 12)))
+                (br_if $more (i32.lt_u (local.tee $i (i32.add (local.get $i) (i32.const 1))) (i32.const {headers}))))
+            (memory.copy (local.get $at) (i32.const {tail_at}) (i32.const {end}))
+            (if (i32.ne (i32.const -2) (call $request (i32.const 131072)
+                (i32.sub (i32.add (local.get $at) (i32.const {end})) (i32.const 131072)))) (then unreachable))"#,
+            name = 1024 + length,
+            tail_at = 1024 + length + 12,
+        );
+        module(import, format!("{head}\"x00000\":\"\",{tail}"), &start)
+    };
+    for headers in [1000, 24_576, 32_768, 40_000] {
+        let connector = runtime().compile(&manifest(ALL), &asks(headers)).unwrap();
+        let result = connector.invoke(Call::new("op")).await.unwrap();
+        assert_eq!(result.logs[0].message, "http_request: it has more than 1000 headers");
+    }
+}

@@ -134,6 +134,16 @@ async fn null_is_what_an_absent_key_is() {
 }
 
 #[tokio::test]
+async fn a_spawned_program_reaches_no_host_that_the_call_does_not_allow() {
+    let home = Home::new("echo ${HTTPS_PROXY:+proxy}");
+    for (hosts, said) in [(&[][..], "proxy\n"), (&["a.example:443"], "proxy\n"), (&["b.example:443"], "\n")] {
+        let guest = Guest::new().spawn(&tool(&[]));
+        let ran = home.run("", guest, call().allow_hosts(hosts.iter().copied())).await;
+        assert_eq!(ran.said, [ended(0, said, "")], "{hosts:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_signal_is_128_and_its_number() {
     let home = Home::new("kill -TERM $$");
     assert_eq!(home.run("", Guest::new().spawn(&tool(&[])), call()).await.said[0].numbers[1], 143);
