@@ -9,11 +9,14 @@ use hyper::{Request, Response};
 use kennel::connector::{
     Call, CallLimits, Connector, HttpClient, LogLevel, Runtime, Sending, SpawnExecutor, Spawned, Spawning,
 };
-use kennel::{Class, CredentialResolver, Envelope, Resolving, Secret, SpawnPolicy};
+use kennel::{Audit, Class, CredentialResolver, Envelope, Resolving, Secret, SpawnPolicy};
 use serde_json::{Value, json};
 
 use crate::built::{Built, mail, notes, weather};
+use crate::credentials::granting;
+use crate::server::{Authority, Server};
 use crate::support::{manifest, of};
+use crate::traces;
 
 const MAIL: &str = "[connector]\nname = 'mail'\n[capabilities.network]\nhosts = ['mail.example:443']\n\
     [capabilities.credential]\nkind = 'api_key'";
@@ -24,9 +27,9 @@ const WEATHER: &str =
 
 /// What a server answers, and what it was asked: a line for each request.
 #[derive(Clone)]
-struct Server(&'static str, Arc<Mutex<Vec<String>>>);
+struct Canned(&'static str, Arc<Mutex<Vec<String>>>);
 
-impl HttpClient for Server {
+impl HttpClient for Canned {
     fn send(&self, request: Request<Bytes>) -> Sending<'_> {
         let header = |name: &str| request.headers().get(name).map_or("", |value| value.to_str().unwrap());
         let line = format!("{} {} {}", request.uri(), header("accept"), header("authorization"));
@@ -68,26 +71,31 @@ struct Loaded {
     asked: Arc<Mutex<Vec<String>>>,
 }
 
-/// Loads a guest. `None` if its tools are missing, which is an error in CI.
+/// The program of a guest. `None` if its tools are missing, which is an error in CI.
 #[expect(clippy::print_stderr, reason = "a test says that it is skipped")]
-fn load(built: Built, manifest_text: &str, answer: &'static str) -> Option<Loaded> {
-    let path = match built {
-        Ok(path) => path,
+fn program(built: Built) -> Option<Vec<u8>> {
+    match built {
+        Ok(path) => Some(fs::read(path).unwrap()),
         Err(missing) => {
             let must = ["CI", "KENNEL_MUST_RUN"].iter().any(|name| env::var_os(name).is_some());
             assert!(!must, "required here, but missing: {missing}");
             eprintln!("SKIP {}: {missing}", module_path!());
-            return None;
+            None
         }
-    };
+    }
+}
+
+/// Loads a guest. `None` if its tools are missing.
+fn load(built: Built, manifest_text: &str, answer: &'static str) -> Option<Loaded> {
+    let program = program(built)?;
     let asked = Arc::default();
     let runtime = Runtime::builder()
         .at_once(16)
-        .http_client(Server(answer, Arc::clone(&asked)))
+        .http_client(Canned(answer, Arc::clone(&asked)))
         .spawn_executor(Prints)
         .build()
         .unwrap();
-    let connector = runtime.compile(&manifest(manifest_text), &fs::read(path).unwrap()).unwrap();
+    let connector = runtime.compile(&manifest(manifest_text), &program).unwrap();
     Some(Loaded { connector, asked })
 }
 
@@ -130,6 +138,43 @@ async fn go_makes_a_request_with_a_credential_that_it_never_sees() {
     );
     let error = connector.invoke(Call::new("list")).await.unwrap_err();
     assert_eq!(of(&error).0, Class::BindingRequired, "{error}");
+}
+
+#[tokio::test]
+async fn go_asks_an_https_server_with_a_credential_that_nothing_else_shows() {
+    let Some(program) = program(mail()) else { return };
+    traces::keep();
+    let (authority, place) = (Authority::new(), tempfile::tempdir().unwrap());
+    let (server, log) = (Server::https(&authority).await, place.path().join("audit.log"));
+    let runtime = Runtime::builder()
+        .at_once(4)
+        .certificate_authority(authority.file())
+        .audit(Audit { arguments: true, ..Audit::new(&log) })
+        .build()
+        .unwrap();
+    let manifest = granting(&[&server.authority()], "[capabilities.credential]\nkind = 'api_key'");
+    let connector = runtime.compile(&manifest, &program).unwrap();
+    let call = || Call::new("list").argument("count", 2).argument("server", server.url("")).credentials(Key);
+    let result = connector.invoke(call()).await.unwrap();
+    assert_eq!(result.output.as_ref().unwrap()["from"], json!({"a": 1, "b": 1}), "{result:?}");
+    let seen = server.only();
+    assert_eq!(seen.headers["authorization"], "Bearer k-123", "{seen:?}");
+    assert_eq!(seen.headers["accept"], "application/json");
+    // Without the authority, nothing is sent.
+    let untrusting = Runtime::builder().at_once(4).build().unwrap();
+    let error = untrusting.compile(&manifest, &program).unwrap().invoke(call()).await.unwrap_err();
+    assert_eq!(of(&error).0, Class::NetworkError, "{error:?}");
+    assert!(server.take().is_empty());
+    let written = fs::read_to_string(&log).unwrap();
+    assert!(
+        written.contains("\"event\":\"credential\"") && written.contains("\"event\":\"egress\""),
+        "{written}"
+    );
+    for shown in
+        [written, traces::all(), format!("{result:?} {error:?} {connector:?} {runtime:?} {:?}", call())]
+    {
+        assert!(!shown.contains("k-123"), "{shown}");
+    }
 }
 
 #[tokio::test]

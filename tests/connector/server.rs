@@ -239,6 +239,9 @@ async fn answer(stream: &mut (impl AsyncWrite + Unpin), path: &str) -> Result<()
             stream.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n").await?;
         },
         "nonsense" => stream.write_all(b"SSH-2.0-OpenSSH_9.7\r\n\r\n").await,
+        "messages?count=2" => {
+            plain(stream, "200", "", r#"{"messages": [{"from": "a", "unread": true}, {"from": "b"}]}"#).await
+        }
         // Half of a body, then nothing.
         "half" => {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf").await?;

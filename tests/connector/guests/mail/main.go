@@ -11,6 +11,7 @@ type call struct {
 	Op   string `json:"op"`
 	Args struct {
 		Count    int       `json:"count"`
+		Server   string    `json:"server"`
 		Messages []message `json:"messages"`
 	} `json:"args"`
 }
@@ -47,7 +48,7 @@ func main() {
 	var document document
 	switch call.Op {
 	case "list":
-		document = list(call.Args.Count)
+		document = list(call.Args.Server, call.Args.Count)
 	case "summarize":
 		document.Output = summarize(call.Args.Messages)
 	case "panic":
@@ -68,10 +69,13 @@ func main() {
 	json.NewEncoder(os.Stdout).Encode(document)
 }
 
-// Asks the server for messages.
-func list(count int) document {
+// Asks a server for messages.
+func list(server string, count int) document {
+	if server == "" {
+		server = "https://mail.example"
+	}
 	request, _ := json.Marshal(map[string]any{
-		"url":        fmt.Sprintf("https://mail.example/messages?count=%d", count),
+		"url":        fmt.Sprintf("%s/messages?count=%d", server, count),
 		"headers":    map[string]string{"accept": "application/json", "authorization": "a guess"},
 		"credential": "api_key",
 	})
