@@ -260,7 +260,7 @@ fn check(wanted: Wanted) -> Result<Checked, NoAnswer> {
         let name = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| malformed("a header has a malformed name".to_owned()))?;
         let value = HeaderValue::from_str(value)
-            .map_err(|_| malformed(format!("header {name} has a malformed value")))?;
+            .map_err(|_| malformed(format!("header {} has a malformed value", shown(name.as_str()))))?;
         if !NOT_SET.contains(&name) {
             headers.insert(name, value);
         }

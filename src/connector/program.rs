@@ -27,6 +27,7 @@ use crate::network::proxy::Proxy;
 use crate::policy::rule::Rules;
 use crate::report::escape::harmless;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
+use crate::report::policy_error::told;
 
 /// The function of a core module that is run once for each call.
 pub(crate) const START: &str = "_start";
@@ -263,7 +264,7 @@ fn judge(
     }
     serde_json::from_str(&text)
         .map(Some)
-        .map_err(|error| fault(format!("its output is not a JSON object: {error}")))
+        .map_err(|error| fault(format!("its output is not a JSON object: {}", told(&error.to_string()))))
 }
 
 /// The output in what a core module wrote to stdout.
@@ -277,7 +278,7 @@ fn document(bytes: &[u8]) -> Result<Option<Map<String, Value>>, Failure> {
         Ok(Document::Error(error)) => Err(error.failure()),
         Err(error) => {
             let wanted = r#"{"output": {…}} or {"error": {"class": …, "message": …}}"#;
-            Err(fault(format!("its output is not {wanted}: {}", harmless(&error.to_string()))))
+            Err(fault(format!("its output is not {wanted}: {}", told(&error.to_string()))))
         }
     }
 }

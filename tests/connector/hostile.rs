@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kennel::Class;
-use kennel::connector::{Call, CallLimits};
+use kennel::connector::{Call, CallLimits, ConnectorError};
 use tokio::task::JoinSet;
 
 use crate::support::{NOTHING, call, connector, failure, manifest, module, runtime, says};
@@ -222,5 +222,54 @@ async fn more_headers_than_a_map_can_have_are_malformed() {
         let connector = runtime().compile(&manifest(ALL), &asks(headers)).unwrap();
         let result = connector.invoke(Call::new("op")).await.unwrap();
         assert_eq!(result.logs[0].message, "http_request: it has more than 1000 headers");
+    }
+}
+
+/// What a program says is in messages, which are in records: it is cut.
+#[tokio::test]
+async fn a_message_is_short_whatever_a_program_says() {
+    fn is_short(error: &ConnectorError) {
+        let text = format!("{:?}{:?}", error.failure(), error.logs());
+        assert!(text.len() < 30_000, "{} bytes: {}", text.len(), &text[..200]);
+    }
+    let long = "xy\u{7f}".repeat(20_000);
+    for text in [
+        format!(r#"{{"output":"{long}"}}"#),
+        format!(r#"{{"{long}":1}}"#),
+        format!(r#"{{"error":{{"class":"{long}","message":"{long}"}}}}"#),
+        format!(r#"{{"error":"{long}"}}"#),
+        format!(r#""{long}""#),
+    ] {
+        is_short(&call(&says(&text)).await.unwrap_err());
+    }
+    let import = r#"(import "aileron_host" "http_request" (func $request (param i32 i32) (result i32)))
+        (import "aileron_host" "spawn" (func $spawn (param i32 i32) (result i32)))
+        (import "aileron_host" "spawn_op" (func $op (param i32 i32 i32 i32) (result i32)))"#;
+    let url = "http://127.0.0.1:1";
+    let calls = [
+        ("$request", format!(r#"{{"url":"{long}"}}"#)),
+        ("$request", format!(r#"{{"url":"{url}","method":"{long}"}}"#)),
+        ("$request", format!(r#"{{"url":"{url}","credential":"{long}"}}"#)),
+        ("$request", format!(r#"{{"url":"http://{}"}}"#, "a.".repeat(10_000))),
+        ("$request", format!(r#"{{"url":"{url}","headers":{{"{}":"\u0000"}}}}"#, "b".repeat(60_000))),
+        ("$spawn", format!(r#"{{"program":"{long}"}}"#)),
+        ("$spawn", format!(r#"{{"program":"/{long}"}}"#)),
+        ("$spawn", format!(r#"{{"program":"true","cwd":"{long}"}}"#)),
+        ("$spawn", format!(r#"{{"program":"true","cwd":"/{long}"}}"#)),
+        ("$spawn", format!(r#"{{"program":"true","env":{{"{long}":""}}}}"#)),
+        ("$spawn", format!(r#"{{"program":"true","credential_env_keys":["{long}"]}}"#)),
+        ("$spawn", format!(r#"{{"{long}":1}}"#)),
+        ("$op", long),
+    ];
+    for (function, text) in calls {
+        let arguments = if function == "$op" { "(i32.const 1024) (i32.const 2)" } else { "" };
+        let length = text.len() + 2;
+        let start =
+            format!("(drop (call {function} (i32.const 1026) (i32.const {length}) {arguments})) unreachable");
+        let program = module(import, format!("{{}}{text}  "), &start);
+        let connector = runtime().compile(&manifest(ALL), &program).unwrap();
+        let error = connector.invoke(Call::new("op")).await.unwrap_err();
+        assert!(!error.failure().message.contains("out of bounds"), "{error:?}");
+        is_short(&error);
     }
 }
