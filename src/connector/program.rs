@@ -1,7 +1,11 @@
 //! A compiled connector, and its calls.
 
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
-use std::{error, fmt, str};
+use std::task::Poll;
+use std::{error, fmt, panic, str};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -146,8 +150,9 @@ impl Connector {
         journal: &Arc<Journal>,
     ) -> Result<Option<Map<String, Value>>, Failure> {
         let limits = InForce::of(&call.limits, &self.loaded.manifest);
-        match timeout(limits.wall_time, self.run(call, journal, limits)).await {
-            Ok(ended) => ended,
+        match timeout(limits.wall_time, caught(self.run(call, journal, limits))).await {
+            Ok(Some(ended)) => ended,
+            Ok(None) => Err(fault("a function of the host panicked".to_owned())),
             Err(_) => {
                 let configured = humantime::format_duration(limits.wall_time).to_string();
                 let message = format!("the call took longer than {configured}");
@@ -214,6 +219,17 @@ impl Connector {
         }
         Ok(Host::new(&self.loaded, journal, narrower, spawns, call.credentials.clone()))
     }
+}
+
+/// Polls a future to its end. `None`: it panicked, which may be what a program wanted, and is no reason to end its caller.
+/// Nothing of the future is used after that.
+async fn caught<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+        polled.map_or(Poll::Ready(None), |polled| polled.map(Some))
+    })
+    .await
 }
 
 /// Runs `_start` of a core module.

@@ -197,3 +197,87 @@ fn refused(refusal: &ProxyRefusal) -> Failure {
     };
     Failure::new(class, boundary, message, details)
 }
+
+#[cfg(test)]
+mod tests {
+    use url::Url;
+
+    use super::*;
+    use crate::connector::http::destination;
+
+    /// The host is checked as the URL has it, and dialled as the URI has it.
+    #[test]
+    fn every_url_leads_where_it_was_checked() {
+        let parts = [
+            "http:",
+            "https:",
+            "HTTP:",
+            "/",
+            "//",
+            "\\",
+            "\t",
+            "\n",
+            "a.example",
+            "A.Example",
+            "a.example.",
+            "evil.example",
+            "127.0.0.1",
+            "0x7f.1",
+            "2130706433",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "[fe80::1%25eth0]",
+            "%61",
+            "%2e",
+            "%00",
+            "\u{ff41}",
+            "\u{3002}",
+            "\u{ad}",
+            "ß",
+            ":",
+            ":80",
+            ":443",
+            ":0",
+            ":65536",
+            ":00080",
+            "@",
+            "?",
+            "#",
+            " ",
+            "&",
+            ";",
+            "'",
+            "|",
+            "^",
+            "{",
+            "}",
+            "`",
+            "\"",
+            "<",
+            "é",
+            "_",
+            "~",
+            "!",
+            "..",
+        ];
+        let mut state = 1_u64;
+        let mut next = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut found = 0;
+        for _ in 0..200_000 {
+            let start = ["http://", "https://", "http:", "", "http:\\"][next(5)].to_owned();
+            let text = (0..=next(6)).fold(start, |text, _| text + parts[next(parts.len())]);
+            let Ok(url) = Url::parse(&text) else { continue };
+            let Ok(checked) = destination(&url) else { continue };
+            let mut url = url;
+            url.set_fragment(None);
+            let Ok(uri) = url.as_str().parse::<Uri>() else { continue };
+            let (dialled, is_tls) = target(&uri).unwrap_or_else(|error| panic!("{text}: {}", error.message));
+            assert_eq!((dialled, is_tls), (checked, url.scheme() == "https"), "{text}");
+            found += 1;
+        }
+        assert!(found > 1000, "{found}");
+    }
+}

@@ -1,12 +1,17 @@
 //! Programs that want to harm the runtime.
 
+use std::fs;
 use std::time::Duration;
 
-use kennel::Class;
-use kennel::connector::{Call, CallLimits, ConnectorError};
+use bytes::Bytes;
+use hyper::{Request, Response};
+use kennel::connector::{Call, CallLimits, ConnectorError, HttpClient, Runtime, Sending};
+use kennel::{Audit, Class};
+use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::support::{NOTHING, call, connector, failure, manifest, module, runtime, says};
+use crate::steps::Guest;
+use crate::support::{NOTHING, call, connector, failure, manifest, module, of, runtime, says};
 
 /// The functions of `aileron_host`, each with a range that is not in memory.
 const BAD_RANGES: [(&str, &str, &[&str]); 6] = [
@@ -155,7 +160,7 @@ async fn thousands_of_calls_at_once_do_not_disturb_each_other() {
 
 #[tokio::test]
 async fn a_dropped_call_ends_and_its_slot_is_free() {
-    let runtime = kennel::connector::Runtime::builder().at_once(1).build().unwrap();
+    let runtime = Runtime::builder().at_once(1).build().unwrap();
     let loops = runtime.compile(&manifest(NOTHING), &module("", "", "(loop $l (br $l))")).unwrap();
     let good = runtime.compile(&manifest(NOTHING), &says("")).unwrap();
     for _ in 0..10 {
@@ -272,4 +277,33 @@ async fn a_message_is_short_whatever_a_program_says() {
         assert!(!error.failure().message.contains("out of bounds"), "{error:?}");
         is_short(&error);
     }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_host_function_ends_the_call_and_nothing_else() {
+    /// A client with a bug that a program reaches.
+    struct Panics;
+    impl HttpClient for Panics {
+        fn send(&self, request: Request<Bytes>) -> Sending<'_> {
+            Box::pin(async move {
+                assert_ne!(request.uri().path(), "/panic", "on purpose");
+                Ok(Response::default())
+            })
+        }
+    }
+    let place = tempfile::tempdir().unwrap();
+    let log = place.path().join("audit.log");
+    // One slot: it must be free again.
+    let runtime = Runtime::builder().at_once(1).http_client(Panics).audit(Audit::new(&log)).build().unwrap();
+    for _ in 0..3 {
+        for (path, is_caught) in [("/panic", true), ("/", false)] {
+            let guest = Guest::new().request(&json!({"url": format!("http://127.0.0.1:1{path}")}));
+            let connector = runtime.compile(&manifest(ALL), &guest.program()).unwrap();
+            let ended = connector.invoke(Call::new("op")).await;
+            let message = ended.map_err(|error| of(&error));
+            let expected = (Class::RuntimeError, "a function of the host panicked".to_owned());
+            assert_eq!(message.err(), is_caught.then_some(expected));
+        }
+    }
+    assert_eq!(fs::read_to_string(log).unwrap().matches(r#""decision":"failed""#).count(), 3);
 }
