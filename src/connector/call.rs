@@ -79,7 +79,7 @@ impl Call {
         self
     }
 
-    /// What the program reads.
+    /// What a core module reads from stdin.
     pub(crate) fn input(&self) -> Vec<u8> {
         #[derive(Serialize)]
         struct Input<'c> {

@@ -186,6 +186,13 @@ pub(crate) fn exceeded(limit: Limit, configured: String, message: String) -> Fai
     Failure::new(Class::ResourceLimitExceeded, Boundary::Runtime, message, details)
 }
 
+/// `what` has more bytes than it may have.
+pub(crate) fn too_large(what: &str, max: usize) -> Failure {
+    let configured = format!("{max} bytes");
+    let message = format!("{what} has more than {configured}");
+    exceeded(Limit::Output, configured, message)
+}
+
 /// The name of a connector in messages.
 pub(crate) fn name(manifest: &Manifest) -> &str {
     manifest.name().unwrap_or("connector")

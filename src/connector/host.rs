@@ -10,7 +10,6 @@ use tokio::time::sleep;
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CredentialResolver, NoCredentials};
 use crate::broker::envelope::Envelope;
-use crate::connector::error::fault;
 use crate::connector::http::{Granted, NoAnswer, Sender, Wanted};
 use crate::connector::journal::{Journal, LogLevel};
 use crate::connector::program::Loaded;
@@ -231,42 +230,4 @@ impl Host {
         let which = usize::try_from(which).ok()?;
         self.spawned.as_mut()?.output.get_mut(which)
     }
-}
-
-/// A request as JSON of a core module.
-///
-/// # Errors
-/// It is malformed.
-pub(crate) fn parse_request(bytes: Result<Vec<u8>, NotDone>) -> Result<Wanted, NotDone> {
-    // The message of serde may quote a value.
-    serde_json::from_slice(&bytes?).map_err(|_| NotDone::Malformed("the request is no valid JSON".to_owned()))
-}
-
-/// An envelope as JSON.
-///
-/// # Errors
-/// It is malformed.
-pub(crate) fn parse_envelope(bytes: Result<Vec<u8>, NotDone>) -> Result<Envelope, NotDone> {
-    let parsed = Envelope::from_json(&String::from_utf8_lossy(&bytes?));
-    parsed.map_err(|error| NotDone::Malformed(error.to_string()))
-}
-
-/// An operation: its name, and its arguments as a JSON object of strings or `null`.
-///
-/// # Errors
-/// They are something else.
-pub(crate) fn parse_operation(
-    name: Result<Vec<u8>, NotDone>,
-    arguments: Result<Vec<u8>, NotDone>,
-) -> Result<Operation, NotDone> {
-    let name = String::from_utf8_lossy(&name?).into_owned();
-    match serde_json::from_slice::<Option<_>>(&arguments?) {
-        Ok(arguments) => Ok(Operation { name, arguments: arguments.unwrap_or_default() }),
-        Err(_) => Err(NotDone::Malformed("its arguments are no JSON object of strings".to_owned())),
-    }
-}
-
-/// The failure of a program that passed a range outside of its memory.
-pub(crate) fn bad_range(function: &str) -> Failure {
-    fault(format!("{function}: the range is not in the memory of the program"))
 }

@@ -14,14 +14,14 @@ use zeroize::Zeroizing;
 use crate::audit::record::{CredentialUse, Record};
 use crate::broker::checked::CredentialResolver;
 use crate::broker::manifest::connector::Credential;
-use crate::connector::error::{denied, exceeded};
+use crate::connector::error::{denied, too_large};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::policy::destination::{Destination, Host};
 use crate::policy::rule::Rules;
 use crate::policy::text;
 use crate::report::error::Error;
-use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
+use crate::report::failure::{self, Boundary, Class, Details, Failure};
 use crate::report::policy_error::shown;
 
 /// The future that [`HttpClient::send`] returns.
@@ -84,16 +84,13 @@ pub(crate) struct Wanted {
     pub(crate) method: Option<String>,
     pub(crate) url: String,
     #[serde(default, deserialize_with = "text::or_default")]
-    pub(crate) headers: Headers,
+    pub(crate) headers: BTreeMap<String, String>,
     #[serde(default)]
     pub(crate) body: Option<String>,
     /// The kind of the credential that Kennel adds.
     #[serde(default)]
     pub(crate) credential: Option<String>,
 }
-
-/// Headers as an object.
-pub(crate) type Headers = BTreeMap<String, String>;
 
 /// Why a request has no answer.
 #[derive(Debug)]
@@ -155,7 +152,7 @@ impl Sender<'_> {
         for _ in 0..=MAX_REDIRECTS {
             let response = self.client.send(checked.request()?).await?;
             if response.body().len() > self.max_body {
-                return Err(too_large(self.max_body).into());
+                return Err(too_large("the answer", self.max_body).into());
             }
             match redirect(&response, &checked.url)? {
                 Some(to) => {
@@ -345,10 +342,4 @@ pub(crate) fn destination(url: &Url) -> Result<Destination, NoAnswer> {
 /// A failure of the network.
 pub(crate) fn network_error(message: String) -> Failure {
     Failure::new(Class::NetworkError, Boundary::External, message, Details::None)
-}
-
-/// An answer is larger than a program may read.
-pub(crate) fn too_large(max_body: usize) -> Failure {
-    let configured = format!("{max_body} bytes");
-    exceeded(Limit::Output, configured.clone(), format!("the answer has more than {configured}"))
 }

@@ -5,13 +5,14 @@ use std::future::Future;
 use wasmtime::{Caller, Engine, Extern, Linker};
 use wasmtime_wasi::preview1;
 
+use crate::broker::envelope::Envelope;
 use crate::connector::error::fault;
-use crate::connector::host::{
-    Host, MAX_REQUEST, NotDone, bad_range, parse_envelope, parse_operation, parse_request,
-};
+use crate::connector::host::{Host, MAX_REQUEST, NotDone, Operation};
+use crate::connector::http::Wanted;
 use crate::connector::imports::MODULE;
 use crate::connector::program::Stopped;
 use crate::connector::state::State;
+use crate::report::failure::Failure;
 
 // What the functions answer.
 
@@ -126,7 +127,7 @@ fn code(host: &Host, function: &str, done: Result<(), NotDone>) -> i32 {
     code
 }
 
-/// The memory of the program and the state of its call.
+/// The memory of the program.
 fn memory<'c>(caller: &'c mut Caller<'_, State>, function: &str) -> wasmtime::Result<&'c mut [u8]> {
     match caller.get_export("memory") {
         Some(Extern::Memory(memory)) => Ok(memory.data_mut(caller)),
@@ -134,7 +135,7 @@ fn memory<'c>(caller: &'c mut Caller<'_, State>, function: &str) -> wasmtime::Re
     }
 }
 
-/// The bytes of a range, if a request can have so many.
+/// Copies the bytes of a range. A request can have no more than [`MAX_REQUEST`].
 fn read(
     caller: &mut Caller<'_, State>,
     function: &str,
@@ -156,7 +157,7 @@ fn text(caller: &mut Caller<'_, State>, function: &str, range: Range) -> wasmtim
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Copies bytes to the start of a range, which has room for them. Returns their number.
+/// Copies bytes to the start of a range, and returns their number. The range has room for them.
 fn write(
     caller: &mut Caller<'_, State>,
     function: &str,
@@ -168,4 +169,42 @@ fn write(
     let place = memory(caller, function)?.get_mut(to..end).ok_or_else(|| Stopped(bad_range(function)))?;
     place[..bytes.len()].copy_from_slice(bytes);
     Ok(i32::try_from(bytes.len()).unwrap_or(i32::MAX))
+}
+
+/// A request as JSON.
+///
+/// # Errors
+/// It is malformed.
+fn parse_request(bytes: Result<Vec<u8>, NotDone>) -> Result<Wanted, NotDone> {
+    // The message of serde may quote a value.
+    serde_json::from_slice(&bytes?).map_err(|_| NotDone::Malformed("the request is no valid JSON".to_owned()))
+}
+
+/// An envelope as JSON.
+///
+/// # Errors
+/// It is malformed.
+fn parse_envelope(bytes: Result<Vec<u8>, NotDone>) -> Result<Envelope, NotDone> {
+    let parsed = Envelope::from_json(&String::from_utf8_lossy(&bytes?));
+    parsed.map_err(|error| NotDone::Malformed(error.to_string()))
+}
+
+/// An operation: its name, and its arguments as a JSON object of strings or `null`.
+///
+/// # Errors
+/// They are something else.
+fn parse_operation(
+    name: Result<Vec<u8>, NotDone>,
+    arguments: Result<Vec<u8>, NotDone>,
+) -> Result<Operation, NotDone> {
+    let name = String::from_utf8_lossy(&name?).into_owned();
+    match serde_json::from_slice::<Option<_>>(&arguments?) {
+        Ok(arguments) => Ok(Operation { name, arguments: arguments.unwrap_or_default() }),
+        Err(_) => Err(NotDone::Malformed("its arguments are no JSON object of strings".to_owned())),
+    }
+}
+
+/// The failure of a program that passed a range outside of its memory.
+fn bad_range(function: &str) -> Failure {
+    fault(format!("{function}: the range is not in the memory of the program"))
 }

@@ -14,8 +14,8 @@ use crate::sys::locked;
 
 /// Bytes kept of stdout. A program that writes more has failed.
 pub(crate) const STDOUT_MAX: usize = 1 << 20;
-/// Bytes kept of stderr: its last ones.
-pub(crate) const STDERR_MAX: usize = 256 << 10;
+/// Bytes kept of stderr: its last ones, for messages.
+const STDERR_MAX: usize = 256;
 
 /// What is kept if there is more than the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::broker::manifest::Manifest;
 use crate::connector::audit::CallRecord;
 use crate::connector::call::{Call, CallResult};
 use crate::connector::component;
-use crate::connector::error::{ConnectorError, denied, exceeded, fault};
+use crate::connector::error::{ConnectorError, denied, exceeded, fault, too_large};
 use crate::connector::host::{Host, MAX_REQUEST};
 use crate::connector::http::HttpClient;
 use crate::connector::journal::Journal;
@@ -38,9 +38,6 @@ pub(crate) const START: &str = "_start";
 
 /// Characters that are kept of the class and of the message of a program's error.
 const MAX_ERROR: usize = 4096;
-
-/// Bytes of stderr in a message.
-const STDERR_TAIL: usize = 256;
 
 /// A compiled connector. Clones share it.
 #[derive(Clone)]
@@ -257,9 +254,7 @@ fn judge(
         Ok(None) => {
             let (bytes, is_cut) = streams.stdout.take();
             if is_cut {
-                let configured = format!("{STDOUT_MAX} bytes");
-                let message = format!("the program wrote more than {configured} to stdout");
-                return Err(exceeded(Limit::Output, configured, message));
+                return Err(too_large("the output", STDOUT_MAX));
             }
             return document(&bytes);
         }
@@ -268,12 +263,7 @@ fn judge(
         Err(error) => return Err(ended_badly(&error, &state, streams, limits)),
     };
     if text.len() > STDOUT_MAX {
-        let configured = format!("{STDOUT_MAX} bytes");
-        return Err(exceeded(
-            Limit::Output,
-            configured.clone(),
-            format!("the output has more than {configured}"),
-        ));
+        return Err(too_large("the output", STDOUT_MAX));
     }
     if text.trim_ascii().is_empty() {
         return Ok(None);
@@ -315,7 +305,7 @@ fn ended_badly(error: &wasmtime::Error, state: &State, streams: &Streams, limits
         (None, None) => harmless(&failure::words(error.root_cause())),
     };
     let (stderr, _) = streams.stderr.take();
-    let tail = String::from_utf8_lossy(&stderr[stderr.len().saturating_sub(STDERR_TAIL)..]);
+    let tail = String::from_utf8_lossy(&stderr);
     if !tail.trim().is_empty() {
         message = format!("{message}; its stderr ends: {}", harmless(tail.trim()));
     }

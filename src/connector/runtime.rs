@@ -116,7 +116,16 @@ impl Runtime {
         let imports = imports(&self.shared.engine, &code);
         if let Some(import) = imports.missing(manifest).next() {
             let refused = not_loaded(format!("{own_name} imports {import}: {}", import.reason()));
-            let remedy = "if the connector may have that, add it to the manifest; kennel connector check shows all imports";
+            let remedy = match imports.is_component {
+                false => {
+                    "if the connector may have that, add it to the manifest; kennel connector check shows all imports"
+                }
+                // Some languages import all functions of an interface.
+                true => {
+                    "if the connector may have that, add it to the manifest; if it never uses that, delete the function from \
+                     the connector.wit with which it is built; kennel connector check shows all imports"
+                }
+            };
             return Err(ConnectorError::from(refused).with_remedy(remedy));
         }
         let linked = match &code {
@@ -148,7 +157,7 @@ impl Runtime {
 
     /// Refuses further calls, and waits until those that run have ended.
     pub async fn close(&self) {
-        // Nobody else takes all of them.
+        // Each call holds a permit until it ends. Nothing but this waits for all of them.
         let all = self.shared.slots.acquire_many(self.shared.at_once).await;
         self.shared.slots.close();
         drop(all);
@@ -189,7 +198,7 @@ impl Runtime {
         Ok(code)
     }
 
-    /// What the calls of a connector share.
+    /// What the calls of a connector share: its rules, its client, its broker.
     fn load(&self, manifest: &Manifest, program: Program) -> Result<Loaded, ConnectorError> {
         let shared = &self.shared;
         let rules = Rules::parse(manifest.hosts.iter().map(String::as_str))
@@ -408,7 +417,7 @@ impl RuntimeBuilder {
 /// The engine's settings: instances come from a pool, and an epoch interrupts programs.
 fn config(at_once: u32) -> Config {
     let mut pool = PoolingAllocationConfig::new();
-    // What one program may take, times the number of calls: no call takes another's place.
+    // Each call has room for the largest program that loads. So no call fails because of others.
     pool.total_component_instances(at_once)
         .max_core_instances_per_component(MAX_INSTANCES)
         .total_core_instances(at_once.saturating_mul(MAX_INSTANCES))

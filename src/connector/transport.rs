@@ -17,7 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use crate::connector::http::{HttpClient, Sending, network_error, too_large};
+use crate::connector::error::too_large;
+use crate::connector::http::{HttpClient, Sending, network_error};
 use crate::network::dial;
 use crate::network::metered::Metered;
 use crate::network::proxy::Proxy;
@@ -143,7 +144,7 @@ impl Transport {
         while let Some(frame) = body.frame().await {
             if let Ok(data) = frame.map_err(failed)?.into_data() {
                 if bytes.len() + data.len() > self.max_body {
-                    return Err(too_large(self.max_body));
+                    return Err(too_large("the answer", self.max_body));
                 }
                 bytes.extend_from_slice(&data);
             }

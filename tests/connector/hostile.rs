@@ -89,10 +89,7 @@ async fn megabytes_of_output_are_refused_and_of_stderr_are_forgotten() {
         )
     };
     let (class, message) = failure(&module("", "", &loops(1))).await;
-    assert_eq!(
-        (class, &*message),
-        (Class::ResourceLimitExceeded, "the program wrote more than 1048576 bytes to stdout")
-    );
+    assert_eq!((class, &*message), (Class::ResourceLimitExceeded, "the output has more than 1048576 bytes"));
     assert_eq!(call(&module("", "", &loops(2))).await.unwrap().output, None);
 }
 
