@@ -70,7 +70,7 @@ fn kept() -> PathBuf {
 }
 
 /// A tool that `scripts/guest-tools` installs below the target directory.
-fn tool(name: &str) -> PathBuf {
+pub(crate) fn tool(name: &str) -> PathBuf {
     let place = Path::new("guest-tools/bin").join(name);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).ancestors();
     target.map(|dir| dir.join(&place)).find(|path| path.exists()).unwrap_or(place)

@@ -27,7 +27,7 @@ pub(super) struct Block {
     /// The number of its first line.
     pub(super) line: usize,
     pub(super) lines: Vec<String>,
-    prepare: String,
+    pub(super) prepare: String,
     pub(super) needs: Vec<String>,
 }
 
@@ -95,11 +95,11 @@ fn steps(file: &str, block: &Block) -> Vec<Step> {
 }
 
 /// Runs all console blocks of a document for which everything is here. Fails if an example hides in another kind of block.
-pub(super) fn examples_run(file: &str, is_provided: impl Fn(&Block) -> bool) {
+pub(super) fn examples_run(file: &str, is_provided: impl Fn(&mut Block) -> bool) {
     let mut wrong = String::new();
-    for block in blocks(file) {
+    for mut block in blocks(file) {
         if block.language == "console" {
-            if is_provided(&block) {
+            if is_provided(&mut block) {
                 wrong += &differences(file, &block);
             }
         } else if ["", "sh", "bash", "shell"].contains(&&*block.language) {
