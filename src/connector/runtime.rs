@@ -216,6 +216,11 @@ impl Runtime {
         if let Some(cache) = &shared.cache {
             spawns.check_outside("compiled code", &cache.place(&shared.engine, &[])).map_err(Error::from)?;
         }
+        if shared.client.is_none() && !manifest.hosts.is_empty() {
+            for path in Tls::of_environment() {
+                spawns.check_outside("certificates of the environment", &path).map_err(Error::from)?;
+            }
+        }
         if let Some((audit, _)) = &shared.audit {
             spawns = spawns.audit(audit.clone()).map_err(Error::from)?;
         }

@@ -1,8 +1,8 @@
 //! The default HTTP client: through the gate and the dialler of Kennel's proxy, with TLS.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::{fs, io};
+use std::{env, fs, io};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -58,6 +58,13 @@ impl Tls {
         }
         self.further.extend(found);
         Ok(())
+    }
+
+    /// Where the environment says that the system's certificates are: a file, and directories.
+    pub(crate) fn of_environment() -> Vec<PathBuf> {
+        let directories = env::var_os("SSL_CERT_DIR").unwrap_or_default();
+        let named = env::split_paths(&directories).chain(env::var_os("SSL_CERT_FILE").map(PathBuf::from));
+        named.filter(|path| !path.as_os_str().is_empty()).collect()
     }
 
     /// The settings of clients. Reads the system's certificates at the first call.

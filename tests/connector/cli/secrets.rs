@@ -140,3 +140,17 @@ fn code_is_not_kept_where_programs_could_write() {
     assert!(stderr.starts_with(said) && stderr.contains("fs_write"), "{stderr}");
     assert!(home.kept().is_empty(), "{:?}", home.kept());
 }
+
+/// Who decides which servers are trusted gets the credential.
+#[test]
+fn the_environment_names_no_certificates_that_programs_could_replace() {
+    let home = writable_home();
+    home.write("m.toml", &format!("{WRITES}\n[capabilities.network]\nhosts = ['a.example:443']"));
+    for name in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
+        let words = ["run", "c.wasm", "op", "--manifest", "m.toml", "-q"];
+        let run = |place: &str| home.kennel(&words).env(name, home.at(place)).output().unwrap();
+        let said = "kennel: certificates of the environment ";
+        fails(&run("out/ca"), 125, &[said, "programs could replace it, because it is in fs_write"]);
+        assert_eq!(run("ca").status.code(), Some(0), "{name}");
+    }
+}
