@@ -62,7 +62,7 @@ pub type LogSink = Arc<dyn Fn(&str, &LogLine) + Send + Sync>;
 
 /// How many lines and bytes of one call are kept. Further lines are counted.
 const MAX_LINES: usize = 1000;
-const MAX_BYTES: usize = 256 << 10;
+pub(crate) const MAX_BYTES: usize = 256 << 10;
 
 /// The lines of one call.
 pub(crate) struct Journal {

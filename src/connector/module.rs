@@ -10,6 +10,7 @@ use crate::connector::error::fault;
 use crate::connector::host::{Host, MAX_REQUEST, NotDone, Operation};
 use crate::connector::http::Wanted;
 use crate::connector::imports::MODULE;
+use crate::connector::journal;
 use crate::connector::program::Stopped;
 use crate::connector::state::State;
 use crate::report::failure::Failure;
@@ -135,39 +136,47 @@ fn memory<'c>(caller: &'c mut Caller<'_, State>, function: &str) -> wasmtime::Re
     }
 }
 
+/// The memory of a range.
+fn slice<'c>(
+    caller: &'c mut Caller<'_, State>,
+    function: &str,
+    (from, length): Range,
+) -> wasmtime::Result<&'c mut [u8]> {
+    let (from, length) = (from.cast_unsigned() as usize, length.cast_unsigned() as usize);
+    let range = from.checked_add(length).map(|end| from..end);
+    let memory = memory(caller, function)?;
+    Ok(range.and_then(|range| memory.get_mut(range)).ok_or_else(|| Stopped(bad_range(function)))?)
+}
+
 /// Copies the bytes of a range. A request can have no more than [`MAX_REQUEST`].
 fn read(
     caller: &mut Caller<'_, State>,
     function: &str,
-    (from, length): Range,
+    range: Range,
 ) -> wasmtime::Result<Result<Vec<u8>, NotDone>> {
-    let (from, length) = (from.cast_unsigned() as usize, length.cast_unsigned() as usize);
-    let end = from.checked_add(length).ok_or_else(|| Stopped(bad_range(function)))?;
-    let bytes = memory(caller, function)?.get(from..end).ok_or_else(|| Stopped(bad_range(function)))?;
-    Ok(if length <= MAX_REQUEST {
+    let bytes = slice(caller, function, range)?;
+    Ok(if bytes.len() <= MAX_REQUEST {
         Ok(bytes.to_vec())
     } else {
         Err(NotDone::Malformed("it has more than 16 MiB".to_owned()))
     })
 }
 
-/// The text of a range. Bytes that are no UTF-8 are replaced.
+/// The text of a range, or the part of it that a log keeps: a program may pass megabytes at every call. Bytes that are no
+/// UTF-8 are replaced.
 fn text(caller: &mut Caller<'_, State>, function: &str, range: Range) -> wasmtime::Result<String> {
-    let bytes = read(caller, function, range)?.unwrap_or_default();
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    let bytes = slice(caller, function, range)?;
+    Ok(String::from_utf8_lossy(&bytes[..bytes.len().min(journal::MAX_BYTES)]).into_owned())
 }
 
 /// Copies bytes to the start of a range, and returns their number. The range has room for them.
 fn write(
     caller: &mut Caller<'_, State>,
     function: &str,
-    (to, length): Range,
+    range: Range,
     bytes: &[u8],
 ) -> wasmtime::Result<i32> {
-    let (to, length) = (to.cast_unsigned() as usize, length.cast_unsigned() as usize);
-    let end = to.checked_add(length).ok_or_else(|| Stopped(bad_range(function)))?;
-    let place = memory(caller, function)?.get_mut(to..end).ok_or_else(|| Stopped(bad_range(function)))?;
-    place[..bytes.len()].copy_from_slice(bytes);
+    slice(caller, function, range)?[..bytes.len()].copy_from_slice(bytes);
     Ok(i32::try_from(bytes.len()).unwrap_or(i32::MAX))
 }
 

@@ -108,6 +108,11 @@ async fn a_flood_of_log_lines_is_cut() {
     assert!(result.logs[1000].message.starts_with("9000 further log lines were dropped"));
     let result = call(&module(import, "info", &flood(100_000))).await.unwrap();
     assert_eq!(result.logs.len(), 3);
+    // Of a longer line, the start is kept. Nothing makes a copy of the rest.
+    let long = "(drop (memory.grow (i32.const 400))) (call $log (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 20000000))";
+    let result = call(&module(import, "", long)).await.unwrap();
+    assert_eq!(result.logs.len(), 1);
+    assert_eq!(result.logs[0].message.len(), "\\u{0}".len() * (256 << 10));
     // What is no UTF-8 is replaced.
     let result = call(&module(
         import,
