@@ -117,7 +117,8 @@ impl Connector {
     /// [`RuntimeBuilder::at_once`](crate::connector::RuntimeBuilder::at_once) sets, they wait. Dropping the future ends the
     /// call.
     ///
-    /// A program that computes lets other tasks of its thread run every few milliseconds.
+    /// A program that computes lets other tasks of its thread run every few milliseconds. One instruction or function does
+    /// not: to fill 1 GiB takes most of a second.
     ///
     /// # Errors
     /// What a request or a spawn of the program was denied, or how it failed, unless a later one of the same kind

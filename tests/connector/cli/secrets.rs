@@ -145,7 +145,7 @@ fn code_is_not_kept_where_programs_could_write() {
 #[test]
 fn the_environment_names_no_certificates_that_programs_could_replace() {
     let home = writable_home();
-    home.write("m.toml", &format!("{WRITES}\n[capabilities.network]\nhosts = ['a.example:443']"));
+    home.write("m.toml", format!("{WRITES}\n[capabilities.network]\nhosts = ['a.example:443']"));
     for name in ["SSL_CERT_FILE", "SSL_CERT_DIR"] {
         let words = ["run", "c.wasm", "op", "--manifest", "m.toml", "-q"];
         let run = |place: &str| home.kennel(&words).env(name, home.at(place)).output().unwrap();
