@@ -191,7 +191,7 @@ fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
 }
 
 /// The processes below the zygote, without Kennel's own: the zygote's children, and whatever executes its image. Commands
-/// cannot open that image.
+/// cannot open that image. A zombie executes nothing: one whose parent is Kennel's is about to be reaped, whatever it was.
 fn descendants(zygote: i32) -> io::Result<Vec<Found>> {
     let mut nodes = BTreeMap::new();
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
@@ -207,12 +207,14 @@ fn descendants(zygote: i32) -> io::Result<Vec<Found>> {
     let mut next: VecDeque<(i32, Option<i32>)> = VecDeque::from([(zygote, None)]);
     while let Some((parent, init)) = next.pop_front() {
         let parent_started = nodes.get(&parent).map_or(u64::MAX, |node| node.started);
+        let is_of_own = own.is_some() && image(parent) == own;
         for &pid in children.get(&parent).into_iter().flatten() {
             // If a process ended and another one took its number, that one is younger than the children.
             let Some(node) = nodes.get(&pid).filter(|node| node.started >= parent_started) else { continue };
             next.push_back((pid, init.or(Some(pid))));
             let Some(init) = init else { continue };
-            if node.is_zombie || own.is_none() || image(pid) != own {
+            let is_own = if node.is_zombie { is_of_own } else { own.is_some() && image(pid) == own };
+            if !is_own {
                 found.push(Found { pid, started: node.started, init });
             }
         }
