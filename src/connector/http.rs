@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::audit::record::{CredentialUse, Record};
 use crate::broker::checked::CredentialResolver;
-use crate::broker::manifest::connector::Credential;
+use crate::broker::manifest::connector::{Credential, SET_BY_KENNEL};
 use crate::connector::error::{denied, too_large};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
@@ -59,19 +59,6 @@ const MAX_HEADERS: usize = 1000;
 
 /// How many redirects a request may follow.
 const MAX_REDIRECTS: usize = 10;
-
-/// Headers that a program cannot set: Kennel and the HTTP library do, or they concern one connection only.
-const NOT_SET: [HeaderName; 9] = [
-    header::CONNECTION,
-    header::CONTENT_LENGTH,
-    header::HOST,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-];
 
 /// Headers of a program that do not go to another origin.
 const PRIVATE: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
@@ -258,7 +245,7 @@ fn check(wanted: Wanted) -> Result<Checked, NoAnswer> {
             .map_err(|_| malformed("a header has a malformed name".to_owned()))?;
         let value = HeaderValue::from_str(value)
             .map_err(|_| malformed(format!("header {} has a malformed value", shown(name.as_str()))))?;
-        if !NOT_SET.contains(&name) {
+        if !SET_BY_KENNEL.contains(&name) {
             headers.insert(name, value);
         }
     }

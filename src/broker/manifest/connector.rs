@@ -1,7 +1,21 @@
 //! What a manifest says about a connector: its name, the credential of its requests, and the limits of its calls.
 
-use hyper::header::HeaderName;
+use hyper::header::{self, HeaderName};
 use serde::Deserialize;
+
+/// Headers of a request that neither a manifest nor a program can set: Kennel and the HTTP library do, or they concern one
+/// connection only.
+pub(crate) const SET_BY_KENNEL: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::HOST,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
 
 /// The placeholder of the credential in `format`.
 const KEY: &str = "{key}";
@@ -71,8 +85,12 @@ impl TryFrom<CredentialTable> for Credential {
             return Err("`header` and `format` are for the kind `api_key` only".to_owned());
         }
         let header = header.unwrap_or_else(|| "Authorization".to_owned());
-        if HeaderName::from_bytes(header.as_bytes()).is_err() {
-            return Err(format!("`{header}` is not a name of a header"));
+        match HeaderName::from_bytes(header.as_bytes()) {
+            Ok(name) if SET_BY_KENNEL.contains(&name) => {
+                return Err(format!("`{header}` is a header that Kennel sets; choose another one"));
+            }
+            Ok(_) => {}
+            Err(_) => return Err(format!("`{header}` is not a name of a header")),
         }
         let format = format.unwrap_or_else(|| format!("Bearer {KEY}"));
         let is_plain = format.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());

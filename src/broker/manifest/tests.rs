@@ -205,6 +205,10 @@ fn every_mistake_in_tables_of_connectors_has_its_place() {
             &format!("{credential}kind = 'api_key'\nheader = 'X Y'"),
             "manifest:1:1: `X Y` is not a name of a header",
         ),
+        (
+            &format!("{credential}kind = 'api_key'\nheader = 'transfer-encoding'"),
+            "manifest:1:1: `transfer-encoding` is a header that Kennel sets",
+        ),
         (&format!("{credential}kind = 'api_key'\nheader = ''"), "manifest:1:1: `` is not a name of a header"),
         (
             &format!("{credential}kind = 'api_key'\nformat = 'Bearer'"),
