@@ -142,9 +142,10 @@ impl Live {
         };
         // Orders wait in the socket of the zygote until it has set up.
         if live.mounts.inputs.policy.shares_processes() {
-            let init = live.order_common_init()?;
+            let init = live.order_common_init();
+            // If the zygote has failed, this tells why.
             live.set_up(claim).await?;
-            live.share(init).await?;
+            live.share(init?).await?;
             live.refill();
         } else {
             live.refill();
