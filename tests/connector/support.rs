@@ -40,6 +40,19 @@ pub(crate) fn module(imports: &str, data: impl AsRef<[u8]>, start: &str) -> Vec<
     wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
+/// A module that writes `{"output":{"in":…}}` around what it reads.
+pub(crate) fn echo() -> Vec<u8> {
+    module(
+        "",
+        r#"{"output":{"in":}}"#,
+        "(local $length i32)
+         (local.set $length (call $read))
+         (call $print (i32.const 1024) (i32.const 16))
+         (call $print (i32.const 32768) (local.get $length))
+         (call $print (i32.const 1040) (i32.const 2))",
+    )
+}
+
 /// A module that writes a text.
 pub(crate) fn says(text: impl AsRef<[u8]>) -> Vec<u8> {
     let text = text.as_ref();

@@ -4,21 +4,11 @@ use kennel::Class;
 use kennel::connector::{Call, LogLevel};
 use serde_json::json;
 
-use crate::support::{NOTHING, call, connector, failure, manifest, module, runtime, says};
+use crate::support::{NOTHING, call, connector, echo, failure, manifest, module, runtime, says};
 
 #[tokio::test]
 async fn a_program_reads_its_operation_and_its_arguments() {
-    // Writes {"output":{"in":…}} around what it reads.
-    let echo = module(
-        "",
-        r#"{"output":{"in":}}"#,
-        "(local $length i32)
-         (local.set $length (call $read))
-         (call $print (i32.const 1024) (i32.const 16))
-         (call $print (i32.const 32768) (local.get $length))
-         (call $print (i32.const 1040) (i32.const 2))",
-    );
-    let connector = connector(&echo);
+    let connector = connector(&echo());
     let result = connector.invoke(Call::new("list").argument("count", 3).argument("who", "é")).await.unwrap();
     let output = result.output.unwrap();
     assert_eq!(output["in"], json!({"op": "list", "args": {"count": 3, "who": "é"}}));

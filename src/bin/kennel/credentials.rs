@@ -49,8 +49,23 @@ pub(crate) fn create_report(path: &Path, policy: Option<&SpawnPolicy>) -> Result
     report::create(path)
 }
 
-/// Reads credentials from the named files. Refuses a file that programs could replace: this process may read
-/// more than they may.
+/// Refuses a file that programs of the manifest could replace: this process may read more than they may.
+///
+/// # Errors
+/// They could.
+pub(crate) fn check_outside(policy: &SpawnPolicy, what: &'static str, path: &Path) -> Result<(), SpawnError> {
+    if inherited_descriptor(path).is_some() { Ok(()) } else { policy.check_outside(what, path) }
+}
+
+/// Opens a file, or the descriptor that the path names.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    match inherited_descriptor(path) {
+        Some(given) => given.map(File::from),
+        None => File::open(path),
+    }
+}
+
+/// Reads credentials from the named files. Refuses those that programs could replace.
 pub(crate) fn read_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> Result<Secrets, SpawnError> {
     let mut secrets = Secrets::new();
     for (key, path) in named {
@@ -58,9 +73,7 @@ pub(crate) fn read_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> R
             let reason = "is given twice".to_owned();
             return Err(Error::Command { what: "--credential", value: key.clone(), reason }.into());
         }
-        if inherited_descriptor(path).is_none() {
-            policy.check_outside("credential file", path)?;
-        }
+        check_outside(policy, "credential file", path)?;
         let secret = read(path).map_err(|error| {
             let source = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
             SpawnError::CredentialFailed { key: key.clone(), source: source.into() }
@@ -95,11 +108,7 @@ fn read(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     // Reserve the full size: growing would leave a copy of the secret in freed memory.
     let mut value =
         Zeroizing::new(Vec::with_capacity(usize::try_from(MAX_CREDENTIAL).unwrap_or_default() + 2));
-    let file = match inherited_descriptor(path) {
-        Some(given) => given?.into(),
-        None => File::open(path)?,
-    };
-    file.take(MAX_CREDENTIAL + 1).read_to_end(&mut value)?;
+    open(path)?.take(MAX_CREDENTIAL + 1).read_to_end(&mut value)?;
     if value.len() as u64 > MAX_CREDENTIAL {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "is larger than 128 KiB"));
     }

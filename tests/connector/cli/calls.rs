@@ -9,22 +9,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::{Home, fails, told};
-use crate::support::{NOTHING, module, says};
+use crate::support::{NOTHING, echo, module, says};
 
 const LOG: &str = r#"(import "aileron_host" "log" (func $log (param i32 i32 i32 i32)))"#;
-
-/// Writes `{"output":{"in":…}}` around what it reads.
-fn echo() -> Vec<u8> {
-    module(
-        "",
-        r#"{"output":{"in":}}"#,
-        "(local $length i32)
-         (local.set $length (call $read))
-         (call $print (i32.const 1024) (i32.const 16))
-         (call $print (i32.const 32768) (local.get $length))
-         (call $print (i32.const 1040) (i32.const 2))",
-    )
-}
 
 /// Logs a text, and then does `start`.
 fn logs(level: &str, text: &str, output: &str, start: &str) -> Vec<u8> {

@@ -1,15 +1,15 @@
 //! What `kennel connector` reads: programs, and the arguments of an operation.
 
 use std::{
-    fs::File,
     io::{self, Read},
     path::Path,
 };
 
-use kennel::{Error, SpawnPolicy, inherited_descriptor};
+use kennel::{Error, SpawnPolicy};
 use serde_json::{Map, Value};
 
 use super::args::Run;
+use crate::credentials;
 
 /// The largest program, in bytes.
 const MAX_PROGRAM: u64 = 256 << 20;
@@ -39,7 +39,7 @@ pub(super) fn arguments(run: &Run, policy: &SpawnPolicy) -> Result<Map<String, V
                 "-" => read_all("read arguments from", "-".as_ref(), io::stdin(), MAX_ARGUMENTS)?,
                 text if text.trim_start().starts_with('{') => text.as_bytes().to_vec(),
                 path => {
-                    check_outside(policy, "file of arguments", path.as_ref())?;
+                    credentials::check_outside(policy, "file of arguments", path.as_ref())?;
                     read("read arguments from", path.as_ref(), MAX_ARGUMENTS)?
                 }
             };
@@ -68,23 +68,9 @@ fn origin(given: &str) -> &str {
     if given.trim_start().starts_with('{') { "{…}" } else { given }
 }
 
-/// Refuses a file that programs of the manifest could replace: this process may read more than they may.
-///
-/// # Errors
-/// They could.
-pub(super) fn check_outside(policy: &SpawnPolicy, what: &'static str, path: &Path) -> Result<(), Error> {
-    if inherited_descriptor(path).is_some() {
-        return Ok(());
-    }
-    policy.check_outside(what, path).map_err(Error::from)
-}
-
 fn read(what: &'static str, path: &Path, most: u64) -> Result<Vec<u8>, Error> {
-    let file = match inherited_descriptor(path) {
-        Some(given) => given.map(File::from),
-        None => File::open(path),
-    };
-    read_all(what, path, file.map_err(|source| unread(what, path, source))?, most)
+    let file = credentials::open(path).map_err(|source| unread(what, path, source))?;
+    read_all(what, path, file, most)
 }
 
 fn read_all(what: &'static str, path: &Path, from: impl Read, most: u64) -> Result<Vec<u8>, Error> {

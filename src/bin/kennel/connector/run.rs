@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{args::Run, failed, input, load, output, with_cache};
 use crate::{
-    credentials::{OwnEnvironment, Secrets, complete, create_report, hide_memory, read_files},
+    credentials::{OwnEnvironment, Secrets, check_outside, complete, create_report, hide_memory, read_files},
     descriptor::write_all,
     flags, process,
     process::interrupted,
@@ -72,13 +72,14 @@ fn prepare(
     let arguments = input::arguments(run, policy)?;
     let secrets = secrets(run, policy, own)?;
     // The program decides what becomes of the credential.
-    input::check_outside(policy, "connector", &run.file)?;
+    let outside = |what, path| check_outside(policy, what, path).map_err(Error::from);
+    outside("connector", &run.file)?;
     for file in &run.ca {
-        input::check_outside(policy, "file of certificates", file)?;
+        outside("file of certificates", file)?;
     }
     if let Some(log) = &run.audit {
         // Check the path before anything is created there.
-        input::check_outside(policy, "audit log", log)?;
+        outside("audit log", log)?;
     }
     let program = input::program(&run.file)?;
     let set_up = set_up(run)?;
