@@ -38,7 +38,7 @@ pub(crate) fn shortened(command: Command) -> Command {
 }
 
 /// Variables that Kennel itself obeys, for the manual pages.
-pub(crate) const ENVIRONMENT: [(&str, &str); 13] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 14] = [
     ("HOME", "what ~/ means in flags and policy files, and the home that commands see, empty"),
     ("PATH", "where commands are searched, and which directories of programs are visible"),
     (
@@ -57,6 +57,10 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 13] = [
     (
         "https_proxy, http_proxy, no_proxy",
         "the proxy of --upstream environment; without that flag they do not count",
+    ),
+    (
+        "SSL_CERT_FILE, SSL_CERT_DIR",
+        "the certificates that kennel connector trusts, in place of the system's",
     ),
 ];
 
