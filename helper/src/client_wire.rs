@@ -17,8 +17,8 @@ pub const LONGEST_ANSWER: usize = 16 << 10;
 #[cfg(not(kennel_inside))]
 pub const ALL_LINES: u64 = u64::MAX;
 
-/// First bytes of a call. They reveal a client of another build.
-const MAGIC: u32 = 0x4b4e_4332;
+/// The version of this protocol: first in each call and question. It reveals a client of another version.
+pub const VERSION: u32 = 0x4b4e_4333;
 
 records! { 'w,
 /// What a client sends to the session.
@@ -29,21 +29,15 @@ enum Ask {
     2 = Memfd { length: u32 },
     /// A signal for the command.
     3 = Signal { number: u32 },
-    /// Ask for the session's numbers.
-    4 = Stats {},
     /// The terminal belongs to the command (1) or to nobody (0).
     6 = Foreground { has: u32 },
     /// End the session. The session closes the connection once it is gone.
     5 = Stop {},
-    /// Ask what the session was prepared with.
-    9 = Describe {},
     /// Run a snippet in a shell. The bytes of a call follow: its arguments are the name of the shell and the snippet, and it
     /// has no variables. The standard descriptors come with it.
     20 = Shell { length: u32 },
     /// As `Shell`, with the call in a memfd, the fourth descriptor.
     21 = ShellMemfd { length: u32 },
-    /// Commit changes of the session's overlay. The order is JSON in a memfd that comes with this message.
-    10 = Commit { length: u32 },
     /// Run a command that stays. Its call is in a memfd that comes with it. A second descriptor is its log file.
     11 = Detach { length: u32 },
     /// Send what a detached command has written, from its last `lines` lines on, and if `follow` is nonzero, what it
@@ -53,14 +47,10 @@ enum Ask {
     13 = Kill { id: u32, signal: u32 },
     /// Wait for the end of a detached command; with a report if `report` is nonzero.
     14 = Wait { id: u32, report: u32 },
-    /// List the detached commands.
-    15 = Detached {},
-    /// Publish a port. Its text follows in the packet, `[ADDR:]PORT[:INSIDE]`.
-    30 = Publish { length: u32 },
-    /// Ask for the published ports.
-    31 = Ports {},
-    /// List the processes.
-    40 = Processes {},
+    /// A question, in JSON: it follows in the packet, or if nothing follows, it is in a memfd that comes with this message.
+    50 = Question { version: u32, length: u32 },
+    /// Move the file into place that was written after a question.
+    51 = Keep {},
 }
 }
 
@@ -83,57 +73,30 @@ enum Answer<'w> {
     },
     /// The command, which has a terminal, was stopped by that signal.
     4 = Stopped { signal: u32 },
-    /// The session's numbers.
-    3 = Stats { ready: u32, running: u32, served: u64, refill_us: u64, background: u32 },
-    /// What the session was prepared with.
-    9 = Described { profile: &'w [u8], workspace: &'w [u8] },
-    /// The result of a commit, JSON in a memfd that comes with this message.
-    10 = Committed { length: u32 },
+    /// The command ended, or could not be started, and the session has collected its output. The bytes of the report, of
+    /// stdout and of stderr follow in the packet, or if nothing follows, they are in a memfd that comes with this message.
+    5 = Collected {
+        /// As in `Ended`.
+        code: u32,
+        /// As in `Ended`.
+        signal: u32,
+        /// Length of the report.
+        report: u32,
+        /// Length of what the command wrote to stdout, as far as it is kept.
+        stdout: u32,
+        /// The same for stderr.
+        stderr: u32,
+        /// Lines for stderr.
+        message: &'w [u8],
+    },
     /// The command stays, and has this number.
     11 = Detached { id: u32 },
     /// What a detached command wrote to that stream.
     12 = Output { stream: u32, bytes: &'w [u8] },
     /// That many bytes of its output came here, and are not kept any more.
     13 = Dropped { count: u64 },
-    /// A detached command of the list. `Ended` follows the last one.
-    14 = Known {
-        id: u32,
-        /// When it started, in milliseconds since 1970.
-        started_ms: u64,
-        /// 0 if it runs, 1 if it ended, 2 if its end is unknown.
-        state: u32,
-        /// As in `Ended`.
-        code: u32,
-        /// As in `Ended`.
-        signal: u32,
-        /// As the caller named it.
-        program: &'w [u8],
-    },
-    /// The port that was published, or all published ports, as JSON.
-    30 = Published { ports: &'w [u8] },
-    /// A process of the list. `Unlisted` follows the last one.
-    40 = Process {
-        /// Its number inside.
-        pid: u32,
-        /// Its number on the host.
-        host_pid: u32,
-        /// The detached command that it belongs to; 0 for none.
-        command: u32,
-        /// The letter of proc_pid_stat(5).
-        state: u32,
-        age_ms: u64,
-        cpu_ms: u64,
-        /// Bytes in RAM.
-        memory: u64,
-        /// Nonzero: arguments are missing or cut.
-        is_cut: u32,
-        /// The kernel's short name for it.
-        name: &'w [u8],
-        /// Its arguments, each with a NUL at its end.
-        arguments: &'w [u8],
-    },
-    /// How many more processes there are.
-    41 = Unlisted { count: u64 },
+    /// The answer to a question, in JSON, as for `Question`.
+    50 = Reply { length: u32 },
 }
 }
 
@@ -150,7 +113,7 @@ pub struct Manner<'w> {
     pub window: u32,
     /// Modes of that terminal, as in [`Handed::Terminal`](crate::control::Handed).
     pub modes: &'w [u8],
-    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`].
+    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`], [`COLLECTS`].
     pub report: u32,
 }
 
@@ -162,9 +125,13 @@ pub const WANTS_REPORT: u32 = 1;
 #[cfg(not(kennel_inside))]
 pub const IS_QUIET: u32 = 2;
 
+/// Bit of [`Manner::report`]: the session collects the output, and the client sends stdin only.
+#[cfg(not(kennel_inside))]
+pub const COLLECTS: u32 = 4;
+
 impl<'w> Field<'w> for Manner<'w> {
     fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
-        (u32::take(cursor)? == MAGIC).then_some(())?;
+        (u32::take(cursor)? == VERSION).then_some(())?;
         Some(Self {
             cwd: Field::take(cursor)?,
             timeout_ms: Field::take(cursor)?,
@@ -176,7 +143,7 @@ impl<'w> Field<'w> for Manner<'w> {
     }
 
     fn put(&self, out: &mut impl Sink) {
-        MAGIC.put(out);
+        VERSION.put(out);
         self.cwd.put(out);
         self.timeout_ms.put(out);
         self.terminal.put(out);

@@ -24,6 +24,12 @@ impl<'w> Cursor<'w> {
         Some(taken)
     }
 
+    /// The bytes not yet decoded.
+    #[must_use]
+    pub fn rest(&self) -> &'w [u8] {
+        self.rest
+    }
+
     /// Whether all bytes were decoded.
     #[must_use]
     pub fn is_empty(&self) -> bool {

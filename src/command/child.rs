@@ -13,7 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::command::cause::Cause;
 use crate::command::explain::Judge;
-use crate::command::output::{ChildOutput, Collected};
+use crate::command::output::{ChildOutput, CollectedOutput};
 use crate::command::running::Running;
 use crate::command::stdio::ChildStdin;
 use crate::command::tail::Tail;
@@ -158,25 +158,17 @@ impl Child {
     /// # Panics
     /// As for [`wait`](Self::wait).
     pub async fn wait_with_output(mut self) -> Result<Output, Error> {
-        let mut stdout = Collected::new(self.stdout.take());
-        let mut stderr = Collected::new(self.stderr.take());
+        let mut output = CollectedOutput::new(self.stdout.take(), self.stderr.take());
         {
             let mut end = pin!(self.end());
             loop {
                 tokio::select! {
                     ended = &mut end => break ended?,
-                    read = stdout.read(), if stdout.is_open() => read?,
-                    read = stderr.read(), if stderr.is_open() => read?,
+                    read = output.read(), if output.is_open() => read?,
                 }
             }
         }
-        let mut outcome = self.outcome.take().ok_or(Error::Lost)?;
-        // A background process or another command of the session may still hold the pipes. What they write after the end is
-        // not the output of this command.
-        let (stdout, kept_out) = stdout.rest()?;
-        let (stderr, kept_err) = stderr.rest()?;
-        outcome.count(stdout.as_ref(), stderr.as_ref());
-        Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
+        output.end(self.outcome.take().ok_or(Error::Lost)?)
     }
 
     /// The [published](crate::policy::network::Network::publish) ports of its sandbox or session, with the ports that the kernel

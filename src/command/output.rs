@@ -18,7 +18,7 @@ use crate::command::terminal::Terminal;
 use crate::report::denial::Denial;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
-use crate::report::outcome::Outcome;
+use crate::report::outcome::{Outcome, Output};
 
 /// The largest pipe of an ordinary user, in bytes: the default of `fs.pipe-max-size`.
 const LARGEST_PIPE: u64 = 1 << 20;
@@ -200,6 +200,42 @@ impl Collected {
             stream.drain(&mut self.kept).map_err(unread())?;
         }
         Ok((self.stream, self.kept))
+    }
+}
+
+/// Collects both outputs of a command in memory.
+pub(crate) struct CollectedOutput {
+    stdout: Collected,
+    stderr: Collected,
+}
+
+impl CollectedOutput {
+    /// Takes the pipes of a command; `None` for an output that has none.
+    pub(crate) fn new(stdout: Option<ChildOutput>, stderr: Option<ChildOutput>) -> Self {
+        Self { stdout: Collected::new(stdout), stderr: Collected::new(stderr) }
+    }
+
+    /// Whether a stream may carry more.
+    pub(crate) fn is_open(&self) -> bool {
+        self.stdout.is_open || self.stderr.is_open
+    }
+
+    /// Reads once from a stream that has something.
+    pub(crate) async fn read(&mut self) -> Result<(), Error> {
+        tokio::select! {
+            read = self.stdout.read(), if self.stdout.is_open => read,
+            read = self.stderr.read(), if self.stderr.is_open => read,
+            else => Ok(()),
+        }
+    }
+
+    /// The output once the command has ended. A background process or another command of the session may still hold the
+    /// pipes. What they write after the end is not the output of this command.
+    pub(crate) fn end(self, mut outcome: Outcome) -> Result<Output, Error> {
+        let (stdout, kept_out) = self.stdout.rest()?;
+        let (stderr, kept_err) = self.stderr.rest()?;
+        outcome.count(stdout.as_ref(), stderr.as_ref());
+        Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
     }
 }
 

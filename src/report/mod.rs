@@ -119,6 +119,11 @@ impl Report {
         }
     }
 
+    /// The same without what Kennel enforced, for a reader that knows it.
+    pub(crate) fn without_enforcement(self) -> Self {
+        Self { enforcement: None, ..self }
+    }
+
     /// The report of a command that could not start.
     #[must_use]
     pub fn failed(error: &Error) -> Self {

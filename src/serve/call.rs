@@ -3,48 +3,42 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, OsString};
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use kennel_helper::client_wire;
-use kennel_helper::client_wire::{ALL_LINES, Ask, IS_QUIET, WANTS_REPORT};
+use kennel_helper::client_wire::{ALL_LINES, Ask, COLLECTS, IS_QUIET, VERSION, WANTS_REPORT};
 use kennel_helper::wire::{Cursor, Field};
-use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::command::Command;
 use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::report::error::Error;
-use crate::serve::commit::CommitOrder;
-use crate::serve::detached::Question;
+use crate::serve::detached::AboutDetached;
+use crate::serve::question::{Question, content, json_of};
 use crate::session::Session;
-use crate::sys::packet;
 use crate::sys::packet::Packet;
-
-/// The longest call in a memfd, in bytes: more than execve(2) takes.
-const LONGEST: u32 = 8 << 20;
 
 /// A client's request: its first packet.
 pub(crate) enum Request {
-    /// A command with its standard descriptors.
-    Call(Box<Call>, [OwnedFd; 3]),
+    Call(Box<Call>, Streams),
     /// The arguments are the name of the shell and the snippet.
-    Shell(Box<Call>, [OwnedFd; 3]),
-    Stats,
-    Describe,
-    Commit(CommitOrder),
-    /// The text of a port to publish.
-    Publish(String),
-    Ports,
+    Shell(Box<Call>, Streams),
     Stop,
     /// A command that stays, with its log file.
     Detach(Box<Call>, Option<OwnedFd>),
     /// About the command that stays and has this number.
-    Question(u32, Question),
-    ListDetached,
-    ListProcesses,
+    About(u32, AboutDetached),
+    Question(Question),
+}
+
+/// The standard descriptors that come with a call.
+pub(crate) enum Streams {
+    /// Stdin, stdout and stderr.
+    Given([OwnedFd; 3]),
+    /// Stdin. The session collects the output.
+    Collected(OwnedFd),
 }
 
 /// The command that a client wants to run. It has no `Debug`: variables may hold secrets.
@@ -57,6 +51,7 @@ pub(crate) struct Call {
     pub(crate) terminal: Option<Pseudoterminal>,
     pub(crate) wants_report: bool,
     pub(crate) is_quiet: bool,
+    collects: bool,
 }
 
 impl Request {
@@ -65,22 +60,20 @@ impl Request {
         let mut cursor = Cursor::new(&packet.bytes);
         match Ask::take(&mut cursor)? {
             Ask::Inline { length } => {
-                let stdio = packet.descriptors.try_into().ok()?;
                 let call = Call::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
-                Some(Self::Call(call, stdio))
+                Streams::of(&call, packet.descriptors).map(|streams| Self::Call(call, streams))
             }
             Ask::Shell { length } => {
-                let stdio = packet.descriptors.try_into().ok()?;
                 let call = Call::read(cursor.bytes(usize::try_from(length).ok()?)?)?;
-                Some(Self::Shell(call, stdio))
-            }
-            Ask::ShellMemfd { length } => {
-                let [input, output, error, memfd]: [OwnedFd; 4] = packet.descriptors.try_into().ok()?;
-                Some(Self::Shell(Call::read(&content(memfd, length)?)?, [input, output, error]))
+                Streams::of(&call, packet.descriptors).map(|streams| Self::Shell(call, streams))
             }
             Ask::Memfd { length } => {
-                let [input, output, error, memfd]: [OwnedFd; 4] = packet.descriptors.try_into().ok()?;
-                Some(Self::Call(Call::read(&content(memfd, length)?)?, [input, output, error]))
+                let (call, streams) = in_memfd(packet.descriptors, length)?;
+                Some(Self::Call(call, streams))
+            }
+            Ask::ShellMemfd { length } => {
+                let (call, streams) = in_memfd(packet.descriptors, length)?;
+                Some(Self::Shell(call, streams))
             }
             Ask::Detach { length } => {
                 let mut descriptors = packet.descriptors.into_iter();
@@ -90,46 +83,45 @@ impl Request {
             }
             Ask::Logs { id, follow, lines } => {
                 let lines = (lines != ALL_LINES).then_some(lines);
-                Some(Self::Question(id, Question::Logs { follows: follow != 0, lines }))
+                Some(Self::About(id, AboutDetached::Logs { follows: follow != 0, lines }))
             }
             Ask::Kill { id, signal } => {
-                Some(Self::Question(id, Question::Kill { signal: signal_number(signal)? }))
+                Some(Self::About(id, AboutDetached::Kill { signal: signal_number(signal)? }))
             }
             Ask::Wait { id, report } => {
-                Some(Self::Question(id, Question::Wait { wants_report: report != 0 }))
+                Some(Self::About(id, AboutDetached::Wait { wants_report: report != 0 }))
             }
-            Ask::Detached {} => Some(Self::ListDetached),
-            Ask::Processes {} => Some(Self::ListProcesses),
-            Ask::Stats {} => Some(Self::Stats),
-            Ask::Describe {} => Some(Self::Describe),
-            Ask::Commit { length } => {
-                let [memfd]: [OwnedFd; 1] = packet.descriptors.try_into().ok()?;
-                serde_json::from_slice(&content(memfd, length)?).ok().map(Self::Commit)
+            Ask::Question { version: VERSION, length } => {
+                let memfd = packet.descriptors.into_iter().next();
+                let json = json_of(cursor.rest(), memfd, length)?;
+                serde_json::from_slice(&json).ok().map(Self::Question)
             }
-            Ask::Publish { length } => {
-                let text = cursor.bytes(usize::try_from(length).ok()?)?;
-                String::from_utf8(text.to_owned()).ok().map(Self::Publish)
-            }
-            Ask::Ports {} => Some(Self::Ports),
             Ask::Stop {} => Some(Self::Stop),
-            Ask::Signal { .. } | Ask::Foreground { .. } => None,
+            Ask::Question { .. } | Ask::Signal { .. } | Ask::Foreground { .. } | Ask::Keep {} => None,
         }
     }
+}
+
+impl Streams {
+    fn of(call: &Call, descriptors: Vec<OwnedFd>) -> Option<Self> {
+        if call.collects {
+            let [stdin] = descriptors.try_into().ok()?;
+            return Some(Self::Collected(stdin));
+        }
+        descriptors.try_into().ok().map(Self::Given)
+    }
+}
+
+/// A call in a memfd, which comes after the standard descriptors.
+fn in_memfd(mut descriptors: Vec<OwnedFd>, length: u32) -> Option<(Box<Call>, Streams)> {
+    let call = Call::read(&content(descriptors.pop()?, length)?)?;
+    let streams = Streams::of(&call, descriptors)?;
+    Some((call, streams))
 }
 
 /// The number of a signal; `None` if there is none with this number.
 pub(crate) fn signal_number(number: u32) -> Option<i32> {
     i32::try_from(number).ok().filter(|number| (1..=64).contains(number))
-}
-
-/// Reads a memfd. Any other file is refused, because reading it could block.
-fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
-    fcntl(&memfd, FcntlArg::F_GET_SEALS).ok()?;
-    let file = File::from(memfd);
-    if length > LONGEST || file.metadata().ok()?.len() < length.into() {
-        return None;
-    }
-    packet::content(&file, length).ok()
 }
 
 impl Call {
@@ -144,6 +136,7 @@ impl Call {
             terminal: Pseudoterminal::of_wire(manner.terminal, manner.window, manner.modes),
             wants_report: manner.report & WANTS_REPORT != 0,
             is_quiet: manner.report & IS_QUIET != 0,
+            collects: manner.report & COLLECTS != 0,
         };
         // A malformed list ends early.
         let is_whole =

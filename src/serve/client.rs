@@ -3,38 +3,36 @@
 //! It is blocking and needs no runtime: `kennel exec` starts one process for each command.
 
 pub(crate) mod call;
+pub(crate) mod changes;
 pub(crate) mod detached;
+pub(crate) mod files;
 pub(crate) mod ports;
-pub(crate) mod processes;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use kennel_helper::client_wire::{Answer, Ask, LONGEST_ANSWER, LONGEST_ASK};
+use kennel_helper::client_wire::{Answer, Ask, LONGEST_ANSWER, LONGEST_ASK, VERSION};
 use kennel_helper::wire::{Cursor, Field};
 use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout};
 use nix::sys::socket::{SockFlag, connect, getsockopt, setsockopt};
 use nix::sys::time::TimeVal;
 use nix::unistd::geteuid;
+use serde::de::DeserializeOwned;
 
 use crate::command::stdio::check_standard;
-use crate::overlay::kept_changes::KeptChanges;
-use crate::report::change::{Committed, Conflicts};
 use crate::report::error::{Error, STREAMS};
 use crate::report::listen_error::ListenError;
-use crate::report::overlay_error::OverlayError;
 use crate::serve::accept::{AllowedPeer, PeerRefused};
 use crate::serve::client::call::Call;
-use crate::serve::commit::{CommitOrder, CommitResult};
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::is_held;
+use crate::serve::question::{Problem, Question, Reply, SentDescription};
 use crate::session::stats::Stats;
 use crate::sys::packet;
 use crate::sys::packet::{Packet, address, packet_socket};
@@ -76,6 +74,9 @@ pub struct Client {
     path: PathBuf,
     process: i32,
 }
+
+/// An answer with the descriptor that came with it, or why there is none.
+pub(crate) type Answered<T> = Result<(T, Option<OwnedFd>), Problem>;
 
 /// What a session reports about a command.
 #[derive(Debug)]
@@ -173,71 +174,60 @@ impl Client {
     /// # Errors
     /// The session ends or does not answer.
     pub fn stats(self) -> Result<Stats, Error> {
-        self.limit_waits()?;
-        self.ask(&Ask::Stats {}, &[])?;
-        let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
-        match Answer::take(&mut Cursor::new(&packet.bytes)) {
-            Some(Answer::Stats { ready, running, served, refill_us, background }) => Ok(Stats {
-                ready: ready as usize,
-                running: running as usize,
-                background: background as usize,
-                served,
-                refill: Duration::from_micros(refill_us),
-            }),
-            Some(Answer::Ended { message, .. }) => Err(refused(message)),
-            _ => Err(self.gone()),
-        }
+        self.question(&Question::Stats)
     }
 
     /// Asks what the session was prepared with.
     ///
     /// # Errors
-    /// The session ends or does not answer, or it is of a version of Kennel that does not know the question.
+    /// The session ends or does not answer, or it is of another version of Kennel.
     pub fn describe(self) -> Result<Described, Error> {
-        self.limit_waits()?;
-        self.ask(&Ask::Describe {}, &[])?;
-        let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
-        match Answer::take(&mut Cursor::new(&packet.bytes)) {
-            Some(Answer::Described { profile, workspace }) => Ok(Described {
-                profile: String::from_utf8_lossy(profile).into_owned(),
-                workspace: OsStr::from_bytes(workspace).into(),
-            }),
-            Some(Answer::Ended { message, .. }) => Err(refused(message)),
-            _ => Err(self.gone()),
-        }
+        let SentDescription { profile, workspace } = self.question(&Question::Describe)?;
+        Ok(Described { profile, workspace: workspace.0 })
     }
 
-    /// Commits changes that the session keeps, as [`KeptChanges::commit`] does once it has ended. Waits as long as that takes.
-    /// `None` if the session keeps its changes elsewhere, or none.
-    ///
-    /// # Errors
-    /// [`OverlayError::Running`] while a command runs; those of [`KeptChanges::commit`]; the session ends or does not answer,
-    /// or it is of a version of Kennel that does not know the order.
-    pub fn commit(
-        self,
-        kept: &KeptChanges,
-        paths: &[PathBuf],
-        conflicts: Conflicts,
-    ) -> Result<Option<Committed>, Error> {
+    /// Asks a question, and waits for the answer as long as the session needs.
+    pub(crate) fn question<T: DeserializeOwned>(&self, question: &Question) -> Result<T, Error> {
+        self.reply_to(question)?.map(|(answer, _)| answer).map_err(Error::from)
+    }
+
+    /// Asks a question. The answer may come with a descriptor.
+    pub(crate) fn reply_to<T: DeserializeOwned>(&self, question: &Question) -> Result<Answered<T>, Error> {
         self.limit_waits()?;
-        let order = CommitOrder::new(&kept.directory, paths, conflicts);
-        let order = serde_json::to_vec(&order).map_err(|error| self.failed(error))?;
+        let json = serde_json::to_vec(question).map_err(|error| self.failed(error))?;
         let length =
-            u32::try_from(order.len()).map_err(|_| self.failed(io::ErrorKind::ArgumentListTooLong))?;
-        let memfd = packet::memory_file(&order).map_err(|error| self.failed(error))?;
-        ignore_disconnect(self.ask(&Ask::Commit { length }, &[memfd.as_fd()]))?;
-        let mut packet = self.patient_answer()?;
-        match (Answer::take(&mut Cursor::new(&packet.bytes)), packet.descriptors.pop()) {
-            (Some(Answer::Committed { length }), Some(memfd)) => {
-                let text = packet::content(&memfd.into(), length).map_err(|error| self.failed(error))?;
-                match serde_json::from_slice(&text).map_err(|error| self.failed(error))? {
-                    CommitResult::Done(committed) => Ok(Some(committed.into())),
-                    CommitResult::Running => Err(OverlayError::Running.into()),
-                    CommitResult::Elsewhere => Ok(None),
-                }
-            }
-            (Some(Answer::Ended { message, .. }), _) => Err(refused(message)),
-            _ => Err(self.gone()),
+            u32::try_from(json.len()).map_err(|_| self.failed(io::ErrorKind::ArgumentListTooLong))?;
+        let mut packet = Vec::new();
+        Ask::Question { version: VERSION, length }.put(&mut packet);
+        let sent = if packet.len() + json.len() <= LONGEST_ASK {
+            packet.extend_from_slice(&json);
+            packet::send(&self.socket, &packet, &[])
+        } else {
+            let memfd = packet::memory_file(&json).map_err(|error| self.failed(error))?;
+            packet::send(&self.socket, &packet, &[memfd.as_fd()])
+        };
+        ignore_disconnect(sent.map_err(|error| self.failed(error)))?;
+        self.reply()
+    }
+
+    /// The answer to a question.
+    pub(crate) fn reply<T: DeserializeOwned>(&self) -> Result<Answered<T>, Error> {
+        let Packet { bytes, descriptors } = self.patient_answer()?;
+        let mut cursor = Cursor::new(&bytes);
+        let length = match Answer::take(&mut cursor) {
+            Some(Answer::Reply { length }) => length,
+            Some(Answer::Ended { message, .. }) => return Err(refused(message)),
+            _ => return Err(self.gone()),
+        };
+        let mut descriptor = descriptors.into_iter().next();
+        let memfd = if cursor.is_empty() { descriptor.take() } else { None };
+        let json = match memfd {
+            Some(memfd) => packet::content(&memfd.into(), length).map_err(|error| self.failed(error))?,
+            None => cursor.rest().to_vec(),
+        };
+        match serde_json::from_slice(&json).map_err(|error| self.failed(error))? {
+            Reply::Ok(answer) => Ok(Ok((answer, descriptor))),
+            Reply::Error(problem) => Ok(Err(problem)),
         }
     }
 

@@ -14,10 +14,10 @@ use crate::report::enforcement::{FlagsOf, Note};
 use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::failure::exit;
-use crate::report::outcome::Outcome;
+use crate::report::outcome::{Outcome, Output};
 use crate::report::shortage::of_call;
 use crate::report::{Report, failure};
-use crate::serve::commit::CommitResult;
+use crate::serve::question::{Problem, Reply};
 use crate::sys;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
@@ -33,6 +33,33 @@ pub(crate) struct Wishes<'n> {
     /// Errors, but no remarks.
     pub(crate) is_quiet: bool,
     pub(crate) wants_report: bool,
+}
+
+impl Wishes<'_> {
+    /// The lines for people.
+    fn lines(&self, result: Result<&Outcome, &Error>) -> Vec<String> {
+        match result {
+            Ok(outcome) if self.is_quiet => outcome.lost().map(|why| format!("kennel: {why}")).collect(),
+            Ok(outcome) => {
+                let notes = outcome.enforcement.notes().iter().filter(|note| !self.told.contains(note));
+                notes.map(Note::line).chain(outcome.lines(FlagsOf::Session)).collect()
+            }
+            Err(error) => error.lines(),
+        }
+    }
+}
+
+/// The end of a command or a snippet.
+#[derive(Debug, Default)]
+pub(crate) struct End<'e> {
+    pub(crate) code: u32,
+    /// The signal that ended it, if `code` stands for one, or 0.
+    pub(crate) signal: u32,
+    /// Lines for people.
+    pub(crate) lines: Vec<String>,
+    pub(crate) report: Option<Report>,
+    /// Stdout and stderr, if the session has collected them.
+    pub(crate) output: Option<[&'e [u8]; 2]>,
 }
 
 #[derive(Debug)]
@@ -76,7 +103,7 @@ impl Connection {
 
     /// Sends an answer. A client that does not receive it is treated as gone.
     pub(crate) fn answer(&self, answer: &Answer<'_>, descriptor: Option<BorrowedFd<'_>>) {
-        send(self.socket.get_ref().as_fd(), answer, descriptor);
+        send(self.socket.get_ref().as_fd(), &encoded(answer), descriptor);
     }
 
     /// Sends answers to a client that reads when it likes. It has a watch of its own: with the other one, each answer to
@@ -89,51 +116,78 @@ impl Connection {
         Ok(PatientSender { socket: sys::watched(socket, Interest::WRITABLE)? })
     }
 
-    /// Sends the end of a snippet. `report` is for a client that wants one.
-    pub(crate) fn snippet_ended(
-        &self,
-        (code, signal): (u8, Option<i32>),
-        lines: &[String],
-        report: Option<&Report>,
-    ) {
-        let message = truncated(lines.iter().flat_map(|line| [line, "\n"]).collect());
-        let report = report.map(json).and_then(|report| {
-            report.inspect_err(|error| tracing::warn!(%error, "could not write a report")).ok()
-        });
-        let length = report.as_ref().map_or(0, |(_, length)| *length);
-        let signal = signal.unwrap_or(0).unsigned_abs();
-        let answer = Answer::Ended { code: code.into(), signal, report: length, message: message.as_bytes() };
-        self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
+    /// Sends the end of a command or a snippet.
+    pub(crate) fn end(&self, end: End<'_>) {
+        let End { code, signal, lines, report, output } = end;
+        let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
+        let report = report.map(|report| serde_json::to_vec(&report).unwrap_or_default()).unwrap_or_default();
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let (report_length, message) = (length(&report), message.as_bytes());
+        let Some([stdout, stderr]) = output else {
+            let answer = Answer::Ended { code, signal, report: report_length, message };
+            if report.is_empty() {
+                return self.answer(&answer, None);
+            }
+            return match packet::memory_file(&report) {
+                Ok(memfd) => self.answer(&answer, Some(memfd.as_fd())),
+                Err(error) => self.refuse_for_shortage("send the report", &error),
+            };
+        };
+        let (stdout_length, stderr_length) = (length(stdout), length(stderr));
+        let answer = Answer::Collected {
+            code,
+            signal,
+            report: report_length,
+            stdout: stdout_length,
+            stderr: stderr_length,
+            message,
+        };
+        self.send_with(&answer, &[&report, stdout, stderr], None);
     }
 
-    /// Sends the result of the command.
+    /// Sends the result of a command.
     pub(crate) fn ended(&self, result: &Result<Outcome, Error>, wishes: &Wishes<'_>) {
         let (code, signal) = status(result);
-        let lines = match result {
-            Ok(outcome) if wishes.is_quiet => outcome.lost().map(|why| format!("kennel: {why}")).collect(),
-            Ok(outcome) => {
-                let notes = outcome.enforcement.notes().iter().filter(|note| !wishes.told.contains(note));
-                let mut lines: Vec<String> = notes.map(Note::line).collect();
-                lines.extend(outcome.lines(FlagsOf::Session));
-                lines
-            }
-            Err(error) => error.lines(),
-        };
-        let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
-        let report = wishes.wants_report.then(|| report(result)).and_then(|report| {
-            report.inspect_err(|error| tracing::warn!(%error, "could not write a report")).ok()
-        });
-        let length = report.as_ref().map_or(0, |(_, length)| *length);
-        let answer = Answer::Ended { code, signal, report: length, message: message.as_bytes() };
-        self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
+        let report = wishes.wants_report.then(|| Report::of(result));
+        self.end(End { code, signal, lines: wishes.lines(result.as_ref()), report, output: None });
     }
 
-    /// Sends the result of a commit.
-    pub(crate) fn committed(&self, result: Result<CommitResult, Error>) {
-        match result.map(|result| json(&result)) {
-            Ok(Ok((memfd, length))) => self.answer(&Answer::Committed { length }, Some(memfd.as_fd())),
-            Ok(Err(error)) => self.refuse_for_shortage("tell what was committed", &error),
-            Err(error) => self.ended(&Err(error), &Wishes::default()),
+    /// Sends the result of a command whose output was collected.
+    pub(crate) fn collected(&self, result: Result<Output, Error>, wishes: &Wishes<'_>) {
+        let (result, stdout, stderr) = match result {
+            Ok(Output { outcome, stdout, stderr }) => (Ok(outcome), stdout, stderr),
+            Err(error) => (Err(error), Vec::new(), Vec::new()),
+        };
+        let (code, signal) = status(&result);
+        let report = Some(Report::of(&result).without_enforcement());
+        let output = Some([&stdout[..], &stderr[..]]);
+        self.end(End { code, signal, lines: wishes.lines(result.as_ref()), report, output });
+    }
+
+    /// Answers a question.
+    pub(crate) fn reply<T: Serialize>(&self, result: Result<T, Error>, descriptor: Option<BorrowedFd<'_>>) {
+        let reply = match result {
+            Ok(value) => Reply::Ok(value),
+            Err(error) => Reply::Error(Problem::new(&error)),
+        };
+        // Plain data always serializes.
+        let json = serde_json::to_vec(&reply).unwrap_or_default();
+        let length = u32::try_from(json.len()).unwrap_or(u32::MAX);
+        self.send_with(&Answer::Reply { length }, &[&json], descriptor);
+    }
+
+    /// Sends an answer with bytes that follow it: in the packet if they fit, else in a memfd.
+    fn send_with(&self, answer: &Answer<'_>, parts: &[&[u8]], descriptor: Option<BorrowedFd<'_>>) {
+        let mut packet = Vec::new();
+        answer.put(&mut packet);
+        let socket = self.socket.get_ref().as_fd();
+        if packet.len() + parts.iter().map(|part| part.len()).sum::<usize>() <= LONGEST_ANSWER {
+            parts.iter().for_each(|part| packet.extend_from_slice(part));
+            return send(socket, &packet, descriptor);
+        }
+        match packet::memory_file(&parts.concat()) {
+            Ok(memfd) => send(socket, &packet, Some(memfd.as_fd())),
+            Err(error) => self.refuse_for_shortage("send the answer", &error),
         }
     }
 
@@ -165,8 +219,7 @@ impl PatientSender {
     /// # Errors
     /// The client has left.
     pub(crate) async fn send(&self, answer: &Answer<'_>) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        answer.put(&mut bytes);
+        let bytes = encoded(answer);
         self.socket.async_io(Interest::WRITABLE, |socket| packet::send(socket, &bytes, &[])).await
     }
 }
@@ -196,13 +249,18 @@ fn refuse(socket: BorrowedFd<'_>, reason: &str, remedy: Option<&str>) {
         message.push_str(&format!("kennel: hint: where the session is started: {remedy}\n"));
     }
     let code = exit::FAILED.into();
-    send(socket, &Answer::Ended { code, signal: 0, report: 0, message: message.as_bytes() }, None);
+    let answer = Answer::Ended { code, signal: 0, report: 0, message: message.as_bytes() };
+    send(socket, &encoded(&answer), None);
 }
 
-fn send(socket: BorrowedFd<'_>, answer: &Answer<'_>, descriptor: Option<BorrowedFd<'_>>) {
+fn encoded(answer: &Answer<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     answer.put(&mut bytes);
-    if let Err(error) = packet::send(socket, &bytes, descriptor.as_slice()) {
+    bytes
+}
+
+fn send(socket: BorrowedFd<'_>, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) {
+    if let Err(error) = packet::send(socket, packet, descriptor.as_slice()) {
         tracing::debug!(%error, "a client did not receive its answer");
     }
 }
@@ -229,15 +287,4 @@ fn truncated(mut lines: String) -> String {
         lines.push('\n');
     }
     lines
-}
-
-/// The report in a memfd, and its length.
-fn report(result: &Result<Outcome, Error>) -> io::Result<(OwnedFd, u32)> {
-    json(&Report::of(result))
-}
-
-/// A text in a memfd, and its length.
-fn json(of: &impl Serialize) -> io::Result<(OwnedFd, u32)> {
-    let text = serde_json::to_vec(of)?;
-    Ok((packet::memory_file(&text)?, u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?))
 }

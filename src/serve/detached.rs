@@ -1,5 +1,6 @@
 //! Serves clients that start a command that stays, or ask about one.
 
+use std::ffi::OsStr;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -14,15 +15,17 @@ use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::serve::call::{Call, ClientEnvironment};
 use crate::serve::connection::{Connection, Wishes, status};
+use crate::serve::question::{SentDetached, SentState};
 use crate::serve::serving::NextStep;
 use crate::session::Session;
+use crate::sys::path_text::PathText;
 
 /// The longest name of a program in a list, in bytes. Of a longer one, the list has the first part.
 const LONGEST_PROGRAM: usize = 4096;
 
 /// What a client asks about a command that stays.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Question {
+pub(crate) enum AboutDetached {
     /// `lines`: only the last ones.
     Logs {
         follows: bool,
@@ -68,20 +71,20 @@ pub(crate) async fn start(
 }
 
 /// Answers a question about the command with this number.
-pub(crate) async fn answer(connection: &Connection, session: &Session, id: u32, question: Question) {
+pub(crate) async fn answer(connection: &Connection, session: &Session, id: u32, question: AboutDetached) {
     let Some(command) = session.detached_command(id) else {
         let reason =
             "no detached command has this number; of those that ended, the session remembers the last 64";
         return connection.refuse(&format!("command {id}: {reason}"));
     };
     match question {
-        Question::Logs { follows, lines } => {
+        AboutDetached::Logs { follows, lines } => {
             let reader = if follows { command.follow() } else { command.logs() };
             let reader = lines.into_iter().fold(reader, LogReader::tail);
             logs(connection, &command, reader).await;
         }
-        Question::Kill { signal } => kill(connection, &command, signal),
-        Question::Wait { wants_report } => {
+        AboutDetached::Kill { signal } => kill(connection, &command, signal),
+        AboutDetached::Wait { wants_report } => {
             if let Some(result) = unless_left(connection, command.wait()).await {
                 let told = session.prepared();
                 let told = told.compiled.enforcement.notes();
@@ -126,36 +129,25 @@ fn kill(connection: &Connection, command: &Detached, signal: i32) {
 }
 
 /// Lists the commands that stay.
-pub(crate) async fn list(connection: &Connection, session: &Session) {
-    let sender = match connection.patient() {
-        Ok(sender) => sender,
-        Err(error) => return connection.refuse_for_shortage("send the list", &error),
-    };
-    let send_all = async {
-        for command in session.detached() {
-            sender.send(&known(&command, command.try_wait().as_ref())).await?;
-        }
-        sender.send(&Answer::Ended { code: 0, signal: 0, report: 0, message: &[] }).await
-    };
-    if let Some(Err(error)) = unless_left(connection, send_all).await {
-        tracing::debug!(%error, "a client did not receive the list");
-    }
+pub(crate) fn list(session: &Session) -> Vec<SentDetached> {
+    session.detached().iter().map(|command| known(command, command.try_wait().as_ref())).collect()
 }
 
-fn known<'c>(command: &'c Detached, end: Option<&Result<Outcome, Error>>) -> Answer<'c> {
+fn known(command: &Detached, end: Option<&Result<Outcome, Error>>) -> SentDetached {
     let (code, signal) = end.map_or((0, 0), status);
     let program = command.program().as_bytes();
-    Answer::Known {
+    let program = program.get(..LONGEST_PROGRAM).unwrap_or(program);
+    SentDetached {
         id: command.id(),
+        program: PathText(OsStr::from_bytes(program).into()),
         started_ms: milliseconds(command.started()),
         state: match end {
-            None => 0,
-            Some(Ok(_)) => 1,
-            Some(Err(_)) => 2,
+            None => SentState::Running,
+            Some(Ok(_)) => SentState::Ended,
+            Some(Err(_)) => SentState::Lost,
         },
         code,
         signal,
-        program: program.get(..LONGEST_PROGRAM).unwrap_or(program),
     }
 }
 

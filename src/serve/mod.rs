@@ -2,14 +2,14 @@
 //! other user can enter. The session checks each peer and each request before it acts.
 
 pub(crate) mod accept;
+mod answering;
 pub(crate) mod call;
 pub(crate) mod client;
-mod commit;
 pub(crate) mod connection;
 pub(crate) mod detached;
 pub(crate) mod directory;
 pub(crate) mod place;
-pub(crate) mod processes;
+pub(crate) mod question;
 pub(crate) mod serving;
 pub(crate) mod shell;
 

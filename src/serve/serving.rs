@@ -1,10 +1,10 @@
 //! Serves one client from its request to the end of its command. When the client leaves, its command is killed.
 
-use std::future::pending;
+use std::future::{Future, pending};
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
 use std::time::Duration;
 
 use kennel_helper::client_wire::{Answer, Ask};
@@ -17,14 +17,15 @@ use tokio::time::timeout;
 use crate::command::Command;
 use crate::command::child::Child;
 use crate::command::outlet::Outlets;
+use crate::command::output::CollectedOutput;
+use crate::command::start::DefaultStdio;
 use crate::report::error::Error;
 use crate::report::failure::Limit;
-use crate::report::outcome::Outcome;
-use crate::report::published::PublishedPort;
+use crate::report::outcome::{Outcome, Output};
 use crate::report::shortage::is_shortage;
-use crate::serve::call::{Call, ClientEnvironment, Request, signal_number};
+use crate::serve::call::{Call, ClientEnvironment, Request, Streams, signal_number};
 use crate::serve::connection::{Connection, Wishes};
-use crate::serve::{detached, processes, shell};
+use crate::serve::{answering, detached, shell};
 use crate::session::Session;
 use crate::sys::packet::Packet;
 
@@ -66,48 +67,16 @@ pub(crate) async fn serve(
     };
     drop(permit);
     let next_step = match Request::decode(packet) {
-        Some(Request::Call(call, stdio)) => run(&connection, &session, environment, *call, stdio).await,
-        Some(Request::Shell(call, stdio)) => shell::run(&connection, &session, *call, stdio).await,
-        Some(Request::Stats) => {
-            stats(&connection, &session);
-            NextStep::Nothing
-        }
-        Some(Request::Describe) => {
-            let (profile, workspace) = session.origin();
-            let (profile, workspace) = (profile.as_str().as_bytes(), workspace.as_os_str().as_bytes());
-            connection.answer(&Answer::Described { profile, workspace }, None);
-            NextStep::Nothing
-        }
-        Some(Request::Commit(order)) => {
-            connection.committed(order.carry_out(&session).await);
-            NextStep::Nothing
-        }
+        Some(Request::Call(call, streams)) => run(&connection, &session, environment, *call, streams).await,
+        Some(Request::Shell(call, streams)) => shell::run(&connection, &session, *call, streams).await,
         Some(Request::Detach(call, log)) => {
             detached::start(&connection, &session, environment, *call, log).await
         }
-        Some(Request::Question(id, question)) => {
+        Some(Request::About(id, question)) => {
             detached::answer(&connection, &session, id, question).await;
             NextStep::Nothing
         }
-        Some(Request::ListDetached) => {
-            detached::list(&connection, &session).await;
-            NextStep::Nothing
-        }
-        Some(Request::Publish(port)) => {
-            match session.publish(port) {
-                Ok(port) => tell_ports(&connection, &[port]),
-                Err(error) => connection.ended(&Err(error), &Wishes::default()),
-            }
-            NextStep::Nothing
-        }
-        Some(Request::Ports) => {
-            tell_ports(&connection, &session.published());
-            NextStep::Nothing
-        }
-        Some(Request::ListProcesses) => {
-            processes::list(&connection, &session).await;
-            NextStep::Nothing
-        }
+        Some(Request::Question(question)) => answering::answer(&connection, &session, question).await,
         Some(Request::Stop) => return NextStep::Stop(Some(connection)),
         None => {
             connection.refuse("the request is malformed, or from another version of Kennel");
@@ -119,41 +88,28 @@ pub(crate) async fn serve(
     next_step
 }
 
-fn tell_ports(connection: &Connection, ports: &[PublishedPort]) {
-    // Plain data always serializes.
-    let ports = serde_json::to_vec(ports).unwrap_or_default();
-    connection.answer(&Answer::Published { ports: &ports }, None);
-}
-
-fn stats(connection: &Connection, session: &Session) {
-    let stats = session.stats();
-    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let answer = Answer::Stats {
-        ready: number(stats.ready),
-        running: number(stats.running),
-        served: stats.served,
-        refill_us: u64::try_from(stats.refill.as_micros()).unwrap_or(u64::MAX),
-        background: number(stats.background),
-    };
-    connection.answer(&answer, None);
-}
-
 async fn run(
     connection: &Connection,
     session: &Session,
     environment: ClientEnvironment,
     mut call: Call,
-    stdio: [OwnedFd; 3],
+    streams: Streams,
 ) -> NextStep {
     let (wants_report, is_quiet, own_timeout) = (call.wants_report, call.is_quiet, call.timeout);
-    let result = match call.command(session, environment) {
-        Ok(command) => run_to_end(connection, session, call, stdio, command).await,
-        Err(error) => Some(Err(error)),
+    let collects = matches!(streams, Streams::Collected(_));
+    let result = match (call.command(session, environment), streams) {
+        (Ok(command), Streams::Given(stdio)) => {
+            let result = run_to_end(connection, session, call, stdio, command).await;
+            let without_output = |outcome| Output { outcome, stdout: Vec::new(), stderr: Vec::new() };
+            result.map(|result| result.map(without_output))
+        }
+        (Ok(command), Streams::Collected(stdin)) => collect(connection, call, stdin, command).await,
+        (Err(error), _) => Some(Err(error)),
     };
     // `None`: the client has left, and the command was killed.
     let Some(mut result) = result else { return NextStep::Nothing };
     // No flag of the session raises a timeout that the client has set.
-    if let Ok(outcome) = &mut result
+    if let Ok(Output { outcome, .. }) = &mut result
         && own_timeout.is_some()
         && outcome.timeout == own_timeout
     {
@@ -162,12 +118,15 @@ async fn run(
     // `session start` has told what the session was prepared with.
     let told = session.prepared();
     let told = told.compiled.enforcement.notes();
-    connection.ended(&result, &Wishes { told, is_quiet, wants_report });
-    match result {
-        // The zygote was killed: the session cannot run anything any more.
-        Err(Error::SessionEnded) => NextStep::Stop(None),
-        _ => NextStep::Nothing,
+    let wishes = Wishes { told, is_quiet, wants_report };
+    // The zygote was killed: the session cannot run anything any more.
+    let is_over = matches!(result, Err(Error::SessionEnded));
+    if collects {
+        connection.collected(result, &wishes);
+    } else {
+        connection.ended(&result.map(|output| output.outcome), &wishes);
     }
+    if is_over { NextStep::Stop(None) } else { NextStep::Nothing }
 }
 
 /// Runs the command; `None` if the client leaves meanwhile.
@@ -182,7 +141,7 @@ async fn run_to_end(
         Ok(outlets) => outlets,
         Err(error) => return Some(Err(error)),
     };
-    let (mut child, mut passed) = match start(connection, &mut command).await? {
+    let (mut child, mut passed) = match start(connection, command.spawn()).await? {
         Ok(started) => started,
         Err(error) => return Some(Err(error)),
     };
@@ -190,13 +149,31 @@ async fn run_to_end(
         connection.answer(&Answer::Terminal {}, Some(terminal.as_fd()));
     }
     let copying = outlets.copy(&mut child);
-    let mut result = follow(connection, &mut child, &mut passed).await?;
+    let mut result =
+        follow(connection, &mut child, &mut CollectedOutput::new(None, None), &mut passed).await?;
     if let Ok(outcome) = &mut result {
         let was_passed = |number| is_ending(number) && passed.contains(&number);
         let is_ended = outcome.status.signal().is_some_and(was_passed);
         copying.finish(outcome, output_unwanted(connection, is_ended)).await;
     }
     Some(result)
+}
+
+/// Runs the command and collects its output; `None` if the client leaves meanwhile.
+async fn collect(
+    connection: &Connection,
+    call: Call,
+    stdin: OwnedFd,
+    mut command: Command,
+) -> Option<Result<Output, Error>> {
+    command.hints(!call.is_quiet).stdin(stdin);
+    let (mut child, mut passed) = match start(connection, command.start(DefaultStdio::Collect)).await? {
+        Ok(started) => started,
+        Err(error) => return Some(Err(error)),
+    };
+    let mut output = CollectedOutput::new(child.stdout.take(), child.stderr.take());
+    let outcome = follow(connection, &mut child, &mut output, &mut passed).await?;
+    Some(outcome.and_then(|outcome| output.end(outcome)))
 }
 
 /// Sets the command's standard descriptors: the client's own, or pipes if Kennel counts, limits or reads its output.
@@ -248,9 +225,12 @@ async fn output_unwanted(connection: &Connection, is_ended: bool) {
 
 /// Starts the command; `None` if the client leaves meanwhile. Signals that arrive early are sent once it runs.
 /// Returns them too.
-async fn start(connection: &Connection, command: &mut Command) -> Option<Result<(Child, Vec<i32>), Error>> {
+async fn start(
+    connection: &Connection,
+    spawn: impl Future<Output = Result<Child, Error>>,
+) -> Option<Result<(Child, Vec<i32>), Error>> {
     let mut early = Vec::new();
-    let mut spawn = std::pin::pin!(command.spawn());
+    let mut spawn = pin!(spawn);
     let child = loop {
         tokio::select! {
             biased;
@@ -283,6 +263,7 @@ fn note(numbers: &mut Vec<i32>, number: i32) {
 async fn follow(
     connection: &Connection,
     child: &mut Child,
+    output: &mut CollectedOutput,
     passed: &mut Vec<i32>,
 ) -> Option<Result<Outcome, Error>> {
     let mut stops = child.stops.take();
@@ -290,6 +271,12 @@ async fn follow(
         let packet = tokio::select! {
             biased;
             outcome = child.wait() => return Some(outcome),
+            read = output.read(), if output.is_open() => {
+                if let Err(error) = read {
+                    return Some(Err(error));
+                }
+                continue;
+            }
             signal = next_stop(&mut stops) => {
                 connection.answer(&Answer::Stopped { signal: signal.unsigned_abs() }, None);
                 continue;

@@ -1,6 +1,5 @@
 //! Serves a client that runs a snippet in a shell of the session. The client's signals interrupt the snippet, and so does its end.
 
-use std::os::fd::OwnedFd;
 use std::pin::pin;
 
 use tokio::sync::{Notify, oneshot};
@@ -12,8 +11,8 @@ use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::outcome::Ended;
 use crate::report::shell::{ShellOrigin, ShellReport};
-use crate::serve::call::Call;
-use crate::serve::connection::{Connection, Wishes};
+use crate::serve::call::{Call, Streams};
+use crate::serve::connection::{Connection, End, Wishes};
 use crate::serve::serving::{NextStep, Order, is_ending, order};
 use crate::session::Session;
 use crate::session::shell::{ShellOutput, Snippet};
@@ -31,9 +30,10 @@ pub(crate) async fn run(
     connection: &Connection,
     session: &Session,
     call: Call,
-    [_, stdout, stderr]: [OwnedFd; 3],
+    streams: Streams,
 ) -> NextStep {
-    let (wants_report, is_quiet) = (call.wants_report, call.is_quiet);
+    let collects = matches!(streams, Streams::Collected(_));
+    let (wants_report, is_quiet) = (call.wants_report || collects, call.is_quiet);
     let Some((name, text, timeout)) = call.snippet() else {
         connection.refuse("the request is malformed, or from another version of Kennel");
         return NextStep::Nothing;
@@ -43,7 +43,7 @@ pub(crate) async fn run(
         snippet = snippet.timeout(timeout);
     }
     // `None`: the client has left, and the snippet was interrupted.
-    let Some(Ran { result, signal }) = follow(connection, snippet, [stdout, stderr]).await else {
+    let Some(Ran { result, signal }) = follow(connection, snippet, streams).await else {
         return NextStep::Nothing;
     };
     let by_signal = signal.and_then(|number| Some((u8::try_from(128 + number).ok()?, Some(number))));
@@ -60,12 +60,24 @@ pub(crate) async fn run(
                 lines = output.lost().map(|why| format!("kennel: {why}")).collect();
             }
             let report = wants_report.then(|| report(&output));
-            connection.snippet_ended(end, &lines, report.as_ref());
+            let report = if collects { report.map(Report::without_enforcement) } else { report };
+            let streams = collects.then_some([&output.stdout[..], &output.stderr[..]]);
+            let (code, signal) = numbers(end);
+            connection.end(End { code, signal, lines, report, output: streams });
         }
-        Ok(None) => connection.snippet_ended(by_signal.unwrap_or_default(), &[], None),
+        Ok(None) => {
+            let (code, signal) = numbers(by_signal.unwrap_or_default());
+            let output = collects.then_some([&[][..], &[]]);
+            connection.end(End { code, signal, output, ..End::default() });
+        }
         Err(error) => {
             let is_over = matches!(error, Error::SessionEnded);
-            connection.ended(&Err(error), &Wishes { wants_report, ..Wishes::default() });
+            let wishes = Wishes { wants_report, ..Wishes::default() };
+            if collects {
+                connection.collected(Err(error), &wishes);
+            } else {
+                connection.ended(&Err(error), &wishes);
+            }
             if is_over {
                 return NextStep::Stop(None);
             }
@@ -75,12 +87,19 @@ pub(crate) async fn run(
 }
 
 /// Waits for the end of the snippet; `None` if the client leaves.
-async fn follow(connection: &Connection, snippet: Snippet, output: [OwnedFd; 2]) -> Option<Ran> {
+async fn follow(connection: &Connection, snippet: Snippet, streams: Streams) -> Option<Ran> {
     let (stop, stopped) = oneshot::channel::<()>();
     let mut stop = Some(stop);
     let hurry = Notify::new();
     let stopped = async { drop(stopped.await) };
-    let mut ran = pin!(snippet.copy(output, stopped, hurry.notified()));
+    let mut ran = pin!(async {
+        match streams {
+            Streams::Given([_, stdout, stderr]) => {
+                snippet.copy([stdout, stderr], stopped, hurry.notified()).await
+            }
+            Streams::Collected(_) => snippet.collect(stopped).await,
+        }
+    });
     let mut signal = None;
     loop {
         let packet = tokio::select! {
@@ -98,6 +117,11 @@ async fn follow(connection: &Connection, snippet: Snippet, output: [OwnedFd; 2])
         // Receiving packets that are there already never waits: let the runtime poll the snippet in between.
         yield_now().await;
     }
+}
+
+/// The exit status and the signal, or 0, as an answer has them.
+fn numbers((code, signal): (u8, Option<i32>)) -> (u32, u32) {
+    (code.into(), signal.unwrap_or(0).unsigned_abs())
 }
 
 /// What people are told about the shell.

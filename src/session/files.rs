@@ -9,9 +9,11 @@ pub(crate) mod replace;
 pub(crate) mod stream;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::errno::Errno;
+use nix::sys::stat::fstat;
 use tokio::io::{AsyncRead, AsyncWriteExt, BufReader};
 
 use crate::report::error::Error;
@@ -165,7 +167,22 @@ impl Session {
         self.call("remove", path.as_ref(), |call, path| calls::remove(&call, path)).await
     }
 
-    async fn writer(&self, what: &'static str, path: &Path, mode: u32) -> Result<FileWriter, Error> {
+    /// Opens a file for reading, as it is, with what [`stat`](Self::stat) tells.
+    pub(crate) async fn open_file(&self, path: &Path) -> Result<(OwnedFd, FileInfo), Error> {
+        let open = |call: FileCall, path: &Path| {
+            let file = open_file(call.root(), path)?;
+            let info = FileInfo::new(&fstat(&file)?);
+            Ok((file, info))
+        };
+        self.call("read", path, open).await
+    }
+
+    pub(crate) async fn writer(
+        &self,
+        what: &'static str,
+        path: &Path,
+        mode: u32,
+    ) -> Result<FileWriter, Error> {
         let begin = move |call, path: &Path| replace::Replacement::begin(call, path, mode);
         let (replacement, file) = self.call(what, path, begin).await?;
         Ok(FileWriter::new(replacement, file, path.to_owned()))

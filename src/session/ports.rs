@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -105,6 +106,15 @@ impl Session {
 
 /// A connection to a server in a session; see [`Session::connect`].
 pub struct PortStream(TcpStream);
+
+impl PortStream {
+    /// The socket, in blocking mode.
+    pub(crate) fn into_socket(self) -> io::Result<OwnedFd> {
+        let stream = self.0.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream.into())
+    }
+}
 
 impl fmt::Debug for PortStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use procfs::process::{LimitValue, Process, Stat, all_processes};
 use procfs::{ProcError, page_size, ticks_per_second};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::launch::inside::CommandKey;
 use crate::report::error::Error;
@@ -35,7 +35,7 @@ const LONGEST_STATUS: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What runs in a session.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SessionProcesses {
     /// The processes, oldest first, 1,024 at most.
@@ -45,7 +45,7 @@ pub struct SessionProcesses {
 }
 
 /// A process of a session.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct SessionProcess {
     /// Its number inside. Commands that do not share their processes have numbers of their own.
@@ -57,10 +57,10 @@ pub struct SessionProcess {
     /// What it does.
     pub state: ProcessState,
     /// The time since it was started.
-    #[serde(rename = "age_ms", serialize_with = "milliseconds")]
+    #[serde(rename = "age_ms", with = "milliseconds")]
     pub age: Duration,
     /// The processor time that it has used.
-    #[serde(rename = "cpu_ms", serialize_with = "milliseconds")]
+    #[serde(rename = "cpu_ms", with = "milliseconds")]
     pub cpu: Duration,
     /// The memory that it has in RAM, in bytes; some of it may be shared.
     pub memory: u64,
@@ -68,14 +68,14 @@ pub struct SessionProcess {
     pub name: String,
     /// Its program and arguments, of which the process can change each, and of which the first 2 KiB are read. Empty if
     /// it has ended or has none.
-    #[serde(serialize_with = "texts")]
+    #[serde(with = "texts")]
     pub arguments: Vec<OsString>,
     /// Whether arguments are missing or cut.
     pub is_cut: bool,
 }
 
 /// What a process does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ProcessState {
@@ -100,17 +100,6 @@ impl ProcessState {
             'T' | 't' => Self::Stopped,
             'Z' | 'X' | 'x' => Self::Zombie,
             _ => Self::Sleeping,
-        }
-    }
-
-    /// Its letter.
-    pub(crate) fn letter(self) -> char {
-        match self {
-            Self::Running => 'R',
-            Self::Sleeping => 'S',
-            Self::Blocked => 'D',
-            Self::Stopped => 'T',
-            Self::Zombie => 'Z',
         }
     }
 
@@ -338,12 +327,32 @@ fn to_io(error: ProcError) -> io::Error {
     }
 }
 
-fn milliseconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
 }
 
-fn texts<S: serde::Serializer>(texts: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(texts.iter().map(|text| text.to_string_lossy()))
+mod texts {
+    use std::ffi::OsString;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(texts: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(texts.iter().map(|text| text.to_string_lossy()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<OsString>, D::Error> {
+        Ok(Vec::<String>::deserialize(deserializer)?.into_iter().map(OsString::from).collect())
+    }
 }
 
 #[cfg(test)]
@@ -364,13 +373,17 @@ mod tests {
     }
 
     #[test]
-    fn each_state_has_its_letter() {
-        for letter in ['R', 'S', 'D', 'T', 'Z'] {
-            assert_eq!(ProcessState::of_letter(letter).letter(), letter);
-        }
-        for (letter, state) in
-            [('t', ProcessState::Stopped), ('I', ProcessState::Sleeping), ('X', ProcessState::Zombie)]
-        {
+    fn each_letter_is_a_state() {
+        for (letter, state) in [
+            ('R', ProcessState::Running),
+            ('S', ProcessState::Sleeping),
+            ('D', ProcessState::Blocked),
+            ('T', ProcessState::Stopped),
+            ('t', ProcessState::Stopped),
+            ('Z', ProcessState::Zombie),
+            ('X', ProcessState::Zombie),
+            ('I', ProcessState::Sleeping),
+        ] {
             assert_eq!(ProcessState::of_letter(letter), state);
         }
     }

@@ -200,19 +200,23 @@ impl Snippet {
     /// # Panics
     /// As for [`Shell::run`].
     pub async fn output(self) -> Result<ShellOutput, Error> {
+        self.collect(pending()).await?.ok_or(Error::Lost)
+    }
+
+    /// Runs it. `stop` interrupts it; before its turn, it then does not run at all, and the result is `None`.
+    pub(crate) async fn collect(self, stop: impl Future<Output = ()>) -> Result<Option<ShellOutput>, Error> {
         let shell = self.shell.clone();
-        let called = self.call(None, pending()).await?.ok_or(Error::Lost)?;
+        let Some(called) = self.call(None, stop).await? else { return Ok(None) };
         let Called { mut outcome, directory, origin, has_ended, output } = called;
         let CallOutput::Collected(streams) = output else { return Err(Error::Lost) };
         let [stdout, stderr] = *streams;
         let ((out, stdout), (err, stderr)) = (stdout.rest()?, stderr.rest()?);
         outcome.count(out.as_ref(), err.as_ref());
         shell.leave([out, err]);
-        Ok(ShellOutput { outcome, stdout, stderr, directory, origin, has_ended })
+        Ok(Some(ShellOutput { outcome, stdout, stderr, directory, origin, has_ended }))
     }
 
-    /// Runs it, with the output copied to these descriptors. `stop` interrupts it; before its turn, it then does not run at
-    /// all, and the result is `None`. Once `hurry` is ready, its end waits one second at most for readers of the output.
+    /// Like [`collect`](Self::collect), with the output copied to these descriptors. Once `hurry` is ready, its end waits one second at most for readers of the output.
     pub(crate) async fn copy(
         self,
         [stdout, stderr]: [OwnedFd; 2],

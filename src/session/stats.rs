@@ -4,8 +4,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The numbers of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Fully confined workers that wait for a command.
@@ -17,7 +19,22 @@ pub struct Stats {
     /// Commands that a worker received and that have ended, including those whose program could not start.
     pub served: u64,
     /// The average time from the fork of a worker until it was ready.
+    #[serde(rename = "refill_us", with = "microseconds")]
     pub refill: Duration,
+}
+
+mod microseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_micros)
+    }
 }
 
 #[derive(Debug, Default)]

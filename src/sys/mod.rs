@@ -8,6 +8,7 @@ pub(crate) mod file_system;
 pub(crate) mod inode;
 pub(crate) mod lexical;
 pub(crate) mod packet;
+pub(crate) mod parent;
 pub(crate) mod path_text;
 pub(crate) mod reap;
 pub(crate) mod secret;

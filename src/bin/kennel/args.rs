@@ -458,6 +458,11 @@ pub(crate) struct Start {
     /// Stay in the foreground, and end with this process.
     #[arg(long)]
     pub(crate) foreground: bool,
+    /// With --foreground: end also when the process that started this one has ended.
+    ///
+    /// Changes of an overlay then end with the session too, unless the policy names a directory for them.
+    #[arg(long, requires = "foreground")]
+    pub(crate) with_parent: bool,
     #[command(flatten)]
     pub(crate) owner: AsOwner,
     #[command(flatten)]

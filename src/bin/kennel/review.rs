@@ -108,7 +108,7 @@ fn commit_kept(kept: &KeptChanges, paths: &[PathBuf], conflicts: Conflicts) -> R
     let client = kept.session.as_deref().map(Client::connect);
     let committed = match client {
         Some(Err(Error::Listen(ListenError::NotRunning { .. }))) | None => None,
-        Some(client) => client?.commit(kept, paths, conflicts)?,
+        Some(client) => client?.commit_kept(kept, paths, conflicts)?,
     };
     committed.map_or_else(|| kept.commit(paths, conflicts), Ok)
 }

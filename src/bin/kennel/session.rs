@@ -11,8 +11,8 @@ use std::{
 };
 
 use kennel::{
-    Client, Error, Isolation, KeptChanges, ListenError, Listening, Overlay, Policy, PolicyError, Profile,
-    PublishedPort, Session, Stats, inherited_descriptor,
+    Client, Error, Isolation, KeptChanges, ListenError, Listening, Overlay, Parent, Policy, PolicyError,
+    Profile, PublishedPort, Session, Stats, inherited_descriptor,
 };
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 use serde::Serialize;
@@ -138,9 +138,15 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
     }
     // As in a terminal: what one command starts, the next one finds.
     policy.isolation.get_or_insert(Isolation::Session);
-    keep_changes(&mut policy, &start.name)?;
+    if !start.with_parent {
+        keep_changes(&mut policy, &start.name)?;
+    }
     let runtime = process::runtime(process::IDLE_THREAD)?;
     let code = runtime.block_on(async {
+        // If it has ended already, nobody reads the path of the socket: then the announcement fails.
+        let parent = start.with_parent.then(Parent::open).transpose();
+        let parent =
+            parent.map_err(|source| Error::Io { what: "watch the process that started this one", source })?;
         let session = Session::prepare(&policy).await?;
         let listening = session.listen(&start.name)?;
         if !start.quiet {
@@ -152,6 +158,7 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
         let code = tokio::select! {
             () = listening.stopped() => 0,
             status = interrupted() => status?,
+            () = ended(parent.as_ref()) => 0,
         };
         drop(listening);
         session.shutdown().await;
@@ -161,6 +168,14 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
     // As in `kennel run`: leftover threads do not delay the exit.
     std::mem::forget(runtime);
     code.map(ExitCode::from)
+}
+
+/// Waits for the end of the process that started this one, if this one is to end with it.
+async fn ended(parent: Option<&Parent>) {
+    match parent {
+        Some(parent) => parent.ended().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Lets the session keep the changes of an overlay, for `kennel diff NAME`.

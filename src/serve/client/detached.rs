@@ -1,17 +1,17 @@
 //! What a client asks about commands that stay.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kennel_helper::client_wire::{ALL_LINES, Answer, Ask, LONGEST_ANSWER};
-use kennel_helper::wire::{Cursor, Field};
+use kennel_helper::client_wire::{ALL_LINES, Ask};
 use nix::errno::Errno;
 
 use crate::report::error::Error;
 use crate::serve::client::call::Call;
-use crate::serve::client::{Client, ignore_disconnect, refused};
+use crate::serve::client::{Client, ignore_disconnect};
+use crate::serve::question::{Question, SentDetached, SentState};
+use crate::session::processes::SessionProcesses;
 use crate::sys::packet;
 
 /// A command that stays in a served session.
@@ -95,32 +95,42 @@ impl Client {
     /// # Errors
     /// The session ends or does not answer, or it is of a version of Kennel that does not know the question.
     pub fn detached(self) -> Result<Vec<DetachedCommand>, Error> {
-        self.limit_waits()?;
-        self.ask(&Ask::Detached {}, &[])?;
-        let mut commands = Vec::new();
-        loop {
-            let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
-            match Answer::take(&mut Cursor::new(&packet.bytes)) {
-                Some(Answer::Known { id, started_ms, state, code, signal, program }) => {
-                    let started = UNIX_EPOCH.checked_add(Duration::from_millis(started_ms));
-                    commands.push(DetachedCommand {
-                        id,
-                        program: OsStr::from_bytes(program).to_owned(),
-                        started: started.unwrap_or(UNIX_EPOCH),
-                        state: match state {
-                            0 => DetachedState::Running,
-                            1 => DetachedState::Ended {
-                                code: u8::try_from(code).unwrap_or(255),
-                                signal: i32::try_from(signal).ok().filter(|&number| number > 0),
-                            },
-                            _ => DetachedState::Lost,
-                        },
-                    });
-                }
-                Some(Answer::Ended { code: 0, .. }) => return Ok(commands),
-                Some(Answer::Ended { message, .. }) => return Err(refused(message)),
-                _ => return Err(self.gone()),
-            }
+        let commands: Vec<SentDetached> = self.question(&Question::Detached)?;
+        Ok(commands.into_iter().map(DetachedCommand::from).collect())
+    }
+
+    /// What runs in the session: see [`Session::processes`](crate::session::Session::processes).
+    ///
+    /// # Errors
+    /// The session ends, does not answer, or cannot list them.
+    pub fn processes(self) -> Result<SessionProcesses, Error> {
+        self.question(&Question::Processes)
+    }
+
+    /// Ends a shell of the session, once the snippet that it runs has ended.
+    ///
+    /// # Errors
+    /// The session ends or does not answer.
+    pub fn end_shell(self, name: &str) -> Result<(), Error> {
+        self.question(&Question::EndShell { shell: name.to_owned() })
+    }
+}
+
+impl From<SentDetached> for DetachedCommand {
+    fn from(sent: SentDetached) -> Self {
+        let SentDetached { id, program, started_ms, state, code, signal } = sent;
+        Self {
+            id,
+            program: program.0.into(),
+            started: UNIX_EPOCH.checked_add(Duration::from_millis(started_ms)).unwrap_or(UNIX_EPOCH),
+            state: match state {
+                SentState::Running => DetachedState::Running,
+                SentState::Ended => DetachedState::Ended {
+                    code: u8::try_from(code).unwrap_or(255),
+                    signal: i32::try_from(signal).ok().filter(|&number| number > 0),
+                },
+                SentState::Lost => DetachedState::Lost,
+            },
         }
     }
 }

@@ -1,14 +1,11 @@
 //! Ports of a listening session, for its clients.
 
-use std::io;
-
-use kennel_helper::client_wire::{Answer, Ask, LONGEST_ANSWER};
-use kennel_helper::wire::{Cursor, Field};
+use std::net::TcpStream;
 
 use crate::report::error::Error;
 use crate::report::published::PublishedPort;
-use crate::serve::client::{Client, refused};
-use crate::sys::packet;
+use crate::serve::client::Client;
+use crate::serve::question::Question;
 
 impl Client {
     /// Publishes a port of the session: `[ADDR:]PORT[:INSIDE]`; see
@@ -25,11 +22,7 @@ impl Client {
     /// # Errors
     /// The session refuses it, with its reason, or ends, or does not answer.
     pub fn publish(self, port: &str) -> Result<PublishedPort, Error> {
-        let length = u32::try_from(port.len()).map_err(|_| self.failed(io::ErrorKind::InvalidInput))?;
-        let mut packet = Vec::new();
-        Ask::Publish { length }.put(&mut packet);
-        packet.extend_from_slice(port.as_bytes());
-        self.ports(&packet)?.into_iter().next().ok_or_else(|| self.gone())
+        self.question(&Question::Publish { port: port.to_owned() })
     }
 
     /// Asks the session for its published ports.
@@ -37,20 +30,16 @@ impl Client {
     /// # Errors
     /// The session ends or does not answer.
     pub fn published(self) -> Result<Vec<PublishedPort>, Error> {
-        let mut packet = Vec::new();
-        Ask::Ports {}.put(&mut packet);
-        self.ports(&packet)
+        self.question(&Question::Published)
     }
 
-    /// Sends a request that is answered with ports.
-    fn ports(&self, request: &[u8]) -> Result<Vec<PublishedPort>, Error> {
-        self.limit_waits()?;
-        packet::send(&self.socket, request, &[]).map_err(|error| self.failed(error))?;
-        let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
-        match Answer::take(&mut Cursor::new(&packet.bytes)) {
-            Some(Answer::Published { ports }) => serde_json::from_slice(ports).map_err(|_| self.gone()),
-            Some(Answer::Ended { message, .. }) => Err(refused(message)),
-            _ => Err(self.gone()),
-        }
+    /// Connects to a server that a command of the session started, on this port of the session's loopback. Nothing is
+    /// published; see [`Session::connect`](crate::session::Session::connect).
+    ///
+    /// # Errors
+    /// Nothing listens there; the session has the network of the host, ends, or does not answer.
+    pub fn connect_port(self, port: u16) -> Result<TcpStream, Error> {
+        let ((), socket) = self.reply_to(&Question::Connect { port })??;
+        Ok(socket.ok_or_else(|| self.gone())?.into())
     }
 }

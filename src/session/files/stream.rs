@@ -1,6 +1,7 @@
 //! Reads and writes files in pieces. A written file appears only with `commit`; dropping the writer removes it.
 
 use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -84,6 +85,11 @@ pub struct FileWriter {
 impl FileWriter {
     pub(crate) fn new(replacement: Replacement, file: fs::File, path: PathBuf) -> Self {
         Self { file: File::from_std(file), written: 0, replacement, path }
+    }
+
+    /// The new file, for another process that writes it.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.file.as_fd().try_clone_to_owned()
     }
 
     /// Moves the file into place.

@@ -7,8 +7,6 @@ use std::{
     process::{Command, Stdio},
 };
 
-use kennel_helper::client_wire::Ask;
-
 use super::{Hosted, hostile, runtime};
 use crate::support::{has, kennel_path, only_as_root, require, stderr, stdout};
 
@@ -90,7 +88,7 @@ fn many_refused_clients_delay_nobody() {
 
 /// Connects and asks for numbers. Returns the first byte and the text of the answer.
 fn ask(socket: &str) -> String {
-    let answer = hostile::ask(socket.as_ref(), &Ask::Stats {});
+    let answer = hostile::ask(socket.as_ref(), &hostile::question(r#"{"do":"stats"}"#));
     format!("answer {:?} {}", answer.first(), String::from_utf8_lossy(&answer).replace('\0', ""))
 }
 
