@@ -64,6 +64,8 @@ pub enum ListenError {
     Refused {
         /// The session's message.
         message: String,
+        /// What a person can do, as the session says.
+        hint: Option<String>,
     },
     /// The session ended before it answered, or its answer is invalid.
     #[error("session {name}: it ended before it answered")]
@@ -123,7 +125,7 @@ impl ListenError {
         Failure::new(class, boundary, failure::chain(self), Details::None)
     }
 
-    pub(crate) fn remedy(&self) -> Option<&'static str> {
+    pub(crate) fn remedy(&self) -> Option<&str> {
         match self {
             Self::Name { .. } => {
                 Some("use 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit")
@@ -153,7 +155,7 @@ impl ListenError {
                 }
                 _ => of_call(source),
             },
-            Self::Refused { .. } => of_session(),
+            Self::Refused { hint, .. } => hint.as_deref().or_else(|| of_session()),
         }
     }
 }

@@ -37,8 +37,8 @@ pub(crate) enum Request {
 pub(crate) enum Streams {
     /// Stdin, stdout and stderr.
     Given([OwnedFd; 3]),
-    /// Stdin. The session collects the output.
-    Collected(OwnedFd),
+    /// Stdin, or nothing. The session collects the output.
+    Collected(Option<OwnedFd>),
 }
 
 /// The command that a client wants to run. It has no `Debug`: variables may hold secrets.
@@ -105,8 +105,9 @@ impl Request {
 impl Streams {
     fn of(call: &Call, descriptors: Vec<OwnedFd>) -> Option<Self> {
         if call.collects {
-            let [stdin] = descriptors.try_into().ok()?;
-            return Some(Self::Collected(stdin));
+            let mut descriptors = descriptors.into_iter();
+            let stdin = descriptors.next();
+            return descriptors.next().is_none().then_some(Self::Collected(stdin));
         }
         descriptors.try_into().ok().map(Self::Given)
     }

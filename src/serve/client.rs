@@ -142,7 +142,7 @@ impl Client {
             let message = format!(
                 "session {name}: this process or the session's process is in a sandbox, or the session has ended"
             );
-            return Err(ListenError::Refused { message }.into());
+            return Err(ListenError::Refused { message, hint: None }.into());
         }
         Ok(Self { socket, name: name.to_string(), path, process: peer.pid() })
     }
@@ -393,11 +393,9 @@ pub(crate) fn ignore_disconnect(sent: Result<(), Error>) -> Result<(), Error> {
 pub(crate) fn refused(message: &[u8]) -> Error {
     let text = String::from_utf8_lossy(message);
     let line = text.lines().next().unwrap_or_default();
-    let mut message = line.strip_prefix("kennel: ").unwrap_or(line).to_owned();
-    if let Some(hint) = text.lines().nth(1).and_then(|line| line.strip_prefix("kennel: hint: ")) {
-        message = format!("{message}; {hint}");
-    }
-    ListenError::Refused { message }.into()
+    let message = line.strip_prefix("kennel: ").unwrap_or(line).to_owned();
+    let hint = text.lines().nth(1).and_then(|line| line.strip_prefix("kennel: hint: ")).map(str::to_owned);
+    ListenError::Refused { message, hint }.into()
 }
 
 /// Whether the peer has closed the connection.

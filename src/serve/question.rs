@@ -101,11 +101,7 @@ impl Problem {
 
 impl From<Problem> for Error {
     fn from(Problem { message, hint, .. }: Problem) -> Self {
-        let message = match hint {
-            Some(hint) => format!("{message}; {hint}"),
-            None => message,
-        };
-        ListenError::Refused { message }.into()
+        ListenError::Refused { message, hint }.into()
     }
 }
 

@@ -163,10 +163,13 @@ async fn run_to_end(
 async fn collect(
     connection: &Connection,
     call: Call,
-    stdin: OwnedFd,
+    stdin: Option<OwnedFd>,
     mut command: Command,
 ) -> Option<Result<Output, Error>> {
-    command.hints(!call.is_quiet).stdin(stdin);
+    command.hints(!call.is_quiet);
+    if let Some(stdin) = stdin {
+        command.stdin(stdin);
+    }
     let (mut child, mut passed) = match start(connection, command.start(DefaultStdio::Collect)).await? {
         Ok(started) => started,
         Err(error) => return Some(Err(error)),

@@ -68,7 +68,7 @@ pub(crate) fn refused_call(message: &[u8]) -> Error {
     let text = String::from_utf8_lossy(message);
     let line = text.lines().next().unwrap_or_default();
     let message = line.strip_prefix("kennel: ").unwrap_or(line).to_owned();
-    ListenError::Refused { message }.into()
+    ListenError::Refused { message, hint: None }.into()
 }
 
 /// How a command ended.

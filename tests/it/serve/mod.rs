@@ -7,6 +7,7 @@ mod peers;
 mod place;
 mod ports;
 mod processes;
+mod questions;
 mod removed;
 mod secrets;
 mod shells;
@@ -85,6 +86,11 @@ impl Hosted {
         let mut kennel = at(self.runtime.path(), self.workspace.path());
         kennel.args(arguments);
         kennel
+    }
+
+    /// Waits until the host has ended by itself.
+    pub fn ended(&mut self) -> std::process::ExitStatus {
+        crate::support::ends("the session", &mut self.host)
     }
 
     /// Kills the host with SIGKILL.

@@ -160,7 +160,7 @@ fn another_user_is_refused_even_if_the_directory_is_open() {
             .unwrap();
         stderr(&output)
     };
-    assert!(ask("0").contains("answer Some(3)"), "numbers");
+    assert!(ask("0").contains("answer Some(50)"), "numbers");
     let said = ask("1000");
     assert!(said.contains("own user only") || said.contains("answer None"), "{said}");
     // The client checks who listens before it gives anything away.
