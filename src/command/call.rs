@@ -15,6 +15,8 @@ use crate::command::ending::{Facts, ending_of_call};
 use crate::command::output::ChildOutput;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::CgroupUsage;
+use crate::network::serving::Witness;
+use crate::protect::recheck::Undone;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Usage};
 
@@ -37,7 +39,8 @@ impl Running {
     ///
     /// # Errors
     /// The record could not be written, and the log fails closed.
-    pub(crate) fn begin_call(&self, snippet: &OsStr, directory: &Path) -> Result<Exec, Error> {
+    pub(crate) fn begin_call(&mut self, snippet: &OsStr, directory: &Path) -> Result<Exec, Error> {
+        self.witness_anew();
         Ok(self.log.exec.another(SHELL.as_ref(), &[snippet.to_owned()], directory)?)
     }
 
@@ -74,12 +77,14 @@ impl Running {
             full: None,
             group: &CgroupUsage::default(),
         };
-        let undone = self.inside.get_ref().undo();
-        exec.record_denials(&undone.denials);
+        let Undone { mut denials, is_left } = self.inside.get_ref().undo();
+        exec.record_denials(&denials);
+        // The proxy has already recorded its own.
+        denials.extend(self.refusals.proxy.iter().flat_map(Witness::denials));
         let mut outcome = Outcome {
             enforcement: self.enforcement.clone(),
-            denials: undone.denials,
-            is_left: undone.is_left,
+            denials,
+            is_left,
             audit_id: exec.id().map(str::to_owned),
             ..ending_of_call(&facts).outcome(&facts)
         };

@@ -226,6 +226,11 @@ impl Running {
         self.owner.published()
     }
 
+    /// What the proxy refuses from now on belongs to another call.
+    pub(crate) fn witness_anew(&mut self) {
+        self.refusals.proxy = self.owner.proxy_refusals();
+    }
+
     /// Whether Kennel ordered the kill.
     pub(crate) fn was_killed(&self) -> bool {
         self.stop.cause.is_some()

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use kennel::{Error, Limits, Session, Size};
+use kennel::{Error, Limits, Policy, Profile, Session, Size};
 
 use super::{kind, kinds, run, said, told};
 use crate::{
     session::{eventually, in_time, policy},
-    support::workspace,
+    support::{has, require, workspace},
 };
 
 #[tokio::test]
@@ -152,4 +152,21 @@ async fn output_that_must_end_interrupts_the_snippet() {
     let out = out.unwrap();
     assert_eq!((out.limit, out.has_ended), (Some(kennel::Limit::Output), false), "{out:?}");
     assert_eq!(said(&shell, "echo $kept").await, "1\n");
+}
+
+/// Each snippet hears of its own requests, in a shell that outlives them.
+#[tokio::test]
+async fn what_the_proxy_refuses_is_told_by_the_snippet_that_asked() {
+    require!(has("curl"), "curl");
+    for kind in kinds().await {
+        let policy = Policy::profile(Profile::RepoWrite, kind.path()).allow("allowed.example:443");
+        let session = Session::prepare(&(kind.with)(policy)).await.unwrap();
+        let shell = session.shell();
+        for host in ["one.example", "two.example"] {
+            let out = run(&shell, &format!("/usr/bin/curl -sS https://{host}/")).await;
+            let told: Vec<_> = out.denials.iter().map(|denial| &*denial.subject).collect();
+            assert_eq!(told, [format!("{host}:443")], "{}: {out:?}", kind.name);
+        }
+        assert_eq!(run(&shell, "true").await.denials, [], "{}", kind.name);
+    }
 }
