@@ -19,6 +19,8 @@ use crate::command::child::Child;
 use crate::command::outlet::Outlets;
 use crate::command::output::CollectedOutput;
 use crate::command::start::DefaultStdio;
+use crate::policy::limits::Limits;
+use crate::policy::units::Size;
 use crate::report::error::Error;
 use crate::report::failure::Limit;
 use crate::report::outcome::{Outcome, Output};
@@ -34,6 +36,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a client may take to disconnect after the last answer.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
+
+/// How much of each stream is collected if the policy has no cap, in bytes: commands must not fill the memory of this process.
+pub(crate) const MOST_COLLECTED: u64 = 64 << 20;
 
 /// Whether a signal's purpose is to end the process.
 pub(crate) fn is_ending(number: i32) -> bool {
@@ -103,7 +108,7 @@ async fn run(
             let without_output = |outcome| Output { outcome, stdout: Vec::new(), stderr: Vec::new() };
             result.map(|result| result.map(without_output))
         }
-        (Ok(command), Streams::Collected(stdin)) => collect(connection, call, stdin, command).await,
+        (Ok(command), Streams::Collected(stdin)) => collect(connection, session, call, stdin, command).await,
         (Err(error), _) => Some(Err(error)),
     };
     // `None`: the client has left, and the command was killed.
@@ -162,11 +167,15 @@ async fn run_to_end(
 /// Runs the command and collects its output; `None` if the client leaves meanwhile.
 async fn collect(
     connection: &Connection,
+    session: &Session,
     call: Call,
     stdin: Option<OwnedFd>,
     mut command: Command,
 ) -> Option<Result<Output, Error>> {
     command.hints(!call.is_quiet);
+    if session.prepared().compiled.limits.output.is_none() {
+        command.limits(Limits { output: Some(Size::from_bytes(MOST_COLLECTED)), ..Limits::default() });
+    }
     if let Some(stdin) = stdin {
         command.stdin(stdin);
     }

@@ -13,7 +13,7 @@ use crate::report::outcome::Ended;
 use crate::report::shell::{ShellOrigin, ShellReport};
 use crate::serve::call::{Call, Streams};
 use crate::serve::connection::{Connection, End, Wishes};
-use crate::serve::serving::{NextStep, Order, is_ending, order};
+use crate::serve::serving::{MOST_COLLECTED, NextStep, Order, is_ending, order};
 use crate::session::Session;
 use crate::session::shell::{ShellOutput, Snippet};
 
@@ -39,6 +39,9 @@ pub(crate) async fn run(
         return NextStep::Nothing;
     };
     let mut snippet = session.shell_with_id(&name).snippet(text);
+    if collects {
+        snippet = snippet.output_cap(MOST_COLLECTED);
+    }
     if let Some(timeout) = timeout {
         snippet = snippet.timeout(timeout);
     }
