@@ -1,0 +1,119 @@
+"""Kennel for Python: confined commands at the cost of a bare exec.
+
+>>> import kennel
+>>> with kennel.Session() as s:
+...     r = s.run(["sh", "-c", "echo hello; exit 3"], text=True)
+...     r.stdout, r.returncode, r.outcome.ended
+('hello\\n', 3, 'exited')
+"""
+
+from kennel.detached import Detached, Logs, Shell
+from kennel.errors import (
+    AccessError,
+    CalledProcessError,
+    DirectoryError,
+    Error,
+    ExistsError,
+    FileError,
+    IsDirectoryError,
+    NotDirectoryError,
+    NotFoundError,
+    PolicyError,
+    ProgramNotFoundError,
+    ProgramPermissionError,
+    ProtocolError,
+    SessionClosed,
+    SessionError,
+    StartError,
+    TimeoutExpired,
+    Unsupported,
+)
+from kennel.oneshot import arun, run
+from kennel.policy import (
+    Audit,
+    Env,
+    Io,
+    Limits,
+    Mount,
+    Network,
+    NetworkLimits,
+    Overlay,
+    Policy,
+    Proxy,
+)
+from kennel.probe import Finding, Probe, probe
+from kennel.process import Popen, Terminal
+from kennel.results import (
+    Change,
+    Committed,
+    Completed,
+    Denial,
+    Description,
+    DetachedInfo,
+    Entry,
+    Outcome,
+    Process,
+    Published,
+    Stat,
+    Stats,
+    Usage,
+)
+from kennel.session import Session
+
+attach = Session.attach
+
+__all__ = [
+    "AccessError",
+    "Audit",
+    "CalledProcessError",
+    "Change",
+    "Committed",
+    "Completed",
+    "Denial",
+    "Description",
+    "Detached",
+    "DetachedInfo",
+    "DirectoryError",
+    "Entry",
+    "Env",
+    "Error",
+    "ExistsError",
+    "FileError",
+    "Finding",
+    "Io",
+    "IsDirectoryError",
+    "Limits",
+    "Logs",
+    "Mount",
+    "Network",
+    "NetworkLimits",
+    "NotDirectoryError",
+    "NotFoundError",
+    "Outcome",
+    "Overlay",
+    "Policy",
+    "PolicyError",
+    "Popen",
+    "Probe",
+    "Process",
+    "ProgramNotFoundError",
+    "ProgramPermissionError",
+    "ProtocolError",
+    "Proxy",
+    "Published",
+    "Session",
+    "SessionClosed",
+    "SessionError",
+    "Shell",
+    "StartError",
+    "Stat",
+    "Stats",
+    "Terminal",
+    "TimeoutExpired",
+    "Unsupported",
+    "Usage",
+    "arun",
+    "attach",
+    "probe",
+    "run",
+]
