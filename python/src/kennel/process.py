@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import io
 import os
@@ -44,17 +45,31 @@ class Terminal(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int | None:
-        try:
-            return self._file.readinto(buffer)
-        except OSError as error:
-            # EIO: nobody has the other side open any more.
-            if error.errno != 5:
-                raise
-            return 0
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            self._await(select.POLLIN)
+            try:
+                count = self._file.readinto(buffer)
+            except OSError as error:
+                # Nobody has the other side open any more.
+                if error.errno != errno.EIO:
+                    raise
+                return 0
+            if count is not None:
+                return count
 
-    def write(self, data: Any) -> int | None:
-        return self._file.write(data)
+    def write(self, data: Any) -> int:
+        while True:
+            self._await(select.POLLOUT)
+            count = self._file.write(data)
+            if count is not None:
+                return count
+
+    def _await(self, events: int) -> None:
+        # The session made this descriptor, and it is non-blocking.
+        poll = select.poll()
+        poll.register(self._file, events)
+        poll.poll()
 
     def resize(self, rows: int, columns: int) -> None:
         """Changes the size of the window. The command gets SIGWINCH."""
