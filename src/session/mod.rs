@@ -35,6 +35,7 @@ use crate::command::source::WorkerSource;
 use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::network::publish::Bound;
+use crate::plan::in_force::InForce;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::report::enforcement::Enforcement;
@@ -186,6 +187,20 @@ impl Session {
     #[must_use]
     pub fn enforcement(&self) -> Enforcement {
         self.live().enforcement()
+    }
+
+    /// What holds for its commands, as far as it is known before one starts.
+    #[must_use]
+    pub fn in_force(&self) -> InForce {
+        InForce::of(&self.prepared().compiled)
+    }
+
+    /// Whether somebody else may choose this variable of a command, as clients of [`Session::listen`] do. No one may for `HOME`
+    /// and the names of temporary directories, nor for the variables of the proxy where there is one. With profile `ci-only`,
+    /// only those that the policy passes are left.
+    #[must_use]
+    pub fn clients_may_set(&self, variable: impl AsRef<OsStr>) -> bool {
+        self.prepared().compiled.client_variables.allows(variable.as_ref())
     }
 
     /// Whether the session takes no more commands: it was shut down, or somebody killed its zygote.

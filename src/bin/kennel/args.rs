@@ -1,6 +1,7 @@
 //! What the command line accepts: commands, flags and help texts. The flags of a policy are in `flags`.
 
 mod exec;
+mod mcp;
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -9,6 +10,7 @@ use clap_complete::Shell;
 use kennel::Profile;
 
 pub(crate) use exec::Exec;
+pub(crate) use mcp::Mcp;
 
 use crate::{
     config::{
@@ -51,6 +53,12 @@ pub(crate) enum Verb {
     /// Run a command in a session.
     #[command(after_help = help::EXEC)]
     Exec(Exec),
+    /// Serve a sandbox to an agent, by the Model Context Protocol.
+    ///
+    /// The agent starts this command and speaks to its stdin and stdout. Its tools run commands and read and write files in one
+    /// sandbox, which ends with stdin.
+    #[command(after_help = help::MCP, mut_arg("overlay_size", hidden))]
+    Mcp(Mcp),
     /// Show what commands changed with --overlay.
     ///
     /// The form is a unified diff.

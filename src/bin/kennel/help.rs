@@ -204,6 +204,17 @@ than the session.
 
 Exit status: as with `kennel run`; 125 also if there is no session of that name.";
 
+pub(crate) const MCP: &str = "\
+Examples, as the command of an MCP server in the settings of an agent:
+  kennel mcp --workspace ~/repo
+  kennel mcp --workspace ~/repo --allow @pypi,@github --timeout 10m
+  kennel mcp --workspace ~/repo --overlay
+                              then kennel diff and kennel commit; with --commit, the agent may commit
+
+It takes the flags of `kennel session start`. docs/mcp.md has the tools, and the settings of common agents.
+
+Exit status: 0 at the end of stdin; 128+N after signal N; 125 if Kennel cannot prepare the sandbox.";
+
 pub(crate) const PS: &str = "\
 Examples:
   kennel session ps a1

@@ -26,6 +26,7 @@ mod help;
 mod job;
 mod learn;
 mod manual;
+mod mcp;
 mod op;
 mod owner;
 mod parse;
@@ -100,6 +101,7 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Trust(trust) => config::trust::trust(&trust),
         Verb::Audit { action } => audit::audit(&action),
         Verb::Completions { shell } => manual::completions(shell),
+        Verb::Mcp(arguments) => mcp::mcp(&arguments),
         Verb::Man { command } => manual::page(&command),
     }
 }

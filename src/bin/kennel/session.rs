@@ -139,7 +139,7 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
     // As in a terminal: what one command starts, the next one finds.
     policy.isolation.get_or_insert(Isolation::Session);
     if !start.with_parent {
-        keep_changes(&mut policy, &start.name)?;
+        keep_changes(&mut policy, Some(&start.name))?;
     }
     let runtime = process::runtime(process::IDLE_THREAD)?;
     let code = runtime.block_on(async {
@@ -178,8 +178,8 @@ async fn ended(parent: Option<&Parent>) {
     }
 }
 
-/// Lets the session keep the changes of an overlay, for `kennel diff NAME`.
-fn keep_changes(policy: &mut Policy, name: &str) -> Result<(), Error> {
+/// Lets the session keep the changes of an overlay, for `kennel diff NAME`, or `kennel diff` if it has no name.
+pub(crate) fn keep_changes(policy: &mut Policy, name: Option<&str>) -> Result<(), Error> {
     let Some(overlay) = &mut policy.overlay else { return Ok(()) };
     if let Some(size) = overlay.size {
         let reason = "changes in memory would be lost: a session keeps them in a directory, without a size";
@@ -188,7 +188,7 @@ fn keep_changes(policy: &mut Policy, name: &str) -> Result<(), Error> {
     }
     let directory = match overlay.upper.take() {
         Some(directory) => directory,
-        None => KeptChanges::directory(&policy.workspace, Some(name))?,
+        None => KeptChanges::directory(&policy.workspace, name)?,
     };
     *overlay = Overlay { upper: Some(directory), keeps: true, ..Overlay::default() };
     Ok(())
@@ -196,7 +196,7 @@ fn keep_changes(policy: &mut Policy, name: &str) -> Result<(), Error> {
 
 /// Drops what is no change. If that fails, `kennel diff` and `kennel commit` still work. The directory stays: another
 /// session may begin in it.
-fn settle(policy: &Policy) {
+pub(crate) fn settle(policy: &Policy) {
     let directory = policy.overlay.as_ref().and_then(|overlay| overlay.upper.as_deref());
     if let Some(directory) = directory
         && let Ok(Some(kept)) = KeptChanges::at(directory)

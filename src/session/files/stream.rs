@@ -14,7 +14,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::{FileStat, Mode};
 use tokio::fs::File;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::report::error::Error;
 use crate::session::files::replace::{Replacement, TemporaryFile};
@@ -56,6 +56,16 @@ impl AsyncRead for FileReader {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncSeek for FileReader {
+    fn start_seek(mut self: Pin<&mut Self>, position: io::SeekFrom) -> io::Result<()> {
+        Pin::new(&mut self.0).start_seek(position)
+    }
+
+    fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        Pin::new(&mut self.0).poll_complete(cx)
     }
 }
 

@@ -1,0 +1,74 @@
+//! What the server tells a model at the start: what the sandbox allows, in a few sentences.
+
+use std::path::Path;
+
+use kennel::{InForce, NetworkMode, PlaceAccess, Policy};
+
+use super::tools::Name;
+use crate::escape::harmless;
+
+/// The most places or hosts in one sentence.
+const MOST: usize = 12;
+
+/// The text for a policy and what it comes to.
+pub(super) fn instructions(policy: &Policy, in_force: &InForce, may_commit: bool) -> String {
+    let directory = shown(&in_force.directory);
+    let mut text = format!(
+        "These tools work in a Kennel sandbox on the user's machine. Commands start in {directory}, the workspace. "
+    );
+    text += &writable(in_force);
+    if policy.overlay.is_some() {
+        text += " Changes to the workspace are kept apart from it until somebody applies them.";
+    }
+    text += " Known secrets, most of the home directory and other files of the machine are not visible. ";
+    text += &network(policy);
+    text += " You cannot change these rules. If something is refused, the result says so, with the flag with which a person could \
+              start `kennel mcp` to allow it: tell the person, and do not look for a way around it.";
+    for name in Name::ALL {
+        if let Some(why) = name.missing(policy, may_commit) {
+            text += &format!(" There is {why}.");
+        }
+    }
+    text
+}
+
+fn shown(path: &Path) -> String {
+    harmless(&path.to_string_lossy())
+}
+
+fn listed(all: &[String]) -> String {
+    let more = all.len().saturating_sub(MOST);
+    let first = all.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+fn writable(in_force: &InForce) -> String {
+    let places = |access: PlaceAccess| {
+        let found = in_force.places.iter().filter(move |place| place.access == access);
+        // Devices and what is below another one are no news.
+        let found = found.map(|place| place.path.as_path()).filter(|path| !path.starts_with("/dev"));
+        found.map(shown).collect::<Vec<_>>()
+    };
+    let (write, private) = (places(PlaceAccess::Write), places(PlaceAccess::Private));
+    let mut text = match write.is_empty() {
+        true => "Nothing of the machine is writable.".to_owned(),
+        false => format!("Writable: {}.", listed(&write)),
+    };
+    if !private.is_empty() {
+        text += &format!(" Empty, private, and gone at the end: {}.", listed(&private));
+    }
+    text
+}
+
+fn network(policy: &Policy) -> String {
+    let allowed: Vec<String> = policy.network.allow.iter().map(|rule| harmless(rule)).collect();
+    match policy.effective_network() {
+        NetworkMode::None => "There is no network but the sandbox's own loopback.".to_owned(),
+        NetworkMode::Host => "Commands use the network of the machine.".to_owned(),
+        _ if policy.network.proxy.is_some() => {
+            "Network connections go through another program's proxy.".to_owned()
+        }
+        _ if allowed.is_empty() => "No host can be reached over the network.".to_owned(),
+        _ => format!("Over the network, commands reach only: {}.", listed(&allowed)),
+    }
+}

@@ -1,0 +1,109 @@
+//! `kennel mcp`: a Model Context Protocol server on stdin and stdout, for the commands and files of one sandbox.
+//!
+//! It prepares a session as `kennel session start` does, and every tool is a call of that session. No argument of a call
+//! reaches the policy. stdout carries only the protocol; what is for people goes to stderr.
+
+mod answer;
+mod changes;
+mod files;
+mod input;
+mod instructions;
+mod kept;
+mod ports;
+mod progress;
+mod result;
+mod run;
+mod server;
+mod shell;
+mod tools;
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
+
+use kennel::{Error, Isolation, Policy, PolicyError, Profile, Session};
+use rmcp::{
+    service::{ServerInitializeError, serve_server_with_ct},
+    transport::{async_rw::AsyncRwTransport, stdio_pipes},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::Mcp,
+    flags, owner,
+    process::{self, interrupted},
+    report,
+    session::{keep_changes, settle},
+};
+use input::{LONGEST_MESSAGE, Watched};
+use server::Server;
+
+/// Runs `kennel mcp`.
+pub(crate) fn mcp(arguments: &Mcp) -> Result<ExitCode, Error> {
+    owner::choose(&arguments.owner, arguments.policy.workspace.as_deref())?;
+    let policy = policy(arguments)?;
+    if io::stdin().is_terminal() {
+        report::say(
+            "kennel: mcp: an agent starts this command and speaks JSON-RPC to its stdin; see docs/mcp.md",
+        );
+    }
+    let runtime = process::runtime(process::IDLE_THREAD)?;
+    let code = runtime.block_on(async {
+        let session = Session::prepare(&policy).await?;
+        if !arguments.quiet {
+            report::degraded(&session.enforcement());
+        }
+        report::chosen(&session.published());
+        let code = tokio::select! {
+            served = serve(Server::new(session.clone(), &policy, arguments.commit)) => served.map(|()| 0),
+            status = interrupted() => status,
+        };
+        session.shutdown().await;
+        code
+    });
+    settle(&policy);
+    // A thread may still wait in read(2) of stdin.
+    std::mem::forget(runtime);
+    code.map(ExitCode::from)
+}
+
+fn policy(arguments: &Mcp) -> Result<Policy, Error> {
+    let mut policy = flags::from_flags(&arguments.policy)?;
+    if policy.profile != Profile::CiOnly {
+        policy.notes.extend(flags::notes(&arguments.policy));
+    }
+    if arguments.commit && policy.overlay.is_none() {
+        return Err(PolicyError::Value {
+            key: "overlay".to_owned(),
+            value: String::new(),
+            reason: "--commit needs --overlay".to_owned(),
+        }
+        .into());
+    }
+    // As in a terminal: what one command starts, the next one finds.
+    policy.isolation.get_or_insert(Isolation::Session);
+    keep_changes(&mut policy, None)?;
+    Ok(policy)
+}
+
+/// Serves until stdin ends.
+async fn serve(server: Server) -> Result<(), Error> {
+    let (stdin, stdout) = stdio_pipes();
+    let ended = CancellationToken::new();
+    let input = Watched::new(stdin, ended.clone());
+    let transport = AsyncRwTransport::new_server(input, stdout).with_max_line_length(LONGEST_MESSAGE);
+    let failed = |why: &str| Error::Io {
+        what: "speak MCP on stdin and stdout",
+        source: io::Error::other(why.to_owned()),
+    };
+    let serving = match serve_server_with_ct(server, transport, ended).await {
+        Ok(serving) => serving,
+        Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => return Ok(()),
+        Err(ServerInitializeError::ExpectedInitializeRequest(_)) => {
+            return Err(failed("the first message is no request"));
+        }
+        Err(_) => return Err(failed("the client does not take the answer to its first request")),
+    };
+    serving.waiting().await.map(drop).map_err(|_| failed("the server has stopped"))
+}

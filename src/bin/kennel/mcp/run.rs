@@ -1,0 +1,222 @@
+//! The tool `run`: one command, its output and its end.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    future::pending,
+    io,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use kennel::{Child, ChildOutput, ChildStdin, Command, Error, Outcome, Session, Stdio};
+use rmcp::schemars::{self, JsonSchema};
+use serde::Deserialize;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::AbortHandle,
+    time::timeout,
+};
+
+use super::{
+    answer::{Answer, refused, short},
+    kept::Kept,
+    progress::{Listener, Meter},
+    result::CommandResult,
+};
+
+/// How much of each output a result has, if the call does not say.
+const OUTPUT: u64 = 64 << 10;
+
+/// The most that a call can ask for.
+const MOST_OUTPUT: u64 = 1 << 20;
+
+/// Longer than any command runs.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// How long a pipe that others still hold has to be silent after the command's end.
+const SILENCE: Duration = Duration::from_millis(20);
+
+/// The largest pipe of an ordinary user, in bytes: the default of `fs.pipe-max-size`.
+const LARGEST_PIPE: u64 = 1 << 20;
+
+/// How many pipes of earlier commands are read on for processes that they left.
+const MOST_LEFT: usize = 64;
+
+/// The arguments of `run`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Run {
+    /// The program and its arguments, without a shell. Give either this or `command`.
+    argv: Option<Vec<String>>,
+    /// A command line for `sh -c`. Give either this or `argv`.
+    command: Option<String>,
+    /// The directory to start in, a path in the sandbox. A relative path starts at the workspace.
+    cwd: Option<String>,
+    /// Variables to set. The sandbox keeps some as they are, such as HOME and those of the proxy.
+    env: Option<BTreeMap<String, String>>,
+    /// Text for stdin, which is otherwise /dev/null.
+    stdin: Option<String>,
+    /// Kill the command after this many milliseconds. The policy may have a shorter limit.
+    timeout_ms: Option<u64>,
+    /// How many bytes of stdout, and of stderr, the result has. Default: 65536. At most 1048576.
+    max_output_bytes: Option<u64>,
+}
+
+/// Pipes of commands that have ended, which processes in the background may hold. Without a reader those would get SIGPIPE.
+#[derive(Debug, Default)]
+pub(super) struct LeftPipes(Mutex<VecDeque<AbortHandle>>);
+
+impl LeftPipes {
+    /// Reads on and drops what comes. Beyond [`MOST_LEFT`] the oldest pipe is given up.
+    fn add(&self, mut pipe: ChildOutput) {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.retain(|task| !task.is_finished());
+        if left.len() >= MOST_LEFT {
+            left.pop_front().iter().for_each(AbortHandle::abort);
+        }
+        let task = tokio::spawn(async move {
+            let mut piece = vec![0; 8192];
+            while pipe.read(&mut piece).await.is_ok_and(|count| count > 0) {}
+        });
+        left.push_back(task.abort_handle());
+    }
+}
+
+/// The time limit of a call.
+pub(super) fn time_limit(milliseconds: Option<u64>) -> Option<Duration> {
+    milliseconds.map(|milliseconds| Duration::from_millis(milliseconds).min(LONGEST))
+}
+
+/// What a result keeps of each stream.
+pub(super) fn kept(asked: Option<u64>) -> [Kept; 2] {
+    let cap = usize::try_from(asked.unwrap_or(OUTPUT).min(MOST_OUTPUT)).unwrap_or(0);
+    [Kept::new(cap), Kept::new(cap)]
+}
+
+impl Run {
+    /// Runs it. Dropping the future kills the command.
+    pub(super) async fn call(self, session: &Session, left: &LeftPipes, listener: &Listener) -> Answer {
+        let mut command = self.prepare(session)?;
+        let stdin = self.stdin.map(String::into_bytes);
+        command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        let [mut out, mut err] = kept(self.max_output_bytes);
+        let meter = Meter::default();
+        let work = collect(&mut command, stdin, [&mut out, &mut err], &meter, left);
+        match listener.during(&meter, work).await {
+            Ok(outcome) => Ok(CommandResult::of(&outcome, [out, err]).answer()),
+            Err(error) => Err(CommandResult::failed(&error)),
+        }
+    }
+
+    fn prepare(&self, session: &Session) -> Result<Command, rmcp::model::CallToolResult> {
+        let mut command = match (&self.argv, &self.command) {
+            (Some(argv), None) => {
+                let Some((program, arguments)) = argv.split_first() else {
+                    return Err(refused("arguments: `argv` is empty: name a program"));
+                };
+                let mut command = session.command(program);
+                command.args(arguments);
+                command
+            }
+            (None, Some(line)) => {
+                let mut command = session.command("sh");
+                command.args(["-c", line]);
+                command
+            }
+            _ => return Err(refused("arguments: give either `argv` or `command`")),
+        };
+        for (name, value) in self.env.iter().flatten() {
+            if !session.clients_may_set(name) {
+                let name = short(name);
+                return Err(refused(format!(
+                    "arguments: env {name}: the sandbox keeps this variable as it is; a person can start `kennel mcp` with \
+                     --setenv {name}=VALUE"
+                )));
+            }
+            command.env(name, value);
+        }
+        self.cwd.iter().for_each(|directory| drop(command.current_dir(directory)));
+        time_limit(self.timeout_ms).into_iter().for_each(|limit| drop(command.timeout(limit)));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).hints(true);
+        Ok(command)
+    }
+}
+
+/// Runs a command to its end and collects what it writes.
+async fn collect(
+    command: &mut Command,
+    stdin: Option<Vec<u8>>,
+    kept: [&mut Kept; 2],
+    meter: &Meter,
+    left: &LeftPipes,
+) -> Result<Outcome, Error> {
+    let mut child = command.spawn().await?;
+    let mut outputs = [child.stdout.take(), child.stderr.take()];
+    let pipe = child.stdin.take();
+    let mut outcome = until_end(&mut child, stdin.zip(pipe), &mut outputs, kept, meter).await?;
+    let [stdout, stderr] = outputs;
+    outcome.count(stdout.as_ref(), stderr.as_ref());
+    [stdout, stderr].into_iter().flatten().for_each(|pipe| left.add(pipe));
+    Ok(outcome)
+}
+
+async fn until_end(
+    child: &mut Child,
+    stdin: Option<(Vec<u8>, ChildStdin)>,
+    [stdout, stderr]: &mut [Option<ChildOutput>; 2],
+    [out, err]: [&mut Kept; 2],
+    meter: &Meter,
+) -> Result<Outcome, Error> {
+    let reading = async {
+        let read = tokio::try_join!(read(stdout, out, meter, None), read(stderr, err, meter, None));
+        match read {
+            Ok(_) => pending().await,
+            Err(error) => error,
+        }
+    };
+    let writing = async {
+        if let Some((text, mut pipe)) = stdin {
+            // The command may close its stdin early.
+            let _ = pipe.write_all(&text).await;
+        }
+        pending::<()>().await;
+    };
+    let outcome = tokio::select! {
+        outcome = child.wait() => outcome?,
+        error = reading => return Err(Error::Io { what: "read the command's output", source: error }),
+        () = writing => return Err(Error::Lost),
+    };
+    // A process in the background may hold the pipes.
+    let rest =
+        tokio::try_join!(read(stdout, out, meter, Some(SILENCE)), read(stderr, err, meter, Some(SILENCE)));
+    rest.map_err(|source| Error::Io { what: "read the command's output", source })?;
+    Ok(outcome)
+}
+
+/// Reads to the end of a stream, or until it is silent. Gives the stream up at its end.
+async fn read(
+    stream: &mut Option<ChildOutput>,
+    kept: &mut Kept,
+    meter: &Meter,
+    silence: Option<Duration>,
+) -> io::Result<()> {
+    let Some(pipe) = stream else { return Ok(()) };
+    let mut piece = vec![0; 8192];
+    let most = silence.map_or(u64::MAX, |_| pipe.seen().saturating_add(LARGEST_PIPE));
+    while pipe.seen() < most {
+        let count = match silence {
+            None => pipe.read(&mut piece).await?,
+            Some(silence) => match timeout(silence, pipe.read(&mut piece)).await {
+                Ok(count) => count?,
+                Err(_) => return Ok(()),
+            },
+        };
+        let bytes = piece.get(..count).unwrap_or_default();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        kept.add(bytes);
+        meter.add(bytes);
+    }
+    Ok(())
+}

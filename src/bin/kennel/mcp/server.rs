@@ -1,0 +1,140 @@
+//! The server: takes calls, bounds how many run, and hands each to its tool.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use kennel::{Policy, Session};
+use rmcp::{
+    ErrorData, RoleServer, ServerHandler,
+    model::{
+        CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, InitializeResult,
+        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    },
+    service::RequestContext,
+};
+use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
+
+use super::{
+    answer::{Answer, arguments, refused, short},
+    changes::{Changes, Commit},
+    files::{List, Read, Write},
+    instructions::instructions,
+    ports::Publish,
+    progress::Listener,
+    run::{LeftPipes, Run},
+    shell::{Shells, Snippet},
+    tools::Name,
+};
+
+/// How many calls work at the same time. Others wait for their turn.
+const MOST_AT_ONCE: usize = 32;
+
+/// How many calls may be there. More are refused.
+const MOST_CALLS: usize = 1000;
+
+/// One client, and the sandbox that its calls use.
+pub(super) struct Server {
+    session: Session,
+    config: ServerConfig,
+    tools: Vec<Tool>,
+    /// The other tools, and why they are not there.
+    missing: Vec<(Name, &'static str)>,
+    turns: Semaphore,
+    calls: AtomicUsize,
+    shells: Shells,
+    left: LeftPipes,
+}
+
+impl Server {
+    pub(super) fn new(session: Session, policy: &Policy, may_commit: bool) -> Self {
+        let missing: Vec<_> =
+            Name::ALL.iter().filter_map(|name| Some((*name, name.missing(policy, may_commit)?))).collect();
+        let is_there = |name: &Name| missing.iter().all(|(other, _)| other != name);
+        let tools = Name::ALL.into_iter().filter(is_there).map(|name| name.tool(policy)).collect();
+        let about = Implementation::new("kennel", env!("CARGO_PKG_VERSION")).with_title("Kennel");
+        let config = InitializeResult::new(ServerCapabilities::builder().enable_tools().build())
+            .with_server_info(about)
+            .with_instructions(instructions(policy, &session.in_force(), may_commit));
+        Self {
+            session,
+            config: config.into(),
+            tools,
+            missing,
+            turns: Semaphore::new(MOST_AT_ONCE),
+            calls: AtomicUsize::new(0),
+            shells: Shells::default(),
+            left: LeftPipes::default(),
+        }
+    }
+
+    /// Waits for the call's turn and does it.
+    async fn call(&self, name: Name, given: Option<Map<String, Value>>, listener: &Listener) -> Answer {
+        let _call = Counted::new(&self.calls).ok_or_else(|| {
+            refused(format!("there are {MOST_CALLS} calls already: wait until some of them have ended"))
+        })?;
+        let turn = self.turns.acquire().await;
+        let _turn = turn.map_err(|_| refused("the server has ended"))?;
+        let session = &self.session;
+        match name {
+            Name::Run => arguments::<Run>(given)?.call(session, &self.left, listener).await,
+            Name::Shell => arguments::<Snippet>(given)?.call(session, &self.shells, listener).await,
+            Name::ReadFile => arguments::<Read>(given)?.call(session).await,
+            Name::WriteFile => arguments::<Write>(given)?.call(session).await,
+            Name::ListDir => arguments::<List>(given)?.call(session).await,
+            Name::Changes => arguments::<Changes>(given)?.call(session).await,
+            Name::Commit => arguments::<Commit>(given)?.call(session).await,
+            Name::Publish => arguments::<Publish>(given)?.call(session),
+        }
+    }
+}
+
+/// A call that is counted while it is there.
+struct Counted<'c>(&'c AtomicUsize);
+
+impl<'c> Counted<'c> {
+    /// `None` if there are too many.
+    fn new(count: &'c AtomicUsize) -> Option<Self> {
+        let counted = Self(count);
+        (count.fetch_add(1, Relaxed) < MOST_CALLS).then_some(counted)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+impl ServerHandler for Server {
+    fn get_info(&self) -> ServerConfig {
+        self.config.clone()
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(self.tools.clone()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<CallToolResponse, ErrorData> {
+        let name = Name::parse(&request.name).ok_or_else(|| {
+            ErrorData::invalid_params(format!("unknown tool: {}", short(&request.name)), None)
+        })?;
+        if let Some((_, why)) = self.missing.iter().find(|(missing, _)| *missing == name) {
+            return Ok(refused(*why).into());
+        }
+        let listener = Listener::of(&context);
+        let result: CallToolResult = tokio::select! {
+            biased;
+            () = context.ct.cancelled() => refused("the client cancelled the call or closed stdin"),
+            answer = self.call(name, request.arguments, &listener) => answer.unwrap_or_else(|refused| refused),
+        };
+        Ok(result.into())
+    }
+}
