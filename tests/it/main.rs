@@ -29,6 +29,7 @@
 //! | module | promise |
 //! | --- | --- |
 //! | `cli` | the command line: flags, exit statuses, `--json`, terminals |
+//! | `mcp` | `kennel mcp`: an agent gets the commands and files of one sandbox, and no message changes its policy |
 //! | `embed` | the library leaves its host program alone and cleans up after any drop |
 //! | `escape` | attempts to get out, made from inside by `tests/payload`, fail |
 //! | `kernels` | what each kernel gives, by its Landlock ABI |
@@ -57,6 +58,7 @@ mod everyday;
 mod host;
 mod kernels;
 mod launch;
+mod mcp;
 mod network;
 mod overlay;
 mod plan;

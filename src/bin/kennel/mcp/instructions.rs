@@ -45,9 +45,10 @@ fn listed(all: &[String]) -> String {
 fn writable(in_force: &InForce) -> String {
     let places = |access: PlaceAccess| {
         let found = in_force.places.iter().filter(move |place| place.access == access);
-        // Devices and what is below another one are no news.
-        let found = found.map(|place| place.path.as_path()).filter(|path| !path.starts_with("/dev"));
-        found.map(shown).collect::<Vec<_>>()
+        let found: Vec<&Path> =
+            found.map(|place| place.path.as_path()).filter(|path| !path.starts_with("/dev")).collect();
+        let is_below = |path: &Path| found.iter().any(|other| *other != path && path.starts_with(other));
+        found.iter().filter(|path| !is_below(path)).map(|path| shown(path)).collect::<Vec<_>>()
     };
     let (write, private) = (places(PlaceAccess::Write), places(PlaceAccess::Private));
     let mut text = match write.is_empty() {

@@ -81,6 +81,8 @@ fn policy(arguments: &Mcp) -> Result<Policy, Error> {
         }
         .into());
     }
+    // A model has to learn what was refused, and which flag its user can add.
+    policy.explain = true;
     // As in a terminal: what one command starts, the next one finds.
     policy.isolation.get_or_insert(Isolation::Session);
     keep_changes(&mut policy, None)?;

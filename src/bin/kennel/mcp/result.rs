@@ -145,7 +145,8 @@ impl CommandResult {
             put(&mut text, &format!("[{}]", state.trim_start_matches(", ")));
         }
         self.remarks.iter().for_each(|line| put(&mut text, line));
-        let mut flags: Vec<&str> = self.denials.iter().filter_map(|denial| denial.flag.as_deref()).collect();
+        let certain = self.denials.iter().filter(|denial| denial.is_certain);
+        let mut flags: Vec<&str> = certain.filter_map(|denial| denial.flag.as_deref()).collect();
         flags.sort_unstable();
         flags.dedup();
         if !flags.is_empty() {
