@@ -203,17 +203,20 @@ fn what_was_refused_is_named_with_the_flag_for_a_person() {
 #[test]
 fn no_remark_tells_what_exists_outside() {
     let outside = crate::support::workspace_in(std::path::Path::new("/var/tmp"));
-    fs::write(outside.path().join("there"), "x").unwrap();
+    fs::write(outside.path().join("made"), "x").unwrap();
     let mut client = Client::start(&[]);
-    let mut said = |name: &str| {
-        let path = outside.path().join(name).display().to_string();
-        let done = client.call("run", json!({"argv": ["cat", path]}));
-        assert_eq!(done.data("exit_code"), 1, "{}", done.0);
-        let mut data = done.0["structuredContent"].clone();
-        data["duration_ms"] = Value::Null;
-        format!("{}{data}", done.text()).replace(name, "NAME")
-    };
-    assert_eq!(said("there"), said("other"));
+    for program in [&["cat"][..], &["test", "-e"], &["cp", "x"], &["rm"]] {
+        let mut said = |name: &str| {
+            let path = outside.path().join(name).display().to_string();
+            let argv: Vec<&str> = program.iter().copied().chain([&*path]).collect();
+            let done = client.call("run", json!({"argv": argv}));
+            assert_eq!(done.data("exit_code"), 1, "{}", done.0);
+            let mut data = done.0["structuredContent"].clone();
+            data["duration_ms"] = Value::Null;
+            format!("{}{data}", done.text()).replace(name, "NAME")
+        };
+        assert_eq!(said("made"), said("void"), "{program:?}");
+    }
 }
 
 #[test]
