@@ -209,7 +209,7 @@ Examples, as the command of an MCP server in the settings of an agent:
   kennel mcp --workspace ~/repo
   kennel mcp --workspace ~/repo --allow @pypi,@github --timeout 10m
   kennel mcp --workspace ~/repo --overlay
-                              then kennel diff and kennel commit; with --commit, the agent may commit
+                              then kennel diff and kennel commit; with --allow-commit, the agent may, too
 
 It takes the flags of `kennel session start`. docs/mcp.md has the tools, and the settings of common agents.
 

@@ -49,6 +49,7 @@ documents! {
     git: "docs/git.md",
     hosts: "docs/hosts.md",
     limits: "docs/limits.md",
+    mcp: "docs/mcp.md",
     network: "docs/network.md",
     overlay: "docs/overlay.md",
     performance: "docs/performance.md",

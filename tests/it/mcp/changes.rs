@@ -70,7 +70,7 @@ fn only_a_person_applies_changes_by_default() {
 fn an_agent_applies_what_it_may() {
     require_kept_overlay!();
     let upper = upper();
-    let mut client = start(&upper, &["--commit"]);
+    let mut client = start(&upper, &["--allow-commit"]);
     let commit = client.tools().into_iter().find(|tool| tool["name"] == "commit").unwrap();
     assert_eq!(commit["annotations"]["destructiveHint"], true);
     client.succeeds("echo a > a; echo b > b; echo c > c");
@@ -104,7 +104,10 @@ fn an_agent_applies_what_it_may() {
 
 #[test]
 fn the_flag_needs_an_overlay() {
-    let mut client = Client::without_handshake(workspace(), &["--commit"]);
+    let mut client = Client::without_handshake(workspace(), &["--allow-commit"]);
     let (status, said) = client.ended();
-    assert_eq!((status, said.trim_end()), (Some(125), "kennel: policy: overlay: --commit needs --overlay"));
+    assert_eq!(
+        (status, said.trim_end()),
+        (Some(125), "kennel: policy: overlay: --allow-commit needs --overlay")
+    );
 }

@@ -11,7 +11,7 @@ pub(crate) struct Mcp {
     ///
     /// This adds the tool `commit`. Without the flag, only you apply changes, with kennel commit.
     #[arg(long)]
-    pub(crate) commit: bool,
+    pub(crate) allow_commit: bool,
     #[command(flatten)]
     pub(crate) owner: AsOwner,
     #[command(flatten)]

@@ -56,7 +56,7 @@ pub(crate) fn mcp(arguments: &Mcp) -> Result<ExitCode, Error> {
         }
         report::chosen(&session.published());
         let code = tokio::select! {
-            served = serve(Server::new(session.clone(), &policy, arguments.commit)) => served.map(|()| 0),
+            served = serve(Server::new(session.clone(), &policy, arguments.allow_commit)) => served.map(|()| 0),
             status = interrupted() => status,
         };
         session.shutdown().await;
@@ -73,11 +73,11 @@ fn policy(arguments: &Mcp) -> Result<Policy, Error> {
     if policy.profile != Profile::CiOnly {
         policy.notes.extend(flags::notes(&arguments.policy));
     }
-    if arguments.commit && policy.overlay.is_none() {
+    if arguments.allow_commit && policy.overlay.is_none() {
         return Err(PolicyError::Value {
             key: "overlay".to_owned(),
             value: String::new(),
-            reason: "--commit needs --overlay".to_owned(),
+            reason: "--allow-commit needs --overlay".to_owned(),
         }
         .into());
     }

@@ -66,7 +66,7 @@ impl Name {
             }
             Self::Commit if !may_commit => Some(
                 "no tool `commit`: a person looks at the changes and applies them, with kennel diff and kennel commit, after this \
-                 server has ended; or starts `kennel mcp` with --commit",
+                 server has ended; or starts `kennel mcp` with --allow-commit",
             ),
             Self::Publish if policy.effective_network() == NetworkMode::Host => {
                 Some("no tool `publish`: servers already listen in the network of this machine")
