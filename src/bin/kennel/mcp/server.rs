@@ -57,7 +57,7 @@ impl Server {
             .with_instructions(instructions(policy, &session.in_force(), may_commit));
         Self {
             session,
-            config: config.into(),
+            config,
             tools,
             missing,
             turns: Semaphore::new(MOST_AT_ONCE),
