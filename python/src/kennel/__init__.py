@@ -7,6 +7,9 @@
 ('hello\\n', 3, 'exited')
 """
 
+from kennel.aio import AsyncSession
+from kennel.aio_detached import AsyncDetached, AsyncLogs, AsyncShell
+from kennel.aio_process import AsyncPopen
 from kennel.detached import Detached, Logs, Shell
 from kennel.errors import (
     AccessError,
@@ -64,6 +67,11 @@ attach = Session.attach
 
 __all__ = [
     "AccessError",
+    "AsyncDetached",
+    "AsyncLogs",
+    "AsyncPopen",
+    "AsyncSession",
+    "AsyncShell",
     "Audit",
     "CalledProcessError",
     "Change",

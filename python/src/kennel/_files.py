@@ -10,7 +10,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
 
 from kennel import _connection, _wire
 from kennel._questions import Question
@@ -127,6 +126,14 @@ def log_file(path: str | os.PathLike[str]) -> int:
         os.close(at)
 
 
-def slash(path: Argument) -> Any:
-    """A slash of the type of the path."""
-    return b"/" if isinstance(os.fspath(path), bytes) else "/"
+def above(path: Argument) -> str | bytes:
+    """The directory above a path; empty if there is none.
+
+    >>> above("a/b/"), above(b"/a"), above("/"), above("a")
+    ('a', b'/', '', '')
+    """
+    given = os.fspath(path)
+    if isinstance(given, bytes):
+        return os.fsencode(above(os.fsdecode(given)))
+    short = given.rstrip("/")
+    return os.path.dirname(short)

@@ -180,18 +180,21 @@ class Host:
         """What the process wrote to stderr."""
         return os.pread(self._said, 1 << 16, 0).decode("utf-8", "replace")
 
+    def begin_end(self) -> bool:
+        """Tells the session to end; false if it has ended, or belongs to another process."""
+        if self.owner != os.getpid() or self.process.poll() is not None:
+            return False
+        self.process.send_signal(signal.SIGTERM)
+        return True
+
     def end(self, patience: float = 10.0) -> None:
         """Ends the session with everything in it, and waits until it is gone. Only the process that started it does."""
-        if self.owner != os.getpid():
-            return
-        process = self.process
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
+        if self.begin_end():
             try:
-                process.wait(patience)
+                self.process.wait(patience)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                self.process.kill()
+                self.process.wait()
         self._close()
 
     def kill(self) -> None:

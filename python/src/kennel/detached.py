@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from kennel import _calls, _connection, _files, _questions, _wire
+from kennel._base import SessionBase
 from kennel._calls import Arguments, Environment
 from kennel._wire import Argument
 from kennel.errors import TimeoutExpired
@@ -20,7 +21,7 @@ Stream = Literal["stdout", "stderr"]
 
 
 def detach_packet(
-    session: Session, args: Arguments, *, shell: bool, env: Environment, cwd: Argument | None, timeout: float | None
+    session: SessionBase, args: Arguments, *, shell: bool, env: Environment, cwd: Argument | None, timeout: float | None
 ) -> tuple[bytes, bytes]:
     """The packet that starts a command that stays, and its call."""
     call = _wire.call(

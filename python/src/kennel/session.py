@@ -339,7 +339,7 @@ class Session(SessionBase):
         try:
             self._ask(_questions.mkdir(path))
         except FileNotFoundError:
-            above = os.path.dirname(os.fspath(path).rstrip(_files.slash(path)))
+            above = _files.above(path)
             if not parents or not above:
                 raise
             self.mkdir(above, parents=True, exist_ok=True)
