@@ -58,8 +58,8 @@ impl Running {
             stdout.end_at_cap(flood);
             stderr.end_at_cap(flood);
         }
-        if let Some(judge) = &self.spec.judge {
-            stderr.explain_errors(judge.clone(), exec.denial_log());
+        if let Some(tail) = self.tail(exec) {
+            stderr.explain_errors(tail);
         }
         Ok([stdout, stderr])
     }

@@ -12,11 +12,9 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::command::cause::Cause;
-use crate::command::explain::Judge;
 use crate::command::output::{ChildOutput, CollectedOutput};
 use crate::command::running::Running;
 use crate::command::stdio::ChildStdin;
-use crate::command::tail::Tail;
 use crate::command::terminal::Terminal;
 use crate::launch::control::Arrival;
 use crate::launch::inside::CommandKey;
@@ -81,8 +79,8 @@ impl Child {
                 stream.end_at_cap(flood);
             }
         }
-        if let (Some(stderr), Some(judge)) = (&mut self.stderr, &running.spec.judge) {
-            stderr.explain_errors(judge.clone(), running.log.exec.denial_log());
+        if let (Some(stderr), Some(tail)) = (&mut self.stderr, running.tail(&running.log.exec)) {
+            stderr.explain_errors(tail);
         }
         Ok(())
     }
@@ -225,11 +223,8 @@ impl Child {
                 running.note_terminal();
                 let terminal = Terminal::new(master).map_err(Error::io("take the command's terminal"));
                 let mut terminal = terminal?;
-                let tail = |judge: &Judge| Tail::new(judge.clone(), running.log.exec.denial_log());
-                match (&running.spec.judge, &running.spec.hints) {
-                    (Some(judge), _) => terminal.explain_errors(tail(judge)),
-                    (None, Some(hints)) => terminal.hint_at_errors(tail(&hints.judge), hints),
-                    (None, None) => {}
+                if let Some(tail) = running.tail(&running.log.exec) {
+                    terminal.explain_errors(tail);
                 }
                 self.terminal = Some(terminal);
                 return Ok(None);

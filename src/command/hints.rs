@@ -1,8 +1,8 @@
 //! Short help after a failure: what of the sandbox's own doing may be the reason, and the flag that helps.
 //!
-//! It knows what the caller typed, how the command ended and what the policy shows. It reads messages only of a command on
-//! a terminal of Kennel's own, whose output passes through Kennel anyway: a pipe for that alone would be noticed. So
-//! elsewhere a path that a program does not have from its arguments gets no hint.
+//! It knows what the caller typed, how the command ended and what the policy shows. It reads messages only of a command
+//! whose output passes through Kennel anyway, on a terminal or a pipe of Kennel's own: a pipe for that alone would be noticed.
+//! So elsewhere a path that a program does not have from its arguments gets no hint.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -93,7 +93,7 @@ impl HintSource {
 
     /// Adds hints for errors that the command wrote: those with a flag. What the caller typed has its hint already, or no flag
     /// helps. A command must not make Kennel recommend a secret.
-    pub(crate) fn add_of_errors(&self, outcome: &mut Outcome, errors: &[Denial]) {
+    pub(crate) fn add_of_errors(&self, outcome: &mut Outcome, errors: impl FnOnce() -> Vec<Denial>) {
         if failed(outcome).is_none() {
             return;
         }
@@ -104,7 +104,7 @@ impl HintSource {
         let mut subjects: HashSet<String> =
             paths.map(|path| shown(&lexical::clean(directory.join(path)))).collect();
         subjects.extend(outcome.hints.iter().map(|hint| hint.subject.clone()));
-        for Denial { subject, reason, remedy, .. } in errors {
+        for Denial { subject, reason, remedy, .. } in &errors() {
             let flag = remedy.as_deref().filter(|_| !explainer.is_secret(Path::new(subject)));
             let Some(flag) = flag else { continue };
             let is_told = |hint: &Note| {

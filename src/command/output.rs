@@ -10,13 +10,9 @@ use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
-use crate::audit::trail::DenialLog;
 use crate::command::cause::Flood;
-use crate::command::explain::Judge;
 use crate::command::tail::Tail;
 use crate::command::terminal::Terminal;
-use crate::report::denial::Denial;
-use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
 
@@ -48,9 +44,9 @@ impl ChildOutput {
         Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None, tail: None, flood: None })
     }
 
-    /// Keeps the last bytes, so that `judge` can explain errors in them.
-    pub(crate) fn explain_errors(&mut self, judge: Judge, late: DenialLog) {
-        self.tail = Some(Box::new(Tail::new(judge, late)));
+    /// Keeps the last bytes, so that errors in them can be explained.
+    pub(crate) fn explain_errors(&mut self, tail: Tail) {
+        self.tail = Some(Box::new(tail));
     }
 
     /// Ends the command when the stream is beyond its cap.
@@ -245,11 +241,11 @@ fn unread() -> impl FnOnce(io::Error) -> Error {
 
 impl Outcome {
     /// Adds what the streams of the command tell, once they were read to the end: how many bytes they carried and, if the
-    /// command failed and the policy asks for explanations, which of its errors the sandbox caused. Of a command that succeeded
-    /// only errors at protected paths count: git goes on if it cannot write its configuration.
+    /// command failed and the policy or the caller asks for explanations, which of its errors the sandbox caused, as denials or as
+    /// hints.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
         if let Some(tail) = stderr.and_then(|stderr| stderr.tail.as_ref()) {
-            self.explain_tail(tail);
+            tail.explain(self);
         }
         self.stdout_bytes = stdout.map(ChildOutput::seen);
         self.stderr_bytes = stderr.map(ChildOutput::seen);
@@ -259,19 +255,8 @@ impl Outcome {
     /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds which of its errors there
     /// the sandbox caused, as denials or as hints.
     pub fn explain(&mut self, terminal: &Terminal) {
-        match terminal.tail() {
-            Some((tail, Some(hints))) => hints.add_of_errors(self, &tail.denials()),
-            Some((tail, None)) => self.explain_tail(&tail),
-            None => {}
+        if let Some(tail) = terminal.tail() {
+            tail.explain(self);
         }
-    }
-
-    fn explain_tail(&mut self, tail: &Tail) {
-        let mut explained = tail.denials();
-        let counts =
-            |denial: &Denial| !self.status.success() || denial.protection == Protection::ProtectedPaths;
-        explained.retain(|denial| counts(denial) && !self.denials.contains(denial));
-        tail.record(&explained);
-        self.denials.extend(explained);
     }
 }

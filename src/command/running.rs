@@ -22,6 +22,7 @@ use crate::command::explain::observed::Recorder;
 use crate::command::explain::refused::Refusals;
 use crate::command::hints::HintSource;
 use crate::command::source::{Membership, ReadyWorker};
+use crate::command::tail::Tail;
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandKey, Inside, PATIENCE};
@@ -234,6 +235,16 @@ impl Running {
     /// Whether Kennel ordered the kill.
     pub(crate) fn was_killed(&self) -> bool {
         self.stop.cause.is_some()
+    }
+
+    /// What looks for errors in the output, if the policy asks for explanations or the caller for hints.
+    pub(crate) fn tail(&self, exec: &Exec) -> Option<Tail> {
+        let late = || exec.denial_log();
+        match (&self.spec.judge, &self.spec.hints) {
+            (Some(judge), _) => Some(Tail::new(judge.clone(), late())),
+            (None, Some(hints)) => Some(Tail::for_hints(hints, late())),
+            (None, None) => None,
+        }
     }
 
     /// Where readers of the output report that the command wrote too much. `None` if the policy lets it write on.

@@ -14,7 +14,6 @@ use nix::sys::termios::{FlushArg, tcflush};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use crate::command::hints::HintSource;
 use crate::command::tail::Tail;
 use crate::sys;
 use crate::sys::locked;
@@ -29,15 +28,13 @@ pub struct Terminal {
     master: Arc<AsyncFd<File>>,
     /// The last bytes read, if Kennel looks for errors in them.
     tail: Option<Arc<Mutex<Tail>>>,
-    /// Makes hints of these errors, if nobody asks for explanations.
-    hints: Option<Arc<HintSource>>,
 }
 
 impl Terminal {
     pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&master, flags)?;
-        Ok(Self { master: Self::watched(master.into())?, tail: None, hints: None })
+        Ok(Self { master: Self::watched(master.into())?, tail: None })
     }
 
     fn watched(master: File) -> io::Result<Arc<AsyncFd<File>>> {
@@ -49,15 +46,9 @@ impl Terminal {
         self.tail = Some(Arc::new(Mutex::new(tail)));
     }
 
-    /// The same for hints.
-    pub(crate) fn hint_at_errors(&mut self, tail: Tail, hints: &Arc<HintSource>) {
-        self.explain_errors(tail);
-        self.hints = Some(Arc::clone(hints));
-    }
-
-    /// The last bytes that were read, and what makes hints of them.
-    pub(crate) fn tail(&self) -> Option<(MutexGuard<'_, Tail>, Option<&HintSource>)> {
-        self.tail.as_deref().map(|tail| (locked(tail), self.hints.as_deref()))
+    /// The last bytes that were read.
+    pub(crate) fn tail(&self) -> Option<MutexGuard<'_, Tail>> {
+        self.tail.as_deref().map(locked)
     }
 
     /// Whether no process has the other side open.
@@ -126,7 +117,7 @@ impl AsyncRead for Terminal {
             let room = buffer.initialize_unfilled();
             match ready.try_io(|master| master.get_ref().read(room)) {
                 Ok(Ok(count)) => {
-                    if let Some((mut tail, _)) = self.tail() {
+                    if let Some(mut tail) = self.tail() {
                         tail.add(room.get(..count).unwrap_or_default());
                     }
                     buffer.advance(count);

@@ -208,6 +208,17 @@ fn a_session_ends_with_the_process_that_started_it() {
     until("the session is gone", || !Path::new(&socket).exists());
 }
 
+/// The lines for people about a command whose output the session collects.
+fn message(hosted: &Hosted, arguments: &[&std::ffi::CStr]) -> String {
+    let raw = hostile::Raw::connect(hosted);
+    raw.send(&hostile::inline(&hostile::call_with(arguments, COLLECTS)), &[]);
+    let (bytes, _) = raw.answer_with_memfd();
+    match Answer::take(&mut Cursor::new(&bytes)) {
+        Some(Answer::Collected { message, .. }) => String::from_utf8_lossy(message).into_owned(),
+        answer => panic!("{answer:?}"),
+    }
+}
+
 /// Sends a call whose output the session collects, and returns status, signal, report, stdout, stderr and message.
 fn collected(
     hosted: &Hosted,
@@ -252,6 +263,11 @@ fn the_session_collects_what_a_command_writes() {
     io::Seek::rewind(&mut &input).unwrap();
     let (code, _, _, stdout, _) = collected(&hosted, &[c"cat"], Some(&input));
     assert!(code == 0 && stdout == vec![b'x'; 1 << 20]);
+    // The hint is about a path that only the message names.
+    let (_, _, report, ..) = collected(&hosted, &[c"sh", c"-c", c"touch /opt$EMPTY/x"], None);
+    assert_eq!(report["exit_code"], 1);
+    let said = message(&hosted, &[c"sh", c"-c", c"touch /opt$EMPTY/x"]);
+    assert!(said.contains("kennel: hint: /opt/x: the sandbox does not show it; --rw /opt"), "{said}");
     // Without a cap of the policy, it keeps 64 MiB of each stream.
     let (code, _, report, stdout, _) = collected(&hosted, &[c"head", c"-c", c"80M", c"/dev/zero"], None);
     assert_eq!((code, &report["truncated"], &report["stdout_bytes"]), (0, &true.into(), &(80 << 20).into()));
