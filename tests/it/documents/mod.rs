@@ -40,6 +40,7 @@ macro_rules! documents {
 
 documents! {
     readme: "README.md",
+    agents: "docs/agents.md",
     audit: "docs/audit.md",
     broker: "docs/broker.md",
     cli: "docs/cli.md",
@@ -48,13 +49,13 @@ documents! {
     embedding: "docs/embedding.md",
     git: "docs/git.md",
     hosts: "docs/hosts.md",
+    inspect: "docs/inspect.md",
     limits: "docs/limits.md",
     mcp: "docs/mcp.md",
     network: "docs/network.md",
     overlay: "docs/overlay.md",
     performance: "docs/performance.md",
     policy: "docs/policy.md",
-    protocol: "docs/protocol.md",
     sessions: "docs/sessions.md",
     threat_notes: "docs/threat-notes.md",
 }

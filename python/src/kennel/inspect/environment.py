@@ -1,0 +1,267 @@
+"""The provider: a session for each sample, and Inspect's contract on top of it.
+
+The contract is the text of `inspect_ai.util.SandboxEnvironment`. Errors that a model may see are of the classes that it
+names: Inspect ends the sample for any other.
+"""
+
+# The signatures are those of the contract.
+# ruff: noqa: A002, ASYNC109, PLR0917
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import pwd
+import shlex
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Literal, overload
+
+import anyio
+import anyio.to_thread
+import sniffio
+from inspect_ai.util import (
+    ExecResult,
+    OutputLimitExceededError,
+    SandboxConnection,
+    SandboxEnvironment,
+    SandboxEnvironmentConfigType,
+    SandboxEnvironmentLimits,
+    SandboxUnavailableError,
+    SandboxUserUnsupportedError,
+    sandboxenv,
+)
+from inspect_ai.util import (
+    concurrency as throttle,
+)
+
+import kennel
+
+from .workspace import Workspace, remove_stray
+
+_max_subprocesses: ContextVar[int] | None
+try:
+    from inspect_ai.util._subprocess import max_subprocesses_context_var as _max_subprocesses
+except ImportError:  # Inspect may move it: then nothing is throttled.
+    _max_subprocesses = None
+
+
+@sandboxenv(name="kennel")
+class KennelSandboxEnvironment(SandboxEnvironment):
+    """A session of Kennel on a workspace of its own."""
+
+    def __init__(self, session: kennel.AsyncSession, workspace: Workspace) -> None:
+        super().__init__()
+        self.session = session
+        self.workspace = workspace
+
+    @classmethod
+    def default_concurrency(cls) -> int | None:
+        """No limit: a session that runs nothing costs three small processes."""
+        return None
+
+    @classmethod
+    async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
+        """Starts a session once, so that a policy or a host that cannot work is told before the first sample."""
+        environment = await cls._start(config)
+        await environment._end()
+
+    @classmethod
+    async def sample_init(
+        cls, task_name: str, config: SandboxEnvironmentConfigType | None, metadata: dict[str, str]
+    ) -> dict[str, SandboxEnvironment]:
+        """One environment, `default`, in a fresh workspace."""
+        return {"default": await cls._start(config)}
+
+    @classmethod
+    async def sample_cleanup(
+        cls,
+        task_name: str,
+        config: SandboxEnvironmentConfigType | None,
+        environments: dict[str, SandboxEnvironment],
+        interrupted: bool,
+    ) -> None:
+        """Ends the session with all that runs in it, and removes the workspace."""
+        for environment in environments.values():
+            await environment.as_type(KennelSandboxEnvironment)._end()
+
+    @classmethod
+    async def cli_cleanup(cls, id: str | None) -> None:
+        """Removes workspaces that dead evals left. Their sessions ended with them."""
+        for _removed in remove_stray(id):
+            pass
+
+    @classmethod
+    async def _start(cls, config: SandboxEnvironmentConfigType | None) -> KennelSandboxEnvironment:
+        if not (config is None or isinstance(config, str)):
+            raise TypeError("the sandbox kennel is configured by a policy file: sandbox=('kennel', 'policy.toml')")
+        if sniffio.current_async_library() != "asyncio":
+            raise RuntimeError("the sandbox kennel needs asyncio: unset INSPECT_ASYNC_BACKEND")
+        workspace = Workspace()
+        session = kennel.AsyncSession(workspace.path, policy=config, name=workspace.name, isolation="session")
+        try:
+            return cls(await session.start(), workspace)
+        except BaseException:
+            workspace.remove()
+            raise
+
+    async def _end(self) -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                await self.session.close()
+            finally:
+                await anyio.to_thread.run_sync(self.workspace.remove)
+
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,
+        concurrency: bool = True,
+    ) -> ExecResult[str]:
+        """Runs a command. A timeout is the command's own here, so `timeout_retry` changes nothing."""
+        _only_the_caller(user)
+        slot = (
+            throttle("subprocesses", _max_subprocesses.get(), resizable=True)
+            if concurrency and _max_subprocesses is not None
+            else contextlib.nullcontext()
+        )
+        async with slot:
+            try:
+                done = await self.session.run(
+                    cmd,
+                    input=input.encode() if isinstance(input, str) else input,
+                    cwd=None if cwd is None else self._path(cwd),
+                    env=env,
+                    timeout=timeout,
+                )
+            except kennel.TimeoutExpired as expired:
+                raise _timed_out(expired, timeout) from expired
+            except (kennel.ProgramPermissionError, kennel.DirectoryError):
+                raise
+            except kennel.StartError as failed:
+                code = 127 if isinstance(failed, kennel.ProgramNotFoundError) else 126
+                return ExecResult(False, code, "", f"{failed}\n")
+            except kennel.SessionError as gone:
+                raise SandboxUnavailableError(str(gone)) from gone
+        code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+        return ExecResult(code == 0, code, *self._within_limit(done))
+
+    def _within_limit(self, done: kennel.Completed[bytes]) -> tuple[str, str]:
+        limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        is_beyond = max(len(done.stdout), len(done.stderr)) > limit
+        if is_beyond or done.outcome.truncated:
+            raise OutputLimitExceededError(
+                limit_str=SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR if is_beyond else "its session",
+                truncated_output=_text(done.stdout[:limit]) + _text(done.stderr[:limit]),
+            )
+        return _text(done.stdout), _text(done.stderr)
+
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        """Writes a file as a whole: whoever reads it meanwhile sees the old one or the new one."""
+        path = self._path(file)
+        data = contents.encode() if isinstance(contents, str) else contents
+        with _errors_of(file):
+            try:
+                found = await self.session.stat(path)
+            except FileNotFoundError:
+                await self.session.mkdir(posixpath.dirname(path), parents=True, exist_ok=True)
+            else:
+                # The session replaces a file, for which a right to its directory is enough.
+                if found.is_file and not found.mode & 0o222:
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
+            await self.session.write(path, data)
+
+    @overload
+    async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
+
+    @overload
+    async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
+
+    async def read_file(self, file: str, text: bool = True) -> str | bytes:
+        """Reads a file as a whole."""
+        path = self._path(file)
+        with _errors_of(file):
+            if (await self.session.stat(path)).size > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+            data: bytes = await self.session.read(path)
+            if len(data) > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:  # it has grown
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+        return data.decode() if text else data
+
+    async def connection(self, *, user: str | None = None) -> SandboxConnection:
+        """The command that opens a shell in the sandbox, for a person."""
+        _only_the_caller(user)
+        try:
+            await self.session.stats()
+        except kennel.SessionError as gone:
+            raise ConnectionError(str(gone)) from gone
+        return SandboxConnection(
+            type="kennel", command=shlex.join(["kennel", "exec", "-t", self.session.name, "--", "bash"])
+        )
+
+    def default_polling_interval(self) -> float:
+        """As for the local provider: a look costs little."""
+        return 0.2
+
+    def _path(self, path: str) -> str:
+        return posixpath.join(str(self.workspace.path), path)
+
+
+def _only_the_caller(user: str | None) -> None:
+    if user is None or user == str(os.geteuid()):
+        return
+    try:
+        if pwd.getpwnam(user).pw_uid == os.geteuid():
+            return
+    except KeyError:
+        pass
+    raise SandboxUserUnsupportedError(
+        f"cannot run as {user!r}: commands of a kennel sandbox run as the user of the eval, uid {os.geteuid()}"
+    )
+
+
+def _timed_out(expired: kennel.TimeoutExpired, timeout: int | None) -> TimeoutError:
+    error = TimeoutError(f"Command timed out after {expired.timeout if timeout is None else timeout} seconds")
+    partial = _text(expired.stdout or b"") + _text(expired.stderr or b"")
+    if partial:
+        error.truncated_output = partial  # type: ignore[attr-defined]  # Inspect's name: it shows this to the model
+    return error
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+# Which of the contract's errors stands for an errno that it does not name.
+_KINDS: dict[int, type[OSError]] = {
+    errno.ENOENT: FileNotFoundError,
+    errno.ENOTDIR: FileNotFoundError,
+    errno.ELOOP: FileNotFoundError,
+    errno.ENAMETOOLONG: FileNotFoundError,
+    errno.EISDIR: IsADirectoryError,
+    errno.EACCES: PermissionError,
+    errno.EPERM: PermissionError,
+    errno.EROFS: PermissionError,
+    errno.EOPNOTSUPP: PermissionError,
+}
+
+
+@contextlib.contextmanager
+def _errors_of(file: str) -> Iterator[None]:
+    """Gives an error of a file the class of the contract, and the path as the eval wrote it."""
+    try:
+        yield
+    except kennel.SessionError as gone:
+        raise SandboxUnavailableError(str(gone)) from gone
+    except OSError as error:
+        kind = _KINDS.get(error.errno or 0)
+        if kind is None:
+            raise
+        raise kind(error.errno, os.strerror(error.errno or 0), file) from error
