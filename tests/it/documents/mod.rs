@@ -56,6 +56,7 @@ documents! {
     overlay: "docs/overlay.md",
     performance: "docs/performance.md",
     policy: "docs/policy.md",
+    protocol: "docs/protocol.md",
     sessions: "docs/sessions.md",
     threat_notes: "docs/threat-notes.md",
 }
