@@ -22,6 +22,7 @@ from typing import Literal, overload
 import anyio
 import anyio.to_thread
 import sniffio
+from inspect_ai._util.error import PrerequisiteError
 from inspect_ai.util import (
     ExecResult,
     OutputLimitExceededError,
@@ -65,7 +66,10 @@ class KennelSandboxEnvironment(SandboxEnvironment):
     @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
         """Starts a session once, so that a policy or a host that cannot work is told before the first sample."""
-        environment = await cls._start(config)
+        try:
+            environment = await cls._start(config)
+        except kennel.Error as error:
+            raise PrerequisiteError(str(error)) from error
         await environment._end()
 
     @classmethod
@@ -90,8 +94,8 @@ class KennelSandboxEnvironment(SandboxEnvironment):
     @classmethod
     async def cli_cleanup(cls, id: str | None) -> None:
         """Removes workspaces that dead evals left. Their sessions ended with them."""
-        for _removed in remove_stray(id):
-            pass
+        for removed in remove_stray(id):
+            print(f"removed {removed}")  # noqa: T201
 
     @classmethod
     async def _start(cls, config: SandboxEnvironmentConfigType | None) -> KennelSandboxEnvironment:
@@ -211,6 +215,8 @@ class KennelSandboxEnvironment(SandboxEnvironment):
         return 0.2
 
     def _path(self, path: str) -> str:
+        if "\0" in path:
+            raise ValueError("embedded null byte")  # as of Python's own calls: Inspect tells the model
         return posixpath.join(str(self.workspace.path), path)
 
 

@@ -10,7 +10,6 @@ import fcntl
 import logging
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +39,7 @@ class Workspace:
     def remove(self) -> None:
         """Removes the directory with all that commands made in it. The session must have ended."""
         try:
+            os.chmod(f"/proc/self/fd/{self._lock}", 0o700)
             _remove(self.path)
         except (OSError, kennel.Error) as error:
             _logger.warning("%s is left: %s", self.path, error)
@@ -64,11 +64,16 @@ def remove_stray(name: str | None) -> Iterator[Path]:
 
 
 def _lock(path: Path) -> int:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    """Opens a directory of this user and takes its lock. A command may have taken the right to open it."""
+    place = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        owned = os.fstat(directory)
-        if owned.st_uid != os.geteuid() or stat.S_IMODE(owned.st_mode) & 0o077:
+        if os.fstat(place).st_uid != os.geteuid():
             raise PermissionError(f"{path} belongs to another user")
+        os.chmod(f"/proc/self/fd/{place}", 0o700)
+        directory = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(place)
+    try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BaseException:
         os.close(directory)
