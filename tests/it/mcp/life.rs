@@ -9,7 +9,7 @@ use nix::{
 use serde_json::json;
 
 use super::Client;
-use crate::support::{descendants, kennel_path, lives, until, workspace};
+use crate::support::{children, descendants, kennel_path, lives, until, workspace};
 
 /// A server with a command, a shell and a background process that all run. Returns their processes, too.
 fn busy() -> (Client, Vec<u32>) {
@@ -46,6 +46,22 @@ fn a_signal_ends_everything() {
         assert_eq!(client.ended().0, expected, "{signal}");
         all_end(&all);
     }
+}
+
+/// The agent then starts another one.
+#[test]
+fn the_server_ends_if_somebody_kills_its_sandbox() {
+    let mut client = Client::start(&[]);
+    client.succeeds("true");
+    for pid in children(client.server.id()) {
+        kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
+    }
+    until("it notices", || {
+        let answer = client.call("run", json!({"argv": ["true"]}));
+        answer.is_error()
+    });
+    let (status, said) = client.ended();
+    assert_eq!((status, said.lines().next()), (Some(125), Some("kennel: the session has ended")), "{said}");
 }
 
 #[test]

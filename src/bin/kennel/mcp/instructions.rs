@@ -24,11 +24,10 @@ pub(super) fn instructions(policy: &Policy, in_force: &InForce, may_commit: bool
     text += &network(policy);
     text += " You cannot change these rules. If something is refused, the result says so, with the flag with which a person could \
               start `kennel mcp` to allow it: tell the person, and do not look for a way around it.";
-    for name in Name::ALL {
-        if let Some(why) = name.missing(policy, may_commit) {
-            text += &format!(" There is {why}.");
-        }
-    }
+    let mut missing: Vec<&str> =
+        Name::ALL.iter().filter_map(|name| name.missing(policy, may_commit)).collect();
+    missing.dedup();
+    missing.iter().for_each(|why| text += &format!(" There is {why}."));
     text
 }
 

@@ -55,8 +55,10 @@ pub(crate) fn mcp(arguments: &Mcp) -> Result<ExitCode, Error> {
             report::degraded(&session.enforcement());
         }
         report::chosen(&session.published());
+        let ended = CancellationToken::new();
+        let server = Server::new(session.clone(), &policy, arguments.allow_commit, ended.clone());
         let code = tokio::select! {
-            served = serve(Server::new(session.clone(), &policy, arguments.allow_commit)) => served.map(|()| 0),
+            served = serve(server, ended) => served.and_then(|()| if session.has_ended() { Err(Error::SessionEnded) } else { Ok(0) }),
             status = interrupted() => status,
         };
         session.shutdown().await;
@@ -89,10 +91,9 @@ fn policy(arguments: &Mcp) -> Result<Policy, Error> {
     Ok(policy)
 }
 
-/// Serves until stdin ends.
-async fn serve(server: Server) -> Result<(), Error> {
+/// Serves until stdin or the session ends.
+async fn serve(server: Server, ended: CancellationToken) -> Result<(), Error> {
     let (stdin, stdout) = stdio_pipes();
-    let ended = CancellationToken::new();
     let input = Watched::new(stdin, ended.clone());
     let transport = AsyncRwTransport::new_server(input, stdout).with_max_line_length(LONGEST_MESSAGE);
     let failed = |why: &str| Error::Io {

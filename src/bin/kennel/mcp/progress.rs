@@ -62,7 +62,7 @@ impl Listener {
     }
 
     /// Does the work, and tells the client meanwhile. A client that does not read gets no second message.
-    pub(super) async fn during<T>(&self, meter: &Meter, work: impl Future<Output = T>) -> T {
+    pub(super) async fn during<T>(&self, meter: Option<&Meter>, work: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
             done = work => done,
@@ -70,7 +70,7 @@ impl Listener {
         }
     }
 
-    async fn tell<T>(&self, meter: &Meter) -> T {
+    async fn tell<T>(&self, meter: Option<&Meter>) -> T {
         let Some((peer, token)) = &self.0 else { return pending().await };
         let start = Instant::now();
         let mut pauses = interval_at(start + PAUSE, PAUSE);
@@ -79,8 +79,10 @@ impl Listener {
             pauses.tick().await;
             let elapsed = start.elapsed();
             let progress = ProgressNotificationParam::new(token.clone(), elapsed.as_secs_f64());
+            let seconds = elapsed.as_secs();
+            let message = meter.map_or_else(|| format!("{seconds} s"), |meter| meter.message(seconds));
             // Without a client the call ends soon.
-            let _ = peer.notify_progress(progress.with_message(meter.message(elapsed.as_secs()))).await;
+            let _ = peer.notify_progress(progress.with_message(message)).await;
         }
     }
 }

@@ -102,7 +102,7 @@ impl Run {
         let [mut out, mut err] = kept(self.max_output_bytes);
         let meter = Meter::default();
         let work = collect(&mut command, stdin, [&mut out, &mut err], &meter, left);
-        match listener.during(&meter, work).await {
+        match listener.during(Some(&meter), work).await {
             Ok(outcome) => Ok(CommandResult::of(&outcome, [out, err]).answer()),
             Err(error) => Err(CommandResult::failed(&error)),
         }

@@ -13,6 +13,7 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::{Answer, arguments, refused, short},
@@ -43,10 +44,12 @@ pub(super) struct Server {
     calls: AtomicUsize,
     shells: Shells,
     left: LeftPipes,
+    /// Ends the server.
+    ended: CancellationToken,
 }
 
 impl Server {
-    pub(super) fn new(session: Session, policy: &Policy, may_commit: bool) -> Self {
+    pub(super) fn new(session: Session, policy: &Policy, may_commit: bool, ended: CancellationToken) -> Self {
         let missing: Vec<_> =
             Name::ALL.iter().filter_map(|name| Some((*name, name.missing(policy, may_commit)?))).collect();
         let is_there = |name: &Name| missing.iter().all(|(other, _)| other != name);
@@ -64,6 +67,7 @@ impl Server {
             calls: AtomicUsize::new(0),
             shells: Shells::default(),
             left: LeftPipes::default(),
+            ended,
         }
     }
 
@@ -135,6 +139,10 @@ impl ServerHandler for Server {
             () = context.ct.cancelled() => refused("the client cancelled the call or closed stdin"),
             answer = self.call(name, request.arguments, &listener) => answer.unwrap_or_else(|refused| refused),
         };
+        // Somebody killed it. The agent starts another server.
+        if self.session.has_ended() {
+            self.ended.cancel();
+        }
         Ok(result.into())
     }
 }

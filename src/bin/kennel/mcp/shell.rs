@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::{
     answer::{Answer, refused},
-    progress::{Listener, Meter},
+    progress::Listener,
     result::{CommandResult, ShellState},
     run::{kept, time_limit},
 };
@@ -66,7 +66,7 @@ impl Snippet {
             snippet = snippet.timeout(limit);
         }
         let [mut out, mut err] = kept(self.max_output_bytes);
-        let ended = match listener.during(&Meter::default(), snippet.output()).await {
+        let ended = match listener.during(None, snippet.output()).await {
             Ok(ended) => ended,
             Err(error) => return Err(CommandResult::failed(&error)),
         };

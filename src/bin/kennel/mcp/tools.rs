@@ -57,13 +57,10 @@ impl Name {
     /// Why this policy has no such tool, and what a person can do.
     pub(super) fn missing(self, policy: &Policy, may_commit: bool) -> Option<&'static str> {
         match self {
-            Self::Changes if policy.overlay.is_none() => Some(
-                "no tool `changes`: commands change the workspace itself; a person can start `kennel mcp` with --overlay to keep \
-                 changes apart",
+            Self::Changes | Self::Commit if policy.overlay.is_none() => Some(
+                "no tool `changes` or `commit`: commands change the workspace itself; a person can start `kennel mcp` with --overlay \
+                 to keep changes apart",
             ),
-            Self::Commit if policy.overlay.is_none() => {
-                Some("no tool `commit`: commands change the workspace itself, there is nothing to commit")
-            }
             Self::Commit if !may_commit => Some(
                 "no tool `commit`: a person looks at the changes and applies them, with kennel diff and kennel commit, after this \
                  server has ended; or starts `kennel mcp` with --allow-commit",
