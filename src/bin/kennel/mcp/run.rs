@@ -159,9 +159,9 @@ async fn collect(
     let pipe = child.stdin.take();
     let mut outcome = until_end(&mut child, stdin.zip(pipe), &mut outputs, kept, meter).await?;
     let [stdout, stderr] = outputs;
+    outcome.count(stdout.as_ref(), stderr.as_ref());
     // A hint about a path tells whether it exists outside, which is nothing for whoever chooses the arguments here.
     outcome.hints.retain(|hint| !hint.subject.trim_start_matches('\'').starts_with('/'));
-    outcome.count(stdout.as_ref(), stderr.as_ref());
     [stdout, stderr].into_iter().flatten().for_each(|pipe| left.add(pipe));
     Ok(outcome)
 }
