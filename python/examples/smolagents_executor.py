@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from typing import Any
 
 from smolagents.local_python_executor import CodeOutput, PythonExecutor  # type: ignore[import-untyped]
@@ -50,13 +51,14 @@ def run(code):
 
 for line in asked:
     order, done = json.loads(line), {}
-    names.update(order.get("variables", {}))
-    names.update({name: tool(name) for name in order.get("tools", [])})
+    names.update(order["variables"])
+    for name in order["tools"]:
+        names.setdefault(name, tool(name))
     with tempfile.TemporaryFile() as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
         try:
-            value = run(order.get("code", ""))
+            value = run(order["code"])
             done["value"] = None if value is None else str(value)
         except FinalAnswer as answer:
             done["answer"] = answer.args[0] if len(answer.args) == 1 else answer.args
@@ -73,59 +75,90 @@ _LONGEST_LINE = 16 * 1024 * 1024
 
 
 class KennelExecutor(PythonExecutor):  # type: ignore[misc]
-    """Runs the code of an agent in a session: `CodeAgent(tools=[…], model=model, executor=KennelExecutor(session))`."""
+    """Runs the code of an agent in a session: `CodeAgent(tools=[…], model=model, executor=KennelExecutor(session))`.
 
-    def __init__(self, session: kennel.Session, python: str = "python3") -> None:
+    A piece of code that takes longer than `timeout` seconds ends the Python, and so does one that exits. The next piece runs
+    in a new one, without the variables.
+    """
+
+    def __init__(self, session: kennel.Session, python: str = "python3", timeout: float = 120) -> None:
+        self._session = session
+        self._command = [python, "-u", "-c", _INTERPRETER]
+        self._timeout = timeout
         self._tools: dict[str, Any] = {}
-        pipe, null = subprocess.PIPE, subprocess.DEVNULL
-        self._python = session.popen([python, "-u", "-c", _INTERPRETER], stdin=pipe, stdout=pipe, stderr=null)
-        assert self._python.stdin is not None
-        assert self._python.stdout is not None
-        self._told, self._heard = self._python.stdin, self._python.stdout
+        self._python: kennel.Popen | None = None
 
     def send_tools(self, tools: dict[str, Any]) -> None:
         """Makes functions of the agent's tools and managed agents."""
         self._tools = dict(tools)
-        self._order({"tools": list(tools)})
 
     def send_variables(self, variables: dict[str, Any]) -> None:
         """Sets variables, which must be JSON."""
-        self._order({"variables": variables})
+        self._order("", variables)
 
     def __call__(self, code_action: str) -> CodeOutput:
         """Runs one piece of code. The text of its exception is for the model."""
-        done = self._order({"code": code_action})
+        done = self._order(code_action, {})
         logs = str(done.get("logs", ""))
         if "error" in done:
             raise RuntimeError(f"{logs}\n{done['error']}")
         is_final = "answer" in done
         return CodeOutput(done["answer"] if is_final else done.get("value"), logs, is_final)
 
-    def _order(self, order: dict[str, Any]) -> dict[str, Any]:
-        self._tell(order)
-        while True:
-            line = self._heard.readline(_LONGEST_LINE)
-            if not line.endswith(b"\n"):
-                raise RuntimeError("the Python of the sandbox has ended")
-            said = json.loads(line)
-            if not isinstance(said, dict):
-                raise RuntimeError("the Python of the sandbox said something else")
-            if "tool" not in said:
-                return said
-            try:
-                answer = {"result": self._tools[said["tool"]](*said["args"], **said["kwargs"])}
-            except Exception as error:
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            self._tell(answer)
-
-    def _tell(self, what: dict[str, Any]) -> None:
+    def _order(self, code: str, variables: dict[str, Any]) -> dict[str, Any]:
+        if self._python is None:
+            pipe, null = subprocess.PIPE, subprocess.DEVNULL
+            self._python = self._session.popen(self._command, stdin=pipe, stdout=pipe, stderr=null)
+        is_late = threading.Event()
+        timer = threading.Timer(self._timeout, _end, (self._python, is_late))
+        timer.start()
         try:
-            self._told.write(json.dumps(what).encode() + b"\n")
-            self._told.flush()
-        except BrokenPipeError:
-            raise RuntimeError("the Python of the sandbox has ended") from None
+            _tell(self._python, {"code": code, "variables": variables, "tools": list(self._tools)})
+            while True:
+                said = _heard(self._python)
+                if "tool" not in said:
+                    return said
+                _tell(self._python, self._answer(said))
+        except (EOFError, BrokenPipeError, ValueError, RecursionError):
+            self.cleanup()
+            why = f"did not end within {self._timeout:g} s" if is_late.is_set() else "ended the Python"
+            raise RuntimeError(f"the code {why}: its variables are lost") from None
+        finally:
+            timer.cancel()
+
+    def _answer(self, said: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = {"result": self._tools[said["tool"]](*said["args"], **said["kwargs"])}
+            json.dumps(answer)
+            return answer
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
 
     def cleanup(self) -> None:
         """Ends the Python. The session stays the caller's."""
-        self._python.kill()
-        self._python.wait()
+        python, self._python = self._python, None
+        if python is not None:
+            python.kill()
+            python.close()
+
+
+def _end(python: kennel.Popen, is_late: threading.Event) -> None:
+    is_late.set()
+    python.kill()
+
+
+def _tell(python: kennel.Popen, what: dict[str, Any]) -> None:
+    assert python.stdin is not None
+    python.stdin.write(json.dumps(what).encode() + b"\n")
+    python.stdin.flush()
+
+
+def _heard(python: kennel.Popen) -> dict[str, Any]:
+    assert python.stdout is not None
+    line = python.stdout.readline(_LONGEST_LINE)
+    if not line.endswith(b"\n"):
+        raise EOFError
+    said = json.loads(line)
+    if not isinstance(said, dict):
+        raise EOFError
+    return said

@@ -75,6 +75,9 @@ def test_an_exception_is_for_the_model(executor: KennelExecutor) -> None:
         executor("host_name('')")
     with pytest.raises(RuntimeError, match="SyntaxError"):
         executor("1 +")
+    executor.send_tools({"odd": lambda: object()})
+    with pytest.raises(RuntimeError, match="TypeError: Object of type object is not JSON"):
+        executor("odd()")
     assert executor("'still here'").output == "still here"
 
 
@@ -83,8 +86,17 @@ def test_code_cannot_name_what_is_no_tool(executor: KennelExecutor) -> None:
         executor("tool = __import__('__main__').tool\ntool('__class__')()")
 
 
-def test_an_interpreter_that_ends_is_told(executor: KennelExecutor) -> None:
-    with pytest.raises(RuntimeError, match="has ended"):
-        executor("import os\nos._exit(3)")
-    with pytest.raises(RuntimeError, match="has ended"):
-        executor("1")
+@pytest.mark.parametrize("code", ["import os\nos._exit(3)", "import os\nos.close(4)\nos.write(3, b'[]')\nos._exit(0)"])
+def test_code_that_ends_the_python_loses_its_variables(executor: KennelExecutor, code: str) -> None:
+    executor("x = 1")
+    with pytest.raises(RuntimeError, match="ended the Python: its variables are lost"):
+        executor(code)
+    with pytest.raises(RuntimeError, match="NameError"):
+        executor("x")
+
+
+def test_code_that_never_ends_is_ended(executor: KennelExecutor) -> None:
+    executor._timeout = 1
+    with pytest.raises(RuntimeError, match="did not end within 1 s"):
+        executor("while True: pass")
+    assert executor("'still here'").output == "still here"

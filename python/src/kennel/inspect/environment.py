@@ -60,7 +60,7 @@ class KennelSandboxEnvironment(SandboxEnvironment):
 
     @classmethod
     def default_concurrency(cls) -> int | None:
-        """No limit: a session that runs nothing costs three small processes."""
+        """No limit: a sandbox in which nothing runs takes no time, and little memory."""
         return None
 
     @classmethod
