@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use kennel_helper::client_wire::{Answer, Ask};
 use kennel_helper::wire::{Cursor, Field};
+use nix::sys::stat::{SFlag, fstat};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::yield_now;
@@ -29,6 +30,7 @@ use crate::serve::call::{Call, ClientEnvironment, Request, Streams, signal_numbe
 use crate::serve::connection::{Connection, Wishes};
 use crate::serve::{answering, detached, shell};
 use crate::session::Session;
+use crate::sys::inode::Identity;
 use crate::sys::packet::Packet;
 
 /// How long a client may take to send its request.
@@ -199,8 +201,10 @@ fn connect(
     let (owns_stdout, owns_stderr) = (is_own(1), is_own(2));
     let [stdin, stdout, stderr] = stdio;
     let is_cut = session.prepared().compiled.limits.output.is_some();
-    // Output to a terminal is not counted, even for a report: the command would notice a pipe.
-    let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
+    // Output to a terminal is not counted, even for a report: the command would notice a pipe. Two pipes for one file would mix
+    // up what the command writes.
+    let counts = call.wants_report && !is_one_file(&stdout, &stderr);
+    let is_counted = |fd: &OwnedFd| is_cut || (counts && !fd.is_terminal());
     // Kennel looks for error messages in stderr.
     let is_read = session.prepared().compiled.explains;
     // The client prints hints on its stderr.
@@ -219,6 +223,13 @@ fn connect(
         None
     };
     Outlets::new(command, stdout, stderr)
+}
+
+/// Whether both are the same pipe, socket or file. The order in a device does not show.
+fn is_one_file(stdout: &OwnedFd, stderr: &OwnedFd) -> bool {
+    let (Ok(stdout), Ok(stderr)) = (fstat(stdout), fstat(stderr)) else { return false };
+    let is_device = SFlag::from_bits_truncate(stdout.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR;
+    Identity::of(&stdout) == Identity::of(&stderr) && !is_device
 }
 
 /// Waits until the client needs no more output: it leaves, or it sends a signal that ends commands. Returns at once

@@ -272,3 +272,27 @@ fn a_non_blocking_pipe_gets_all_output() {
         assert_eq!(slow.join().unwrap(), 1_000_000);
     }
 }
+
+/// `2>&1` with a report: two pipes would mix up the lines.
+#[test]
+fn one_pipe_for_both_streams_keeps_the_order() {
+    let script = "i=0; while [ $i -lt 200 ]; do echo o$i; echo e$i >&2; i=$((i+1)); done";
+    let expected: String = (0..200).map(|i| format!("o{i}\ne{i}\n")).collect();
+    let session = crate::serve::Hosted::start(&[]);
+    let dir = workspace();
+    let mut doors = [
+        kennel(dir.path(), &["--json", "/dev/null"], &["sh", "-c", script]),
+        session.kennel(&["exec", "--json", "/dev/null", "s", "--", "sh", "-c", script]),
+    ];
+    for door in &mut doors {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        door.stdout(writer.try_clone().unwrap()).stderr(writer);
+        let mut child = door.spawn().unwrap();
+        // It holds the writing end, too.
+        door.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert_eq!(said, expected, "{door:?}");
+    }
+}

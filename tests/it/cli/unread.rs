@@ -49,8 +49,8 @@ fn a_signal_ends_the_wait_for_a_reader_of_stderr() {
         let file = dir.path().join("report.json");
         let script = format!("{WRITES}; touch done");
         let (place, mut command) = way.command(dir.path(), file.to_str().unwrap(), &script);
-        let (_reader, writer) = io::pipe().unwrap();
-        let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+        let ((_out, stdout), (_err, stderr)) = (io::pipe().unwrap(), io::pipe().unwrap());
+        let mut child = command.stdout(stdout).stderr(stderr).spawn().unwrap();
         until("the command is at its end", || place.join("done").exists());
         signal(&child, Signal::SIGTERM);
         thread::sleep(Duration::from_millis(200));
