@@ -132,18 +132,17 @@ class KennelRuntime(AbstractRuntime):
 
     async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
         """Writes a file of the sandbox, and makes its directory."""
-        await self._write(request.path, request.content.encode())
+        await self._session.mkdir(Path(request.path).parent, parents=True, exist_ok=True)
+        await self._session.write(request.path, request.content.encode())
         return WriteFileResponse()
 
     async def upload(self, request: UploadRequest) -> UploadResponse:
-        """Copies a file or a directory of the host into the sandbox. Links in a directory are not followed."""
-        for below, data in await asyncio.to_thread(_contents, Path(request.source_path)):
-            await self._write(str(Path(request.target_path) / below), data)
+        """Copies a file or a directory of the host into the sandbox, with permissions. Links in a directory are left out."""
+        target = Path(request.target_path)
+        for source, below in await asyncio.to_thread(_files, Path(request.source_path)):
+            await self._session.mkdir((target / below).parent, parents=True, exist_ok=True)
+            await self._session.copy_in(source, target / below)
         return UploadResponse()
-
-    async def _write(self, path: str, data: bytes) -> None:
-        await self._session.mkdir(str(Path(path).parent), parents=True, exist_ok=True)
-        await self._session.write(path, data)
 
     async def close(self) -> CloseResponse:
         """Ends the session."""
@@ -192,12 +191,12 @@ class KennelDeployment(AbstractDeployment):
         return self._runtime
 
 
-def _contents(source: Path) -> list[tuple[str, bytes]]:
+def _files(source: Path) -> list[tuple[Path, Path]]:
     """The files at and below a path of the host, each with its path from there."""
-    if not source.is_dir():
-        return [("", source.read_bytes())]
-    files = (each for each in sorted(source.rglob("*")) if each.is_file() and not each.is_symlink())
-    return [(str(each.relative_to(source)), each.read_bytes()) for each in files]
+    found = sorted(source.rglob("*")) if source.is_dir() else [source]
+    return [
+        (each, each.relative_to(source)) for each in found if each.is_file() and not (each != source and each.is_symlink())
+    ]
 
 
 def _text(data: bytes) -> str:

@@ -144,9 +144,12 @@ async def test_files_go_in_and_out(runtime: KennelRuntime, tmp_path: Path) -> No
     given = tmp_path / "given"
     (given / "deep").mkdir(parents=True)
     (given / "deep" / "file").write_text("uploaded")
+    (given / "deep" / "tool").write_text("#!/bin/sh\necho ran\n")
+    (given / "deep" / "tool").chmod(0o755)
     (given / "link").symlink_to("/etc/passwd")
     await runtime.upload(UploadRequest(source_path=str(given), target_path="up"))
     assert (await runtime.read_file(ReadFileRequest(path="up/deep/file"))).content == "uploaded"
     assert (await runtime.execute(Command(command=["ls", "up"]))).stdout == "deep\n"
+    assert (await runtime.execute(Command(command=["up/deep/tool"]))).stdout == "ran\n"
     await runtime.upload(UploadRequest(source_path=str(given / "deep" / "file"), target_path="single"))
     assert (await runtime.read_file(ReadFileRequest(path="single"))).content == "uploaded"
