@@ -46,15 +46,32 @@ fn the_tools_are_those_that_the_policy_allows_and_say_what_they_do() {
 
 #[test]
 fn the_instructions_say_what_holds() {
-    let mut client = Client::without_handshake(crate::support::workspace(), &["--allow", "a.example:443"]);
     let about = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let answer = client.request("initialize", about);
-    let text = answer["result"]["instructions"].as_str().unwrap();
-    let workspace = client.path().display().to_string();
-    for words in
-        [&format!("start in {workspace}"), "Writable: ", "reach only: a.example:443.", "You cannot change"]
-    {
-        assert!(text.contains(words), "{words}: {text}");
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["--allow", "a.example:443"], &["Writable: WORKSPACE.", "reach only: a.example:443.", "--overlay"]),
+        (&["--net", "none"], &["no network but", "secrets and most of the home directory cannot"]),
+        (
+            &["--profile", "read-only"],
+            &[
+                "Nothing of the machine is writable. Readable, because the user granted it: WORKSPACE.",
+                "no network but",
+            ],
+        ),
+        (
+            &["--profile", "full-dev"],
+            &["Other files of the machine can be read, known secrets cannot.", "no tool `publish`"],
+        ),
+    ];
+    for (flags, expected) in cases {
+        let mut client = Client::without_handshake(crate::support::workspace(), flags);
+        let answer = client.request("initialize", about.clone());
+        let workspace = client.path().display().to_string();
+        let text = answer["result"]["instructions"].as_str().unwrap().replace(&workspace, "WORKSPACE");
+        for words in
+            expected.iter().chain(&["Commands start in WORKSPACE.", "You cannot change these rules."])
+        {
+            assert!(text.contains(words), "{words}: {text}");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The server ends with its client, and nothing stays.
 
-use std::process::Command;
+use std::{io::Write, process::Command};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -56,9 +56,11 @@ fn the_server_ends_if_somebody_kills_its_sandbox() {
     for pid in children(client.server.id()) {
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
     }
-    until("it notices", || {
-        let answer = client.call("run", json!({"argv": ["true"]}));
-        answer.is_error()
+    // It notices at the end of a call.
+    let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "list_dir", "arguments": {}}});
+    let mut stdin = client.stdin.take().unwrap();
+    until("it has ended", || {
+        writeln!(stdin, "{call}").is_err() || client.server.try_wait().unwrap().is_some()
     });
     let (status, said) = client.ended();
     assert_eq!((status, said.lines().next()), (Some(125), Some("kennel: the session has ended")), "{said}");

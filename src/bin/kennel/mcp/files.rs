@@ -33,7 +33,7 @@ const MOST_ENTRIES: u64 = 10_000;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Read {
-    /// A path in the sandbox. A relative path starts at the workspace.
+    /// A path in the sandbox. A relative path starts where commands start.
     path: String,
     /// The byte to begin with. Default: 0.
     offset: Option<u64>,
@@ -45,7 +45,7 @@ pub(super) struct Read {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Write {
-    /// A path in the sandbox. A relative path starts at the workspace. Its directory must exist.
+    /// A path in the sandbox. A relative path starts where commands start. Its directory must exist.
     path: String,
     /// The whole new contents.
     content: String,
@@ -66,7 +66,7 @@ enum Encoding {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct List {
-    /// A path in the sandbox. A relative path starts at the workspace. Default: the workspace.
+    /// A path in the sandbox. A relative path starts where commands start. Default: that directory.
     path: Option<String>,
     /// How many entries to skip. Default: 0.
     offset: Option<u64>,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kennel::{InForce, NetworkMode, PlaceAccess, Policy};
+use kennel::{InForce, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Profile};
 
 use super::tools::Name;
 use crate::escape::harmless;
@@ -14,13 +14,18 @@ const MOST: usize = 12;
 pub(super) fn instructions(policy: &Policy, in_force: &InForce, may_commit: bool) -> String {
     let directory = shown(&in_force.directory);
     let mut text = format!(
-        "These tools work in a Kennel sandbox on the user's machine. Commands start in {directory}, the workspace. "
+        "These tools work in a Kennel sandbox on the user's machine. Commands start in {directory}. "
     );
     text += &writable(in_force);
     if policy.overlay.is_some() {
         text += " Changes to the workspace are kept apart from it until somebody applies them.";
     }
-    text += " Known secrets, most of the home directory and other files of the machine are not visible. ";
+    text += match policy.profile {
+        Profile::FullDev => " Other files of the machine can be read, known secrets cannot. ",
+        _ => {
+            " Of the rest of the machine, programs and their libraries can be read; secrets and most of the home directory cannot. "
+        }
+    };
     text += &network(policy);
     text += " You cannot change these rules. If something is refused, the result says so, with the flag with which a person could \
               start `kennel mcp` to allow it: tell the person, and do not look for a way around it.";
@@ -42,18 +47,27 @@ fn listed(all: &[String]) -> String {
 }
 
 fn writable(in_force: &InForce) -> String {
-    let places = |access: PlaceAccess| {
-        let found = in_force.places.iter().filter(move |place| place.access == access);
+    let places = |access: PlaceAccess, origin: Option<PlaceOrigin>| {
+        let is_meant = |place: &&Place| {
+            place.access == access
+                && origin.is_none_or(|origin| place.origin == origin)
+                && !place.path.starts_with("/dev")
+        };
         let found: Vec<&Path> =
-            found.map(|place| place.path.as_path()).filter(|path| !path.starts_with("/dev")).collect();
+            in_force.places.iter().filter(is_meant).map(|place| place.path.as_path()).collect();
+        // What is below another one is no news.
         let is_below = |path: &Path| found.iter().any(|other| *other != path && path.starts_with(other));
         found.iter().filter(|path| !is_below(path)).map(|path| shown(path)).collect::<Vec<_>>()
     };
-    let (write, private) = (places(PlaceAccess::Write), places(PlaceAccess::Private));
-    let mut text = match write.is_empty() {
-        true => "Nothing of the machine is writable.".to_owned(),
-        false => format!("Writable: {}.", listed(&write)),
+    let mut text = match &*places(PlaceAccess::Write, None) {
+        [] => "Nothing of the machine is writable.".to_owned(),
+        write => format!("Writable: {}.", listed(write)),
     };
+    let granted = places(PlaceAccess::Read, Some(PlaceOrigin::Policy));
+    if !granted.is_empty() {
+        text += &format!(" Readable, because the user granted it: {}.", listed(&granted));
+    }
+    let private = places(PlaceAccess::Private, None);
     if !private.is_empty() {
         text += &format!(" Empty, private, and gone at the end: {}.", listed(&private));
     }

@@ -50,7 +50,7 @@ pub(super) struct Run {
     argv: Option<Vec<String>>,
     /// A command line for `sh -c`. Give either this or `argv`.
     command: Option<String>,
-    /// The directory to start in, a path in the sandbox. A relative path starts at the workspace.
+    /// The directory to start in, a path in the sandbox. A relative path starts where commands start.
     cwd: Option<String>,
     /// Variables to set. The sandbox keeps some as they are, such as HOME and those of the proxy.
     env: Option<BTreeMap<String, String>>,
