@@ -21,6 +21,7 @@ from inspect_ai.tool import bash
 SAMPLES = 100
 
 
+@pytest.mark.filterwarnings("ignore:The 'initial' parameter:DeprecationWarning")  # of Inspect's own
 def test_an_eval_of_100_samples_runs_in_100_sandboxes(tmp_path: Path) -> None:
     samples = [
         Sample(
