@@ -13,7 +13,7 @@ use crate::support::{children, descendants, kennel_path, lives, until, workspace
 
 /// A server with a command, a shell and a background process that all run. Returns their processes, too.
 fn busy() -> (Client, Vec<u32>) {
-    let mut client = Client::start(&[]);
+    let mut client = Client::start(&["--quiet"]);
     client.succeeds("sleep 5000 & echo");
     client.begin_call("shell", json!({"snippet": "echo > shell; sleep 5001"}));
     client.begin_call("run", json!({"command": "echo > run; trap '' TERM INT HUP; sleep 5002; sleep 5003"}));
@@ -51,7 +51,7 @@ fn a_signal_ends_everything() {
 /// The agent then starts another one.
 #[test]
 fn the_server_ends_if_somebody_kills_its_sandbox() {
-    let mut client = Client::start(&[]);
+    let mut client = Client::start(&["--quiet"]);
     client.succeeds("true");
     for pid in children(client.server.id()) {
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL).unwrap();
@@ -68,7 +68,7 @@ fn the_server_ends_if_somebody_kills_its_sandbox() {
 
 #[test]
 fn a_client_that_says_nothing_or_reads_nothing_can_leave() {
-    let mut client = Client::without_handshake(workspace(), &[]);
+    let mut client = Client::without_handshake(workspace(), &["--quiet"]);
     let (status, said) = client.end();
     assert_eq!((status, said.as_str()), (Some(0), ""));
     // Nobody reads its stdout.
@@ -100,7 +100,7 @@ fn calls_that_end_soon_are_answered_after_the_end_of_stdin() {
 
 #[test]
 fn what_is_no_client_is_told_why_the_server_ends() {
-    let mut client = Client::without_handshake(workspace(), &[]);
+    let mut client = Client::without_handshake(workspace(), &["--quiet"]);
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
     let (status, said) = client.ended();
     assert_eq!(status, Some(125));
