@@ -100,6 +100,15 @@ async def test_a_missing_program_is_a_failed_result(shared_env: Provider) -> Non
     assert "no-such-program" in done.stderr
 
 
+async def test_a_command_that_cannot_start_is_a_failed_result(shared_env: Provider) -> None:
+    """And what the model reads of it is short, whatever it has sent."""
+    for command in (["x" * 1_000_000], ["true", "x" * 1_000_000]):
+        done = await shared_env.exec(command)
+        assert (done.success, done.returncode) == (False, 126)
+        assert "too long" in done.stderr
+        assert len(done.stderr) < 3000
+
+
 async def test_a_missing_directory_is_an_error_that_names_it(shared_env: Provider) -> None:
     with pytest.raises(FileNotFoundError, match="no-such-dir"):
         await shared_env.exec(["true"], cwd="no-such-dir")

@@ -48,6 +48,8 @@ try:
 except ImportError:  # Inspect may move it: then nothing is throttled.
     _max_subprocesses = None
 
+_LONGEST_REASON = 2000
+
 
 @sandboxenv(name="kennel")
 class KennelSandboxEnvironment(SandboxEnvironment):
@@ -147,11 +149,14 @@ class KennelSandboxEnvironment(SandboxEnvironment):
                 )
             except kennel.TimeoutExpired as expired:
                 raise _timed_out(expired, timeout) from expired
-            except (kennel.ProgramPermissionError, kennel.DirectoryError):
+            except kennel.DirectoryError:
                 raise
             except kennel.StartError as failed:
+                if isinstance(failed, PermissionError) and failed.message.endswith(os.strerror(errno.EACCES)):
+                    raise
                 code = 127 if isinstance(failed, kennel.ProgramNotFoundError) else 126
-                return ExecResult(False, code, "", f"{failed}\n")
+                # It may repeat a name of any length.
+                return ExecResult(False, code, "", f"{str(failed)[-_LONGEST_REASON:]}\n")
             except kennel.SessionError as gone:
                 raise SandboxUnavailableError(str(gone)) from gone
         code = done.returncode if done.returncode >= 0 else 128 - done.returncode
