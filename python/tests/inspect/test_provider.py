@@ -138,6 +138,17 @@ async def test_only_the_user_of_the_eval_runs_commands(shared_env: Provider) -> 
     assert (await shared_env.exec(["id", "-u"], user=str(os.geteuid()))).stdout == f"{os.geteuid()}\n"
 
 
+async def test_keys_of_models_are_not_among_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    environment = await started()
+    try:
+        done = await environment.exec(["sh", "-c", "env; cat /proc/*/environ | tr '\\0' '\\n'"])
+    finally:
+        await ended(environment)
+    assert "PATH=" in done.stdout
+    assert "sk-planted" not in done.stdout
+
+
 async def test_background_processes_and_tmp_last_between_commands(shared_env: Provider) -> None:
     started = await shared_env.exec(["sh", "-c", "sleep 600 > /dev/null 2>&1 & echo $! > /tmp/pid"])
     assert started.success
