@@ -23,6 +23,7 @@ from inspect_ai.util import (
     SandboxUserUnsupportedError,
     override_sandbox_output_limit,
 )
+from inspect_ai.util._sandbox.compose import ComposeConfig
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 
 from kennel._launch import executable
@@ -248,6 +249,18 @@ async def test_a_policy_that_cannot_work_is_told_before_the_first_sample(tmp_pat
     with pytest.raises(PrerequisiteError) as caught:
         await Provider.task_init("test", str(tmp_path / "none.toml"))
     assert "none.toml" in str(caught.value.message)
+
+
+async def test_a_configuration_that_is_no_file_is_refused() -> None:
+    with pytest.raises(PrerequisiteError) as caught:
+        await Provider.task_init("test", ComposeConfig(services={}))
+    assert "policy file" in str(caught.value.message)
+
+
+def test_another_event_loop_than_that_of_asyncio_is_refused() -> None:
+    with pytest.raises(PrerequisiteError) as caught:
+        Provider.task_init("test", None).send(None)
+    assert "INSPECT_ASYNC_BACKEND" in str(caught.value.message)
 
 
 async def test_cleanup_removes_what_dead_evals_left_and_only_that(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ names: Inspect ends the sample for any other.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -21,7 +22,6 @@ from typing import Literal, overload
 
 import anyio
 import anyio.to_thread
-import sniffio
 from inspect_ai._util.error import PrerequisiteError
 from inspect_ai.util import (
     ExecResult,
@@ -102,9 +102,11 @@ class KennelSandboxEnvironment(SandboxEnvironment):
     @classmethod
     async def _start(cls, config: SandboxEnvironmentConfigType | None) -> KennelSandboxEnvironment:
         if not (config is None or isinstance(config, str)):
-            raise TypeError("the sandbox kennel is configured by a policy file: sandbox=('kennel', 'policy.toml')")
-        if sniffio.current_async_library() != "asyncio":
-            raise RuntimeError("the sandbox kennel needs asyncio: unset INSPECT_ASYNC_BACKEND")
+            raise PrerequisiteError("a policy file configures the sandbox kennel: sandbox=('kennel', 'policy.toml')")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise PrerequisiteError("the sandbox kennel needs asyncio: unset INSPECT_ASYNC_BACKEND") from None
         workspace = Workspace()
         session = kennel.AsyncSession(workspace.path, policy=config, name=workspace.name, isolation="session")
         try:
