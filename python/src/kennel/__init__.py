@@ -44,6 +44,7 @@ from kennel.policy import (
     Policy,
     Proxy,
 )
+from kennel.pool import AsyncPool, Pool
 from kennel.probe import Finding, Probe, probe
 from kennel.process import Popen, Terminal
 from kennel.results import (
@@ -69,6 +70,7 @@ __all__ = [
     "AccessError",
     "AsyncDetached",
     "AsyncLogs",
+    "AsyncPool",
     "AsyncPopen",
     "AsyncSession",
     "AsyncShell",
@@ -101,6 +103,7 @@ __all__ = [
     "Overlay",
     "Policy",
     "PolicyError",
+    "Pool",
     "Popen",
     "Probe",
     "Process",

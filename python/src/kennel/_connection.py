@@ -212,6 +212,8 @@ class Descriptors:
         """Adds stdin of a command: a memfd with `contents`, or a file of the caller, or nothing for /dev/null."""
         if contents is not None:
             self.add_memfd(contents)
+        elif file == subprocess.PIPE:
+            raise ValueError("nobody would write to that pipe: use popen")
         elif file is not None and file != subprocess.DEVNULL:
             self.sent.append(file if isinstance(file, int) else file.fileno())
 

@@ -15,7 +15,7 @@ from kennel import _calls, _connection, _wire
 from kennel._calls import Arguments, Environment, File
 from kennel._wire import Argument
 from kennel.errors import SessionClosed
-from kennel.process import Streams
+from kennel.process import Streams, give_terminal
 from kennel.results import Completed, Outcome
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class AsyncPopen:
                 return
         elif _wire.number_of(packet) == _wire.TERMINAL and received and self._terminal is None:
             self._terminal = received.pop()
-            _connection.send(self._connection, _wire.request(_wire.FOREGROUND, 1))
+            give_terminal(self._connection)
         elif _wire.number_of(packet) != _wire.STOPPED:
             raise _wire.malformed()
 

@@ -264,8 +264,7 @@ class Popen:
             self._connection = None
         elif _wire.number_of(packet) == _wire.TERMINAL and received and self.terminal is None:
             self.terminal = Terminal(received.pop())
-            # It would be stopped when it reads.
-            _connection.send(self._connection, _wire.request(_wire.FOREGROUND, 1))
+            give_terminal(self._connection)
         elif _wire.number_of(packet) != _wire.STOPPED:
             raise _wire.malformed()
 
@@ -452,6 +451,12 @@ class Popen:
 
     def __repr__(self) -> str:
         return f"<kennel.Popen {self.args!r} returncode={self.returncode}>"
+
+
+def give_terminal(connection: Any) -> None:
+    """Lets the command read from its terminal. If it has tried to before, it was stopped, and goes on."""
+    _connection.send(connection, _wire.request(_wire.FOREGROUND, 1))
+    _connection.send(connection, _wire.request(_wire.SIGNAL, signal.SIGCONT))
 
 
 def _is_readable(connection: Any, timeout: float) -> bool:

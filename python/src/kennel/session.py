@@ -126,7 +126,7 @@ class Session(SessionBase):
         """
         if input is not None and stdin is not None:
             raise ValueError("stdin and input arguments may not both be used.")
-        if not capture_output or stdout is not None or stderr is not None or stdin == _calls.PIPE:
+        if not capture_output or stdout is not None or stderr is not None:
             return self._run_with_pipes(
                 args,
                 input=input,

@@ -1,0 +1,264 @@
+"""`Session.run`: each keyword, and its error."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import kennel
+from conftest import descriptors, until
+from kennel import _connection
+
+
+def test_output_and_status_are_those_of_the_command(session):
+    done = session.run(["sh", "-c", "printf out; printf err >&2; exit 7"])
+    assert isinstance(done, subprocess.CompletedProcess)
+    assert (done.stdout, done.stderr, done.returncode) == (b"out", b"err", 7)
+    assert (done.outcome.ended, done.outcome.exit_code) == ("exited", 7)
+    assert done.outcome.usage is not None
+    assert done.outcome.raw["stdout_bytes"] == 3
+    with pytest.raises(kennel.CalledProcessError):
+        done.check_returncode()
+
+
+def test_a_signal_is_a_negative_status(session):
+    done = session.run("kill -TERM $$", shell=True)
+    assert done.returncode == -15
+    assert done.outcome.signal == 15
+
+
+@pytest.mark.parametrize("code", [124, 125, 126, 127])
+def test_a_command_may_have_the_status_of_kennels_own_errors(session, code):
+    assert session.run(f"exit {code}", shell=True, timeout=60).returncode == code
+
+
+def test_text_is_decoded_as_subprocess_does(session):
+    script = "printf 'a\\r\\nb\\rc\\303\\244'"
+    here = subprocess.run(script, shell=True, check=False, stdout=subprocess.PIPE, encoding="utf-8")
+    assert session.run(script, shell=True, encoding="utf-8").stdout == here.stdout
+    assert session.run(script, shell=True).stdout == b"a\r\nb\rc\xc3\xa4"
+    assert session.run(["cat"], input="ä", encoding="latin-1").stdout == "ä"
+
+
+def test_output_that_is_no_text_is_an_error_or_replaced(session):
+    with pytest.raises(UnicodeDecodeError):
+        session.run("printf '\\377'", shell=True, encoding="utf-8")
+    assert session.run("printf '\\377'", shell=True, encoding="utf-8", errors="replace").stdout == "\ufffd"
+    assert session.run("printf '\\377'", shell=True).stdout == b"\xff"
+
+
+def test_input_arrives_whole(session):
+    given = os.urandom(3_000_000)
+    assert session.run(["cat"], input=given).stdout == given
+    assert session.run(["cat"], input=b"").stdout == b""
+    assert session.run(["cat"]).stdout == b""
+    with pytest.raises(TypeError, match="input is text"):
+        session.run(["cat"], input="text")
+    with pytest.raises(ValueError, match="stdin and input"):
+        session.run(["cat"], input=b"", stdin=subprocess.DEVNULL)
+
+
+def test_stdin_may_be_a_file(session, tmp_path):
+    (tmp_path / "given").write_bytes(b"from a file")
+    with open(tmp_path / "given", "rb") as file:
+        assert session.run(["cat"], stdin=file).stdout == b"from a file"
+    with open(tmp_path / "given", "rb") as file:
+        assert session.run(["cat"], stdin=file.fileno()).stdout == b"from a file"
+    assert session.run(["cat"], stdin=subprocess.DEVNULL).stdout == b""
+    with pytest.raises(ValueError, match="use popen"):
+        session.run(["cat"], stdin=subprocess.PIPE)
+
+
+def test_streams_may_be_files(session, tmp_path):
+    with open(tmp_path / "out", "wb") as out, open(tmp_path / "err", "wb") as err:
+        done = session.run("echo o; echo e >&2; exit 2", shell=True, stdout=out, stderr=err)
+    assert (done.stdout, done.stderr, done.returncode) == (None, None, 2)
+    assert ((tmp_path / "out").read_bytes(), (tmp_path / "err").read_bytes()) == (b"o\n", b"e\n")
+    done = session.run("echo o; echo e >&2", shell=True, stdout=subprocess.DEVNULL)
+    assert (done.stdout, done.stderr) == (None, b"e\n")
+
+
+def test_streams_are_inherited_without_capture(workspace):
+    code = f"import kennel\nwith kennel.Session({str(workspace)!r}) as s: s.run(['echo', 'through'], capture_output=False)"
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert ran.stdout == b"through\n"
+
+
+def test_stderr_may_go_to_stdout(session):
+    done = session.run("echo out; echo err >&2", shell=True, stderr=subprocess.STDOUT, text=True)
+    assert sorted(done.stdout.split()) == ["err", "out"]
+    assert done.stderr is None
+    with pytest.raises(ValueError, match="STDOUT can only"):
+        session.run(["true"], stdout=subprocess.STDOUT)
+
+
+def test_variables_are_added(session):
+    done = session.run("echo $A; echo ${PATH:+path}", shell=True, env={"A": "1"}, text=True)
+    assert done.stdout == "1\npath\n"
+    assert b"B=\xff\n" in session.run(["env"], env={b"B": b"\xff"}).stdout
+    with pytest.raises(ValueError, match="variable name"):
+        session.run(["true"], env={"": "1"})
+
+
+def test_a_directory_is_absolute_or_starts_at_the_workspace(session, workspace):
+    (workspace / "below").mkdir()
+    assert session.run(["pwd"], text=True).stdout.strip() == str(workspace)
+    assert session.run(["pwd"], cwd="below", text=True).stdout.strip() == str(workspace / "below")
+    assert session.run(["pwd"], cwd="/tmp", text=True).stdout == "/tmp\n"
+    with pytest.raises(FileNotFoundError) as missing:
+        session.run(["pwd"], cwd="/nowhere")
+    assert isinstance(missing.value, kennel.DirectoryError)
+    assert missing.value.filename == "/nowhere"
+    with pytest.raises(ValueError, match="cwd is empty"):
+        session.run(["pwd"], cwd="")
+
+
+def test_a_missing_program_is_the_error_of_subprocess(session):
+    with pytest.raises(FileNotFoundError) as missing:
+        session.run(["no-such-program", "x"])
+    assert isinstance(missing.value, kennel.ProgramNotFoundError)
+    assert missing.value.filename == "no-such-program"
+    assert missing.value.outcome.ended == "failed"
+    assert missing.value.hint
+    assert pickle.loads(pickle.dumps(missing.value)).filename == "no-such-program"
+
+
+def test_what_cannot_be_executed_is_the_error_of_subprocess(session):
+    with pytest.raises(PermissionError) as refused:
+        session.run(["/etc/passwd"])
+    assert isinstance(refused.value, kennel.ProgramPermissionError)
+
+
+def test_a_command_needs_a_program(session):
+    with pytest.raises(ValueError, match="needs a program"):
+        session.run([])
+
+
+def test_a_timeout_kills_and_has_the_output_until_then(session):
+    with pytest.raises(kennel.TimeoutExpired) as late:
+        session.run("echo before; sleep 1000 & sleep 1000", shell=True, timeout=1.0, text=True)
+    assert isinstance(late.value, subprocess.TimeoutExpired)
+    assert late.value.output == "before\n"
+    assert late.value.outcome.ended == "timed_out"
+    assert late.value.timeout == 1.0
+    until(lambda: not session.processes(), "the end of everything that the command started")
+    copy = pickle.loads(pickle.dumps(late.value))
+    assert (copy.output, copy.outcome.ended) == ("before\n", "timed_out")
+
+
+def test_a_timeout_with_files_kills_too(session, tmp_path):
+    with open(tmp_path / "out", "wb") as out, pytest.raises(kennel.TimeoutExpired):
+        session.run("echo before; sleep 1000", shell=True, timeout=1.0, stdout=out)
+    assert (tmp_path / "out").read_bytes() == b"before\n"
+
+
+def test_no_timeout_is_hit_in_time(session):
+    assert session.run(["true"], timeout=600).returncode == 0
+
+
+def test_check_raises_with_what_was_denied(workspace):
+    with kennel.Session(workspace, explain=True) as explained:
+        with pytest.raises(kennel.CalledProcessError) as failed:
+            explained.run(["touch", "/usr/denied"], check=True)
+        assert isinstance(failed.value, subprocess.CalledProcessError)
+        assert failed.value.stderr
+        assert failed.value.denials
+        assert "/usr" in str(failed.value)
+        assert pickle.loads(pickle.dumps(failed.value)).denials == failed.value.denials
+        assert explained.run(["true"], check=True).denials == []
+
+
+def test_a_refused_host_is_named_with_the_flag_that_allows_it(session):
+    code = "import urllib.request as r\ntry: r.urlopen('http://refused.invalid/')\nexcept OSError: raise SystemExit(1)"
+    with pytest.raises(kennel.CalledProcessError) as failed:
+        session.run(["python3", "-c", code], check=True)
+    assert [denial.remedy for denial in failed.value.denials] == ["--allow refused.invalid:80"]
+    assert "--allow refused.invalid:80" in str(failed.value)
+
+
+def test_long_calls_and_long_output_pass(session):
+    words = ["x" * 90_000 for _ in range(10)]
+    done = session.run(["sh", "-c", 'echo "$#"', "sh", *words], text=True)
+    assert done.stdout == "10\n"
+    many = session.run(["head", "-c", str(64 << 20), "/dev/zero"])
+    assert len(many.stdout) == 64 << 20
+    assert not many.stdout.strip(b"\0")
+    both = session.run("head -c 1000000 /dev/zero; head -c 2000000 /dev/zero >&2", shell=True)
+    assert (len(both.stdout), len(both.stderr)) == (1_000_000, 2_000_000)
+    for size in (15_000, 15_500, 16_000, 16_200, 16_383, 16_384, 16_385, 17_000):
+        assert len(session.run(["head", "-c", str(size), "/dev/zero"]).stdout) == size
+
+
+def test_output_beyond_the_cap_is_cut_and_said(workspace):
+    with kennel.Session(workspace, limits={"output": "1K"}) as small:
+        done = small.run(["head", "-c", "5000", "/dev/zero"])
+        assert done.outcome.truncated
+        assert done.stdout.startswith(b"\0" * 1024)
+        assert len(done.stdout) < 2048
+        assert not small.run(["head", "-c", "1024", "/dev/zero"]).outcome.truncated
+
+
+def test_endless_output_ends_with_the_timeout(session):
+    with pytest.raises(kennel.TimeoutExpired) as late:
+        session.run(["yes"], timeout=1.0)
+    assert late.value.output.startswith(b"y\ny\n")
+
+
+def test_programs_may_be_paths(session):
+    assert session.run(Path("/bin/true")).returncode == 0
+    assert session.run([Path("/bin/echo"), b"bytes", Path("/p")]).stdout == b"bytes /p\n"
+
+
+def test_fifty_threads_run_commands_side_by_side(session):
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        for each in range(4):
+            done = session.run(["echo", f"{number} {each}"], text=True)
+            if done.stdout != f"{number} {each}\n":
+                wrong.append(done)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_no_descriptor_is_left(session):
+    session.run(["true"])
+    before = descriptors()
+    for _ in range(5):
+        session.run(["true"])
+        session.run(["cat"], input=b"x")
+        session.run(["head", "-c", "100000", "/dev/zero"])
+        session.run("true", shell=True, stderr=subprocess.STDOUT)
+        with pytest.raises(FileNotFoundError):
+            session.run(["no-such-program"])
+    assert descriptors() == before
+
+
+def test_a_command_gets_no_descriptor_but_its_streams(session):
+    done = session.run(["ls", "/proc/self/fd"], input=b"", text=True)
+    assert done.stdout.split() == ["0", "1", "2", "3"]
+
+
+def test_an_exception_kills_the_command(session, monkeypatch):
+    real = _connection.receive
+
+    def interrupt(*given):
+        monkeypatch.setattr(_connection, "receive", real)
+        until(lambda: any(process.name == "sleep" for process in session.processes()), "the start of the command")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_connection, "receive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(["sleep", "1000"])
+    until(lambda: not session.processes(), "the end of the command")
