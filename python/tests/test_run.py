@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from conftest import descriptors, until
 
 import kennel
-from conftest import descriptors, until
 from kennel import _connection
 
 

@@ -200,6 +200,15 @@ def start_error(outcome: Outcome, args: Any, cwd: Argument | None) -> Exception:
     return error
 
 
+def start_error_without_report(end: _wire.Ended, args: Any, cwd: Argument | None) -> Exception:
+    """The same, if the session sent its words only."""
+    refusal = _refused(end)
+    if end.code not in (125, 126, 127):
+        return refusal
+    message = end.message.decode("utf-8", "replace").strip()
+    return start_error(Outcome("failed", end.code, message=message, failure={"message": refusal.message}), args, cwd)
+
+
 def _errno_of(message: str) -> int:
     """The errno whose words end a message."""
     words_at_end = re.split(r": ", message)[-1]

@@ -38,9 +38,9 @@ def started(packet: bytes, received: list[int], args: Any, cwd: Argument | None)
     """The number of the command that an answer tells, or the error of one that did not start."""
     end = _wire.ended(packet)
     if end is not None:
-        report = _calls.parts_of(end, received)[0]
-        _calls.completed(args, end, report, None, None, encoding=None, timeout=None, check=False, cwd=cwd)
-        raise _connection.refusal(packet)
+        _connection.close_all(received)
+        received.clear()
+        raise _calls.start_error_without_report(end, args, cwd)
     if _wire.number_of(packet) != _wire.DETACHED:
         raise _wire.malformed()
     return _wire.field(packet)

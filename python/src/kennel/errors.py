@@ -125,6 +125,10 @@ class ExistsError(FileError, FileExistsError):
     """`EEXIST`: it is there already."""
 
 
+class RefusedConnectionError(FileError, ConnectionRefusedError):
+    """`ECONNREFUSED`: nobody listens on that port inside."""
+
+
 _BY_ERRNO: dict[int, type[FileError]] = {
     _errno.ENOENT: NotFoundError,
     _errno.EACCES: AccessError,
@@ -132,6 +136,7 @@ _BY_ERRNO: dict[int, type[FileError]] = {
     _errno.EISDIR: IsDirectoryError,
     _errno.ENOTDIR: NotDirectoryError,
     _errno.EEXIST: ExistsError,
+    _errno.ECONNREFUSED: RefusedConnectionError,
 }
 
 

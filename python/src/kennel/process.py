@@ -224,11 +224,12 @@ class Popen:
             if descriptor is None:
                 files.append(None)
                 continue
-            file: IO[Any] = open(descriptor, "wb" if number == 0 else "rb", bufsize)  # noqa: SIM115
+            by_line = bufsize == 1 and self._encoding is not None
+            file: IO[Any] = open(descriptor, "wb" if number == 0 else "rb", -1 if by_line else bufsize)  # noqa: SIM115
             if self._encoding is not None:
                 encoding, errors = self._encoding
                 buffered = cast("io.BufferedWriter", file)
-                file = io.TextIOWrapper(buffered, encoding, errors, write_through=True, line_buffering=bufsize == 1)
+                file = io.TextIOWrapper(buffered, encoding, errors, write_through=True, line_buffering=by_line)
             files.append(file)
             ours[number] = None
         return files
