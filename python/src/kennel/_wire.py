@@ -98,8 +98,8 @@ def call(
 ) -> bytes:
     """A call: what to run, and how.
 
-    >>> call(["true"])[-22:]
-    b'\x01\x00\x00\x00\t\x00\x00\x00\x05\x00\x00\x00true\x00\x00\x00\x00\x00\x00'
+    >>> call(["true"])[-25:-8]
+    b'\\x01\\x00\\x00\\x00\\t\\x00\\x00\\x00\\x05\\x00\\x00\\x00true\\x00'
     """
     if b"\0" in directory:
         raise ValueError("embedded null byte")

@@ -65,10 +65,7 @@ class StartError(Error):
 
 
 class _OSError(Error, OSError):
-    """An error with an errno: `OSError` must not read the arguments itself."""
-
-    def __new__(cls, *_: Any, **__: Any) -> _OSError:
-        return OSError.__new__(cls)
+    """An error with an errno."""
 
     def __init__(
         self,
