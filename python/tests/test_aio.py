@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import pickle
 import signal
@@ -15,7 +16,7 @@ from subprocess import PIPE
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, descriptors
+from support import PATIENCE, descriptors
 
 import kennel
 
@@ -182,9 +183,8 @@ def test_a_command_that_nobody_has_any_more_is_killed(way):
         async def is_gone():
             return not await s.processes()
 
-        # An object that is gone leaves when its reader does: closing the session, or the collector.
-        if way != "gone":
-            await until(is_gone, "the end")
+        gc.collect()
+        await until(is_gone, "the end")
 
     run(work)
 

@@ -7,7 +7,7 @@ import gc
 import os
 
 import pytest
-from conftest import descriptors
+from support import descriptors
 
 import kennel
 

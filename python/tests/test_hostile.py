@@ -8,7 +8,7 @@ import socket
 import struct
 
 import pytest
-from conftest import descriptors
+from support import descriptors
 
 import kennel
 from kennel import _connection

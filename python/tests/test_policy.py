@@ -48,7 +48,7 @@ FULL = Policy(
         name_servers=["127.0.0.53"],
         upstream="http://proxy.invalid:1",
         transparent=False,
-        publish=["0:80"],
+        publish=["0:8080"],
         limits=NetworkLimits(1, "64K", "1s", 1.5, "1G", "1M"),
     ),
     env=Env("scrubbed", ["A"], {"B": "1"}),

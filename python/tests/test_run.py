@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import descriptors, until
+from support import descriptors, until
 
 import kennel
 from kennel import _connection
@@ -91,8 +91,9 @@ def test_streams_are_inherited_without_capture(workspace):
 
 
 def test_stderr_may_go_to_stdout(session):
-    done = session.run("echo out; echo err >&2", shell=True, stderr=subprocess.STDOUT, text=True)
-    assert sorted(done.stdout.split()) == ["err", "out"]
+    script = "for i in 1 2 3; do echo out $i; echo err $i >&2; done"
+    done = session.run(script, shell=True, stderr=subprocess.STDOUT, text=True)
+    assert done.stdout == "out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n"
     assert done.stderr is None
     with pytest.raises(ValueError, match="STDOUT can only"):
         session.run(["true"], stdout=subprocess.STDOUT)

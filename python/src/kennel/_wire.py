@@ -186,6 +186,12 @@ def ended(packet: bytes) -> Ended | None:
     return Ended(code, signal, packet[start:end], report, stdout, stderr, packet[end:])
 
 
+def is_done(packet: bytes) -> bool:
+    """Whether a packet says that something was done: answer 2 with code 0."""
+    end = ended(packet)
+    return end is not None and end.stdout is None and not end.code
+
+
 def answer(packet: bytes) -> tuple[int, bytes]:
     """The length of the JSON of an answer, and the JSON if it is in the packet."""
     if len(packet) < 8:

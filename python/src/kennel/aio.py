@@ -71,8 +71,10 @@ class AsyncSession(SessionBase):
         policy, keys = self._given
         if isinstance(policy, (str, os.PathLike)):
             # Another process reads the file.
-            policy = await asyncio.to_thread(Policy.from_file, policy)
-        host = self._begin(Policy.of(policy, **keys), self._given_name)
+            chosen = await asyncio.to_thread(Policy.of, policy, **keys)
+        else:
+            chosen = Policy.of(policy, **keys)
+        host = self._begin(chosen, self._given_name)
         try:
             self._takes_commands(await _loop.started(host, self._start_timeout))
         except BaseException:

@@ -75,8 +75,7 @@ class AsyncDetached:
         with await self._session._open() as connection:
             packet, received = await _loop.exchange(connection, request, (), _connection.QUESTION_SECONDS)
         _connection.close_all(received)
-        end = _wire.ended(packet)
-        if end is None or end.code:
+        if not _wire.is_done(packet):
             raise _connection.refusal(packet)
 
     async def wait(self, timeout: float | None = None) -> Completed[bytes]:

@@ -9,6 +9,7 @@ import os
 import signal
 import struct
 import termios
+import weakref
 from typing import IO, TYPE_CHECKING, Any
 
 from kennel import _calls, _connection, _wire
@@ -79,7 +80,7 @@ class AsyncPopen:
                     given.add_memfd(long_call)
                 self._connection = await session._open()
                 _connection.send(self._connection, packet, given.sent)
-            self._loop.add_reader(self._connection.fileno(), self._arrived)
+            self._loop.add_reader(self._connection.fileno(), _arrived, weakref.ref(self))
             if terminal is not None:
                 await self._take_terminal(streams)
             await self._connect(streams.ours, limit)
@@ -282,6 +283,13 @@ class AsyncPopen:
 
     def __repr__(self) -> str:
         return f"<kennel.AsyncPopen {self.args!r} returncode={self.returncode}>"
+
+
+def _arrived(process: weakref.ref[AsyncPopen]) -> None:
+    """Messages have arrived. The event loop does not keep the object, so that a command that nobody has is killed."""
+    found = process()
+    if found is not None:
+        found._arrived()
 
 
 class _Protocol(asyncio.StreamReaderProtocol):

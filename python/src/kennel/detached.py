@@ -65,7 +65,7 @@ def start_detached(
         if log is not None:
             given.own.append(_files.log_file(log))
             given.sent.append(given.own[-1])
-        answer, received = _exchange(session, packet, given.sent, _connection.QUESTION_SECONDS)
+        answer, received = _exchange(session, packet, given.sent)
     try:
         number = started(answer, received, args, cwd)
     finally:
@@ -73,13 +73,15 @@ def start_detached(
     return Detached(session, number, os.fsdecode(_calls.words(args, shell)[0]))
 
 
-def _exchange(session: Session, packet: bytes, descriptors: list[int], timeout: float | None) -> tuple[bytes, list[int]]:
-    """One request, one answer. Raises `BlockingIOError` if that does not come in time."""
+def _exchange(session: Session, packet: bytes, descriptors: list[int]) -> tuple[bytes, list[int]]:
+    """One request, one answer."""
     with session._open() as connection:
-        if timeout is not None:
-            _connection.patience(connection, timeout)
+        _connection.patience(connection, _connection.QUESTION_SECONDS)
         _connection.send(connection, packet, descriptors)
-        return _connection.receive(connection)
+        try:
+            return _connection.receive(connection)
+        except BlockingIOError:
+            raise _connection.silent(_connection.QUESTION_SECONDS) from None
 
 
 class Logs(Iterator[tuple[Stream, bytes]]):
@@ -132,10 +134,7 @@ def logged(packet: bytes) -> tuple[tuple[Stream, bytes] | None, int]:
         return ("stdout" if stream == 1 else "stderr", data), 0
     if number == _wire.DROPPED:
         return None, _wire.dropped(packet)
-    end = _wire.ended(packet)
-    if end is None:
-        raise _wire.malformed()
-    if end.code:
+    if not _wire.is_done(packet):
         raise _connection.refusal(packet)
     return None, 0
 
@@ -165,26 +164,26 @@ class Detached:
     def kill(self, sig: int = signal.SIGTERM) -> None:
         """Sends a signal. It is no error if the command has ended."""
         request = _wire.request(_wire.KILL, self.id, _calls.signal_number(sig))
-        packet, received = self._asked(request, _connection.QUESTION_SECONDS)
+        packet, received = _exchange(self._session, request, [])
         _connection.close_all(received)
-        end = _wire.ended(packet)
-        if end is None or end.code:
+        if not _wire.is_done(packet):
             raise _connection.refusal(packet)
 
     def wait(self, timeout: float | None = None) -> Completed[bytes]:
         """Waits for its end. After `timeout` seconds it raises `kennel.TimeoutExpired`, and the command goes on."""
-        try:
-            packet, received = self._asked(_wire.request(_wire.WAIT, self.id, 1), timeout)
-        except BlockingIOError:
-            assert timeout is not None
-            raise TimeoutExpired(self.program, timeout) from None
+        with self._session._open() as connection:
+            if timeout is not None:
+                _connection.patience(connection, timeout)
+            _connection.send(connection, _wire.request(_wire.WAIT, self.id, 1))
+            try:
+                packet, received = _connection.receive(connection)
+            except BlockingIOError:
+                assert timeout is not None
+                raise TimeoutExpired(self.program, timeout) from None
         try:
             return waited(packet, received, self.program)
         finally:
             _connection.close_all(received)
-
-    def _asked(self, request: bytes, timeout: float | None) -> tuple[bytes, list[int]]:
-        return _exchange(self._session, request, [], timeout)
 
     def __repr__(self) -> str:
         return f"<kennel.Detached {self.id} {self.program!r}>"

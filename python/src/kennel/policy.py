@@ -275,7 +275,7 @@ class Policy(_Keys):
         '{"overlay": {}}'
         """
         try:
-            text = json.dumps(self.to_dict())
+            text = json.dumps(self.to_dict(), ensure_ascii=False)
             text.encode()
         except (TypeError, ValueError) as error:
             raise PolicyError(f"policy: {error}", hint="values are texts, numbers, booleans, lists and tables") from error
@@ -287,17 +287,22 @@ class Policy(_Keys):
 
         The file stays read-only for commands.
         """
+        policy = cls._load(path)
+        policy._keep(path)
+        return policy
+
+    @classmethod
+    def _load(cls, path: Path) -> Policy:
         words = [executable(), "policy", "show", "--as-file", "--no-config", "--policy", os.fspath(path)]
         shown = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, check=False)  # noqa: S603
         if shown.returncode:
             error = error_of(shown.stderr.decode("utf-8", "replace"), f"{path}: cannot be read")
             raise PolicyError(error.message, hint=error.hint)
-        policy = cls.from_dict(json.loads(shown.stdout))
-        policy._keep(os.path.realpath(path))
-        return policy
+        return cls.from_dict(json.loads(shown.stdout))
 
-    def _keep(self, file: str) -> None:
+    def _keep(self, path: Path) -> None:
         """Keeps commands from changing the policy of the next session."""
+        file = os.path.realpath(path)
         workspace = os.path.realpath(os.fspath(self.workspace or "."))
         if file.startswith(workspace.rstrip("/") + "/"):
             self.protect = [*self.protect, os.path.relpath(file, workspace)]
@@ -319,8 +324,9 @@ class Policy(_Keys):
         >>> Policy.of({"limits": {"pids": 9}}, allow=["a:1"], limits={"memory": "1G"}).to_dict()
         {'network': {'allow': ['a:1']}, 'limits': {'memory': '1G', 'pids': 9}}
         """
+        file = policy if isinstance(policy, (str, os.PathLike)) else None
         if isinstance(policy, (str, os.PathLike)):
-            policy = cls.from_file(policy)
+            policy = cls._load(policy)
         values: dict[str, Any] = {}
         if policy is not None:
             values = policy.to_dict() if isinstance(policy, Policy) else dict(policy)
@@ -336,6 +342,8 @@ class Policy(_Keys):
             raise TypeError("allow must be a list of rules")
         merged = cls.from_dict(values)
         merged.network = replace(merged.network, allow=[*merged.network.allow, *allow])
+        if file is not None:
+            merged._keep(file)
         return merged
 
 

@@ -1,7 +1,6 @@
 """What Inspect builds on a sandbox: services that the sandbox calls, tools that it installs, limits that it shares."""
 
 # A test waits for files and processes of the sandbox, which no event announces.
-# ruff: noqa: ASYNC110
 
 from __future__ import annotations
 
