@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import subprocess
@@ -134,6 +135,16 @@ def test_what_cannot_be_executed_is_the_error_of_subprocess(session):
     with pytest.raises(PermissionError) as refused:
         session.run(["/etc/passwd"])
     assert isinstance(refused.value, kennel.ProgramPermissionError)
+
+
+def test_too_many_arguments_are_the_error_of_subprocess(session):
+    for words in (["true", "x" * 3_000_000], ["true", *["x" * 100_000] * 100]):
+        with pytest.raises(kennel.ProgramError) as refused:
+            session.run(words)
+        assert refused.value.errno == errno.E2BIG
+        assert not isinstance(refused.value, PermissionError)
+    with pytest.raises(kennel.ProgramError):
+        session.detach(["true", *["x" * 100_000] * 100])
 
 
 def test_a_command_needs_a_program(session):

@@ -7,7 +7,6 @@ import io
 import locale
 import os
 import posixpath
-import re
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from kennel._wire import Argument
 from kennel.errors import (
     DirectoryError,
     PolicyError,
+    ProgramError,
     ProgramNotFoundError,
     ProgramPermissionError,
     SessionError,
@@ -101,9 +101,16 @@ def number_of(file: File) -> int:
 
 def first_packet(call: bytes, in_packet: int, in_memfd: int) -> tuple[bytes, bytes | None]:
     """The packet of a request, and what a memfd has to hold if the call is too long for it."""
+    check_length(call)
     if len(call) + 8 <= _wire.LONGEST_PACKET:
         return _wire.request(in_packet, len(call)) + call, None
     return _wire.request(in_memfd, len(call)), call
+
+
+def check_length(call: bytes) -> None:
+    """Refuses a call that no session takes."""
+    if len(call) > _wire.LONGEST_CALL:
+        raise ProgramError(os.strerror(errno.E2BIG), errno=errno.E2BIG, hint="pass long arguments in a file or as input")
 
 
 def parts_of(end: _wire.Ended, descriptors: list[int]) -> tuple[bytes, bytes | None, bytes | None]:
@@ -185,11 +192,13 @@ def start_error(outcome: Outcome, args: Any, cwd: Argument | None) -> Exception:
     if outcome.exit_code == 127:
         error = ProgramNotFoundError(message, errno=errno.ENOENT, path=os.fsdecode(program), hint=hint, failure=failure)
     elif outcome.exit_code == 126:
-        error = ProgramPermissionError(message, errno=errno.EACCES, path=os.fsdecode(program), hint=hint, failure=failure)
+        number = _errno_of(message, errno.EACCES)
+        refused = ProgramPermissionError if number in (errno.EACCES, errno.EPERM) else ProgramError
+        error = refused(message, errno=number, path=os.fsdecode(program), hint=hint, failure=failure)
     elif message.startswith("working directory "):
         error = DirectoryError(
             message,
-            errno=_errno_of(message),
+            errno=_errno_of(message, errno.ENOENT),
             path=None if cwd is None else os.fsdecode(cwd),
             hint=hint,
             failure=failure,
@@ -209,13 +218,14 @@ def start_error_without_report(end: _wire.Ended, args: Any, cwd: Argument | None
     return start_error(Outcome("failed", end.code, message=message, failure={"message": refusal.message}), args, cwd)
 
 
-def _errno_of(message: str) -> int:
-    """The errno whose words end a message."""
-    words_at_end = re.split(r": ", message)[-1]
-    for number in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-        if os.strerror(number) == words_at_end:
-            return number
-    return errno.ENOENT
+def _errno_of(message: str, otherwise: int) -> int:
+    """The errno whose words end a message.
+
+    >>> _errno_of("/bin/x: Argument list too long", 0) == errno.E2BIG
+    True
+    """
+    cause = message.rpartition(": ")[2]
+    return next((number for number in errno.errorcode if os.strerror(number) == cause), otherwise)
 
 
 def signal_number(number: int) -> int:

@@ -21,6 +21,9 @@ VERSION = 0x4B4E4333
 LONGEST_PACKET = 32 << 10
 """Bytes that a packet to the session has at most."""
 
+LONGEST_CALL = 8 << 20
+"""Bytes that a call in a memfd has at most: more than execve(2) takes."""
+
 LONGEST_ANSWER = 16 << 10
 """Bytes that a packet to the client has at most."""
 

@@ -31,6 +31,7 @@ def detach_packet(
         environment=env,
         wishes=_wire.WANTS_REPORT,
     )
+    _calls.check_length(call)
     return _wire.request(_wire.DETACH, len(call)), call
 
 

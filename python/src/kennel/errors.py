@@ -86,12 +86,16 @@ class _OSError(Error, OSError):
         return type(self), (self.message,), state
 
 
-class ProgramNotFoundError(_OSError, StartError, FileNotFoundError):
+class ProgramError(_OSError, StartError):
+    """The program cannot be executed. `errno` says why: `E2BIG`, `ENAMETOOLONG` and others."""
+
+
+class ProgramNotFoundError(ProgramError, FileNotFoundError):
     """The session finds no such program."""
 
 
-class ProgramPermissionError(_OSError, StartError, PermissionError):
-    """The program cannot be executed."""
+class ProgramPermissionError(ProgramError, PermissionError):
+    """The program may not be executed, or is no program."""
 
 
 class DirectoryError(_OSError, StartError, FileNotFoundError):
