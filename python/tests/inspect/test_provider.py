@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import anyio.to_thread
@@ -24,12 +26,13 @@ from inspect_ai.util import (
     override_sandbox_output_limit,
 )
 from inspect_ai.util._sandbox.compose import ComposeConfig
-from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 
 from kennel._launch import executable
 from kennel.inspect import KennelSandboxEnvironment as Provider
 
 pytestmark = pytest.mark.anyio
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 async def started(config: str | None = None) -> Provider:
@@ -43,7 +46,18 @@ async def ended(*environments: Provider) -> None:
 
 
 def test_inspect_finds_the_provider_by_its_entry_point() -> None:
-    assert registry_find_sandboxenv("kennel") is Provider
+    """In a process that has imported nothing of it, with the entry point that the package declares."""
+    declared = re.search(r'^\[project\.entry-points\.inspect_ai\]\nkennel = "(.*)"$', PROJECT.read_text(), re.MULTILINE)
+    assert declared
+    found = """
+import sys
+from importlib.metadata import EntryPoint
+from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
+EntryPoint("kennel", sys.argv[1], "inspect_ai").load()
+print(registry_find_sandboxenv("kennel").__name__)
+"""
+    said = subprocess.run([sys.executable, "-c", found, declared[1]], capture_output=True, text=True, check=True)
+    assert said.stdout == f"{Provider.__name__}\n"
 
 
 async def test_output_beyond_the_limit_is_an_error_with_what_fits(shared_env: Provider) -> None:
