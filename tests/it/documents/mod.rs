@@ -57,6 +57,7 @@ documents! {
     performance: "docs/performance.md",
     policy: "docs/policy.md",
     protocol: "docs/protocol.md",
+    python: "docs/python.md",
     sessions: "docs/sessions.md",
     threat_notes: "docs/threat-notes.md",
 }
