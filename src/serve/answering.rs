@@ -57,8 +57,14 @@ async fn tell(session: &Session, question: Question) -> Result<(Value, Option<Ow
             value::<Vec<SentChange>>(session.changes().await?.into_iter().map(Into::into).collect())
         }
         Question::Commit(order) => commit(session, order).await?,
-        Question::Discard => value(session.discard().await?),
-        Question::EndShell { shell } => value(session.shell_with_id(&shell).end().await),
+        Question::Discard => {
+            session.discard().await?;
+            Value::Null
+        }
+        Question::EndShell { shell } => {
+            session.shell_with_id(&shell).end().await;
+            Value::Null
+        }
         Question::Stat { path: PathText(path) } => value(SentInfo::from(session.stat(path).await?)),
         Question::List { path: PathText(path) } => {
             value::<Vec<SentEntry>>(session.list(path).await?.into_iter().map(Into::into).collect())
@@ -67,8 +73,14 @@ async fn tell(session: &Session, question: Question) -> Result<(Value, Option<Ow
             let (file, info) = session.open_file(&path).await?;
             return Ok((value(SentInfo::from(info)), Some(file)));
         }
-        Question::Mkdir { path: PathText(path) } => value(session.mkdir(path).await?),
-        Question::Remove { path: PathText(path) } => value(session.remove(path).await?),
+        Question::Mkdir { path: PathText(path) } => {
+            session.mkdir(path).await?;
+            Value::Null
+        }
+        Question::Remove { path: PathText(path) } => {
+            session.remove(path).await?;
+            Value::Null
+        }
         // It has an answer of its own.
         Question::Write { .. } => Value::Null,
     };
