@@ -24,6 +24,10 @@ QUESTION_SECONDS = 60.0
 
 MOST_DESCRIPTORS = 4
 
+# Plain numbers: operators of `enum` take longer than the calls.
+_CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_IS_CUT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+
 _credentials = struct.Struct("3i").unpack
 _descriptors = socket.CMSG_SPACE(MOST_DESCRIPTORS * 4)
 _seconds = struct.Struct("@ll").pack
@@ -96,20 +100,20 @@ def patience(connection: socket.socket, seconds: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(whole, max(1, int((seconds - whole) * 1e6))))
 
 
-def receive(connection: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
+def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     """The next message with its descriptors, which belong to the caller.
 
     Raises `BlockingIOError` if there is none in time.
     """
     try:
-        packet, ancillary, got, _ = connection.recvmsg(_wire.LONGEST_ANSWER, _descriptors, socket.MSG_CMSG_CLOEXEC | flags)
+        packet, ancillary, got, _ = connection.recvmsg(_wire.LONGEST_ANSWER, _descriptors, _CLOSED_ON_EXEC)
     except ConnectionError:
         packet, ancillary, got = b"", [], 0
     descriptors = _taken(ancillary) if ancillary else []
     if not packet:
         close_all(descriptors)
         raise SessionClosed("the session closed the connection: it has ended, or does not serve this process")
-    if got & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if got & _IS_CUT:
         close_all(descriptors)
         raise _wire.malformed()
     return packet, descriptors
