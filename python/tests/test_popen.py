@@ -107,8 +107,9 @@ def test_a_command_that_nobody_has_any_more_is_killed(session, way):
     if way == "close":
         running.close()
         running.close()
-        with pytest.raises(kennel.SessionClosed):
-            running.wait()
+        for do in (running.wait, running.poll, running.communicate, lambda made=running: made.outcome):
+            with pytest.raises(kennel.SessionClosed, match="was closed"):
+                do()
     elif way == "exception":
         with pytest.raises(ZeroDivisionError), running:
             raise ZeroDivisionError

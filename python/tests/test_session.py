@@ -56,6 +56,13 @@ def test_a_session_starts_with_its_policy_and_ends_with_its_block(tmp_path):
         made.read("x")
 
 
+def test_a_session_that_ends_at_once_leaves_no_socket(tmp_path):
+    for _ in range(10):
+        made = kennel.Session(tmp_path)
+        made.close()
+        assert is_gone(made.socket_path)
+
+
 def test_the_current_directory_is_the_workspace(tmp_path):
     with kennel.Session() as made:
         assert made.run(["pwd"], text=True).stdout == f"{tmp_path}\n"

@@ -351,6 +351,8 @@ class Popen:
                     if not file.closed:
                         selector.register(file, selectors.EVENT_READ, number)
             if self._end is None:
+                if self._connection is None:
+                    raise SessionClosed("the command was closed")
                 selector.register(self._connection, selectors.EVENT_READ)
             while self._end is None:
                 left = None if until is None else until - time.monotonic()

@@ -179,8 +179,13 @@ impl Signals {
 
 /// Waits for a signal that ends this program. Returns the exit status for it.
 pub(crate) async fn interrupted() -> Result<u8, Error> {
-    let number = Signals::listen(not_ignored(ENDING_SIGNALS))?.next().await;
-    Ok(u8::try_from(128 + number).unwrap_or(FAILED))
+    Ok(interruption()?.await)
+}
+
+/// As [`interrupted`], and a signal that comes before the first poll counts.
+pub(crate) fn interruption() -> Result<impl Future<Output = u8>, Error> {
+    let mut signals = Signals::listen(not_ignored(ENDING_SIGNALS))?;
+    Ok(async move { u8::try_from(128 + signals.next().await).unwrap_or(FAILED) })
 }
 
 /// Whether a signal ends this program if it has no command to pass it on to.

@@ -24,9 +24,7 @@ use crate::{
     descriptor::write_all,
     detached,
     escape::harmless,
-    flags, owner,
-    process::{self, interrupted},
-    progress, ps, report,
+    flags, owner, process, progress, ps, report,
     style::{self, Paint},
 };
 
@@ -153,11 +151,13 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
             report::degraded(&session.enforcement());
         }
         report::chosen(&session.published());
+        // Who reads the announcement may end the session at once, and then nothing of it is left.
+        let interrupted = process::interruption()?;
         let told = announce(&listening).and_then(|()| announced());
         told.map_err(|source| Error::Io { what: "announce the session", source })?;
         let code = tokio::select! {
             () = listening.stopped() => 0,
-            status = interrupted() => status?,
+            status = interrupted => status,
             () = ended(parent.as_ref()) => 0,
         };
         drop(listening);
