@@ -13,7 +13,7 @@ import pytest
 
 import kennel
 from kennel import Audit, Env, Io, Limits, Mount, Network, NetworkLimits, Overlay, Policy, Proxy
-from kennel._launch import executable, memfd
+from kennel._launch import PROTECTIONS, executable, memfd
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "policy.md"
 
@@ -116,6 +116,12 @@ def test_the_keys_are_those_of_the_page():
     missing = documented - ours - {"mounts", "ro", "rw", "tmpfs", "mask", "file", "symlink", "device", "proc"}
     assert not {key for key in missing if "." in key or key in names(Policy)}, missing
     assert ours - documented <= {"network.proxy", "audit"}
+
+
+def test_what_may_be_required_is_that_of_the_page():
+    section = DOCUMENT.read_text().partition("\n## Require\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `") and "`require`" not in line]
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == PROTECTIONS
 
 
 def test_kennel_takes_every_key_with_its_value():

@@ -83,6 +83,9 @@ def test_streams_may_be_files(session, tmp_path):
     assert ((tmp_path / "out").read_bytes(), (tmp_path / "err").read_bytes()) == (b"o\n", b"e\n")
     done = session.run("echo o; echo e >&2", shell=True, stdout=subprocess.DEVNULL)
     assert (done.stdout, done.stderr) == (None, b"e\n")
+    for keywords in ({"stdout": subprocess.PIPE}, {"stdout": subprocess.PIPE, "capture_output": False}):
+        done = session.run("echo o; echo e >&2", shell=True, stderr=subprocess.PIPE, **keywords)
+        assert (done.stdout, done.stderr) == (b"o\n", b"e\n")
 
 
 def test_streams_are_inherited_without_capture(workspace):
@@ -171,7 +174,8 @@ def test_a_timeout_with_files_kills_too(session, tmp_path):
 
 
 def test_no_timeout_is_hit_in_time(session):
-    assert session.run(["true"], timeout=600).returncode == 0
+    for timeout in (600, 1e7, float("inf")):
+        assert session.run(["true"], timeout=timeout).returncode == 0
 
 
 def test_check_raises_with_what_was_denied(workspace):

@@ -83,6 +83,11 @@ def test_configuration_of_the_workspace_is_not_read(tmp_path):
         ({"nonsense": 1}, kennel.PolicyError, "unknown key 'nonsense'"),
         ({"workspace": "/nowhere"}, kennel.Error, "/nowhere"),
         ({"name": "../x"}, kennel.Error, "name"),
+        (
+            {"limits": {"memory": "1G", "cgroup": "off"}, "require": {"memory": "required"}},
+            kennel.Unsupported,
+            "cannot be kept in full",
+        ),
         ({"allow": ["not a rule"]}, kennel.PolicyError, "rule|not a rule"),
     ],
 )

@@ -96,6 +96,7 @@ def send(connection: socket.socket, packet: bytes, descriptors: Sequence[int] = 
 
 def patience(connection: socket.socket, seconds: float) -> None:
     """How long `receive` waits from now on."""
+    seconds = min(seconds, 1e9)
     whole = int(seconds)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _seconds(whole, max(1, int((seconds - whole) * 1e6))))
 

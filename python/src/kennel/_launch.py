@@ -16,6 +16,38 @@ from pathlib import Path
 
 from kennel.errors import Error, PolicyError, SessionError, Unsupported
 
+PROTECTIONS = frozenset(
+    [
+        "mount_namespace",
+        "root",
+        "capabilities",
+        "no_new_privs",
+        "user_namespace",
+        "pid_namespace",
+        "network_namespace",
+        "ipc_namespace",
+        "uts_namespace",
+        "cgroup_namespace",
+        "proxy",
+        "landlock",
+        "landlock_network",
+        "seccomp",
+        "protected_paths",
+        "landlock_scope",
+        "keyring",
+        "core_dumps",
+        "memory",
+        "pids",
+        "cpus",
+        "cpuset",
+        "io",
+        "cpu_time",
+        "open_files",
+        "file_size",
+    ]
+)
+"""What a policy may require. An error of what the machine cannot enforce begins with one of these words."""
+
 _REMEDY = "install the wheel of this package, put kennel on PATH, or let the variable KENNEL name the executable"
 
 
@@ -98,7 +130,7 @@ def error_of(said: str, otherwise: str) -> Error:
     kind: type[Error] = SessionError
     if message.startswith(("policy:", "policy file", "/dev/fd/")) or " unknown field " in message:
         kind = PolicyError
-    elif "not available" in message or "on_unavailable" in "".join(hints):
+    elif message.partition(":")[0] in PROTECTIONS:
         kind = Unsupported
     return kind(message, hint="; ".join(hints) or None)
 

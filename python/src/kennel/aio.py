@@ -12,7 +12,7 @@ from typing import Any
 
 from kennel import _calls, _connection, _files, _launch, _loop, _questions, _wire
 from kennel._base import PolicyLike, SessionBase
-from kennel._calls import DEVNULL, Arguments, Environment, File
+from kennel._calls import DEVNULL, PIPE, Arguments, Environment, File
 from kennel._questions import Question, T
 from kennel._wire import Argument
 from kennel.aio_detached import AsyncDetached, AsyncShell
@@ -133,14 +133,16 @@ class AsyncSession(SessionBase):
         late = None if timeout is None else timeout + _connection.MARGIN_SECONDS
         with _connection.Descriptors() as given:
             given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
-            if not capture_output or stdout is not None or stderr is not None:
-                pipe = _calls.PIPE if capture_output else None
+            if capture_output:
+                stdout = PIPE if stdout is None else stdout
+                stderr = PIPE if stderr is None else stderr
+            if not stdout == stderr == PIPE:
                 process = await AsyncPopen.start(
                     self,
                     args,
                     stdin=given.sent[0] if given.sent else DEVNULL,
-                    stdout=pipe if stdout is None else stdout,
-                    stderr=pipe if stderr is None else stderr,
+                    stdout=stdout,
+                    stderr=stderr,
                     shell=shell,
                     cwd=cwd,
                     env=env,

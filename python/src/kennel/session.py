@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from kennel import _calls, _connection, _files, _questions, _wire
 from kennel._base import PolicyLike, SessionBase
-from kennel._calls import DEVNULL, Arguments, Environment, File
+from kennel._calls import DEVNULL, PIPE, Arguments, Environment, File
 from kennel._questions import Question, T
 from kennel._wire import Argument
 from kennel.detached import Detached, Shell, start_detached
@@ -126,11 +126,13 @@ class Session(SessionBase):
         """
         if input is not None and stdin is not None:
             raise ValueError("stdin and input arguments may not both be used.")
-        if not capture_output or stdout is not None or stderr is not None:
+        if capture_output:
+            stdout = PIPE if stdout is None else stdout
+            stderr = PIPE if stderr is None else stderr
+        if not stdout == stderr == PIPE:
             return self._run_with_pipes(
                 args,
                 input=input,
-                capture_output=capture_output,
                 encoding=_calls.encoding_of(text, encoding, errors),
                 timeout=timeout,
                 check=check,
@@ -192,7 +194,6 @@ class Session(SessionBase):
         args: Arguments,
         *,
         input: bytes | str | None,  # noqa: A002
-        capture_output: bool,
         encoding: tuple[str, str] | None,
         timeout: float | None,
         check: bool,
@@ -203,15 +204,14 @@ class Session(SessionBase):
         **keywords: Any,
     ) -> Completed[Any]:
         """`run`, if streams are files of the caller."""
-        pipe = _calls.PIPE if capture_output else None
         with _connection.Descriptors() as given:
             given.add_stdin(None if input is None else _calls.encoded(input, encoding), stdin)
             process = Popen(
                 self,
                 args,
                 stdin=given.sent[0] if given.sent else DEVNULL,
-                stdout=pipe if stdout is None else stdout,
-                stderr=pipe if stderr is None else stderr,
+                stdout=stdout,
+                stderr=stderr,
                 cwd=cwd,
                 _timeout=timeout,
                 **keywords,
