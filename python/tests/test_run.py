@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,8 @@ def test_a_missing_program_is_the_error_of_subprocess(session):
     assert missing.value.filename == "no-such-program"
     assert missing.value.outcome.ended == "failed"
     assert missing.value.hint
+    assert missing.value.hint not in str(missing.value)
+    assert missing.value.hint in "".join(traceback.format_exception(missing.value)) or sys.version_info < (3, 11)
     assert pickle.loads(pickle.dumps(missing.value)).filename == "no-such-program"
 
 

@@ -26,12 +26,15 @@ class Error(Exception):
         self.message = message
         """What went wrong."""
         self.hint = hint
-        """What a person can do about it."""
+        """What a person can do about it. It may tell what exists outside of the sandbox."""
         self.failure = failure
         """`failure` of the report, if there is one."""
+        if hint and hasattr(self, "add_note"):
+            # A person reads it below a traceback; `str` of the error, which may go to a model, has no hint.
+            self.add_note(f"hint: {hint}")
 
     def __str__(self) -> str:
-        return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
+        return self.message
 
 
 class SessionError(Error):
