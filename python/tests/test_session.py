@@ -173,6 +173,8 @@ def test_a_stopped_session_ends_all_the_same(tmp_path, monkeypatch):
     os.kill(host_of(made), signal.SIGSTOP)
     made._host.end(patience=0.2)
     made.close()
+    assert is_gone(made.socket_path)
+    assert is_gone(made.socket_path.removesuffix("sock") + "lock")
 
 
 def test_a_stopped_session_does_not_answer_within_the_bound(tmp_path, monkeypatch):

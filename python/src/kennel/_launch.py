@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from kennel.errors import Error, PolicyError, SessionError, Unsupported
@@ -143,6 +144,7 @@ class Host:
         self.name = name
         self.owner = os.getpid()
         program = executable()
+        self._directory = runtime_directory()
         self._said = memfd(b"", "kennel-stderr")
         self._announced = -1
         try:
@@ -240,6 +242,11 @@ class Host:
         self._close()
 
     def _close(self) -> None:
+        if self.owner == os.getpid() and self.name.startswith(f"py-{self.owner}-"):
+            # Nobody else has this name. A process that was killed leaves its files.
+            for file in (f"{self.name}.sock", f"{self.name}.lock"):
+                with suppress(OSError):
+                    (self._directory / file).unlink()
         for descriptor in (self._announced, self._said):
             if descriptor >= 0:
                 os.close(descriptor)
