@@ -2,6 +2,8 @@
 
 use std::{
     fs,
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
     process::{Command, Output},
 };
 
@@ -23,7 +25,7 @@ macro_rules! require_kept_overlay {
 /// Whether changes can be kept here.
 fn keeps() -> bool {
     let (workspace, upper) = (workspace(), upper());
-    let upper = upper.path().join("u");
+    let upper = directory(&upper);
     let flags = ["--overlay-upper", upper.to_str().unwrap()];
     crate::support::kennel(workspace.path(), &flags, &["true"]).output().unwrap().status.success()
 }
@@ -32,9 +34,15 @@ fn upper() -> TempDir {
     crate::support::workspace_in(std::path::Path::new("/var/tmp"))
 }
 
-fn start(upper: &TempDir, more: &[&str]) -> Client {
+/// The directory of the changes, which only its owner may enter.
+fn directory(upper: &TempDir) -> PathBuf {
     let directory = upper.path().join("u");
-    fs::create_dir_all(&directory).unwrap();
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).unwrap();
+    directory
+}
+
+fn start(upper: &TempDir, more: &[&str]) -> Client {
+    let directory = directory(upper);
     let flags = [&["--overlay-upper", directory.to_str().unwrap()][..], more].concat();
     Client::start_in(workspace(), &flags)
 }
@@ -82,7 +90,7 @@ fn an_agent_applies_what_it_may() {
     fs::write(client.path().join("b"), "theirs").unwrap();
     let rest = client.call("commit", json!({}));
     assert!(
-        rest.text().contains("not applied:\nA b: the workspace changed there meanwhile"),
+        rest.text().contains("not applied:\nM b: the workspace changed there meanwhile"),
         "{}",
         rest.text()
     );

@@ -155,7 +155,7 @@ fn without_threads_nothing_runs() {
     require!(has("prlimit"), "prlimit of util-linux");
     let dir = workspace();
     // Enough for the data of a debug build of the program, and less than the stack of a thread.
-    for room in [1_600_000, 2_000_000] {
+    for room in [2_000_000, 2_200_000] {
         let mut command = Command::new("prlimit");
         command.arg(format!("--data={room}")).arg(kennel_path()).args(["run", "--workspace"]).arg(dir.path());
         command.args(flags(&["--commit"])).args(["--", "touch", "ran"]);
