@@ -314,7 +314,7 @@ fn what_a_command_leaves_behind_can_go_on_writing() {
         "(while [ ! -e stop ]; do echo noise; echo noise >&2; sleep 0.02; done; echo > stopped) & echo begun";
     let start = std::time::Instant::now();
     let done = client.call("run", json!({"command": left}));
-    assert!(done.data("stdout").as_str().unwrap().starts_with("begun\n"), "{}", done.0);
+    assert!(done.data("stdout").as_str().unwrap().contains("begun\n"), "{}", done.0);
     assert!(start.elapsed() < patient(Duration::from_secs(20)), "it does not wait for what is left");
     client.succeeds("sleep 0.3");
     fs::write(client.path().join("stop"), "").unwrap();
