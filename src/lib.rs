@@ -94,6 +94,7 @@ pub use capabilities::{Capabilities, EnvPolicy, Layer};
 pub use command::Command;
 pub use command::child::Child;
 pub use command::detached::{Detached, LogReader};
+pub use command::left_pipes::LeftPipes;
 pub use command::outlet::{Copying, Outlets};
 pub use command::output::ChildOutput;
 pub use command::ring::LogPiece;

@@ -7,6 +7,7 @@ pub(crate) mod detached;
 pub(crate) mod ending;
 pub(crate) mod explain;
 pub(crate) mod hints;
+pub(crate) mod left_pipes;
 pub(crate) mod log_copy;
 pub(crate) mod outlet;
 pub(crate) mod output;

@@ -3,7 +3,6 @@
 pub(crate) mod calling;
 pub(crate) mod keeper;
 
-use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::{Future, pending};
@@ -11,13 +10,12 @@ use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
 use tokio::sync::{oneshot, watch};
-use tokio::task::AbortHandle;
 
+use crate::command::left_pipes::LeftPipes;
 use crate::command::outlet::Outlets;
 use crate::command::output::ChildOutput;
 use crate::command::source::WorkerSource;
@@ -26,10 +24,6 @@ use crate::report::outcome::Outcome;
 use crate::report::shell::ShellOrigin;
 use crate::session::shell::calling::{CallOutput, Called, Calling, Job, check};
 use crate::session::shell::keeper::Keeper;
-use crate::sys::locked;
-
-/// How many pipes of earlier calls are read on for processes in the background.
-const MOST_LEFT: usize = 64;
 
 /// A shell in a session: bash, or sh where the search path has no bash. What a snippet changes in the shell lasts: the
 /// directory, variables, functions, aliases, options.
@@ -58,7 +52,7 @@ struct Inner {
     state: Arc<StateLock>,
     /// Counts interrupts.
     interrupts: watch::Sender<u64>,
-    left: Mutex<LeftPipes>,
+    left: LeftPipes,
 }
 
 /// Each call holds it.
@@ -109,7 +103,7 @@ impl Deref for ShellOutput {
 
 impl Shell {
     pub(crate) fn new(source: Arc<dyn WorkerSource>) -> Self {
-        let (state, left) = (Arc::default(), Mutex::default());
+        let (state, left) = (Arc::default(), LeftPipes::default());
         Self { inner: Arc::new(Inner { source, state, interrupts: watch::Sender::new(0), left }) }
     }
 
@@ -154,7 +148,7 @@ impl Shell {
             // Dropping it kills what is left.
             let _ = keeper.child.kill().await;
         }
-        *locked(&self.inner.left) = LeftPipes::default();
+        self.inner.left.clear();
     }
 }
 
@@ -265,36 +259,9 @@ impl Snippet {
     }
 }
 
-// Processes in the background may hold the pipes of their call. Without a reader they would get SIGPIPE.
-
-/// Pipes of earlier calls, each with a task that reads and drops what comes.
-#[derive(Debug, Default)]
-struct LeftPipes(VecDeque<AbortHandle>);
-
-impl LeftPipes {
-    /// Reads on. Beyond [`MOST_LEFT`] it gives up the oldest pipe.
-    fn add(&mut self, mut pipe: ChildOutput) {
-        self.0.retain(|task| !task.is_finished());
-        if self.0.len() >= MOST_LEFT {
-            self.0.pop_front().iter().for_each(AbortHandle::abort);
-        }
-        let task = tokio::spawn(async move {
-            let mut piece = vec![0; 8192];
-            while pipe.read(&mut piece).await.is_ok_and(|count| count > 0) {}
-        });
-        self.0.push_back(task.abort_handle());
-    }
-}
-
-impl Drop for LeftPipes {
-    fn drop(&mut self) {
-        self.0.iter().for_each(AbortHandle::abort);
-    }
-}
-
 impl Shell {
+    /// Processes in the background may hold the pipes of their call.
     fn leave(&self, pipes: [Option<ChildOutput>; 2]) {
-        let mut left = locked(&self.inner.left);
-        pipes.into_iter().flatten().for_each(|pipe| left.add(pipe));
+        pipes.into_iter().flatten().for_each(|pipe| self.inner.left.add(pipe));
     }
 }

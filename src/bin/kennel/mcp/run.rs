@@ -1,19 +1,12 @@
 //! The tool `run`: one command, its output and its end.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    future::pending,
-    io,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, future::pending, io, time::Duration};
 
-use kennel::{Child, ChildOutput, ChildStdin, Command, Error, Outcome, Session, Stdio};
+use kennel::{Child, ChildOutput, ChildStdin, Command, Error, LeftPipes, Outcome, Session, Stdio};
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    task::AbortHandle,
     time::timeout,
 };
 
@@ -39,9 +32,6 @@ const SILENCE: Duration = Duration::from_millis(20);
 /// The largest pipe of an ordinary user, in bytes: the default of `fs.pipe-max-size`.
 const LARGEST_PIPE: u64 = 1 << 20;
 
-/// How many pipes of earlier commands are read on for processes that they left.
-const MOST_LEFT: usize = 64;
-
 /// The arguments of `run`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -60,26 +50,6 @@ pub(super) struct Run {
     timeout_ms: Option<u64>,
     /// How many bytes of stdout, and of stderr, the result has. Default: 65536. At most 1048576.
     max_output_bytes: Option<u64>,
-}
-
-/// Pipes of commands that have ended, which processes in the background may hold. Without a reader those would get SIGPIPE.
-#[derive(Debug, Default)]
-pub(super) struct LeftPipes(Mutex<VecDeque<AbortHandle>>);
-
-impl LeftPipes {
-    /// Reads on and drops what comes. Beyond [`MOST_LEFT`] the oldest pipe is given up.
-    fn add(&self, mut pipe: ChildOutput) {
-        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        left.retain(|task| !task.is_finished());
-        if left.len() >= MOST_LEFT {
-            left.pop_front().iter().for_each(AbortHandle::abort);
-        }
-        let task = tokio::spawn(async move {
-            let mut piece = vec![0; 8192];
-            while pipe.read(&mut piece).await.is_ok_and(|count| count > 0) {}
-        });
-        left.push_back(task.abort_handle());
-    }
 }
 
 /// The time limit of a call.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use kennel::{Policy, Session};
+use kennel::{LeftPipes, Policy, Session};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
@@ -22,7 +22,7 @@ use super::{
     instructions::instructions,
     ports::Publish,
     progress::Listener,
-    run::{LeftPipes, Run},
+    run::Run,
     shell::{Shells, Snippet},
     tools::Name,
 };
