@@ -152,6 +152,6 @@ pub use session::sandbox::Sandbox;
 pub use session::shell::{Shell, ShellOutput, Snippet};
 pub use session::stats::Stats;
 pub use session::{Session, SessionBuilder};
-pub use sys::inode::FileKind;
+pub use sys::inode::{FileKind, is_one_file};
 pub use sys::packet::inherited_descriptor;
 pub use sys::parent::Parent;

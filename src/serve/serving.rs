@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use kennel_helper::client_wire::{Answer, Ask};
 use kennel_helper::wire::{Cursor, Field};
-use nix::sys::stat::{SFlag, fstat};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::yield_now;
@@ -30,7 +29,7 @@ use crate::serve::call::{Call, ClientEnvironment, Request, Streams, signal_numbe
 use crate::serve::connection::{Connection, Wishes};
 use crate::serve::{answering, detached, shell};
 use crate::session::Session;
-use crate::sys::inode::Identity;
+use crate::sys::inode::is_one_file;
 use crate::sys::packet::Packet;
 
 /// How long a client may take to send its request.
@@ -223,13 +222,6 @@ fn connect(
         None
     };
     Outlets::new(command, stdout, stderr)
-}
-
-/// Whether both are the same pipe, socket or file. The order in a device does not show.
-fn is_one_file(stdout: &OwnedFd, stderr: &OwnedFd) -> bool {
-    let (Ok(stdout), Ok(stderr)) = (fstat(stdout), fstat(stderr)) else { return false };
-    let is_device = SFlag::from_bits_truncate(stdout.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR;
-    Identity::of(&stdout) == Identity::of(&stderr) && !is_device
 }
 
 /// Waits until the client needs no more output: it leaves, or it sends a signal that ends commands. Returns at once

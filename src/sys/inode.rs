@@ -86,6 +86,20 @@ pub(crate) fn is_regular(stat: &FileStat) -> io::Result<()> {
     }
 }
 
+/// Whether stdout and stderr are the same pipe, socket or file, so that one order holds for both. The order in a device does not
+/// show: two that are one device count as two.
+///
+/// ```
+/// let (_, pipe) = std::io::pipe()?;
+/// assert!(kennel::is_one_file(&pipe, &pipe.try_clone()?) && !kennel::is_one_file(&pipe, &std::io::pipe()?.1));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn is_one_file(stdout: impl AsFd, stderr: impl AsFd) -> bool {
+    let (Ok(stdout), Ok(stderr)) = (fstat(stdout), fstat(stderr)) else { return false };
+    let is_device = SFlag::from_bits_truncate(stdout.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR;
+    Identity::of(&stdout) == Identity::of(&stderr) && !is_device
+}
+
 pub(crate) fn kind(stat: &FileStat) -> FileKind {
     match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
         SFlag::S_IFREG => FileKind::File,

@@ -12,11 +12,8 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session};
-use nix::sys::{
-    signal::{Signal, raise},
-    stat::{SFlag, fstat},
-};
+use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session, is_one_file};
+use nix::sys::signal::{Signal, raise};
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::mpsc::UnboundedReceiver};
 
 use crate::{
@@ -213,15 +210,8 @@ impl PipeReasons {
     /// A report alone does not replace a terminal with a pipe: the command would notice. Nor one file for both streams: two
     /// pipes would mix up what the command writes.
     fn needs_pipe(self, stream: &impl IsTerminal) -> bool {
-        self.capped || (self.reported && !stream.is_terminal() && !is_one_file())
+        self.capped || (self.reported && !stream.is_terminal() && !is_one_file(io::stdout(), io::stderr()))
     }
-}
-
-/// Whether stdout and stderr are the same pipe, socket or file. The order in a device does not show.
-fn is_one_file() -> bool {
-    let (Ok(stdout), Ok(stderr)) = (fstat(io::stdout()), fstat(io::stderr())) else { return false };
-    let is_device = SFlag::from_bits_truncate(stdout.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR;
-    (stdout.st_dev, stdout.st_ino) == (stderr.st_dev, stderr.st_ino) && !is_device
 }
 
 /// Gives the command this process's own descriptors, of which none is a terminal.
