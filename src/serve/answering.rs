@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 use crate::policy::profile::Isolation;
 use crate::report::change::Conflicts;
 use crate::report::error::Error;
-use crate::report::published::PublishedPort;
 use crate::serve::connection::Connection;
 use crate::serve::detached::{self, unless_left};
 use crate::serve::question::{CommitOrder, Question, SentChange, SentCommit, SentEntry, SentInfo};
@@ -32,7 +31,7 @@ pub(crate) async fn answer(connection: &Connection, session: &Session, question:
     match told {
         Ok((value, descriptor)) => connection.reply(Ok(value), descriptor.as_ref().map(AsFd::as_fd)),
         Err(error) => {
-            connection.reply::<Value>(Err(error), None);
+            connection.reply(Err(error), None);
             return NextStep::Nothing;
         }
     }
@@ -47,7 +46,7 @@ async fn tell(session: &Session, question: Question) -> Result<(Value, Option<Ow
         Question::Processes => value(session.processes().await?),
         Question::Detached => value(detached::list(session)),
         Question::Published => value(session.published()),
-        Question::Publish { port } => value::<PublishedPort>(session.publish(port)?),
+        Question::Publish { port } => value(session.publish(port)?),
         Question::Connect { port } => {
             let stream = session.connect(port).await.map_err(Error::io("connect to the port"))?;
             let socket = stream.into_socket().map_err(Error::io("hand out the connection"))?;
@@ -129,7 +128,7 @@ async fn write(connection: &Connection, session: &Session, path: PathBuf, mode: 
     });
     let (writer, file) = match begun {
         Ok(begun) => begun,
-        Err(error) => return connection.reply::<Value>(Err(error), None),
+        Err(error) => return connection.reply(Err(error), None),
     };
     connection.reply(Ok(Value::Null), Some(file.as_fd()));
     drop(file);

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use kennel_helper::client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK};
 use kennel_helper::wire::Field;
-use serde::Serialize;
+use serde_json::Value;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -165,7 +165,7 @@ impl Connection {
     }
 
     /// Answers a question.
-    pub(crate) fn reply<T: Serialize>(&self, result: Result<T, Error>, descriptor: Option<BorrowedFd<'_>>) {
+    pub(crate) fn reply(&self, result: Result<Value, Error>, descriptor: Option<BorrowedFd<'_>>) {
         let reply = match result {
             Ok(value) => Reply::Ok(value),
             Err(error) => Reply::Error(Problem::new(&error)),

@@ -1,6 +1,6 @@
 //! What the model learns about a command that ran, or that could not.
 
-use kennel::{Basis, Denial, Ended, Error, Limit, Outcome, Report};
+use kennel::{Basis, Denial, Error, Outcome, Report};
 use rmcp::{
     model::CallToolResult,
     schemars::{self, JsonSchema},
@@ -82,10 +82,10 @@ impl CommandResult {
         let ((stdout, out_cut), (stderr, err_cut)) = (stdout.text(), stderr.text());
         let is_refusal = |denial: &&Denial| denial.basis != Basis::Kept;
         Self {
-            ended: word(outcome.ended).to_owned(),
+            ended: word(outcome.ended),
             exit_code: report.exit_code,
             signal: report.signal,
-            limit: report.limit.map(word_of),
+            limit: report.limit.map(word),
             duration_ms: u64::try_from(report.duration_ms).unwrap_or(u64::MAX),
             stdout,
             stderr,
@@ -165,16 +165,7 @@ fn put(text: &mut String, more: &str) {
     text.push_str(more);
 }
 
-/// The word of reports.
-fn word_of(limit: Limit) -> String {
-    serde_json::to_value(limit).ok().and_then(|word| Some(word.as_str()?.to_owned())).unwrap_or_default()
-}
-
-fn word(ended: Ended) -> &'static str {
-    match ended {
-        Ended::Exited => "exited",
-        Ended::Signaled => "signaled",
-        Ended::TimedOut => "timed_out",
-        Ended::Killed => "killed",
-    }
+/// The word that reports have for it.
+fn word(of: impl Serialize) -> String {
+    serde_json::to_value(of).ok().and_then(|word| Some(word.as_str()?.to_owned())).unwrap_or_default()
 }
