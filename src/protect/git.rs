@@ -1,5 +1,6 @@
 //! Git: what of the repository is shown, and what git obeys in a repository.
 
+mod around;
 pub(crate) mod config;
 pub(crate) mod modules;
 pub(crate) mod obeyed;
@@ -15,11 +16,12 @@ use std::{fs, io};
 
 use crate::host::caller::Caller;
 use crate::policy::profile::Git;
-use crate::protect::git::repository::{Repository, WorkTree, is_own};
+use crate::protect::git::repository::{Repository, WorkTree, is_own, named_work_tree};
 use crate::report::failure::shown;
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::regular;
 use crate::sys::lexical;
+use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::{UnresolvedPath, WalkAim};
 use crate::view::source::BindSource;
@@ -53,25 +55,21 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
             if let (true, Ok(source)) = (is_around, BindSource::exact(&path)) {
                 view.offer(REPOSITORY, path.clone(), Node::Bind { source, access });
             }
+            note_work_tree(view, inputs, &path);
             path
         }
-        Repository::Linked(source) if may_show(view, inputs, &source.path) => {
+        Repository::Linked(source) => {
             let path = source.path.clone();
-            view.offer(REPOSITORY, path.clone(), Node::Bind { source, access });
+            if is_within(&tree.top, &path) {
+                show_around(view, inputs, &tree.top, source, access);
+            } else if may_show(view, inputs, &path) {
+                view.offer(REPOSITORY, path.clone(), Node::Bind { source, access });
+            }
             path
         }
-        Repository::Linked(source) => source.path,
         Repository::Unproven(path) => {
             if is_hidden(view, inputs, &path) {
-                let text = format!(
-                    "it leads to the repository {}, which is not shown, because it does not name this directory too",
-                    shown(&path)
-                );
-                view.note(
-                    &shown(&tree.top.join(".git")),
-                    &text,
-                    Some(&format!("--rw {} shows it", shown(&path))),
-                );
+                note_unshown(view, &tree.top, &path, "it does not name this directory too");
             }
             return;
         }
@@ -79,14 +77,53 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
     note_borrowed(view, inputs, &repository);
 }
 
-/// Shows the work tree around the workspace. Returns whether it is visible.
-fn show_work_tree(view: &mut View, inputs: &Inputs<'_>, top: &Path) -> bool {
-    // Kennel makes no mount point in a directory of the host. If the policy needs one there, the work tree is not shown.
+/// Shows a repository around the work tree. What is not of git in it, such as other worktrees, is read-only.
+fn show_around(view: &mut View, inputs: &Inputs<'_>, top: &Path, source: BindSource, access: Access) {
+    let path = source.path.clone();
+    let is_own = fs::symlink_metadata(&path).is_ok_and(|it| is_own(&it, inputs.caller));
+    if !is_own || !may_show_around(view, inputs, &path) {
+        return;
+    }
+    match around::others(&path, top) {
+        Ok(others) => {
+            view.offer(REPOSITORY, path, Node::Bind { source, access });
+            for source in others {
+                view.offer(WORK_TREE, source.path.clone(), Node::Bind { source, access: Access::Read });
+            }
+        }
+        Err(why) => note_unshown(view, top, &path, &why),
+    }
+}
+
+/// Says that the repository of the work tree `top` is not shown, and why.
+fn note_unshown(view: &mut View, top: &Path, repository: &Path, why: &str) {
+    let path = shown(repository);
+    let text = format!("it leads to the repository {path}, which is not shown, because {why}");
+    view.note(&shown(&top.join(".git")), &text, Some(&format!("--rw {path} shows it")));
+}
+
+/// Says that a repository works on a work tree elsewhere, which is not shown. A command may have written that.
+fn note_work_tree(view: &mut View, inputs: &Inputs<'_>, repository: &Path) {
+    let Some(named) = named_work_tree(repository, repository) else { return };
+    if is_hidden(view, inputs, &named) {
+        let text = format!("core.worktree names {}, which is not shown", shown(&named));
+        view.note(&shown(repository), &text, Some(&format!("--rw {} shows it", shown(&named))));
+    }
+}
+
+/// Whether the view may show a directory around the workspace. Kennel makes no mount point in a directory of the host. If the
+/// policy needs one there, the directory is not shown.
+fn may_show_around(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
     let is_made = |(at, place): (&Path, &ViewEntry)| {
         let is_bound = matches!(&place.node, Node::Bind { source, .. } if source.path == at);
         place.origin == Origin::Policy && !is_bound
     };
-    if !may_show(view, inputs, top) || view.within(top).any(is_made) {
+    may_show(view, inputs, path) && !view.within(path).any(is_made)
+}
+
+/// Shows the work tree around the workspace. Returns whether it is visible.
+fn show_work_tree(view: &mut View, inputs: &Inputs<'_>, top: &Path) -> bool {
+    if !may_show_around(view, inputs, top) {
         return false;
     }
     if let Ok(source) = BindSource::exact(top) {

@@ -1,6 +1,7 @@
 //! Protected paths of a writable workspace: files that programs outside trust do not change.
 
 mod git;
+mod git_layouts;
 mod git_user;
 mod home;
 mod patterns;

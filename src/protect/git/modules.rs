@@ -10,7 +10,7 @@ use std::{fs, io, mem};
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::protect::git::repository::named_work_tree;
+use crate::protect::git::repository::{linked_work_tree, named_work_tree};
 use crate::protect::git::{LISTS, OBEYED, is_repository, none_if_missing, read_small};
 use crate::report::failure;
 use crate::report::failure::shown;
@@ -79,7 +79,7 @@ pub(crate) struct ObeyedPaths {
     pub(crate) paths: BTreeMap<PathBuf, WalkAim>,
     /// Directories, existing or not, in which git puts other repositories or worktrees.
     pub(crate) listed: BTreeSet<PathBuf>,
-    /// The files `.git` of the submodules' work trees: they name the repository that git obeys there.
+    /// The files `.git` of the work trees of submodules and linked worktrees: they name the repository that git obeys there.
     pub(crate) work_trees: Vec<UnresolvedPath>,
 }
 
@@ -159,6 +159,7 @@ impl ModuleWalk<'_> {
         for (path, _) in self.list(directory)? {
             self.count()?;
             self.add(&path, OBEYED_OF_WORKTREE, WalkAim::Git);
+            self.found.work_trees.extend(mark_in(linked_work_tree(&self.at(&path))));
             self.submodules(&path.join(MODULES))?;
         }
         Ok(())
@@ -205,7 +206,8 @@ impl ModuleWalk<'_> {
             self.count()?;
             self.add(path, OBEYED, WalkAim::Git);
             self.add(path, LISTS, WalkAim::GitList);
-            self.found.work_trees.extend(mark_of(&self.at(path)));
+            let at = self.at(path);
+            self.found.work_trees.extend(mark_in(named_work_tree(&at, &at)));
         }
         let is_repository = is_surely_repository(&self.at(path))?;
         let is_around = self.submodules_in(path, is_repository)?;
@@ -250,9 +252,9 @@ impl ModuleWalk<'_> {
     }
 }
 
-/// The file `.git` of a submodule's work tree, if it is there.
-fn mark_of(repository: &Path) -> Option<UnresolvedPath> {
-    let top = named_work_tree(repository, repository)?;
+/// The file `.git` of a work tree, if it is there.
+fn mark_in(top: Option<PathBuf>) -> Option<UnresolvedPath> {
+    let top = top?;
     let is_there = fs::symlink_metadata(top.join(".git")).is_ok_and(|it| it.is_file());
     is_there.then(|| UnresolvedPath::new(&top, ".git"))
 }

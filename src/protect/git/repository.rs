@@ -31,7 +31,7 @@ pub(crate) struct WorkTree {
 pub(crate) enum Repository {
     /// In the work tree, at this path.
     Inside(PathBuf),
-    /// Elsewhere. It names the work tree too.
+    /// Elsewhere, or around the work tree. It names the work tree too.
     Linked(BindSource),
     /// Elsewhere, and it does not name the work tree.
     Unproven(PathBuf),
@@ -138,12 +138,10 @@ pub(crate) fn repository_of(top: &Path) -> Option<Repository> {
     let linked = common_of_worktree(&mark, &own);
     let (at, named) = match &linked {
         Some((common, linked)) => (*common, linked.clone()),
+        // Git makes no submodule in its own repository.
+        None if is_within(top, &own) => return None,
         None => (&*own, open_if(&own, |held| named_work_tree(held, &own).is_some_and(|named| named == top))),
     };
-    // What contains the work tree is no repository of it: a command could have made a repository of the directory around.
-    if is_within(top, at) {
-        return None;
-    }
     let unproven = || is_repository(at).then(|| Repository::Unproven(at.to_owned()));
     named.map(Repository::Linked).or_else(unproven)
 }
@@ -177,6 +175,14 @@ pub(crate) fn named_work_tree(held: &Path, own: &Path) -> Option<PathBuf> {
         canonical_target(own, str::from_utf8(&value).ok()?)
     };
     named("config.worktree").or_else(|| named("config"))
+}
+
+/// The work tree that the directory of a linked worktree names: `gitdir` in it leads to the worktree's `.git`. A relative path
+/// starts at that directory: git-config(1), `extensions.relativeWorktrees`.
+pub(crate) fn linked_work_tree(own: &Path) -> Option<PathBuf> {
+    let text = read_link_file(&own.join("gitdir"))?;
+    let mark = Path::new(text.trim());
+    mark.ends_with(".git").then(|| fs::canonicalize(own.join(mark).parent()?).ok())?
 }
 
 /// Opens a repository once, without following a link, if it `agrees`. Kennel reads everything through that descriptor,

@@ -12,10 +12,10 @@ use crate::support::{
 };
 
 /// A home with a configuration of git, and a repository `r` with one commit and a directory `sub`.
-struct Place(TempDir);
+pub(super) struct Place(TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let place = Self(workspace());
         fs::create_dir(place.at("home")).unwrap();
         fs::write(
@@ -30,16 +30,16 @@ impl Place {
         place
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    pub(super) fn at(&self, path: &str) -> PathBuf {
         self.0.path().join(path)
     }
 
     /// A path in it, as text.
-    fn text(&self, path: &str) -> String {
+    pub(super) fn text(&self, path: &str) -> String {
         self.at(path).to_str().unwrap().to_owned()
     }
 
-    fn command(&self, directory: &str, program: &Path) -> Command {
+    pub(super) fn command(&self, directory: &str, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.at(directory)).env("HOME", self.at("home")).env("LC_ALL", "C");
         command.env("GIT_CONFIG_NOSYSTEM", "1").env_remove("XDG_CONFIG_HOME");
@@ -47,20 +47,20 @@ impl Place {
     }
 
     /// Runs a script outside, which must succeed. Returns its stdout.
-    fn outside(&self, directory: &str, script: &str) -> String {
+    pub(super) fn outside(&self, directory: &str, script: &str) -> String {
         let output = self.command(directory, Path::new("sh")).args(["-ec", script]).output().unwrap();
         assert!(output.status.success(), "{script}: {output:?}");
         stdout(&output)
     }
 
     /// Runs a script inside.
-    fn inside(&self, directory: &str, flags: &[&str], script: &str) -> Output {
+    pub(super) fn inside(&self, directory: &str, flags: &[&str], script: &str) -> Output {
         let mut command = self.command(directory, &kennel_path());
         command.arg("run").args(flags).args(["--", "sh", "-ec", script]).output().unwrap()
     }
 
     /// Runs a script inside, which must succeed and say nothing on stderr. Returns its stdout.
-    fn works(&self, directory: &str, flags: &[&str], script: &str) -> String {
+    pub(super) fn works(&self, directory: &str, flags: &[&str], script: &str) -> String {
         let output = self.inside(directory, flags, script);
         assert!(
             output.status.success() && stderr(&output).is_empty(),
@@ -70,14 +70,14 @@ impl Place {
     }
 
     /// Runs a script inside, which must fail. Returns its stderr.
-    fn fails(&self, directory: &str, flags: &[&str], script: &str) -> String {
+    pub(super) fn fails(&self, directory: &str, flags: &[&str], script: &str) -> String {
         let output = self.inside(directory, flags, script);
         assert!(!output.status.success(), "{directory} {flags:?} {script}: {output:?}");
         stderr(&output)
     }
 
     /// How many commits the repository of a directory has.
-    fn commits(&self, directory: &str) -> String {
+    pub(super) fn commits(&self, directory: &str) -> String {
         self.outside(directory, "git rev-list --count HEAD")
     }
 }
