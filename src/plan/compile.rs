@@ -39,8 +39,8 @@ use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{
-    MountOnHost, View, certificates, grants, host_links, inputs, mask, pin, secrets, source, symlink_check,
-    system, toolchains,
+    MountOnHost, View, certificates, desktop, grants, host_links, inputs, mask, pin, secrets, source,
+    symlink_check, system, toolchains,
 };
 
 /// The part of a plan that needs no look at the granted paths. PID 1 can start with it while [`finish`] runs.
@@ -265,6 +265,7 @@ fn show_offers(view: &mut View, inputs: &Inputs<'_>, workspace: Option<&source::
     if let Some(workspace) = workspace {
         git::user::show_config(view, inputs, workspace);
     }
+    desktop::show(view, inputs);
     toolchains::show(view, inputs);
     network::show_resolver(view, inputs);
 }

@@ -44,6 +44,8 @@ const KEPT: &[&str] = &[
     "NO_COLOR",
     "PAGER",
     "TERM",
+    "TERMINFO",
+    "TERMINFO_DIRS",
     "TERM_PROGRAM",
     "TERM_PROGRAM_VERSION",
     "VISUAL",

@@ -10,6 +10,7 @@ use crate::plan::Section;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::sys::birth::Users;
+use crate::view::desktop;
 use crate::view::inputs::Inputs;
 
 /// Securebits that take real root's privileges from uid 0, and lock that: SECBIT_NOROOT,
@@ -53,7 +54,11 @@ pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: 
         enforcement.set(NetworkNamespace, State::Enforced, "own loopback, no way out");
         own_network(inputs, setup);
     }
-    setup.push_by(inputs.policy, UtsNamespace, &Step::Hostname { name: inputs.policy.hostname.as_bytes() });
+    setup.push_by(
+        inputs.policy,
+        UtsNamespace,
+        &Step::Hostname { name: desktop::host_name(inputs).as_bytes() },
+    );
 }
 
 /// Appends the namespaces of each worker. Its pid namespace exists when it starts.

@@ -24,7 +24,7 @@ use crate::report::policy_error::PolicyError;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::source::BindSource;
-use crate::view::{Node, View};
+use crate::view::{Node, View, desktop};
 
 /// Ports on which [`Network::transparent`] always serves programs that know no proxy.
 const TRANSPARENT_PORTS: [u16; 2] = [80, 443];
@@ -311,7 +311,7 @@ pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
     if !asks_for_proxy(inputs) {
         return Vec::new();
     }
-    let direct = own_hosts(inputs)[0].join(",");
+    let direct = own_hosts(inputs, &desktop::host_name(inputs))[0].join(",");
     let only_refuses = inputs.policy.only_refuses();
     // In an inherited environment, the caller's own would lead nowhere.
     let few = only_refuses && inputs.policy.env.base != EnvBase::Inherit;
@@ -328,11 +328,10 @@ pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
 }
 
 /// The sandbox's own hosts, which programs reach without the proxy: as `no_proxy` and as Java spell them.
-fn own_hosts<'p>(inputs: &Inputs<'p>) -> [Vec<&'p str>; 2] {
+fn own_hosts<'h>(inputs: &Inputs<'_>, hostname: &'h str) -> [Vec<&'h str>; 2] {
     // Where a rule names the host's loopback without a listener, only the proxy leads there.
     let allow = rules(&inputs.policy.network.allow);
     let served = loopback_ports(&allow);
-    let hostname = &*inputs.policy.hostname;
     let direct = LOOPBACK.into_iter().filter(|[host, ..]| !names_elsewhere(&allow, host, &served));
     // A rule with the name of the sandbox means another host.
     let own = (!names_elsewhere(&allow, hostname, &[])).then_some([hostname; 3]);
@@ -357,7 +356,8 @@ pub(crate) fn java_options(inputs: &Inputs<'_>) -> Option<OsString> {
     for scheme in ["http", "https"] {
         options.push(format!("-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={PORT} "));
     }
-    options.push(format!("-Dhttp.nonProxyHosts={}", own_hosts(inputs)[1].join("|")));
+    let hosts = own_hosts(inputs, &desktop::host_name(inputs))[1].join("|");
+    options.push(format!("-Dhttp.nonProxyHosts={hosts}"));
     Some(options)
 }
 

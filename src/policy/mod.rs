@@ -43,6 +43,9 @@ use crate::policy::profile::{Caches, Git, Isolation, OnUnavailable, Profile, Tmp
 use crate::policy::require::Requirements;
 use crate::report::enforcement::Note;
 
+/// The host name of a policy that names none.
+pub(crate) const HOST_NAME: &str = "kennel";
+
 /// Everything that one sandbox is allowed: the only input of a sandbox besides the command.
 ///
 /// Build it in code with [`Policy::profile`] and the methods below, or read it from a file with [`Policy::load`].
@@ -100,7 +103,7 @@ pub struct Policy {
     pub require: Requirements,
     /// What to do when the host cannot provide a required protection.
     pub on_unavailable: OnUnavailable,
-    /// The host name that commands see. Default: `kennel`.
+    /// The host name that commands see. Default: `kennel`; with a granted socket of an X server, the host's own.
     pub hostname: String,
     /// The working directory of commands; it must be visible in the sandbox. `None`: the workspace.
     pub cwd: Option<PathBuf>,
@@ -162,7 +165,7 @@ impl Policy {
             protect: Vec::new(),
             require: Requirements::default(),
             on_unavailable: OnUnavailable::default(),
-            hostname: "kennel".to_owned(),
+            hostname: HOST_NAME.to_owned(),
             cwd: None,
             overlay: None,
             audit: None,

@@ -21,7 +21,7 @@ use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, SourceKind};
 use crate::view::symlink_check::NamedPath;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, Origin, Unlayered, View, ViewEntry, layers, pin, secrets, system};
+use crate::view::{Access, Node, Origin, Unlayered, View, ViewEntry, desktop, layers, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
 pub(crate) const NOT_A_WORKSPACE: &[&str] = &[
@@ -280,7 +280,7 @@ pub(crate) fn show_identity(view: &mut View, inputs: &Inputs<'_>) {
             group.push_str(&format!("{}:x:{id}:\n", if name == "nobody" { "nogroup" } else { name }));
         }
     }
-    let hostname = &inputs.policy.hostname;
+    let hostname = desktop::host_name(inputs);
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n");
     view.offer("file", "/etc/passwd", Node::file(passwd));
     view.offer("file", "/etc/group", Node::file(group));

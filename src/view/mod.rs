@@ -3,6 +3,7 @@
 //! [`View`] is pure data: a tree of places. `plan::emit` turns it into mounts.
 
 pub(crate) mod certificates;
+pub(crate) mod desktop;
 pub(crate) mod etc;
 pub(crate) mod grants;
 pub(crate) mod host_links;

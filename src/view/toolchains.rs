@@ -3,6 +3,7 @@
 //! The table is data: add a row to support another tool. Never add one with credentials in it.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -67,10 +68,17 @@ const TABLE: &[Row] = &[
     row(Toolchain, "GHCUP_INSTALL_BASE_PREFIX", ".ghcup", &["."]),
     row(Toolchain, "OPAMROOT", ".opam", &["."]),
     row(Toolchain, "", ".gem", &["ruby"]),
+    row(Toolchain, "rvm_path", ".rvm", &["."]),
+    row(Toolchain, "", ".rubies", &["."]),
     row(Toolchain, "", ".local/share/gem", &["ruby"]),
     row(Toolchain, "UV_PYTHON_INSTALL_DIR", ".local/share/uv/python", &["."]),
     row(Toolchain, "UV_TOOL_DIR", ".local/share/uv/tools", &["."]),
     row(Toolchain, "PIPX_HOME", ".local/share/pipx", &["."]),
+    row(Toolchain, "", "R", &["x86_64-pc-linux-gnu-library", "x86_64-redhat-linux-gnu-library", "x86_64-suse-linux-gnu-library"]),
+    row(Toolchain, "", ".julia", &["bin", "conda", "environments", "juliaup"]),
+    row(Toolchain, "JUPYTER_DATA_DIR", ".local/share/jupyter", &["kernels", "labextensions", "nbconvert", "nbextensions"]),
+    row(Toolchain, "", ".fonts", &["."]),
+    row(Toolchain, "", ".local/share/fonts", &["."]),
     row(Toolchain, "MISE_DATA_DIR", ".local/share/mise", &["installs", "shims", "plugins"]),
     row(Toolchain, "ASDF_DATA_DIR", ".asdf", &["."]),
 
@@ -129,6 +137,10 @@ const TABLE: &[Row] = &[
     row(Cache, "", ".cache/bazelisk", &["."]),
     row(Cache, "RENV_PATHS_ROOT", ".cache/R", &["."]),
     row(Cache, "JULIA_DEPOT_PATH", ".julia", &["artifacts", "clones", "compiled", "packages", "registries"]),
+    row(Cache, "NLTK_DATA", "nltk_data", &["."]),
+    row(Cache, "MPLCONFIGDIR", ".cache/matplotlib", &["."]),
+    row(Cache, "", ".cache/fontconfig", &["."]),
+    row(Cache, "", ".fontconfig", &["."]),
     row(Cache, "MISE_CACHE_DIR", ".cache/mise", &["."]),
 ];
 
@@ -209,7 +221,9 @@ fn is_wanted(inputs: &Inputs<'_>) -> bool {
 
 fn home_of(row: &Row, caller: &Caller) -> PathBuf {
     let base = || caller.path_in(CACHE_BASE);
-    caller.path_in(row.variable).unwrap_or_else(|| match (row.home.strip_prefix(".cache/"), base()) {
+    // Some variables name several directories: tools put what is new into the first.
+    let named = caller.path_in(row.variable).and_then(|paths| env::split_paths(&paths).next());
+    named.unwrap_or_else(|| match (row.home.strip_prefix(".cache/"), base()) {
         (Some(below), Some(base)) => base.join(below),
         _ => caller.home.join(row.home),
     })

@@ -290,3 +290,56 @@ fn without_layers_caches_start_empty_and_toolchains_are_read_only() {
     assert!(stderr(&output).contains("note: Linux"), "{output:?}");
     assert_eq!(state(home.path()), before);
 }
+
+/// What tools keep in a home, and whether it is a cache, which commands add to.
+const KEPT_IN_HOMES: &[(&str, bool)] = &[
+    (".fonts", false),
+    (".local/share/fonts", false),
+    (".local/share/jupyter/kernels", false),
+    (".local/share/gem/ruby", false),
+    (".gem/ruby", false),
+    (".rvm/rubies", false),
+    ("R/x86_64-pc-linux-gnu-library", false),
+    (".julia/environments", false),
+    (".julia/packages", true),
+    ("nltk_data", true),
+    (".cache/matplotlib", true),
+    (".cache/fontconfig", true),
+];
+
+#[test]
+fn fonts_and_libraries_of_a_home_are_visible_and_stay_as_they_are() {
+    require_layers!();
+    let home = workspace();
+    for (path, _) in KEPT_IN_HOMES {
+        fs::create_dir_all(home.path().join(path)).expect("a directory");
+        fs::write(home.path().join(path).join("file"), *path).expect("a file");
+    }
+    for name in [".local/share/jupyter/runtime", "R/work", ".julia/logs"] {
+        fs::create_dir_all(home.path().join(name)).expect("a directory");
+        fs::write(home.path().join(name).join("file"), "private").expect("a file");
+    }
+    let before = state(home.path());
+    for (path, is_cache) in KEPT_IN_HOMES {
+        let file = format!("~/{path}/file");
+        let output = run(home.path(), &[], &format!("cat {file} && echo x > {file} && cat {file}"));
+        assert_eq!(stdout(&output), format!("{path}x"), "{output:?}");
+        let output = run(home.path(), &["--caches", "read-only"], &format!("cat {file}; echo x > {file}"));
+        assert_eq!(stdout(&output), *path, "{output:?}");
+        assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+        let output = run(home.path(), &["--caches", "none"], &format!("cat {file}"));
+        assert_eq!(stdout(&output), if *is_cache { "" } else { path }, "{output:?}");
+    }
+    let output =
+        run(home.path(), &[], "cat ~/.local/share/jupyter/runtime/file ~/R/work/file ~/.julia/logs/file");
+    assert_eq!(stdout(&output), "", "{output:?}");
+    assert_eq!(state(home.path()), before);
+    // The first of several directories.
+    let dir = workspace();
+    let mut command =
+        at(home.path(), dir.path(), &[], "cat ~/elsewhere/packages/file; echo $JULIA_DEPOT_PATH");
+    fs::rename(home.path().join(".julia"), home.path().join("elsewhere")).expect("renamed");
+    let paths = format!("{}:", home.path().join("elsewhere").display());
+    let output = command.env("JULIA_DEPOT_PATH", &paths).output().expect("kennel runs");
+    assert_eq!(stdout(&output), format!(".julia/packages{paths}"), "{output:?}");
+}

@@ -1,6 +1,7 @@
 //! Only granted paths are visible. A read-only path cannot be written. Private directories are gone afterwards.
 
 mod caches;
+mod desktop;
 mod devices;
 pub mod etc;
 mod grants;
