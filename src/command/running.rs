@@ -27,6 +27,7 @@ use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandKey, Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
+use crate::launch::supervisor::Supervisor;
 use crate::network::publish::Publishing;
 use crate::network::serving::{Serving, Witness};
 use crate::plan::Section;
@@ -103,6 +104,8 @@ pub(crate) struct Running {
     owner: Owner,
     pub(crate) refusals: RefusalLogs,
     pub(crate) log: CommandLog,
+    /// Answers for the seccomp filter, if it is this command's own.
+    supervisor: Option<Supervisor>,
 }
 
 /// How Kennel ends the command, if it has to.
@@ -189,6 +192,7 @@ impl Running {
             refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None, observed: None },
             owner,
             log,
+            supervisor: None,
         };
         worker.reports.iter().for_each(|report| running.note(report));
         if let Some(listener) = worker.seccomp_listener {
@@ -207,8 +211,13 @@ impl Running {
             self.refusals.observed = Some(recorder.map_err(Error::io("follow what the command uses"))?);
             return Ok(());
         }
-        let refusals = Refusals::follow(listener).map_err(Error::io("follow what seccomp refuses"))?;
-        self.refusals.seccomp = Some(refusals);
+        if self.prepared.compiled.explains {
+            let refusals = Refusals::follow(listener).map_err(Error::io("follow what seccomp refuses"))?;
+            self.refusals.seccomp = Some(refusals);
+            return Ok(());
+        }
+        let supervisor = Supervisor::follow(listener);
+        self.supervisor = Some(supervisor.map_err(Error::io("answer for the seccomp filter"))?);
         Ok(())
     }
 

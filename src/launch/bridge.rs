@@ -163,6 +163,8 @@ pub(crate) struct HandedOut {
     pub(crate) proxy: Option<Serving>,
     /// The sockets for published ports, if PID 1 makes them.
     pub(crate) sockets: Vec<OwnedFd>,
+    /// The listener of the seccomp filter, if it has arrived.
+    pub(crate) seccomp_listener: Option<OwnedFd>,
 }
 
 impl HandedOut {
@@ -184,7 +186,7 @@ impl HandedOut {
             let bridge = bridge.map(|bridge| -> Arc<dyn ProxyBridge> { Arc::new(bridge) });
             Ok::<_, Error>(Serving::new(gate, trail, bridge))
         });
-        let mut handed_out = Self { proxy: proxy.transpose()?, sockets: Vec::new() };
+        let mut handed_out = Self { proxy: proxy.transpose()?, sockets: Vec::new(), seccomp_listener: None };
         let of_proxy = prepared.gate().map_or(0, |gate| gate.settings().sockets);
         let mut missing = of_proxy + prepared.compiled.published_sockets;
         while missing > 0 {
@@ -206,9 +208,9 @@ impl HandedOut {
                 }
                 Arrival::Report(report) => said.push(report),
                 Arrival::Closed => return Err(Error::Lost),
+                Arrival::Refusing(listener) => handed_out.seccomp_listener = Some(listener),
                 Arrival::Born(_)
                 | Arrival::Terminal(_)
-                | Arrival::Refusing(_)
                 | Arrival::Root(_)
                 | Arrival::Upper(_)
                 | Arrival::Mounts(_) => {}

@@ -8,3 +8,4 @@ pub(crate) mod inside;
 pub(crate) mod prepared;
 pub(crate) mod shared;
 pub(crate) mod start;
+pub(crate) mod supervisor;

@@ -1,10 +1,13 @@
 //! The seccomp filter: from lists of system calls to the instructions that the kernel runs.
 //!
-//! The program is the same for every policy. This folder installs nothing; the inside does that.
+//! The program is the same for every policy, but for the ids of the caller. This folder installs nothing; the
+//! inside does that.
 //!
 //! Terms, from the text to the kernel:
-//! - **verdict**: the result of one call: allowed, refused with an errno, pretended, or the process is
-//!   killed;
+//! - **verdict**: the result of one call: allowed, refused with an errno, pretended, asked about, or the
+//!   process is killed;
+//! - **question**: what a filter cannot tell from the arguments; a supervisor outside answers it
+//!   ([`Question`]);
 //! - **rule**: a short decision list over the arguments of a call, ending in a verdict ([`rules`]);
 //! - **decision**: what a system call number leads to, a verdict or a rule ([`table`]);
 //! - **range**: neighbouring numbers with the same decision; ranges cover every `u32`;
@@ -15,7 +18,7 @@
 //! once for every number, to learn which calls are always allowed; the filter never sees those again. With a
 //! chain that took 18 µs + 2 µs per comparison.
 //!
-//! The program has 312 instructions, and installing it takes 75 µs (Linux 6.18, median of 1,000). Any filter
+//! The program has 359 instructions. With 312, installing it took 75 µs (Linux 6.18, median of 1,000). Any filter
 //! takes 29 µs of that, the run over all numbers 8 µs, and compiling the instructions most of the rest. With
 //! 384 instructions it took 83 µs; repeating verdicts within reach and testing single numbers apart saved the
 //! others. In a session the zygote installs most of the filter once, and workers inherit it.
@@ -36,10 +39,10 @@ use std::sync::LazyLock;
 use libc::sock_filter;
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::Verdict;
+use crate::plan::seccomp::rule::{Question, Verdict};
 use crate::plan::seccomp::table::Part;
 
-/// The filter that every command runs under. Building it on first use takes 10 µs.
+/// The filter that every command runs under, before [`program`] completes it. Building it on first use takes 10 µs.
 pub(crate) fn full() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Full));
     &PROGRAM
@@ -57,25 +60,52 @@ pub(crate) fn for_worker() -> &'static [sock_filter] {
     &PROGRAM
 }
 
-/// The whole filter for `explain`. Where it would refuse, the kernel asks the listener, which answers with
-/// [`judge`](crate::plan::seccomp::table::judge).
-///
-/// It answers ENOSYS by itself. Programs take it as the sign of an older kernel: they all try such calls and
-/// do without, some at each start of a thread. It also pretends by itself, because that is no refusal.
-pub(crate) fn notifying() -> &'static [sock_filter] {
-    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| full().iter().map(notify).collect());
-    &PROGRAM
+/// About what the filter asks its listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// There is no listener.
+    Nothing,
+    /// What it cannot tell from the arguments.
+    Questions,
+    /// Also about every refusal, for `explain`. It answers ENOSYS by itself. Programs take it as the sign of an older
+    /// kernel: they all try such calls and do without, some at each start of a thread. It also pretends by itself, because
+    /// that is no refusal.
+    Refusals,
 }
 
-/// Replaces an instruction that refuses by one that asks the listener.
-fn notify(step: &sock_filter) -> sock_filter {
-    let mut step = *step;
-    let refuses = step.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
-    let as_it_is = [Verdict::refuse(libc::ENOSYS), Verdict::Pretend].map(Verdict::encode);
-    if step.code == tree::RETURN && refuses && !as_it_is.contains(&step.k) {
-        step.k = libc::SECCOMP_RET_USER_NOTIF;
+/// The ids of the command, which are those of the caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids {
+    pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+/// Completes a filter: the own ids, and what becomes of its questions.
+pub(crate) fn program(filter: &[sock_filter], asks: Asks, ids: Ids) -> Vec<sock_filter> {
+    filter.iter().map(|step| completed(*step, asks, ids)).collect()
+}
+
+fn completed(mut step: sock_filter, asks: Asks, ids: Ids) -> sock_filter {
+    match (step.code, step.k) {
+        (tree::EQUAL, rules::OWN_USER) => step.k = ids.user,
+        (tree::EQUAL, rules::OWN_GROUP) => step.k = ids.group,
+        (tree::RETURN, answer) => step.k = returned(answer, asks, ids.user == 0),
+        _ => {}
     }
     step
+}
+
+fn returned(answer: u32, asks: Asks, is_root: bool) -> u32 {
+    let question = [Question::Mode, Question::Owner];
+    let question = question.into_iter().find(|question| Verdict::Ask(*question).encode() == answer);
+    let refuses = answer & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
+    let as_it_is = [Verdict::refuse(libc::ENOSYS), Verdict::Pretend].map(Verdict::encode);
+    match (asks, question) {
+        (Asks::Nothing, Some(question)) => question.unanswered(is_root).encode(),
+        (Asks::Questions | Asks::Refusals, Some(_)) => libc::SECCOMP_RET_USER_NOTIF,
+        (Asks::Refusals, None) if refuses && !as_it_is.contains(&answer) => libc::SECCOMP_RET_USER_NOTIF,
+        (_, None) => answer,
+    }
 }
 
 /// For `learn`: asks the listener about the calls of [`OBSERVED`], and allows all others.

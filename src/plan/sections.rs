@@ -4,10 +4,12 @@
 use std::path::Path;
 
 use kennel_helper::plan::{MOST_ROOMS, Step};
+use libc::sock_filter;
 
 use crate::host::Version;
 use crate::plan::cgroup::CgroupPlan;
 use crate::plan::landlock::report_missing;
+use crate::plan::seccomp::{Asks, Ids};
 use crate::plan::{Section, emit, landlock, limits, namespaces, seccomp, worker_mounts};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
@@ -37,11 +39,7 @@ pub(crate) fn setup_steps(
         // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
         // the call from the listener, because a refusal takes precedence over a notification (seccomp(2)).
         if inputs.host.seccomp && !asks_about_refusals(inputs) {
-            push_filter(
-                inputs,
-                &mut setup,
-                &Step::Seccomp { program: &seccomp::bytes(seccomp::for_zygote()) },
-            );
+            install(inputs, &mut setup, seccomp::for_zygote(), asks(inputs));
         }
     }
     Ok((setup, on_host))
@@ -123,31 +121,46 @@ fn filter(inputs: &Inputs<'_>, section: &mut Section, enforcement: &mut Enforcem
         report_missing(inputs, Protection::Seccomp, "seccomp filters cannot be installed here", enforcement)?;
         return landlock::report_missing_filter(inputs, enforcement);
     }
-    let program = match inputs.shape {
-        SandboxKind::Session { .. } if !asks_about_refusals(inputs) => seccomp::for_worker(),
-        _ => seccomp::full(),
-    };
-    let program = &seccomp::bytes(program);
     if inputs.policy.learn {
         let (observing, flags) = (&seccomp::bytes(&seccomp::observing()), listener_flags(inputs.host.kernel));
         let plain = &seccomp::bytes(&seccomp::allowing());
         // First: the real filter comes on top, and its refusals win.
         section.push(Protection::Seccomp, &Step::SeccompAsking { program: observing, flags, plain });
     }
-    if asks_about_refusals(inputs) {
-        let (notifying, flags) = (&seccomp::bytes(seccomp::notifying()), listener_flags(inputs.host.kernel));
-        push_filter(inputs, section, &Step::SeccompAsking { program: notifying, flags, plain: program });
-    } else {
-        push_filter(inputs, section, &Step::Seccomp { program });
+    match inputs.shape {
+        // The zygote has the listener of all of its workers.
+        SandboxKind::Session { .. } if !asks_about_refusals(inputs) => {
+            install(inputs, section, seccomp::for_worker(), Asks::Nothing);
+        }
+        _ => install(inputs, section, seccomp::full(), asks(inputs)),
     }
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls limited to an allow-list");
     Ok(())
 }
 
-/// Whether the filter asks a listener what to answer, instead of refusing by itself. The kernel allows one listener, and
-/// `learn` needs it.
+/// Appends a filter for the command, and its listener.
+fn install(inputs: &Inputs<'_>, section: &mut Section, filter: &[sock_filter], asks: Asks) {
+    let ids = Ids { user: inputs.caller.uid, group: inputs.caller.gid };
+    let program = |asks| seccomp::bytes(&seccomp::program(filter, asks, ids));
+    let plain = &program(Asks::Nothing);
+    if asks == Asks::Nothing {
+        return push_filter(inputs, section, &Step::Seccomp { program: plain });
+    }
+    let (program, flags) = (&program(asks), listener_flags(inputs.host.kernel));
+    push_filter(inputs, section, &Step::SeccompAsking { program, flags, plain });
+}
+
+/// About what the filter asks. The kernel allows one listener, and `learn` needs it.
+fn asks(inputs: &Inputs<'_>) -> Asks {
+    match inputs.policy.learn {
+        true => Asks::Nothing,
+        false if inputs.policy.explain => Asks::Refusals,
+        false => Asks::Questions,
+    }
+}
+
 fn asks_about_refusals(inputs: &Inputs<'_>) -> bool {
-    inputs.policy.explain && !inputs.policy.learn
+    asks(inputs) == Asks::Refusals
 }
 
 /// The error of a host that cannot tell what a command uses.

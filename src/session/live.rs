@@ -16,6 +16,7 @@ use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
+use crate::launch::supervisor::Supervisor;
 use crate::network::namespace_socket::NamespaceSockets;
 use crate::network::publish::Publishing;
 use crate::network::serving::{BoxFuture, Serving, Witness};
@@ -68,6 +69,8 @@ pub(crate) struct Live {
     pub(crate) span: tracing::Span,
     /// A note for the report of the next command.
     pub(crate) news: Mutex<Option<Note>>,
+    /// Answers for the seccomp filter of all commands, unless each command has a filter with a listener.
+    pub(crate) supervisor: Option<Supervisor>,
 }
 
 /// Shows numbers and names of variables only: the policy and the environment may hold secrets, and a plan is long.

@@ -18,6 +18,7 @@ use crate::launch::image::Images;
 use crate::launch::inside::Inside;
 use crate::launch::prepared::Prepared;
 use crate::launch::start;
+use crate::launch::supervisor::Supervisor;
 use crate::network::ask::Ask;
 use crate::network::publish::Publishing;
 use crate::overlay::claim::Claim;
@@ -139,6 +140,7 @@ impl Live {
             span,
             trail,
             news: Mutex::default(),
+            supervisor: None,
         };
         // Orders wait in the socket of the zygote until it has set up.
         if live.mounts.inputs.policy.shares_processes() {
@@ -164,6 +166,7 @@ impl Live {
             error => error,
         })?;
         self.proxy = handed_out.proxy;
+        handed_out.seccomp_listener.map(|listener| self.supervise(listener)).transpose()?;
         let mut early_reports = early_reports.into_iter();
         loop {
             let arrival = match early_reports.next() {
@@ -173,7 +176,8 @@ impl Live {
             match arrival {
                 Arrival::Report(Report::Ready { .. }) => return self.open_ledger(upper, claim).await,
                 Arrival::Upper(directory) => upper = Some(directory),
-                Arrival::Report(Report::Upper {}) => return Err(Error::no_descriptor()),
+                Arrival::Refusing(listener) => self.supervise(listener)?,
+                Arrival::Report(Report::Upper {} | Report::Refusing {}) => return Err(Error::no_descriptor()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
                     return Err(self.prepared.step_failed(None, (section, index), errno));
                 }
@@ -184,6 +188,13 @@ impl Live {
                 _ => {}
             }
         }
+    }
+
+    /// Answers for the seccomp filter of all commands.
+    fn supervise(&mut self, listener: OwnedFd) -> Result<(), Error> {
+        let supervisor = Supervisor::follow(listener);
+        self.supervisor = Some(supervisor.map_err(Error::io("answer for the seccomp filter"))?);
+        Ok(())
     }
 
     /// Opens the ledger of the changes, if the session has an overlay.

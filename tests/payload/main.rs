@@ -11,6 +11,7 @@ mod call;
 mod detours;
 mod files;
 mod handed;
+mod modes;
 mod names;
 mod network;
 mod processes;
@@ -69,6 +70,8 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("give-stdout", handed::give_stdout),
     ("hold-stdout", handed::hold_stdout),
     ("use-stdout", handed::use_stdout),
+    ("race-modes", modes::race),
+    ("crowd-modes", modes::crowd),
 ];
 
 fn main() {

@@ -10,7 +10,7 @@ macro_rules! table {
 const NAMES: &[(&str, libc::c_long)] = table! {
     SYS_acct SYS_add_key SYS_adjtimex SYS_bind SYS_bpf SYS_capset SYS_chdir SYS_chmod SYS_chown SYS_chroot
     SYS_clock_settime SYS_clone SYS_clone3 SYS_close SYS_close_range SYS_connect SYS_creat SYS_delete_module SYS_dup SYS_dup2
-    SYS_execve SYS_execveat SYS_fanotify_init SYS_fchdir SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_fchown SYS_fcntl
+    SYS_execve SYS_execveat SYS_fanotify_init SYS_fchdir SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_fchown SYS_fchownat SYS_fcntl
     SYS_finit_module SYS_flock SYS_fsconfig SYS_fsetxattr SYS_fsmount SYS_fsopen SYS_fspick SYS_ftruncate
     SYS_getdents64 SYS_getgroups SYS_init_module SYS_ioctl SYS_ioperm SYS_iopl SYS_io_uring_enter
     SYS_io_setup SYS_io_uring_register SYS_io_uring_setup SYS_ioprio_set SYS_kexec_file_load SYS_kexec_load SYS_keyctl SYS_kill

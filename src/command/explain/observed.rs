@@ -14,12 +14,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::thread;
 
 use nix::errno::Errno;
-use nix::sys::signal::SigSet;
+use nix::poll::PollTimeout;
 
-use crate::command::explain::refused::{STACK, caller, is_own_proc, serve};
+use crate::command::explain::refused::caller;
+use crate::launch::supervisor::caller::{is_own_proc, path_at};
+use crate::launch::supervisor::{serve, start_thread};
 use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
 use crate::report::observed::{Observed, ObservedPath};
 use crate::sys;
@@ -33,9 +34,6 @@ const MOST_BYTES: usize = 16 << 20;
 
 /// How many names of programs are recorded for each path.
 const MOST_NAMES: usize = 3;
-
-/// The longest path that the kernel takes, with its NUL.
-const LONGEST: usize = libc::PATH_MAX as usize;
 
 /// What one command has used so far.
 #[derive(Clone, Debug)]
@@ -59,11 +57,8 @@ impl Recorder {
     pub(crate) fn follow(listener: OwnedFd, view: Arc<View>) -> io::Result<Self> {
         let log = Arc::new(Mutex::new(Log::default()));
         let observer = Observer { log: Arc::clone(&log), view, knows_processes: is_own_proc() };
-        let thread = thread::Builder::new().name("kennel-learn".to_owned()).stack_size(STACK);
-        thread.spawn(move || {
-            // The other threads of this program handle its signals.
-            let _ = SigSet::all().thread_block();
-            serve(&listener, |listener| observer.answer(listener));
+        start_thread("kennel-learn", move || {
+            serve(&listener, PollTimeout::NONE, |listener| observer.answer(listener));
         })?;
         Ok(Self { log })
     }
@@ -136,7 +131,7 @@ impl Observer {
         let PathCall { directory, path, act, .. } =
             *OBSERVED.iter().find(|it| it.number == i64::from(call.data.nr))?;
         let argument = |index: usize| call.data.args.get(index).copied();
-        let name = path_at(call.pid, argument(path)?)?;
+        let name = path_of(call.pid, argument(path)?)?;
         let path = match (name.is_absolute(), directory) {
             (true, _) => name,
             (false, Some(directory)) => directory_of(call.pid, argument(directory)?)?.join(name),
@@ -213,23 +208,9 @@ fn low_half(argument: u64) -> i32 {
 }
 
 /// The text at an address of a process. `None` if it is no path, or empty: then the call is about a descriptor.
-fn path_at(pid: u32, address: u64) -> Option<PathBuf> {
+fn path_of(pid: u32, address: u64) -> Option<PathBuf> {
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
-    let mut bytes = vec![0; LONGEST];
-    let mut filled = 0;
-    while filled < LONGEST {
-        let read = memory.read_at(bytes.get_mut(filled..)?, address.checked_add(filled as u64)?).unwrap_or(0);
-        let end = bytes.get(filled..filled + read)?.iter().position(|byte| *byte == 0);
-        if let Some(end) = end {
-            bytes.truncate(filled + end);
-            return (!bytes.is_empty()).then(|| OsString::from_vec(bytes).into());
-        }
-        if read == 0 {
-            return None;
-        }
-        filled += read;
-    }
-    None
+    path_at(&memory, address).ok().filter(|path| !path.as_os_str().is_empty())
 }
 
 /// The directory that a descriptor of a process names, as the process sees it.

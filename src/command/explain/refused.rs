@@ -1,22 +1,24 @@
 //! Records the system calls that the seccomp filter refuses: seccomp_unotify(2). The kernel asks what a call shall return, and
-//! a thread answers with the errno of the filter. It never lets a call through. If the thread is gone, the kernel refuses
-//! the calls with `ENOSYS`.
+//! a thread answers with the errno of the filter. It never lets a call through. What the filter itself would ask, the
+//! supervisor answers. If the thread is gone, the kernel refuses the calls with `ENOSYS`.
 //!
 //! This is a thread, not a task: a command must not wait for a busy runtime. The thread ends when no process has the filter
 //! any more.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::{fs, io, thread};
+use std::{fs, io};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::SigSet;
+use nix::poll::PollTimeout;
 use syscalls::Sysno;
 
-use crate::plan::seccomp::table::{RefusedCall, SystemCall, judge};
+use crate::launch::supervisor;
+use crate::launch::supervisor::caller::is_own_proc;
+use crate::launch::supervisor::{Answer, serve, start_thread};
+use crate::plan::seccomp::rule::Verdict;
+use crate::plan::seccomp::table::{SystemCall, judge};
 use crate::report::denial::{Basis, Denial, clean};
 use crate::report::enforcement::Protection;
 use crate::sys;
@@ -25,8 +27,14 @@ use crate::sys::locked;
 /// How many different calls are recorded. Others are only counted.
 const MOST: usize = 32;
 
-/// Stack of the thread in bytes, with room to spare.
-pub(crate) const STACK: usize = 128 << 10;
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RefusedCall {
+    /// The errno that the call returns; 0 if it seems to be done.
+    pub(crate) errno: i32,
+    /// The arguments that it depends on, by index; empty if it depends on none.
+    pub(crate) because: Vec<(u8, u64)>,
+}
 
 /// What the seccomp filter of one command has refused.
 #[derive(Clone, Debug)]
@@ -58,11 +66,8 @@ impl Refusals {
     pub(crate) fn follow(listener: OwnedFd) -> io::Result<Self> {
         let log = Arc::new(Mutex::new(Log::default()));
         let thread_log = Arc::clone(&log);
-        let thread = thread::Builder::new().name("kennel-explain".to_owned()).stack_size(STACK);
-        thread.spawn(move || {
-            // The other threads of this program handle its signals.
-            let _ = SigSet::all().thread_block();
-            serve(&listener, |listener| answer(listener, &thread_log));
+        start_thread("kennel-explain", move || {
+            serve(&listener, PollTimeout::NONE, |listener| answer(listener, &thread_log));
         })?;
         Ok(Self { log })
     }
@@ -85,8 +90,14 @@ impl Entry {
     fn denial(&self, number: u32, because: &[(u8, u64)]) -> Denial {
         let times = if self.count == 1 { String::new() } else { format!(", {} times", self.count) };
         let caller = self.caller.as_ref().map(|name| format!(", first to '{name}'")).unwrap_or_default();
-        let reason = format!("refused with {}{times}{caller}; no flag allows it", errno(self.refused.errno));
-        denial(subject(number, because), reason)
+        let subject = subject(number, because);
+        let reason = match self.refused.errno {
+            0 => {
+                format!("not done, but answered as done{times}{caller}; a sandbox has no other owner to give")
+            }
+            errno => format!("refused with {}{times}{caller}; no flag allows it", self::errno(errno)),
+        };
+        denial(subject, reason)
     }
 }
 
@@ -112,39 +123,25 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
     locked(log)
 }
 
-/// Answers the kernel until no process has the filter any more. `answer` answers one call.
-pub(crate) fn serve(listener: &OwnedFd, answer: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>) {
-    let listener = listener.as_fd();
-    loop {
-        let mut waits = [PollFd::new(listener, PollFlags::POLLIN)];
-        match poll(&mut waits, PollTimeout::NONE) {
-            Err(Errno::EINTR) => continue,
-            Err(_) => return,
-            Ok(_) => {}
-        }
-        let events = waits.iter().filter_map(PollFd::revents).fold(PollFlags::empty(), |all, one| all | one);
-        if !events.contains(PollFlags::POLLIN) {
-            return;
-        }
-        match answer(listener) {
-            // Somebody killed the caller meanwhile, or a signal interrupted the ioctl.
-            Ok(()) | Err(Errno::ENOENT | Errno::EINTR) => {}
-            // No call can be answered any more. Closing the listener makes the kernel refuse all calls.
-            Err(_) => return,
-        }
-    }
-}
-
 /// Answers one call.
 fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>) -> Result<(), Errno> {
-    let errno = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-    let call = sys::receive_notification(listener).map_err(errno)?;
+    let call = sys::receive_notification(listener).map_err(supervisor::errno)?;
     let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
-    let refused = judge(&asked).unwrap_or(RefusedCall { errno: libc::EPERM, because: Vec::new() });
-    let answer = refused.errno;
-    // Before the answer: when the command ends, its last refusal must be in the log.
-    lock(log).add(asked.number, refused, || caller(listener, call.id, call.pid));
-    sys::deny_notification(listener, call.id, answer).map_err(errno)
+    let (verdict, because) = judge(&asked);
+    let (errno, is_recorded) = match verdict {
+        Verdict::Ask(_) => {
+            let answer = supervisor::answer(listener, &call);
+            (answer.errno(), !matches!(answer, Answer::Made(_)))
+        }
+        Verdict::Refuse(errno) => (errno.cast_signed(), true),
+        Verdict::Allow | Verdict::Pretend | Verdict::Kill => (libc::EPERM, true),
+    };
+    if is_recorded {
+        // Before the answer: when the command ends, its last refusal must be in the log.
+        let refused = RefusedCall { errno, because };
+        lock(log).add(asked.number, refused, || caller(listener, call.id, call.pid));
+    }
+    sys::answer_notification(listener, call.id, errno).map_err(supervisor::errno)
 }
 
 /// The name of the calling process, if the call still waits and the pid is therefore still its own.
@@ -156,11 +153,6 @@ pub(crate) fn caller(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<Stri
     let name = (pid != 0).then(|| fs::read(format!("/proc/{pid}/comm")))?.ok()?;
     let name = clean(String::from_utf8_lossy(&name).trim_end()).replace('\'', "?");
     (sys::notification_is_valid(listener, id) && !name.is_empty()).then_some(name)
-}
-
-/// Whether /proc has this program's own numbers. It may belong to another pid namespace, where a number is another process.
-pub(crate) fn is_own_proc() -> bool {
-    fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&std::process::id().to_string()))
 }
 
 // Names of refused system calls and of the arguments that the filter refused.
@@ -239,6 +231,8 @@ fn argument(call: &str, index: u8, value: u64) -> String {
         ("open" | "creat" | "mknod" | "chmod" | "fchmod", _) => Some(format!("mode {value:#o}")),
         ("openat" | "mknodat" | "fchmodat" | "fchmodat2", 2 | 3) => Some(format!("mode {value:#o}")),
         ("prlimit64" | "setpriority" | "ioprio_set", _) if value == 1 => Some("pid 1".to_owned()),
+        ("chown" | "lchown" | "fchown", 1) | ("fchownat", 2) => Some(format!("user {value}")),
+        ("chown" | "lchown" | "fchown", 2) | ("fchownat", 3) => Some(format!("group {value}")),
         (other, 0) if other.starts_with("sched_") => Some(format!("pid {value}")),
         _ => None,
     };
@@ -278,6 +272,8 @@ mod calls_tests {
             (libc::SYS_socket, vec![(0, 77)], "socket(0x4d)"),
             (libc::SYS_socket, vec![(1, bits(libc::SOCK_RAW))], "socket(SOCK_RAW)"),
             (libc::SYS_chmod, vec![(1, 0o4000)], "chmod(mode 0o4000)"),
+            (libc::SYS_fchownat, vec![(2, 33)], "fchownat(user 33)"),
+            (libc::SYS_chown, vec![(2, 33)], "chown(group 33)"),
             (libc::SYS_ioctl, vec![(1, 0x5412)], "ioctl(0x5412)"),
         ] {
             assert_eq!(subject(number(call), &because), expected);

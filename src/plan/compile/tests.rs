@@ -70,10 +70,13 @@ fn steps_come_in_the_order_that_the_kernel_needs() {
         at(|step| matches!(step, Step::SetAttributes { .. })),
         at(|step| matches!(step, Step::LandlockRuleset { .. })),
         at(|step| matches!(step, Step::DropCapabilities {})),
-        at(|step| matches!(step, Step::Seccomp { .. })),
+        at(|step| matches!(step, Step::Seccomp { .. } | Step::SeccompAsking { .. })),
     ];
     assert!(order.is_sorted(), "{order:?}");
-    assert!(matches!(steps.last(), Some(Step::Seccomp { .. })), "the filter is the last step");
+    assert!(
+        matches!(steps.last(), Some(Step::Seccomp { .. } | Step::SeccompAsking { .. })),
+        "the filter is the last step"
+    );
     let restricted =
         entries(&compiled.payload.bytes).flatten().any(|e| matches!(e.step, Step::LandlockRestrict {}));
     assert!(restricted, "the payload enters the Landlock domain");
@@ -166,7 +169,10 @@ fn without_a_user_namespace_no_step_that_protects_the_host_is_optional() {
         let compiled = compile(&policy, &refusing, &root, shape).expect("compiles");
         let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls];
         for entry in sections.into_iter().flat_map(|section| entries(&section.bytes)).flatten() {
-            let firm = matches!(entry.step, Step::Unshare { .. } | Step::Separate {} | Step::Seccomp { .. });
+            let firm = matches!(
+                entry.step,
+                Step::Unshare { .. } | Step::Separate {} | Step::Seccomp { .. } | Step::SeccompAsking { .. }
+            );
             assert!(!firm || !entry.optional, "{:?}", entry.step);
         }
         // Mounts stop to propagate before the first is made.
@@ -288,7 +294,8 @@ fn port_rules_need_seccomp() {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
         let sections = [compiled.setup, compiled.walls];
         let entries = sections.iter().flat_map(|section| entries(&section.bytes)).flatten();
-        let filters = entries.filter(|entry| matches!(entry.step, Step::Seccomp { .. }));
+        let filters =
+            entries.filter(|entry| matches!(entry.step, Step::Seccomp { .. } | Step::SeccompAsking { .. }));
         filters.map(|entry| entry.optional).collect::<Vec<_>>()
     };
     let bare = Host { seccomp: false, ..host() };
@@ -410,7 +417,7 @@ fn a_zygote_cannot_gain_privileges_and_keeps_those_that_workers_need() {
     let order = [
         at(|step| matches!(step, Step::PivotRoot {})),
         at(|step| matches!(step, Step::DropBoundingSet {})),
-        at(|step| matches!(step, Step::Seccomp { .. })),
+        at(|step| matches!(step, Step::Seccomp { .. } | Step::SeccompAsking { .. })),
     ];
     assert!(order.is_sorted(), "{order:?}");
     assert!(
@@ -435,7 +442,10 @@ fn a_worker_gets_its_own_directories_before_its_walls() {
     };
     assert!(mounted(b"proc") && mounted(b"devpts") && mounted(b"tmpfs"));
     let walls = section(&compiled.walls.bytes);
-    assert!(matches!(walls.last(), Some(Step::Seccomp { .. })), "the filter is the last step");
+    assert!(
+        matches!(walls.last(), Some(Step::Seccomp { .. } | Step::SeccompAsking { .. })),
+        "the filter is the last step"
+    );
     assert!(walls.iter().any(|step| matches!(step, Step::DropCapabilities {})));
     let one_shot = self::compiled(&policy, &host(), home.path()).expect("compiles");
     assert!(one_shot.worker.bytes.is_empty(), "PID 1 of a one-shot needs no renewal");

@@ -26,9 +26,34 @@ pub(crate) enum Verdict {
     /// The call is not made and returns 0. What it asks for is in force already, or makes no difference to
     /// the program.
     Pretend,
+    /// The supervisor outside makes the call in place of the command, if the question has that answer.
+    Ask(Question),
     /// The kernel kills the whole process, as by SIGSYS.
     Kill,
 }
+
+/// What a filter cannot tell from the arguments of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Whether the mode is for a directory.
+    Mode,
+    /// Whether the caller may give the file to that user and group.
+    Owner,
+}
+
+impl Question {
+    /// The verdict if there is no supervisor. Root cannot give files away in a sandbox, and many of its programs end if that
+    /// fails, so root's calls are pretended.
+    pub(crate) const fn unanswered(self, is_root: bool) -> Verdict {
+        match self {
+            Self::Owner if is_root => Verdict::Pretend,
+            Self::Mode | Self::Owner => EPERM,
+        }
+    }
+}
+
+/// Marks a question in the value of a verdict. No errno is that large, so the kernel has no use for it.
+const QUESTION: u32 = 0x8000;
 
 impl Verdict {
     /// A refusal with one of libc's errno constants.
@@ -36,12 +61,14 @@ impl Verdict {
         Self::Refuse(errno.cast_unsigned())
     }
 
-    /// The value a filter returns to the kernel.
+    /// The value a filter returns to the kernel. For a question, it is one that must be replaced before the kernel sees it.
     pub(crate) const fn encode(self) -> u32 {
         match self {
             Self::Allow => libc::SECCOMP_RET_ALLOW,
             Self::Refuse(errno) => libc::SECCOMP_RET_ERRNO | (errno & libc::SECCOMP_RET_DATA),
             Self::Pretend => libc::SECCOMP_RET_ERRNO,
+            Self::Ask(Question::Mode) => libc::SECCOMP_RET_ERRNO | QUESTION,
+            Self::Ask(Question::Owner) => libc::SECCOMP_RET_ERRNO | QUESTION | 1,
             Self::Kill => libc::SECCOMP_RET_KILL_PROCESS,
         }
     }

@@ -8,7 +8,9 @@
 //! prctl(2) has no rule. Its dangerous options need a capability that no command has; the others bind only
 //! the caller and its children.
 
-use crate::plan::seccomp::rule::{ALLOW, Clause, EPERM, EXACT, Rule, Test, UNIX, Verdict, Word, bits};
+use crate::plan::seccomp::rule::{
+    ALLOW, Clause, EPERM, EXACT, Question, Rule, Test, UNIX, Verdict, Word, bits,
+};
 use crate::plan::seccomp::sockets;
 
 /// Every flag of clone(2) that makes a namespace, except CLONE_NEWTIME: it lies in the lowest byte, which is
@@ -35,8 +37,19 @@ const PLAIN_UNSHARE: u32 = bits(
 );
 
 /// S_ISUID and S_ISGID. A file with these bits in a writable workspace would lend its owner's rights to any
-/// user who runs it outside.
+/// user who runs it outside. On a directory, S_ISGID gives its group to new entries, which is harmless; the
+/// supervisor tells the two apart.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+const ASK_MODE: Verdict = Verdict::Ask(Question::Mode);
+const ASK_OWNER: Verdict = Verdict::Ask(Question::Owner);
+
+/// The caller's own user and group. [`program`](crate::plan::seccomp::program) writes the numbers in their place.
+pub(crate) const OWN_USER: u32 = 0x4f57_4e55;
+pub(crate) const OWN_GROUP: u32 = 0x4f57_4e47;
+
+/// Owners that need no question: the own one, or none at all.
+const USERS: &[u32] = &[OWN_USER, u32::MAX];
+const GROUPS: &[u32] = &[OWN_GROUP, u32::MAX];
 
 /// open(2) reads its mode only with one of these flags; without them the mode may be garbage. `__O_TMPFILE`
 /// is O_TMPFILE without the O_DIRECTORY that it includes.
@@ -50,6 +63,9 @@ const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
 /// through connect(2), which Landlock checks.
 const FAST_OPEN: u32 = bits(libc::MSG_FASTOPEN);
 const NO_FAST_OPEN: Verdict = Verdict::refuse(libc::EOPNOTSUPP);
+
+/// What a user gets who may not make a queue.
+const NO_QUEUES: Verdict = Verdict::refuse(libc::EACCES);
 
 /// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26,
 /// ADDR_NO_RANDOMIZE (for debuggers; it weakens only the caller's own children), and 0xffff_ffff, which asks
@@ -138,13 +154,41 @@ pub(crate) const RULES: &[Rule] = &[
         otherwise: ALLOW,
     },
     Rule {
-        calls: &[libc::SYS_creat, libc::SYS_chmod, libc::SYS_fchmod],
+        calls: &[libc::SYS_creat],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: EPERM }],
         otherwise: ALLOW,
     },
     Rule {
+        calls: &[libc::SYS_chmod, libc::SYS_fchmod],
+        clauses: &[
+            Clause { when: &[Test::AnyBit(Word::Low(1), libc::S_ISUID)], then: EPERM },
+            Clause { when: &[Test::AnyBit(Word::Low(1), libc::S_ISGID)], then: ASK_MODE },
+        ],
+        otherwise: ALLOW,
+    },
+    Rule {
         calls: &[libc::SYS_fchmodat, libc::SYS_fchmodat2],
-        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM }],
+        clauses: &[
+            Clause { when: &[Test::AnyBit(Word::Low(2), libc::S_ISUID)], then: EPERM },
+            Clause { when: &[Test::AnyBit(Word::Low(2), libc::S_ISGID)], then: ASK_MODE },
+        ],
+        otherwise: ALLOW,
+    },
+    // Ids that the user namespace does not map: inside, the kernel would answer EINVAL.
+    Rule {
+        calls: &[libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown],
+        clauses: &[
+            Clause { when: &[Test::NoneOf(Word::Low(1), EXACT, USERS)], then: ASK_OWNER },
+            Clause { when: &[Test::NoneOf(Word::Low(2), EXACT, GROUPS)], then: ASK_OWNER },
+        ],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_fchownat],
+        clauses: &[
+            Clause { when: &[Test::NoneOf(Word::Low(2), EXACT, USERS)], then: ASK_OWNER },
+            Clause { when: &[Test::NoneOf(Word::Low(3), EXACT, GROUPS)], then: ASK_OWNER },
+        ],
         otherwise: ALLOW,
     },
     Rule {
@@ -161,6 +205,13 @@ pub(crate) const RULES: &[Rule] = &[
             Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM },
             Clause { when: &[Test::OneOf(Word::Low(2), libc::S_IFMT, DEVICES)], then: EPERM },
         ],
+        otherwise: ALLOW,
+    },
+    // Landlock denies to open a queue, because the kernel keeps queues in a mount of its own that no rule can name. Here
+    // `explain` sees it. Without O_CREAT there is no queue to open.
+    Rule {
+        calls: &[libc::SYS_mq_open],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(1), bits(libc::O_CREAT))], then: NO_QUEUES }],
         otherwise: ALLOW,
     },
     // A limit can only be lowered; those that Kennel keeps not even that.

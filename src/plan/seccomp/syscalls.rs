@@ -76,9 +76,9 @@ const DIRECTORIES: &[c_long] = &[
     SYS_umask, SYS_statmount, SYS_listmount,
 ];
 
-/// Owners, times and extended attributes. Other owners and file capabilities need a capability.
+/// Times and extended attributes. File capabilities need a capability. Modes and owners are in `rules`.
 const ATTRIBUTES: &[c_long] = &[
-    SYS_chown, SYS_fchown, SYS_lchown, SYS_fchownat, SYS_utime, SYS_utimes, SYS_utimensat, SYS_futimesat,
+    SYS_utime, SYS_utimes, SYS_utimensat, SYS_futimesat,
     SYS_setxattr, SYS_lsetxattr, SYS_fsetxattr, SYS_setxattrat, SYS_getxattr, SYS_lgetxattr, SYS_fgetxattr,
     SYS_getxattrat, SYS_listxattr, SYS_llistxattr, SYS_flistxattr, SYS_listxattrat, SYS_removexattr,
     SYS_lremovexattr, SYS_fremovexattr, SYS_removexattrat,
@@ -158,7 +158,7 @@ const LOCKS: &[c_long] = &[
 /// System V and POSIX objects. The ipc namespace belongs to the sandbox.
 const IPC: &[c_long] = &[
     SYS_shmget, SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_semget, SYS_semop, SYS_semtimedop, SYS_semctl,
-    SYS_msgget, SYS_msgsnd, SYS_msgrcv, SYS_msgctl, SYS_mq_open, SYS_mq_unlink, SYS_mq_timedsend,
+    SYS_msgget, SYS_msgsnd, SYS_msgrcv, SYS_msgctl, SYS_mq_unlink, SYS_mq_timedsend,
     SYS_mq_timedreceive, SYS_mq_notify, SYS_mq_getsetattr,
 ];
 

@@ -135,9 +135,8 @@ fn merged(decisions: impl Iterator<Item = (u32, CallDecision)>) -> Vec<Range> {
     ranges
 }
 
-// The verdict on one call, read directly from the lists and rules, and the arguments that it depends on. The
-// listener of [`notifying`](crate::plan::seccomp::notifying) answers with it, so the errno must equal the
-// filter's.
+// The verdict on one call, read directly from the lists and rules, and the arguments that it depends on. With
+// `explain` the listener answers with it, so the errno must equal the filter's.
 
 /// A call as a filter sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,29 +146,19 @@ pub(crate) struct SystemCall {
     pub(crate) arguments: [u64; 6],
 }
 
-/// A refusal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RefusedCall {
-    /// The errno that the call returns.
-    pub(crate) errno: i32,
-    /// The arguments that it depends on, by index; empty if it depends on none.
-    pub(crate) because: Vec<(u8, u64)>,
-}
-
-/// The refusal of a call; `None` if the call is allowed or pretended, or kills the process.
-pub(crate) fn judge(call: &SystemCall) -> Option<RefusedCall> {
-    let (verdict, because) = match decision(call.number) {
+/// The verdict on a call about which a listener was asked, and the arguments that it depends on, by index. The numbers of the
+/// own user and group are unknown here: the filter asks about no others than those of strangers.
+pub(crate) fn judge(call: &SystemCall) -> (Verdict, Vec<(u8, u64)>) {
+    match decision(call.number) {
         CallDecision::Verdict(verdict) => (verdict, Vec::new()),
         CallDecision::Rule(index) => {
-            let rule = RULES.get(index)?;
+            let Some(rule) = RULES.get(index) else { return (Verdict::Kill, Vec::new()) };
             match rule.clauses.iter().find(|clause| clause.when.iter().all(|test| holds(test, call))) {
                 Some(clause) => (clause.then, arguments(clause, call)),
                 None => (rule.otherwise, Vec::new()),
             }
         }
-    };
-    let Verdict::Refuse(errno) = verdict else { return None };
-    Some(RefusedCall { errno: errno.cast_signed(), because })
+    }
 }
 
 fn holds(test: &Test, call: &SystemCall) -> bool {

@@ -9,7 +9,7 @@ use libc::{
     ESOCKTNOSUPPORT, c_int, c_long,
 };
 
-use crate::plan::seccomp::rule::Verdict;
+use crate::plan::seccomp::rule::{Question, Verdict};
 use crate::plan::seccomp::tests::interpreter::{Call, Run, X86_64};
 use crate::plan::seccomp::{bytes, for_bridge, for_reaper, for_worker, for_zygote, full, rules, syscalls};
 
@@ -30,6 +30,10 @@ fn assert_refused(call: c_long, arguments: &[u64], errno: c_int) {
     assert_eq!(run(call, arguments).action, Verdict::refuse(errno).encode(), "call {call}{arguments:x?}");
 }
 
+fn assert_asked(call: c_long, arguments: &[u64], question: Question) {
+    assert_eq!(run(call, arguments).action, Verdict::Ask(question).encode(), "call {call}{arguments:x?}");
+}
+
 fn bits(int: c_int) -> u64 {
     u64::from(int.cast_unsigned())
 }
@@ -43,7 +47,7 @@ fn all_lists() -> impl Iterator<Item = c_long> {
 fn the_kernel_accepts_the_program_and_it_is_small() {
     interpreter::check(full());
     let longest = all_lists().map(|call| run(call, &[]).steps).max();
-    assert!(full().len() < 340, "{} instructions", full().len());
+    assert!(full().len() < 370, "{} instructions", full().len());
     assert!(longest < Some(48), "{longest:?} steps");
 }
 
@@ -430,17 +434,8 @@ fn personality_changes_no_protection() {
 }
 
 #[test]
-fn no_mode_carries_setuid_or_setgid() {
-    const BY_POSITION: [(c_long, usize); 7] = [
-        (libc::SYS_chmod, 1),
-        (libc::SYS_fchmod, 1),
-        (libc::SYS_creat, 1),
-        (libc::SYS_mknod, 1),
-        (libc::SYS_fchmodat, 2),
-        (libc::SYS_fchmodat2, 2),
-        (libc::SYS_mknodat, 2),
-    ];
-    for (call, position) in BY_POSITION {
+fn no_mode_of_a_new_file_carries_setuid_or_setgid() {
+    for (call, position) in [(libc::SYS_creat, 1), (libc::SYS_mknod, 1), (libc::SYS_mknodat, 2)] {
         for (mode, refused) in
             [(0o4755, true), (0o2755, true), (0o6000, true), (0o1777, false), (0o644, false)]
         {
@@ -449,6 +444,55 @@ fn no_mode_carries_setuid_or_setgid() {
             if refused { assert_refused(call, &arguments, EPERM) } else { assert_allowed(call, &arguments) }
         }
     }
+}
+
+#[test]
+fn no_mode_carries_setuid_and_the_supervisor_looks_at_setgid() {
+    for (call, position) in
+        [(libc::SYS_chmod, 1), (libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (libc::SYS_fchmodat2, 2)]
+    {
+        let with = |mode: u64| {
+            let mut arguments = [0; 6];
+            arguments[position] = mode | HIGH_BITS;
+            arguments
+        };
+        for mode in [0o4755, 0o6755, 0o6000, 0o7777] {
+            assert_refused(call, &with(mode), EPERM);
+        }
+        for mode in [0o2755, 0o2000, 0o3777] {
+            assert_asked(call, &with(mode), Question::Mode);
+        }
+        for mode in [0o1777, 0o644] {
+            assert_allowed(call, &with(mode));
+        }
+    }
+}
+
+#[test]
+fn the_supervisor_looks_at_owners_other_than_the_own_one() {
+    let (user, group, none) = (u64::from(rules::OWN_USER), u64::from(rules::OWN_GROUP), u64::from(u32::MAX));
+    for (call, position) in
+        [(libc::SYS_chown, 1), (libc::SYS_lchown, 1), (libc::SYS_fchown, 1), (libc::SYS_fchownat, 2)]
+    {
+        let with = |user: u64, group: u64| {
+            let mut arguments = [0; 6];
+            arguments[position] = user | HIGH_BITS;
+            arguments[position + 1] = group | HIGH_BITS;
+            arguments
+        };
+        for (user, group) in [(user, group), (user, none), (none, group), (none, none)] {
+            assert_allowed(call, &with(user, group));
+        }
+        for (user, group) in [(0, 0), (user, 0), (0, group), (none, 33), (33, none), (group, user)] {
+            assert_asked(call, &with(user, group), Question::Owner);
+        }
+    }
+}
+
+#[test]
+fn queues_are_not_made() {
+    assert_refused(libc::SYS_mq_open, &[0, bits(libc::O_CREAT | libc::O_RDWR) | HIGH_BITS], libc::EACCES);
+    assert_allowed(libc::SYS_mq_open, &[0, bits(libc::O_RDWR)]);
 }
 
 #[test]

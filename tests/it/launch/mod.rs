@@ -3,3 +3,4 @@
 pub mod cgroups;
 mod exhaustion;
 mod leftovers;
+mod supervisor;

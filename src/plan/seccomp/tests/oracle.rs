@@ -6,13 +6,13 @@ use libc::c_long;
 use proptest::prelude::*;
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::{Rule, Test, Verdict, Word};
-use crate::plan::seccomp::rules::RULES;
+use crate::plan::seccomp::rule::{Question, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rules::{OWN_GROUP, OWN_USER, RULES};
 use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
 use crate::plan::seccomp::table::{CallDecision, Range};
 use crate::plan::seccomp::tests::interpreter;
 use crate::plan::seccomp::tests::interpreter::{Call, X86_64};
-use crate::plan::seccomp::{for_worker, for_zygote, full, notifying, observing, table, tree};
+use crate::plan::seccomp::{Asks, Ids, for_worker, for_zygote, full, observing, program, table, tree};
 
 /// Values that the rules compare with, and their neighbours.
 const BOUNDARY_VALUES: &[u32] = &[
@@ -113,7 +113,14 @@ const BOUNDARY_VALUES: &[u32] = &[
     0x0008_0001,
     0x0008_0003,
     0x0008_0802,
+    OWN_USER,
+    OWN_GROUP,
+    IDS.user,
+    IDS.group,
 ];
+
+/// The ids of a command.
+const IDS: Ids = Ids { user: 1000, group: 100 };
 
 /// The verdict by the lists and rules, read in the simplest way.
 fn expected(call: &Call) -> Verdict {
@@ -207,28 +214,68 @@ proptest! {
 
     #[test]
     fn the_listener_answers_as_the_filter_would(call in call()) {
-        let (plain, asking) = (interpreter::run(full(), &call).action, interpreter::run(notifying(), &call).action);
+        // The calls of a command have its own ids where the rules have a word for them.
+        let takes_ids = [libc::SYS_chown, libc::SYS_fchown, libc::SYS_lchown, libc::SYS_fchownat]
+            .contains(&c_long::from(call.number));
+        let arguments = if takes_ids { call.arguments.map(with_own_ids) } else { call.arguments };
+        let own = Call { arguments, ..call };
+        let run = |asks| interpreter::run(&program(full(), asks, IDS), &own).action;
+        let (plain, supervised, explained) = (run(Asks::Nothing), run(Asks::Questions), run(Asks::Refusals));
         let judged = table::judge(&table::SystemCall { number: call.number, arguments: call.arguments });
-        match expected(&call) {
-            Verdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
-                prop_assert_eq!(asking, libc::SECCOMP_RET_USER_NOTIF);
-                prop_assert_eq!(judged.map(|refused| refused.errno), Some(errno.cast_signed()));
+        let verdict = expected(&call);
+        prop_assert!(call.arch != X86_64 || verdict == Verdict::Kill || judged.0 == verdict);
+        match verdict {
+            Verdict::Ask(question) => {
+                prop_assert_eq!(plain, question.unanswered(false).encode());
+                prop_assert_eq!([supervised, explained], [libc::SECCOMP_RET_USER_NOTIF; 2]);
             }
-            _ => prop_assert_eq!(asking, plain),
+            Verdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
+                prop_assert_eq!([plain, supervised], [verdict.encode(); 2]);
+                prop_assert_eq!(explained, libc::SECCOMP_RET_USER_NOTIF);
+            }
+            _ => prop_assert_eq!([plain, supervised, explained], [verdict.encode(); 3]),
         }
     }
 }
 
+/// An argument with the numbers of [`IDS`] in place of the words for them, and the other way round.
+fn with_own_ids(argument: u64) -> u64 {
+    let low = u32::try_from(argument & 0xffff_ffff).expect("32 bits");
+    let pairs = [(OWN_USER, IDS.user), (IDS.user, OWN_USER), (OWN_GROUP, IDS.group), (IDS.group, OWN_GROUP)];
+    let other = pairs.into_iter().find(|(from, _)| *from == low).map_or(low, |(_, to)| to);
+    argument & !0xffff_ffff | u64::from(other)
+}
+
 #[test]
-fn only_refusals_are_sent_to_the_listener() {
-    interpreter::check(notifying());
-    assert_eq!(notifying().len(), full().len());
-    for (asks, plain) in notifying().iter().zip(full()) {
-        let same = (asks.code, asks.jt, asks.jf, asks.k) == (plain.code, plain.jt, plain.jf, plain.k);
-        let instead = asks.code == 0x06
-            && asks.k == libc::SECCOMP_RET_USER_NOTIF
-            && plain.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
-        assert!(same || instead);
+fn without_a_listener_root_is_told_that_owners_are_set() {
+    let root = Ids { user: 0, group: 0 };
+    let action = |number: c_long, arguments, ids| {
+        let number = u32::try_from(number).expect("a number");
+        interpreter::run(&program(full(), Asks::Nothing, ids), &Call { number, arch: X86_64, arguments })
+            .action
+    };
+    let chown = |ids| action(libc::SYS_chown, [0, 33, 33, 0, 0, 0], ids);
+    assert_eq!(
+        [chown(IDS), chown(root)],
+        [Verdict::refuse(libc::EPERM), Verdict::Pretend].map(Verdict::encode)
+    );
+    let chmod = |ids| action(libc::SYS_chmod, [0, 0o2755, 0, 0, 0, 0], ids);
+    assert_eq!([chmod(IDS), chmod(root)], [Verdict::refuse(libc::EPERM).encode(); 2]);
+    let own = |ids: Ids| action(libc::SYS_chown, [0, ids.user.into(), ids.group.into(), 0, 0, 0], ids);
+    assert_eq!([own(IDS), own(root)], [Verdict::Allow.encode(); 2]);
+    assert_ne!(own(root), action(libc::SYS_chown, [0, 0, 0, 0, 0, 0], IDS), "those of another user");
+}
+
+#[test]
+fn no_question_reaches_the_kernel() {
+    for asks in [Asks::Nothing, Asks::Questions, Asks::Refusals] {
+        for filter in [full(), for_zygote(), for_worker()] {
+            let program = program(filter, asks, IDS);
+            interpreter::check(&program);
+            let marks = [Question::Mode, Question::Owner].map(|question| Verdict::Ask(question).encode());
+            assert!(program.iter().all(|step| ![OWN_USER, OWN_GROUP].contains(&step.k)));
+            assert!(program.iter().all(|step| step.code != 0x06 || !marks.contains(&step.k)));
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use seccompiler::{
 };
 
 use crate::plan::seccomp::full;
+use crate::plan::seccomp::rules::{OWN_GROUP, OWN_USER};
 use crate::plan::seccomp::syscalls::ALLOWED;
 use crate::plan::seccomp::tests::interpreter;
 use crate::plan::seccomp::tests::oracle::{call, cases};
@@ -65,6 +66,19 @@ fn second_opinion() -> BpfProgram {
     for call in [libc::SYS_fchmodat, libc::SYS_fchmodat2] {
         calls.insert(call, vec![without(2, 0o6000)]);
     }
+    // The own user or none, and the own group or none.
+    let owners = |first: u8| {
+        let pairs = [OWN_USER, u32::MAX].into_iter().flat_map(|user| [(user, OWN_GROUP), (user, u32::MAX)]);
+        let own = |(user, group): (u32, u32)| {
+            all(vec![low(first, Op::Eq, user.into()), low(first + 1, Op::Eq, group.into())])
+        };
+        pairs.map(own).collect::<Vec<_>>()
+    };
+    for call in [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown] {
+        calls.insert(call, owners(1));
+    }
+    calls.insert(libc::SYS_fchownat, owners(2));
+    calls.insert(libc::SYS_mq_open, vec![without(1, 0o100)]);
     calls.insert(libc::SYS_setrlimit, vec![all(vec![low(0, Op::Ne, 4), low(0, Op::Ne, 15)])]);
     let asks = vec![low(0, Op::Ne, 1), low(1, Op::Eq, 4), is(2, Len::Qword, Op::Eq, 0)];
     calls.insert(

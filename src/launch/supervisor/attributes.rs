@@ -1,0 +1,135 @@
+//! Modes and owners: what a call asks for, and the call on the held file.
+
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{Mode, fstat};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+use nix::unistd::{Gid, Uid, fchownat, geteuid};
+
+use crate::launch::supervisor::Answer;
+use crate::launch::supervisor::caller::{Caller, Failure};
+use crate::plan::seccomp::table::SystemCall;
+use crate::sys::dirfd;
+use crate::sys::inode::{FileKind, kind};
+
+/// A call to carry out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    file: Target,
+    change: Change,
+}
+
+/// The file of a call.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// An open one.
+    Descriptor(i32),
+    /// The one at a path, which is at an address of the caller's memory.
+    Path { base: i32, address: u64, flags: i32 },
+}
+
+/// What becomes of it.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Mode(u32),
+    Owner(Option<Uid>, Option<Gid>),
+}
+
+/// The flags that calls with a directory take.
+const FLAGS: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+
+impl Request {
+    /// What a call asks for.
+    ///
+    /// # Errors
+    /// [`Failure::Unseen`] if it is another call.
+    pub(crate) fn of(call: &SystemCall) -> Result<Self, Failure> {
+        let [first, second, third, fourth, fifth, _] = call.arguments;
+        let path = |address, flags| Target::Path { base: libc::AT_FDCWD, address, flags };
+        let at = |flags| Target::Path { base: int(first), address: second, flags };
+        let owner = |user, group| {
+            let id = |value| Some(word(value)).filter(|id| *id != u32::MAX);
+            Change::Owner(id(user).map(Uid::from_raw), id(group).map(Gid::from_raw))
+        };
+        let (file, change) = match i64::from(call.number) {
+            libc::SYS_chmod => (path(first, 0), Change::Mode(word(second))),
+            libc::SYS_fchmod => (Target::Descriptor(int(first)), Change::Mode(word(second))),
+            libc::SYS_fchmodat => (at(0), Change::Mode(word(third))),
+            libc::SYS_fchmodat2 => (at(int(fourth)), Change::Mode(word(third))),
+            libc::SYS_chown => (path(first, 0), owner(second, third)),
+            libc::SYS_lchown => (path(first, libc::AT_SYMLINK_NOFOLLOW), owner(second, third)),
+            libc::SYS_fchown => (Target::Descriptor(int(first)), owner(second, third)),
+            libc::SYS_fchownat => (at(int(fifth)), owner(third, fourth)),
+            _ => return Err(Failure::Unseen),
+        };
+        Ok(Self { file, change })
+    }
+
+    /// Finds the file, and makes the call on it.
+    ///
+    /// # Errors
+    /// What the call returns.
+    pub(crate) fn carry_out(self, caller: &Caller) -> Result<Answer, Failure> {
+        let held = self.file.find(caller)?;
+        Ok(match self.change {
+            Change::Mode(mode) => set_mode(&held, mode)?,
+            Change::Owner(user, group) => set_owner(&held, user, group),
+        })
+    }
+}
+
+impl Target {
+    fn find(self, caller: &Caller) -> Result<OwnedFd, Failure> {
+        let (base, address, flags) = match self {
+            Self::Descriptor(number) => {
+                let held = caller.descriptor(number)?;
+                return if caller.only_holds(number)? { Err(Errno::EBADF.into()) } else { Ok(held) };
+            }
+            Self::Path { flags, .. } if flags & !FLAGS != 0 => return Err(Errno::EINVAL.into()),
+            Self::Path { base, address, flags } => (base, address, flags),
+        };
+        let path = caller.path(address)?;
+        if path.as_os_str().is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
+            return caller.base(base);
+        }
+        caller.find(base, &path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)
+    }
+}
+
+/// Sets a mode with the set-group-ID bit, if this is a directory. What is held cannot become a file any more.
+fn set_mode(held: &OwnedFd, mode: u32) -> nix::Result<Answer> {
+    match kind(&fstat(held)?) {
+        FileKind::Directory => {
+            let mode = Mode::from_bits_truncate(mode & 0o7777) - Mode::S_ISUID;
+            Ok(made(dirfd::change_mode(held, mode)))
+        }
+        FileKind::Link => Err(Errno::EOPNOTSUPP),
+        _ if fstatvfs(held)?.flags().contains(FsFlags::ST_RDONLY) => Err(Errno::EROFS),
+        _ => Ok(Answer::Refused),
+    }
+}
+
+/// Gives the file to a user and a group. Root of the sandbox has no power over owners, and is told that it was done.
+fn set_owner(held: &OwnedFd, user: Option<Uid>, group: Option<Gid>) -> Answer {
+    match fchownat(held, "", user, group, AtFlags::AT_EMPTY_PATH) {
+        Err(Errno::EPERM) if geteuid().is_root() => Answer::Pretended,
+        changed => made(changed),
+    }
+}
+
+fn made(result: nix::Result<()>) -> Answer {
+    Answer::Made(result.err().map_or(0, |errno| errno as i32))
+}
+
+/// An argument that the kernel cuts to `int`.
+fn int(argument: u64) -> i32 {
+    word(argument).cast_signed()
+}
+
+/// An argument that the kernel cuts to `unsigned int`.
+#[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
+fn word(argument: u64) -> u32 {
+    argument as u32
+}
