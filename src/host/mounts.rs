@@ -42,6 +42,16 @@ impl MountTable {
         self.below(path).next().is_some()
     }
 
+    /// Whether the mount at `path`, a path without blanks, is read-only. The one on top counts.
+    pub(crate) fn is_read_only(&self, path: &str) -> bool {
+        let words = |line: &[u8]| -> Option<(bool, bool)> {
+            let mut words = line.split(|byte| *byte == b' ').skip(4);
+            let (at, options) = (words.next()?, words.next()?);
+            Some((at == path.as_bytes(), options.split(|byte| *byte == b',').any(|option| option == b"ro")))
+        };
+        self.lines().filter_map(words).filter(|(is_it, _)| *is_it).last().is_some_and(|(_, is_ro)| is_ro)
+    }
+
     /// The mount points below `path`.
     pub(crate) fn below(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
         let told = self.lines().filter_map(|line| line.split(|byte| *byte == b' ').nth(4));

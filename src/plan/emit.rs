@@ -26,7 +26,7 @@ use crate::view::source::BindSource;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
 
-const PROC_FLAGS: u64 = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+const PROC_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
 /// Size of a cover that holds mount points of grants, in bytes.
 const COVER_SIZE: u64 = 64 << 10;
@@ -104,10 +104,12 @@ impl Emitter<'_> {
             Some((_, ViewEntry { node: Node::Bind { .. } | Node::Layered { .. }, .. })) => {
                 self.in_host_directory(target, place)
             }
-            Some((_, ViewEntry { node: Node::Proc | Node::DevPts, .. })) if place.origin != Origin::Wall => {
+            Some((_, ViewEntry { node: Node::Proc { .. } | Node::DevPts, .. }))
+                if place.origin != Origin::Wall =>
+            {
                 Err(refuse(target, place, "lies in a file system of the kernel's", "choose another target"))
             }
-            Some((_, ViewEntry { node: Node::Proc | Node::DevPts, .. })) => {
+            Some((_, ViewEntry { node: Node::Proc { .. } | Node::DevPts, .. })) => {
                 self.mount(target, place, Within::Root);
                 Ok(())
             }
@@ -158,7 +160,7 @@ impl Emitter<'_> {
                 // Not these: each worker mounts its own /proc and /dev/pts anyway, and nobody outside can
                 // replace a mount point in an overlay or a layer.
                 let is_safe = self.view.is_in_overlay(target) || self.view.is_in_layer(target);
-                if !matches!(place.node, Node::Proc | Node::DevPts) && !is_safe {
+                if !matches!(place.node, Node::Proc { .. } | Node::DevPts) && !is_safe {
                     self.on_host.push(MountOnHost { target: target.to_owned(), path });
                 }
                 Ok(())
@@ -256,7 +258,8 @@ impl Emitter<'_> {
                     }
                 }
             }
-            Node::Proc => mount(c"proc", PROC_FLAGS, c""),
+            Node::Proc { is_writable: false } => mount(c"proc", PROC_FLAGS | libc::MS_RDONLY, c""),
+            Node::Proc { is_writable: true } => mount(c"proc", PROC_FLAGS, c""),
             Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620,max=256"),
             Node::Tmpfs { mode, room } => {
                 mount(c"tmpfs", TMPFS_FLAGS, &room.with_own(self.view, target).options(*mode));
@@ -339,7 +342,7 @@ pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Sectio
         on_host: Vec::new(),
         reader: None,
     };
-    let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
+    let is_own = |node: &Node| matches!(node, Node::Proc { .. } | Node::DevPts);
     for (target, place) in view.iter() {
         let above = view.mount_above(target).map(|(_, above)| &above.node);
         if is_own(&place.node) || above.is_some_and(is_own) {

@@ -187,7 +187,11 @@ impl Explainer {
             Node::File { .. } | Node::OwnFile { .. } if is_it => {
                 Some(certain(place.protection, "it is a read-only file of the sandbox's own", None))
             }
-            Node::Proc => Some(certain(Protection::Root, "/proc of the sandbox is read-only", None)),
+            Node::Proc { .. } => {
+                let reason =
+                    "/proc of the sandbox is read-only for root, who owns the settings of the kernel in it";
+                Some(certain(Protection::Root, reason, None))
+            }
             _ => None,
         }
     }

@@ -108,9 +108,11 @@ fn access(entry: &ViewEntry) -> Option<PlaceAccess> {
         Node::Bind { access: Access::Device, .. } => PlaceAccess::Device,
         Node::Layered { .. } => PlaceAccess::Copy,
         Node::Private { .. } | Node::Tmpfs { .. } => PlaceAccess::Private,
-        Node::File { .. } | Node::OwnFile { .. } | Node::Symlink { .. } | Node::Proc | Node::DevPts => {
-            PlaceAccess::Own
-        }
+        Node::File { .. }
+        | Node::OwnFile { .. }
+        | Node::Symlink { .. }
+        | Node::Proc { .. }
+        | Node::DevPts => PlaceAccess::Own,
         Node::Cover | Node::CoverFile | Node::Absent => PlaceAccess::Hidden,
     })
 }

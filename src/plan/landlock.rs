@@ -154,6 +154,10 @@ fn allowed(place: &ViewEntry, abi: ABI) -> Option<BitFlags<AccessFs>> {
         Node::Bind { source, access: Access::Device } if !source.path.starts_with("/dev") => {
             Some(devices(abi) & AccessFs::from_file(abi))
         }
+        // Files of procfs that belong to the command's processes.
+        Node::Proc { is_writable: true } => {
+            Some((AccessFs::WriteFile | AccessFs::Truncate) & AccessFs::from_all(abi))
+        }
         _ => None,
     }
 }

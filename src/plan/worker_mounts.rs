@@ -89,7 +89,7 @@ pub(crate) fn is_renewed(inputs: &Inputs<'_>, target: &Path, node: &Node) -> boo
 /// Two mounts are made all the same. The zygote has a procfs, because the kernel lets a process mount one
 /// only if it sees one already. A tmpfs of the policy may be in a directory of the host.
 pub(crate) fn is_mounted_by_worker(inputs: &Inputs<'_>, view: &View, target: &Path, node: &Node) -> bool {
-    let in_proc = || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Proc, .. })));
+    let in_proc = || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Proc { .. }, .. })));
     inputs.shape.is_session()
         && match node {
             Node::DevPts => true,

@@ -136,7 +136,9 @@ fn show_work_tree(view: &mut View, inputs: &Inputs<'_>, top: &Path) -> bool {
 fn may_show(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
     let is_left = |place: &ViewEntry| {
         let is_read = !matches!(place.node, Node::Bind { access: Access::Write | Access::Device, .. });
-        place.origin == Origin::Profile && is_read && !matches!(place.node, Node::Proc | Node::Symlink { .. })
+        place.origin == Origin::Profile
+            && is_read
+            && !matches!(place.node, Node::Proc { .. } | Node::Symlink { .. })
     };
     lexical::ancestors(path).find_map(|above| view.get(above)).is_none_or(is_left)
         && !inputs.caller.holds_home(path)

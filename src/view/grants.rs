@@ -138,7 +138,7 @@ fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), E
         Mount::Symlink { target, points_to } => {
             view.grant("link", clean(target), Node::Symlink { points_to: points_to.clone() })
         }
-        Mount::Proc { target } => view.grant("procfs", clean(target), Node::Proc),
+        Mount::Proc { target } => view.grant("procfs", clean(target), inputs.proc()),
         // `mask::show` adds them.
         _ => Ok(()),
     }

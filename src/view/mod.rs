@@ -161,7 +161,7 @@ impl View {
     /// Whether no bind, link or procfs is at `target` or above it.
     pub(crate) fn is_free(&self, target: &Path) -> bool {
         let shows = |place: &ViewEntry| {
-            place.node.source().is_some() || matches!(place.node, Node::Proc | Node::Symlink { .. })
+            place.node.source().is_some() || matches!(place.node, Node::Proc { .. } | Node::Symlink { .. })
         };
         !lexical::ancestors(&self.follow(target)).any(|above| self.get(above).is_some_and(shows))
     }
@@ -172,7 +172,10 @@ impl View {
     pub(crate) fn may_be_entered(&self, target: &Path) -> bool {
         let nearest = target.ancestors().find_map(|path| Some((path, &self.get(path)?.node)));
         match nearest {
-            Some((_, Node::Symlink { .. } | Node::Private { .. } | Node::Tmpfs { .. } | Node::Proc)) => true,
+            Some((
+                _,
+                Node::Symlink { .. } | Node::Private { .. } | Node::Tmpfs { .. } | Node::Proc { .. },
+            )) => true,
             Some((_, Node::DevPts | Node::Layered { .. })) => true,
             Some((_, Node::Bind { source, .. } | Node::Merged { source })) => source.is_dir(),
             Some((_, Node::File { .. } | Node::CoverFile | Node::OwnFile { .. } | Node::Absent)) => false,
@@ -339,7 +342,10 @@ pub(crate) enum Node {
     /// A file that Kennel makes in the sandbox at `source`, bound over a file of the host.
     OwnFile { source: PathBuf },
     /// A new procfs.
-    Proc,
+    Proc {
+        /// Whether a command may write to what belongs to its processes. Root owns also the settings of the kernel there.
+        is_writable: bool,
+    },
     /// A new devpts.
     DevPts,
 }
@@ -385,7 +391,7 @@ impl Node {
             | Self::Private { .. }
             | Self::Tmpfs { .. }
             | Self::Cover
-            | Self::Proc
+            | Self::Proc { .. }
             | Self::DevPts => true,
         }
     }

@@ -235,7 +235,7 @@ fn show_devices(view: &mut View, inputs: &Inputs<'_>) {
         view.offer("link", *path, Node::Symlink { points_to: points_to.into() });
     }
     view.offer("terminals", "/dev/pts", Node::DevPts);
-    view.offer("processes", "/proc", Node::Proc);
+    view.offer("processes", "/proc", inputs.proc());
     let of_root = if inputs.caller.is_root() { PROC_OF_ROOT } else { &[] };
     for path in PROC_KEYS.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
         cover(view, "kernel file", Path::new(path), SourceKind::File);

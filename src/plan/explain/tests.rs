@@ -16,7 +16,7 @@ fn explainer(host: &Path) -> Explainer {
     view.offer("system", "/usr", bind(Access::Read));
     view.offer("link", "/bin", Node::Symlink { points_to: "usr/bin".into() });
     view.offer("private directory", "/tmp", Node::Private { mode: 0o1777 });
-    view.offer("processes", "/proc", Node::Proc);
+    view.offer("processes", "/proc", Node::Proc { is_writable: false });
     view.offer("directory", "/run", Node::Dir);
     view.offer("file", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
     view.grant("read-write grant", "/rw".into(), bind(Access::Write)).expect("granted");

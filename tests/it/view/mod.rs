@@ -11,6 +11,7 @@ mod masks;
 mod mounts;
 mod nesting;
 mod private;
+mod procfs;
 mod profiles;
 mod random;
 mod search_path;
