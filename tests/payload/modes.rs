@@ -48,6 +48,7 @@ pub(crate) fn race(_: &[&str]) {
         raw(libc::SYS_symlink, [to, address(c"next"), 0, 0, 0, 0])?;
         raw(libc::SYS_rename, [address(c"next"), address(c"link"), 0, 0, 0, 0])
     };
+    let _ = link();
     attack("link", &link, &|| raw(libc::SYS_chmod, [address(c"link"), MODE, 0, 0, 0, 0]));
     let (Ok(directory), Ok(file)) = (File::open("d"), File::open("f")) else { return };
     let of_descriptor = || {
