@@ -12,10 +12,11 @@ pub(crate) mod trail;
 use std::fs::DirBuilder;
 use std::io;
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::host::writers::another_writer;
 use crate::policy::audit::{Audit, DATE};
 
 /// The default log of the day (UTC) that contains `date`: `$XDG_STATE_HOME/kennel/audit/exec-YYYY-MM-DD.log`, or the same
@@ -68,11 +69,14 @@ pub(crate) fn create_default_directory(log: &Path) -> io::Result<()> {
     };
     DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
     let metadata = directory.metadata()?;
-    let is_trusted = metadata.uid() == nix::unistd::geteuid().as_raw() || metadata.uid() == 0;
-    if is_trusted && metadata.mode() & 0o022 == 0 {
-        return Ok(());
+    let trusted = [0, nix::unistd::geteuid().as_raw()];
+    match another_writer(&directory, &metadata, &trusted) {
+        None => Ok(()),
+        Some(who) => {
+            let reason = format!("others can write to its directory: {who}");
+            Err(io::Error::new(ErrorKind::PermissionDenied, reason))
+        }
     }
-    Err(io::Error::new(ErrorKind::PermissionDenied, "others can write to its directory"))
 }
 
 #[cfg(test)]

@@ -20,12 +20,11 @@ use wasmtime::{Engine, Module};
 
 use crate::connector::program::is_component;
 use crate::host::caller::Caller;
+use crate::host::writers::another_writer;
 use crate::report::error::Error;
 use crate::sys::dirfd::own_path;
 use crate::view::kept::{CACHE_BASE, own_directory_in};
 
-/// The permission bits of group and others to write.
-const WRITABLE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// The extension of a file that is not whole yet.
@@ -77,7 +76,7 @@ impl Cache {
         let directory = fs::canonicalize(directory).map_err(failed)?;
         for path in directory.ancestors() {
             let metadata = fs::symlink_metadata(path).map_err(failed)?;
-            if let Some(who) = who_can_write(&metadata, path != directory) {
+            if let Some(who) = who_can_write(path, &metadata, path != directory) {
                 let reason = format!("{who} can write to {}", path.display());
                 return Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, reason)));
             }
@@ -100,7 +99,7 @@ impl Cache {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&place).ok()?;
         let metadata = file.metadata().ok()?;
-        if !metadata.is_file() || who_can_write(&metadata, false).is_some() {
+        if !metadata.is_file() || who_can_write(&own_path(&file), &metadata, false).is_some() {
             tracing::warn!(file = %place.display(), "compiled code that is not the caller's own is ignored");
             return None;
         }
@@ -150,13 +149,15 @@ impl Cache {
 
 /// Who else than the caller can write to a file or directory. In one that is `above` the cache, root may, and in a sticky one
 /// only the owner of an entry can replace it.
-fn who_can_write(metadata: &Metadata, is_above: bool) -> Option<String> {
+fn who_can_write(path: &Path, metadata: &Metadata, is_above: bool) -> Option<String> {
     let (owner, own) = (metadata.uid(), nix::unistd::geteuid().as_raw());
-    let is_closed = metadata.mode() & WRITABLE == 0 || is_above && metadata.mode() & STICKY != 0;
     if owner != own && !(is_above && owner == 0) {
         return Some(format!("uid {owner}"));
     }
-    (!is_closed).then(|| "others".to_owned())
+    if is_above && metadata.mode() & STICKY != 0 {
+        return None;
+    }
+    another_writer(path, metadata, &[0, own]).map(|_| "others".to_owned())
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {

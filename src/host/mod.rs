@@ -7,6 +7,7 @@ pub(crate) mod cgroups;
 pub(crate) mod fixtures;
 pub(crate) mod mounts;
 pub(crate) mod remedy;
+pub(crate) mod writers;
 
 use std::os::unix::fs::MetadataExt;
 use std::{fmt, fs};

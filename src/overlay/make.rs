@@ -14,6 +14,7 @@ use nix::sys::stat::{FileStat, Mode, UtimensatFlags, fchmod, fstat, futimens, ut
 use nix::sys::time::TimeSpec;
 use xattr::FileExt;
 
+use crate::host::writers::ACCESS_LIST;
 use crate::overlay::apply::{Commit, Opened};
 use crate::overlay::clock::modified;
 use crate::overlay::compare::{OPAQUE, ordinary};
@@ -83,9 +84,6 @@ fn copy_range(mut from: &File, mut to: &File, start: u64, end: u64) -> io::Resul
 }
 
 // A file or link is made under a temporary name, which then replaces the target; a directory is made empty.
-
-/// The attribute that holds a file's POSIX access control list.
-const ACCESS_LIST: &str = "system.posix_acl_access";
 
 impl Commit<'_> {
     /// Copies a file that a command wrote to a temporary name in `parent`.

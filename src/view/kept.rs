@@ -17,7 +17,8 @@ use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
 
 use crate::host::caller::Caller;
-use crate::sys::dirfd::{DIRECTORY, open_without_links};
+use crate::host::writers::another_writer;
+use crate::sys::dirfd::{DIRECTORY, open_without_links, own_path};
 use crate::sys::file_system::FileSystem;
 use crate::view::source::BindSource;
 
@@ -121,8 +122,11 @@ pub(crate) fn open_closed(caller: &Caller, base: &Path, parts: [&OsStr; 3]) -> i
         at = make(&at, part, Mode::S_IRWXU)?;
         let metadata = File::from(at.try_clone()?).metadata()?;
         // Other programs may read beside the changes, and only there.
-        let closed = if part == "kennel" { OTHERS & 0o022 } else { OTHERS };
-        if metadata.uid() != caller.uid || metadata.mode() & closed != 0 {
+        let is_open = match part == "kennel" {
+            true => another_writer(&own_path(&at), &metadata, &[caller.uid]).is_some(),
+            false => metadata.mode() & OTHERS != 0,
+        };
+        if metadata.uid() != caller.uid || is_open {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not yours alone"));
         }
     }

@@ -8,12 +8,12 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
+use crate::host::writers::{Writer, another_writer};
 use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
 use crate::view::resolved_path::ResolvedPath;
@@ -41,6 +41,9 @@ const LOCAL: &[&str] = &["/usr/local/bin", "/usr/local/sbin"];
 /// How many prefixes are shown, and how many links of one directory are looked at.
 const MOST_PREFIXES: usize = 64;
 const MOST_LINKS: usize = 256;
+
+/// In such a directory, only its owner and that of an entry can replace the entry.
+const STICKY: u32 = 0o1000;
 
 /// The name of a shown prefix in messages.
 const WHAT: &str = "toolchain";
@@ -112,12 +115,39 @@ pub(crate) fn is_fit(path: &Path, inputs: &Inputs<'_>) -> bool {
 
 /// Whether the links on the way to `path` may decide what is shown. Adds a note if not.
 pub(crate) fn is_trusted(view: &mut View, inputs: &Inputs<'_>, path: &Path, resolved: &ResolvedPath) -> bool {
-    let link = resolved.link_in_writable_grant(view).or_else(|| link_in_repository(resolved, inputs));
-    let Some(link) = link.map(Path::to_owned) else { return true };
+    let of_commands =
+        || resolved.link_in_writable_grant(view).or_else(|| link_in_repository(resolved, inputs));
+    let found = link_of_another(resolved, inputs)
+        .map(|(link, who)| (link, who.to_string()))
+        .or_else(|| Some((of_commands()?, "commands".to_owned())));
+    let Some((link, who)) = found else { return true };
     let (end, link) = (resolved.source.path.display(), link.display());
-    let text = format!("not shown, because commands could have made the link {link}, which leads to {end}");
+    let text = format!("not shown, because {who} could have made the link {link}, which leads to {end}");
     view.note(&path.display().to_string(), &text, Some(&format!("--ro {end}")));
     false
+}
+
+/// The first link on the way that somebody else could have made than root, the caller, or the owner of what it leads to.
+fn link_of_another<'r>(resolved: &'r ResolvedPath, inputs: &Inputs<'_>) -> Option<(&'r Path, Writer)> {
+    let trusted = [0, inputs.caller.uid, resolved.metadata.uid()];
+    let links = resolved.links.iter().map(|link| &*link.at);
+    links.into_iter().find_map(|at| Some((at, another_replacer(at, &trusted)?)))
+}
+
+/// Somebody who may put something else in the place of the file, directory or link at `path`, and is none of the `trusted`
+/// users.
+fn another_replacer(path: &Path, trusted: &[u32]) -> Option<Writer> {
+    // What cannot be looked at was replaced meanwhile.
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Some(Writer::Everyone) };
+    if !trusted.contains(&metadata.uid()) {
+        return Some(Writer::User(metadata.uid()));
+    }
+    let above = path.parent()?;
+    let Ok(directory) = fs::metadata(above) else { return Some(Writer::Everyone) };
+    match another_writer(above, &directory, trusted) {
+        Some(_) if directory.mode() & STICKY != 0 && trusted.contains(&directory.uid()) => None,
+        writer => writer,
+    }
 }
 
 /// The first link on the way that is in a git repository. That is a workspace, or was one or will be, so its commands may have
@@ -240,7 +270,8 @@ impl Search<'_, '_> {
 
     /// Whether only root or the caller may put links there.
     fn is_closed(&self, directory: &Path) -> bool {
-        fs::metadata(directory).is_ok_and(|it| it.mode() & 0o002 == 0 && self.is_own(&it))
+        let trusted = [0, self.inputs.caller.uid];
+        fs::metadata(directory).is_ok_and(|it| another_writer(directory, &it, &trusted).is_none())
     }
 
     /// Whether a link with this text leads to what is visible, as far as the text says.
@@ -271,23 +302,20 @@ impl Search<'_, '_> {
     /// Whether the directory of programs that `path` leads to, or the program in it, may be shown. Adds a note if not.
     fn may_show(&mut self, path: &Path, directory: &Path, resolved: &ResolvedPath) -> bool {
         let prefix = prefix_of(directory);
-        let is_public = |path: &&Path| fs::metadata(path).is_ok_and(|it| it.mode() & 0o002 != 0);
-        if !self.is_own(&resolved.metadata)
-            && let Some(open) = prefix.ancestors().find(is_public)
+        let (own, owner) = ([0, self.inputs.caller.uid], resolved.metadata.uid());
+        let trusted = [own[0], own[1], owner];
+        let writer = |at: &Path| another_writer(at, &fs::metadata(at).ok()?, &trusted);
+        if !own.contains(&owner)
+            && let Some((open, who)) = prefix.ancestors().find_map(|at| Some((at, writer(at)?)))
         {
             let (path, end, open) = (path.display(), prefix.display(), open.display());
             let text = format!(
-                "{path}: {end} is not shown, because it belongs to another user and every user may write to {open}"
+                "{path}: {end} is not shown, because it belongs to another user and {who} may write to {open}"
             );
             self.view.note("PATH", &text, Some(&format!("--ro {end}")));
             return false;
         }
         is_trusted(self.view, self.inputs, path, resolved)
-    }
-
-    /// Whether root or the caller owns it.
-    fn is_own(&self, metadata: &Metadata) -> bool {
-        [0, self.inputs.caller.uid].contains(&metadata.uid())
     }
 }
 

@@ -48,6 +48,8 @@ mod terminal;
 mod typist;
 mod user_terminal;
 mod window;
+#[path = "../../host/writers.rs"]
+mod writers;
 
 use std::{ffi::OsString, io, process::ExitCode};
 

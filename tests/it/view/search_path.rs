@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt, chown, symlink},
+    os::unix::fs::{PermissionsExt, chown, lchown, symlink},
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -259,6 +259,75 @@ fn what_another_user_could_put_into_an_open_directory_is_not_shown() {
     symlink(place.at("other/bin/y"), closed.path().join("x/bin/y")).unwrap();
     chown(closed.path().join("x/bin"), Some(4242), Some(4242)).unwrap();
     assert_eq!(place.says(&[closed.path().join("x/bin")], "x; ls ~/other"), "data");
+}
+
+/// Whoever may write a directory can put a link there: by its mode, its group, or its access list.
+#[test]
+fn a_directory_that_others_may_write_leads_to_nothing_of_root() {
+    only_as_root!();
+    let place = Place::new();
+    place.program("other/bin/y");
+    place.program("tools/bin/x");
+    place.link("tools/bin/y", place.at("other/bin/y"));
+    place.link("shared/tools", place.at("other"));
+    let [tools, shared] = ["tools/bin", "shared"].map(|name| place.at(name));
+    let run = |entry: PathBuf| place.run(&[entry], &[], "y; ls ~/other");
+    let leads_nowhere = |way: &str| {
+        let output = run(tools.clone());
+        assert!(!stdout(&output).contains("data"), "{way}: {output:?}");
+        let output = run(shared.join("tools/bin"));
+        let said = stderr(&output);
+        assert!(!stdout(&output).contains("data"), "{way}: {output:?}");
+        assert!(said.contains("could have made the link") && said.contains("--ro "), "{way}: {said}");
+    };
+    let set = |gid, mode| {
+        for directory in [&tools, &shared] {
+            chown(directory, Some(0), Some(gid)).unwrap();
+            fs::set_permissions(directory, PermissionsExt::from_mode(mode)).unwrap();
+        }
+    };
+    let leads = |way: &str| {
+        assert!(stdout(&run(tools.clone())).contains("data"), "{way}");
+        let output = run(shared.join("tools/bin"));
+        assert!(stdout(&output).contains("data") && stderr(&output).is_empty(), "{way}: {output:?}");
+    };
+    set(0, 0o755);
+    leads("only root writes");
+    set(4242, 0o755);
+    leads("the group only reads");
+    set(4242, 0o775);
+    leads_nowhere("the group writes");
+    set(0, 0o757);
+    leads_nowhere("everybody writes");
+    set(0, 0o755);
+    // The owner, user 4242, the group, the mask, others.
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 7, u32::MAX), (2, 7, 4242), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 5, u32::MAX)];
+    let mut list = 2u32.to_le_bytes().to_vec();
+    for (tag, rights, id) in entries {
+        list.extend([tag.to_le_bytes(), rights.to_le_bytes()].concat());
+        list.extend(id.to_le_bytes());
+    }
+    for directory in [&tools, &shared] {
+        require!(xattr::set(directory, "system.posix_acl_access", &list).is_ok(), "access lists in the home");
+    }
+    leads_nowhere("an access list lets a user write");
+}
+
+/// A link belongs to whoever chose what it leads to.
+#[test]
+fn a_link_of_another_user_leads_to_nothing_of_root() {
+    only_as_root!();
+    let place = Place::new();
+    place.program("other/bin/y");
+    place.link("open/tools", place.at("other"));
+    fs::set_permissions(place.at("open"), PermissionsExt::from_mode(0o1777)).unwrap();
+    let entry = [place.at("open/tools/bin")];
+    assert_eq!(place.says(&entry, "y"), "data", "in a sticky directory nobody replaces it");
+    lchown(place.at("open/tools"), Some(4242), Some(4242)).unwrap();
+    let output = place.run(&entry, &[], "y; ls ~/other");
+    assert!(stdout(&output).is_empty(), "{output:?}");
+    assert!(stderr(&output).contains("uid 4242 could have made the link"), "{output:?}");
 }
 
 #[test]

@@ -3,11 +3,16 @@
 use std::{
     fs::{self, File},
     io::{self, ErrorKind, Read},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
 };
 
 use nix::unistd::geteuid;
+
+use crate::writers::{Writer, another_writer};
 
 /// The largest file, in bytes. Policy files have the same limit.
 const LARGEST: u64 = 1 << 20;
@@ -57,7 +62,7 @@ pub(super) fn read(path: &Path, links: Links, owner: Owner) -> io::Result<Option
         return Err(io::Error::other("it is not a regular file"));
     }
     if owner == Owner::Caller {
-        check_owner(&found)?;
+        check_writers(&file, &found)?;
     }
     let mut bytes = Vec::new();
     if u64::try_from(file.take(LARGEST + 1).read_to_end(&mut bytes)?).is_ok_and(|size| size > LARGEST) {
@@ -75,13 +80,13 @@ fn is_kept_out(path: &Path) -> bool {
 }
 
 /// Refuses what another user than the caller and root can write.
-fn check_owner(found: &fs::Metadata) -> io::Result<()> {
-    let uid = found.uid();
-    if uid != 0 && uid != geteuid().as_raw() {
-        return Err(io::Error::other(format!("it belongs to uid {uid}")));
-    }
-    match found.mode() & 0o002 {
-        0 => Ok(()),
-        _ => Err(io::Error::other("every user can write it")),
+fn check_writers(file: &File, found: &fs::Metadata) -> io::Result<()> {
+    let held = format!("/proc/self/fd/{}", file.as_raw_fd());
+    match another_writer(held.as_ref(), found, &[0, geteuid().as_raw()]) {
+        None => Ok(()),
+        Some(Writer::User(uid)) if uid == found.uid() => {
+            Err(io::Error::other(format!("it belongs to uid {uid}")))
+        }
+        Some(who) => Err(io::Error::other(format!("{who} can write it"))),
     }
 }
