@@ -171,6 +171,24 @@ fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
     variables
 }
 
+/// Whether Kennel knows what a variable means, and its value holds no password: those that the scrubbed environment keeps, and
+/// those that decide about toolchains, certificates and the way to the network.
+///
+/// A program that changes its user passes these on, and no other variable.
+///
+/// ```
+/// assert!(kennel::is_known_variable("LANG", "C.UTF-8") && kennel::is_known_variable("https_proxy", "http://proxy:3128"));
+/// assert!(!kennel::is_known_variable("https_proxy", "http://user:password@proxy:3128"));
+/// assert!(!kennel::is_known_variable("AWS_SECRET_ACCESS_KEY", "x"));
+/// ```
+pub fn is_known_variable(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> bool {
+    let (name, value) = (name.as_ref(), value.as_ref());
+    is_kept(name)
+        || toolchains::deciding_variables().any(|known| name == known)
+        || certificates::CERTIFICATE_VARIABLES.iter().any(|known| name == *known)
+        || (is_registry(name) || network::is_proxy_variable(name)) && !may_hold_credentials(value)
+}
+
 fn is_kept(name: &OsStr) -> bool {
     KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
 }
@@ -188,14 +206,17 @@ fn is_registry(name: &OsStr) -> bool {
 /// Whether the value may hold a password or a token: `user:password@` or the query of a URL. A note says that the variable
 /// is left out, unless the policy passes it on by name.
 fn note_credentials(inputs: &Inputs<'_>, view: &mut View, name: &OsStr, value: &OsStr) -> bool {
-    let value = value.as_encoded_bytes();
-    let may_hold = value.iter().any(|byte| b"@?".contains(byte));
+    let may_hold = may_hold_credentials(value);
     let name = name.to_string_lossy();
     if may_hold && !inputs.policy.env.pass.iter().any(|passed| *passed == name) {
         let text = "left out of the environment, because it may hold a password";
         view.note(&name, text, Some(&format!("--pass-env {name} passes it on")));
     }
     may_hold
+}
+
+fn may_hold_credentials(value: &OsStr) -> bool {
+    value.as_encoded_bytes().iter().any(|byte| b"@?".contains(byte))
 }
 
 // Variables that name what is not there. Without such a variable, a program goes another way; with it, the program fails.

@@ -6,6 +6,7 @@ pub(crate) mod birth;
 pub(crate) mod dirfd;
 pub(crate) mod file_system;
 pub(crate) mod inode;
+pub(crate) mod keyring;
 pub(crate) mod lexical;
 pub(crate) mod packet;
 pub(crate) mod parent;

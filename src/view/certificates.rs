@@ -16,7 +16,7 @@ use crate::view::search_path::{is_trusted, is_visible};
 use crate::view::{Access, Node, View, secrets};
 
 /// Variables that name a file or a directory of certificates, or several of them with colons between.
-const CERTIFICATE_VARIABLES: &[&str] = &[
+pub(crate) const CERTIFICATE_VARIABLES: &[&str] = &[
     "AWS_CA_BUNDLE",
     "BUNDLE_SSL_CA_CERT",
     "CARGO_HTTP_CAINFO",

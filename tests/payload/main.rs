@@ -16,6 +16,7 @@ mod names;
 mod network;
 mod processes;
 mod resources;
+mod rob;
 mod serve;
 mod surroundings;
 mod talk;
@@ -72,6 +73,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("use-stdout", handed::use_stdout),
     ("race-modes", modes::race),
     ("crowd-modes", modes::crowd),
+    ("rob", rob::rob),
 ];
 
 fn main() {

@@ -19,6 +19,7 @@ use crate::{
     },
     flags::PolicyFlags,
     help,
+    owner::Step,
     parse::{self, assignment, credential, word},
     style::When,
 };
@@ -145,9 +146,12 @@ pub(crate) struct AsOwner {
     /// As root: become the owner of the workspace first.
     ///
     /// The workspace is that of --workspace, or the current directory. It happens before anything is read, with the groups
-    /// and HOME of that user. Kennel then has no privilege left.
+    /// and HOME of that user. Nothing of root's goes along: no privilege, terminal, descriptor or unknown variable.
     #[arg(long)]
     pub(crate) as_owner: bool,
+    /// The next step of --as-owner, in another process.
+    #[arg(long, hide = true, conflicts_with = "as_owner")]
+    pub(crate) owner_step: Option<Step>,
 }
 
 #[derive(Debug, Args)]

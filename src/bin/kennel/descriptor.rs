@@ -18,7 +18,7 @@ use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::stat::{FileStat, SFlag, fstat},
-    unistd::write,
+    unistd::{close, write},
 };
 
 /// Pause after a failed write: a terminal can report room for less than a line end, which it takes only
@@ -46,6 +46,22 @@ pub(crate) fn resolve_descriptor(path: &Path) -> io::Result<PathBuf> {
         io::ErrorKind::InvalidInput,
         "the descriptor does not refer to a regular file with a name",
     ))
+}
+
+/// Closes inherited descriptors except the standard ones. Descriptors that Kennel opened are close-on-exec and stay open.
+///
+/// # Errors
+/// Which ones there are is unknown: /proc is not there.
+pub(crate) fn close_inherited() -> io::Result<()> {
+    let names = fs::read_dir("/proc/self/fd")?
+        .map(|entry| Ok(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok())));
+    let numbers = names.collect::<io::Result<Vec<Option<i32>>>>()?;
+    for number in numbers.into_iter().flatten().filter(|&number| number > 2) {
+        if inherited_descriptor(format!("/dev/fd/{number}")).is_some_and(|given| given.is_ok()) {
+            close(number)?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes all of `bytes`.

@@ -22,7 +22,7 @@ use crate::{
     FAILED,
     args::Exec,
     descriptor, detached,
-    job::Job,
+    job::{Job, Orders},
     process::{Ending, end, forwarded, is_ending},
     report,
     terminal::{self, HURRIED_PATIENCE, REOPEN_PAUSE, unwritten},
@@ -192,7 +192,7 @@ fn run(exec: &Exec) -> Result<End, Error> {
 
 /// Returns how long [`Window::close`] may still wait for the reader of stdout. After a signal that ends this
 /// program it allows one more second; the second starts now if `is_over`.
-fn patience(signals: &SignalFd, is_over: bool) -> impl FnMut() -> Option<Duration> {
+pub(crate) fn patience(signals: &SignalFd, is_over: bool) -> impl FnMut() -> Option<Duration> {
     let mut hurried = is_over.then(Instant::now);
     move || {
         if hurried.is_none() && ending_signal_arrived(signals) {
@@ -280,29 +280,29 @@ fn call(exec: &Exec, job: Option<&Job>) -> Result<Call, Error> {
 }
 
 /// Blocks the signals that go to the command and returns a descriptor for them; ignored signals stay ignored.
-fn listen() -> io::Result<SignalFd> {
+pub(crate) fn listen() -> io::Result<SignalFd> {
     let signals = forwarded().map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
     signals.thread_block()?;
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
 /// What ended a [`wait`]; nothing if the time was up or only output moved.
-struct Woken {
-    by_session: bool,
-    by_signal: bool,
-    by_keys: bool,
+pub(crate) struct Woken {
+    pub(crate) by_session: bool,
+    pub(crate) by_signal: bool,
+    pub(crate) by_keys: bool,
 }
 
 /// Sleeps until the session answers, a signal arrives, the user types or the time `until` comes; copies output
 /// meanwhile.
-fn wait(
-    client: &Client,
+pub(crate) fn wait(
+    session: &impl AsFd,
     signals: &SignalFd,
     (job, window): (Option<&Job>, Option<&mut Window>),
     until: Option<Instant>,
 ) -> io::Result<Woken> {
     let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
-    let mut fds = vec![watched(client.as_fd()), watched(signals.as_fd())];
+    let mut fds = vec![watched(session.as_fd()), watched(signals.as_fd())];
     fds.extend(job.and_then(Job::events).map(|events| watched(events.as_fd())));
     let own = fds.len();
     fds.extend(window.as_ref().into_iter().flat_map(|window| window.watched()));
@@ -325,8 +325,8 @@ fn wait(
 
 /// Passes pending signals on. Returns the signal that ends this program if the session has not read the call
 /// yet.
-fn forward(
-    client: &Client,
+pub(crate) fn forward(
+    command: &impl Orders,
     is_read: bool,
     signals: &SignalFd,
     mut job: Option<&mut Job>,
@@ -341,16 +341,16 @@ fn forward(
         }
         match (number, &mut job) {
             (_, Some(job)) => {
-                job.received(number, client)?;
+                job.received(number, command)?;
                 job.forget_own_stop();
             }
             (libc::SIGTSTP, None) => {
-                client.signal(libc::SIGSTOP)?;
+                command.signal(libc::SIGSTOP)?;
                 // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any
                 // other signal.
                 raise(Signal::SIGSTOP).map_err(|errno| failed(errno.into()))?;
             }
-            (_, None) => client.signal(number)?,
+            (_, None) => command.signal(number)?,
         }
     }
     Ok(None)

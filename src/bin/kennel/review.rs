@@ -24,6 +24,9 @@ use crate::{
 
 /// Runs `kennel diff`.
 pub(crate) fn diff(diff: &Diff) -> Result<ExitCode, Error> {
+    if let Some(code) = as_owner(&diff.place)? {
+        return Ok(code);
+    }
     let Some(Meant { kept, paths, .. }) = find(&diff.place, &diff.words)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -52,6 +55,12 @@ pub(crate) fn diff(diff: &Diff) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs this command line as the owner of the workspace, if it asks for that.
+fn as_owner(place: &Place) -> Result<Option<ExitCode>, Error> {
+    let asked = owner::Request { workspace: place.workspace.as_deref(), ..owner::Request::default() };
+    owner::choose(&place.owner, asked)
+}
+
 /// The whole diff of kept changes, for `kennel run --diff`: one text for each change, and the line that sums it up.
 pub(crate) fn whole(kept: &KeptChanges, paint: Paint) -> Result<Vec<String>, Error> {
     let review = kept.review()?;
@@ -72,6 +81,9 @@ pub(crate) fn whole(kept: &KeptChanges, paint: Paint) -> Result<Vec<String>, Err
 /// Runs `kennel commit`.
 pub(crate) fn commit(arguments: &CommitArguments) -> Result<ExitCode, Error> {
     let part = &arguments.part;
+    if let Some(code) = as_owner(&part.place)? {
+        return Ok(code);
+    }
     let Some(Meant { kept, paths, words }) = find(&part.place, &part.words)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -133,6 +145,9 @@ pub(crate) fn report_choice(all: &[Refused], session: Option<&str>) {
 
 /// Runs `kennel discard`.
 pub(crate) fn discard(part: &Part) -> Result<ExitCode, Error> {
+    if let Some(code) = as_owner(&part.place)? {
+        return Ok(code);
+    }
     let Some(Meant { kept, paths, .. }) = find(&part.place, &part.words)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -193,7 +208,6 @@ struct Meant {
 
 /// Finds the kept changes that the user means, and the paths in them. Says so if there are none.
 fn find(place: &Place, words: &[OsString]) -> Result<Option<Meant>, Error> {
-    owner::choose(&place.owner, place.workspace.as_deref())?;
     let here = env::current_dir().unwrap_or_default();
     let start = place.workspace.as_deref().unwrap_or(&here);
     if let Some(directory) = &place.overlay_upper {

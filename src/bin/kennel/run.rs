@@ -36,7 +36,10 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
-    owner::choose(&run.owner, run.policy.workspace.as_deref())?;
+    let asked = owner::Request { takes_keys: run.tty || run.ask, ..owner::Request::of(&run.policy) };
+    if let Some(code) = owner::choose(&run.owner, asked)? {
+        return Ok(code);
+    }
     let json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
     let written = match (&json, &run.json) {

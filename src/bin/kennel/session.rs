@@ -12,16 +12,16 @@ use std::{
 
 use kennel::{
     Client, Error, Isolation, KeptChanges, ListenError, Listening, Overlay, Parent, Policy, PolicyError,
-    Profile, PublishedPort, Session, Stats, inherited_descriptor,
+    Profile, PublishedPort, Session, Stats,
 };
-use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
+use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
 use serde::Serialize;
 
 use crate::{
     FAILED,
     args::{SessionAction, Start},
     cache::age,
-    descriptor::write_all,
+    descriptor::{close_inherited, write_all},
     detached,
     escape::harmless,
     flags, owner, process, progress, ps, report,
@@ -31,7 +31,11 @@ use crate::{
 /// Runs `kennel session`.
 pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
     if let SessionAction::Start(start) = action {
-        owner::choose(&start.owner, start.policy.workspace.as_deref())?;
+        let asked =
+            owner::Request { ends_with_parent: start.with_parent, ..owner::Request::of(&start.policy) };
+        if let Some(code) = owner::choose(&start.owner, asked)? {
+            return Ok(code);
+        }
     }
     match action {
         SessionAction::Start(start) if !start.foreground => start_in_background(start),
@@ -118,8 +122,7 @@ fn background(start: &Start) -> Result<ExitCode, Error> {
         dup2_stdout(&null)?;
         dup2_stderr(&null)?;
         // Only now: the policy may have come through an inherited descriptor.
-        close_inherited();
-        Ok(())
+        close_inherited()
     })
 }
 
@@ -209,19 +212,6 @@ fn announce(listening: &Listening) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{}", listening.socket().display())?;
     stdout.flush()
-}
-
-/// Closes inherited descriptors except the standard ones: a reader of an inherited pipe would wait for the
-/// session to end. Descriptors that Kennel opened are close-on-exec and stay open.
-fn close_inherited() {
-    let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
-    let names = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let numbers: Vec<i32> = names.filter(|&number| number > 2).collect();
-    for number in numbers {
-        if inherited_descriptor(format!("/dev/fd/{number}")).is_some_and(|given| given.is_ok()) {
-            let _ = close(number);
-        }
-    }
 }
 
 /// A line of `kennel session list`. A session that does not answer has no numbers.

@@ -38,7 +38,7 @@ pub(crate) struct UserTerminal {
     /// Where the command's output is shown.
     output: OwnedFd,
     /// The standard descriptors that become the command's terminal.
-    streams: [bool; 3],
+    pub(crate) streams: [bool; 3],
     /// Whether others write to the terminal meanwhile, or could: a pipeline, or output that Kennel reads.
     pub(crate) is_shared: bool,
     /// Its modes before the command had it. In the background they are those with which the shell reads its line.

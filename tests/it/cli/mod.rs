@@ -10,6 +10,7 @@ mod manual;
 mod output;
 mod owner;
 mod plain;
+mod relay;
 mod report;
 mod session;
 mod shortage;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::support::{
-    TempDir, kennel, kennel_path, only_as_root, refused, report, stderr, stdout, workspace,
+    TempDir, children, kennel, kennel_path, only_as_root, refused, report, stderr, stdout, workspace,
 };
 
 const OWNER: u32 = 1000;
@@ -97,8 +97,10 @@ fn nothing_of_root_is_left() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut seen: Vec<String> =
         lines.by_ref().map(Result::unwrap).take_while(|line| line != "ready").collect();
-    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    let of_process = fs::read(format!("/proc/{}/environ", child.id())).unwrap();
+    // Below root's own process and the leader of the terminal's session.
+    let owner = children(children(child.id())[0])[0];
+    let status = fs::read_to_string(format!("/proc/{owner}/status")).unwrap();
+    let of_process = fs::read(format!("/proc/{owner}/environ")).unwrap();
     seen.extend(String::from_utf8_lossy(&of_process).split('\0').map(str::to_owned));
     child.kill().unwrap();
     child.wait().unwrap();

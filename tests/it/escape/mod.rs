@@ -21,6 +21,7 @@
 //! | `sockets` | socket families, terminals |
 //! | `processes` | daemons, fork bombs, orphans, stopped and stubborn processes |
 //! | `helper` | PID 1 and the program around the sandbox |
+//! | `owner` | `--as-owner`: what the owner can take from Kennel outside |
 //! | `network` | no network, and the host's network |
 use std::{
     path::Path,
@@ -40,6 +41,7 @@ mod mounts;
 mod moved;
 mod network;
 mod nodes;
+mod owner;
 mod paths;
 mod planted;
 mod policy;

@@ -41,7 +41,9 @@ use server::Server;
 
 /// Runs `kennel mcp`.
 pub(crate) fn mcp(arguments: &Mcp) -> Result<ExitCode, Error> {
-    owner::choose(&arguments.owner, arguments.policy.workspace.as_deref())?;
+    if let Some(code) = owner::choose(&arguments.owner, owner::Request::of(&arguments.policy))? {
+        return Ok(code);
+    }
     let policy = policy(arguments)?;
     if io::stdin().is_terminal() {
         report::say(

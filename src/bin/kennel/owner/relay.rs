@@ -1,0 +1,251 @@
+//! The relay: stays root, and copies between root's streams and those of the owner's process.
+
+use std::{
+    env,
+    ffi::OsString,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{
+            net::UnixStream,
+            process::{CommandExt, ExitStatusExt},
+        },
+    },
+    process::{Child, Command, ExitCode, Stdio},
+    sync::Mutex,
+    thread,
+    time::Duration,
+};
+
+use kennel::{Error, Parent};
+use nix::{
+    fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open},
+    pty::{grantpt, posix_openpt, ptsname_r, unlockpt},
+    sys::{
+        signal::{Signal, kill},
+        signalfd::SignalFd,
+        stat::{Mode, fchmod},
+        termios::{SetArg, tcsetattr},
+    },
+    unistd::{Uid, fchown, getpid},
+};
+
+use super::{
+    Request,
+    leader::{EXITED, FOREGROUND, KILLED, SIGNAL, STOPPED},
+    step::{Identity, Step},
+    streams::Streams,
+};
+use crate::{
+    FAILED,
+    exec::{Woken, forward, listen, patience, wait},
+    job::{Job, Orders},
+    process::{Ending, end, runtime},
+    report,
+    terminal::{copy_size, unwritten},
+    typist::Typed,
+    user_terminal::{self, UserTerminal, is_in_foreground},
+    window::Window,
+};
+
+/// Runs Kennel as the owner, and returns its exit status.
+pub(super) fn relay(
+    identity: Identity,
+    variables: Vec<(OsString, OsString)>,
+    request: Request<'_>,
+) -> Result<ExitCode, Error> {
+    let failed = |source| Error::Io { what: "start Kennel as the owner", source };
+    let uid = identity.uid;
+    let user = UserTerminal::find([false; 3])?.map(|mut user| {
+        // In a pipeline, another program may read the keys: then Kennel asks for them when its command does.
+        user.is_at_once = is_in_foreground(&user.input) && (request.takes_keys || !user.is_shared);
+        user
+    });
+    // Before there are threads, which would take them otherwise.
+    let signals = listen().map_err(failed)?;
+    let pair = user.as_ref().map(|user| pseudoterminal(user, uid)).transpose().map_err(failed)?;
+    let is_terminal = user.as_ref().map_or([false; 3], |user| user.streams);
+    let (streams, stdio) = Streams::open(is_terminal, uid).map_err(failed)?;
+    let is_in_foreground = user.as_ref().is_some_and(|user| user.is_at_once);
+    let mut job = user.map(|user| Job::prepare(user, None)).transpose()?;
+    if request.ends_with_parent {
+        follow_parent().map_err(failed)?;
+    }
+    let (master, slave) = pair.map_or((None, None), |(master, slave)| (Some(master), Some(slave)));
+    let (child, socket) =
+        start(identity, is_in_foreground, variables, stdio, slave.as_ref()).map_err(failed)?;
+    drop(slave);
+    let mut window = None;
+    if let (Some(job), Some(master)) = (&mut job, master) {
+        job.begin(&master)?;
+        let screen = job.user().output().map_err(user_terminal::failed)?;
+        window = Some(Window::open(master, screen, job.is_raw()));
+    }
+    Relay { child, leader: Leader(Mutex::new(socket)), signals, job, window, streams }.run()
+}
+
+/// A terminal like the user's, which belongs to the owner: its master side, which never blocks, and the other one.
+fn pseudoterminal(user: &UserTerminal, owner: Uid) -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let master = posix_openpt(flags | OFlag::O_NONBLOCK)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let slave = open(&*ptsname_r(&master)?, flags, Mode::empty())?;
+    fchown(&slave, Some(owner), None)?;
+    fchmod(&slave, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    copy_size(&user.input, &slave)?;
+    // In the background the modes are those with which the shell reads its line.
+    if is_in_foreground(&user.input) {
+        tcsetattr(&slave, SetArg::TCSANOW, &user.before)?;
+    }
+    Ok((master.into(), slave))
+}
+
+/// Sends this process SIGTERM when the process that started it has ended. The owner's process gets it too.
+fn follow_parent() -> io::Result<()> {
+    let runtime = runtime(Duration::ZERO).map_err(|error| io::Error::other(error.to_string()))?;
+    let parent = {
+        let _entered = runtime.enter();
+        Parent::open()?
+    };
+    let own = getpid();
+    thread::Builder::new().spawn(move || {
+        runtime.block_on(parent.ended());
+        let _ = kill(own, Signal::SIGTERM);
+    })?;
+    Ok(())
+}
+
+/// Starts the leader. It inherits its socket and its streams, and an environment of its own.
+fn start(
+    identity: Identity,
+    is_in_foreground: bool,
+    variables: Vec<(OsString, OsString)>,
+    stdio: [Option<Stdio>; 3],
+    terminal: Option<&OwnedFd>,
+) -> io::Result<(Child, UnixStream)> {
+    let (own, socket) = UnixStream::pair()?;
+    fcntl(&socket, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    let parent = getpid().as_raw();
+    let step = Step { socket: Some(socket.as_raw_fd()), parent, is_in_foreground, identity };
+    let stream = |piped: Option<Stdio>| match (piped, terminal) {
+        (Some(piped), _) => Ok(piped),
+        (None, Some(terminal)) => terminal.try_clone().map(Stdio::from),
+        (None, None) => Ok(Stdio::null()),
+    };
+    let [stdin, stdout, stderr] = stdio;
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(env::args_os().next().unwrap_or_else(|| "kennel".into())).args(step.words());
+    command.env_clear().envs(variables);
+    command.stdin(stream(stdin)?).stdout(stream(stdout)?).stderr(stream(stderr)?);
+    Ok((command.spawn()?, own))
+}
+
+/// The socket to the leader.
+struct Leader(Mutex<UnixStream>);
+
+impl Leader {
+    fn send(&self, order: [u8; 2]) -> Result<(), Error> {
+        let mut socket = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match socket.write_all(&order) {
+            // It has ended, and has told how.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent.map_err(|source| Error::Io { what: "pass a signal on", source }),
+        }
+    }
+
+    fn next(&self) -> Option<[u8; 2]> {
+        let mut told = [0; 2];
+        let mut socket = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        socket.read_exact(&mut told).ok().map(|()| told)
+    }
+}
+
+impl Orders for Leader {
+    fn signal(&self, number: i32) -> Result<(), Error> {
+        u8::try_from(number).map_or(Ok(()), |number| self.send([SIGNAL, number]))
+    }
+
+    fn foreground(&self, has: bool) -> Result<(), Error> {
+        self.send([FOREGROUND, u8::from(has)])
+    }
+}
+
+/// Everything that is copied and passed on until the owner's process has ended.
+struct Relay {
+    child: Child,
+    leader: Leader,
+    signals: SignalFd,
+    job: Option<Job>,
+    window: Option<Window>,
+    streams: Streams,
+}
+
+impl Relay {
+    fn run(mut self) -> Result<ExitCode, Error> {
+        let mut ending = Ending::default();
+        loop {
+            let socket = self.leader.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let woken = wait(&*socket, &self.signals, (self.job.as_ref(), self.window.as_mut()), None);
+            let Woken { by_session, by_signal, by_keys } =
+                woken.map_err(|source| Error::Io { what: "wait for the owner's process", source })?;
+            if by_session {
+                match self.leader.next() {
+                    Some([STOPPED, number]) => {
+                        if let Some(job) = &mut self.job {
+                            job.stopped(number.into(), &self.leader)?;
+                            // All its own stops are over: SIGCONT discards those that no thread has taken.
+                            job.forget_own_stop();
+                        }
+                    }
+                    Some([EXITED, code]) => return self.end(code, None, &ending),
+                    Some([KILLED, number]) => {
+                        return self.end(number.saturating_add(128), Some(number.into()), &ending);
+                    }
+                    _ => return self.end_without_status(&ending),
+                }
+            }
+            if by_keys && let Some(job) = &mut self.job {
+                let event = job.next_event();
+                if event == Some(Typed::Gone) {
+                    job.hang_up();
+                    self.window.iter_mut().for_each(Window::hang_up);
+                }
+                event.into_iter().for_each(|event| job.typed(event));
+            }
+            if by_signal {
+                forward(&self.leader, true, &self.signals, self.job.as_mut(), &mut ending)?;
+            }
+        }
+    }
+
+    /// Shows what is left of the output, and ends as the owner's process did.
+    fn end(mut self, code: u8, signal: Option<i32>, ending: &Ending) -> Result<ExitCode, Error> {
+        // Nothing of it is left when this process ends.
+        let _ = self.child.wait();
+        let is_over = signal.is_some_and(|number| ending.has(number));
+        if self.window.as_ref().is_some_and(|window| !window.is_on_terminal()) {
+            self.job.take().into_iter().for_each(|job| job.end(signal));
+        }
+        let shown = self.window.map_or(Ok(()), |window| window.close(patience(&self.signals, is_over)));
+        let copied = self.streams.finish(patience(&self.signals, is_over));
+        self.job.into_iter().for_each(|job| job.end(signal));
+        match unwritten(shown.and(copied), signal.is_some()) {
+            Some(error) => {
+                report::error(&error);
+                Ok(FAILED.into())
+            }
+            None => Ok(end(code, signal)),
+        }
+    }
+
+    /// The leader has ended without a word on the owner's process: it has printed why, or was killed.
+    fn end_without_status(mut self, ending: &Ending) -> Result<ExitCode, Error> {
+        let status = self.child.wait().map_err(|source| Error::Io { what: "wait for a process", source })?;
+        if let Some(number) = status.signal() {
+            let source = io::Error::other(format!("signal {number} has ended the process between"));
+            report::error(&Error::Io { what: "run Kennel as the owner", source });
+        }
+        self.end(FAILED, None, ending)
+    }
+}

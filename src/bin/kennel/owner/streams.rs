@@ -1,0 +1,250 @@
+//! Pipes in place of root's standard streams, and the threads that copy between the two.
+
+use std::{
+    fs::File,
+    io::{self, ErrorKind, PipeReader, PipeWriter, Read, Seek, SeekFrom, pipe},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use kennel::is_one_file;
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::{Uid, fchown},
+};
+
+use crate::descriptor::{wait, write_all};
+
+/// The wanted size of a pipe, and of a read.
+const SIZE: usize = 1 << 18;
+
+/// The copies of root's streams.
+pub(super) struct Streams {
+    input: Option<Input>,
+    /// Dropping it tells the threads that everything has been written.
+    running: Vec<PipeWriter>,
+    outputs: Receiver<io::Result<()>>,
+}
+
+impl Streams {
+    /// Pipes for the streams that are no terminal, in the order stdin, stdout, stderr. Their other ends belong to the owner,
+    /// who may open `/dev/stdout`.
+    ///
+    /// # Errors
+    /// There is no descriptor or thread left.
+    pub(super) fn open(is_terminal: [bool; 3], owner: Uid) -> io::Result<(Self, [Option<Stdio>; 3])> {
+        let (tell, outputs) = channel();
+        let mut streams = Self { input: None, running: Vec::new(), outputs };
+        let [stdin, stdout, stderr] = is_terminal;
+        let input = if stdin { None } else { Some(streams.input(owner)?) };
+        let one = !stdout && !stderr && is_one_file(io::stdout(), io::stderr());
+        let output = match stdout {
+            true => None,
+            false => Some(streams.output(io::stdout().as_fd().try_clone_to_owned()?, owner, &tell)?),
+        };
+        let errors = match (&output, stderr) {
+            (_, true) => None,
+            // One order holds for both.
+            (Some(output), false) if one => Some(output.try_clone()?),
+            _ => Some(streams.output(io::stderr().as_fd().try_clone_to_owned()?, owner, &tell)?),
+        };
+        Ok((streams, [input.map(Stdio::from), output.map(Stdio::from), errors.map(Stdio::from)]))
+    }
+
+    fn input(&mut self, owner: Uid) -> io::Result<PipeReader> {
+        let (to_owner, end) = pipe()?;
+        fchown(&to_owner, Some(owner), None)?;
+        let from = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        self.input = Some(Input::start(from, end, &to_owner)?);
+        Ok(to_owner)
+    }
+
+    fn output(&mut self, to: OwnedFd, owner: Uid, tell: &Sender<io::Result<()>>) -> io::Result<PipeWriter> {
+        let (from, of_owner) = pipe()?;
+        fchown(&of_owner, Some(owner), None)?;
+        set_nonblocking(&from)?;
+        // The kernel limits the pipe buffers of one user; beyond that the pipe keeps the usual size.
+        let _ = fcntl(&of_owner, FcntlArg::F_SETPIPE_SZ(i32::try_from(SIZE).unwrap_or(i32::MAX)));
+        let (until, running) = pipe()?;
+        self.running.push(running);
+        let tell = tell.clone();
+        thread::Builder::new().spawn(move || drop(tell.send(copy(from, &to, &until))))?;
+        Ok(of_owner)
+    }
+
+    /// Waits until root's streams have taken everything, now that the owner's process has ended. `patience` says how long to
+    /// wait before it is asked again; `None` gives up.
+    ///
+    /// # Errors
+    /// A stream did not take everything: `WouldBlock` if nobody reads it. A reader that closed it is no error.
+    pub(super) fn finish(self, mut patience: impl FnMut() -> Option<Duration>) -> io::Result<()> {
+        let Self { input, running, outputs } = self;
+        input.into_iter().for_each(Input::give_back);
+        let mut left = running.len();
+        drop(running);
+        let mut all = Ok(());
+        while left > 0 {
+            let Some(time) = patience() else { return Err(crate::descriptor::not_read()) };
+            match outputs.recv_timeout(time) {
+                Ok(copied) => {
+                    left -= 1;
+                    all = all.and(copied);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        all
+    }
+}
+
+/// Copies until the owner's processes have closed the pipe, or until it is empty and `until` hangs up. Others may hold it then,
+/// and go on writing.
+fn copy(mut from: PipeReader, to: &OwnedFd, until: &PipeReader) -> io::Result<()> {
+    let mut bytes = vec![0; SIZE];
+    let mut left: Option<usize> = None;
+    loop {
+        if left.is_none() {
+            let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut fds = [watched(from.as_fd()), watched(until.as_fd())];
+            let _ = poll(&mut fds, PollTimeout::NONE);
+            let [_, is_over] = fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()));
+            let size =
+                || fcntl(&from, FcntlArg::F_GETPIPE_SZ).ok().and_then(|size| usize::try_from(size).ok());
+            left = is_over.then(|| size().unwrap_or(SIZE));
+        }
+        let room = left.unwrap_or(SIZE).min(SIZE);
+        match from.read(bytes.get_mut(..room).unwrap_or_default()) {
+            Ok(0) => return Ok(()),
+            Ok(count) => {
+                match write_all(to, bytes.get(..count).unwrap_or_default()) {
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+                    written => written?,
+                }
+                left = left.map(|left| left - count);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock && left.is_some() => return Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map(drop).map_err(io::Error::from)
+}
+
+/// The copy of root's stdin.
+struct Input {
+    /// Only of a regular file: what nobody has read of it goes back.
+    file: Option<Ahead>,
+}
+
+/// A regular file that is read ahead.
+struct Ahead {
+    file: File,
+    begin: u64,
+    shared: Arc<Shared>,
+    /// Another descriptor of the owner's end.
+    rest: PipeReader,
+    copying: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    is_over: AtomicBool,
+    written: AtomicU64,
+}
+
+impl Input {
+    fn start(mut from: File, to: PipeWriter, owner: &PipeReader) -> io::Result<Self> {
+        if !from.metadata()?.is_file() {
+            thread::Builder::new().spawn(move || pour(&mut from, &to))?;
+            return Ok(Self { file: None });
+        }
+        set_nonblocking(&to)?;
+        let (begin, shared) = (from.stream_position()?, Arc::new(Shared::default()));
+        let (file, rest, state) = (from.try_clone()?, owner.try_clone()?, Arc::clone(&shared));
+        let copying = thread::Builder::new().spawn(move || read_ahead(&from, begin, &to, &state))?;
+        Ok(Self { file: Some(Ahead { file, begin, shared, rest, copying }) })
+    }
+
+    /// Moves the file to the first byte that nobody has read, as if the command had read it itself.
+    fn give_back(self) {
+        let Some(Ahead { mut file, begin, shared, mut rest, copying }) = self.file else { return };
+        shared.is_over.store(true, Relaxed);
+        let mut unread = 0;
+        if set_nonblocking(&rest).is_ok() {
+            unread += drain(&mut rest);
+            let _ = copying.join();
+            unread += drain(&mut rest);
+        }
+        let read = shared.written.load(Relaxed).saturating_sub(unread);
+        let _ = file.seek(SeekFrom::Start(begin + read));
+    }
+}
+
+/// Reads a pipe until it is empty, and counts.
+fn drain(from: &mut PipeReader) -> u64 {
+    let (mut bytes, mut count) = ([0; 8192], 0);
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        count += read as u64;
+    }
+    count
+}
+
+/// Copies a stream that cannot be read again.
+fn pour(from: &mut File, to: &PipeWriter) {
+    let mut bytes = vec![0; SIZE];
+    loop {
+        match from.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(count) => {
+                if write_all(to, bytes.get(..count).unwrap_or_default()).is_err() {
+                    return;
+                }
+            }
+            // Another process has made it non-blocking.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let _ = wait(&*from, PollFlags::POLLIN, None);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Copies a regular file and leaves its position where it is.
+fn read_ahead(from: &File, begin: u64, to: &PipeWriter, shared: &Shared) {
+    let mut bytes = vec![0; SIZE];
+    loop {
+        let at = begin + shared.written.load(Relaxed);
+        let Ok(count @ 1..) = from.read_at(&mut bytes, at) else { return };
+        let mut left = bytes.get(..count).unwrap_or_default();
+        while !left.is_empty() {
+            wait(to, PollFlags::POLLOUT, None);
+            if shared.is_over.load(Relaxed) {
+                return;
+            }
+            match nix::unistd::write(to, left) {
+                Ok(count) => {
+                    shared.written.fetch_add(count as u64, Relaxed);
+                    left = left.get(count..).unwrap_or_default();
+                }
+                Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
