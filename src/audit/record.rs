@@ -4,11 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
 use serde::Serialize;
+use serde_json::ser::CompactFormatter;
 
 use crate::audit::chain;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Profile;
 use crate::report::enforcement::{Level, Protection};
+use crate::report::escape;
 use crate::report::failure::{Class, Limit};
 use crate::report::outcome::{Ended, Usage};
 
@@ -245,14 +247,14 @@ impl<'l> Line<'l> {
 
     /// The line as JSON without its newline, shorter than [`chain::LINE_MAX`].
     pub(crate) fn into_bytes(mut self) -> serde_json::Result<Vec<u8>> {
-        let bytes = serde_json::to_vec(&self)?;
+        let bytes = escape::json(&self, CompactFormatter)?;
         // Room for the newline, and for one before the line.
         if (bytes.len() as u64) < chain::LINE_MAX - 2 {
             return Ok(bytes);
         }
         self.record.truncate();
         self.cut = true;
-        serde_json::to_vec(&self)
+        escape::json(&self, CompactFormatter)
     }
 }
 

@@ -171,7 +171,11 @@ impl Outcome {
             _ => String::new(),
         };
         let ended = self.ended_by().map(|failure| failure.message + &remedy);
-        let rest = hosts.iter().chain(ended.iter()).chain(self.lost()).map(|line| format!("kennel: {line}"));
+        let rest = hosts
+            .iter()
+            .chain(ended.iter())
+            .chain(self.lost())
+            .map(|line| harmless(&format!("kennel: {line}")));
         let mut lines: Vec<String> = denials.chain(rest).collect();
         let is_new = |hint: &&Note| self.denials.iter().all(|denial| !is_same(denial, hint));
         let room = MOST_HELP.saturating_sub(lines.len());

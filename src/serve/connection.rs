@@ -7,12 +7,13 @@ use std::os::unix::process::ExitStatusExt;
 use kennel_helper::client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK};
 use kennel_helper::wire::Field;
 use serde_json::Value;
+use serde_json::ser::CompactFormatter;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::report::enforcement::{FlagsOf, Note};
 use crate::report::error::Error;
-use crate::report::escape::harmless;
+use crate::report::escape::{self, harmless};
 use crate::report::failure::exit;
 use crate::report::outcome::{Outcome, Output};
 use crate::report::shortage::of_call;
@@ -120,7 +121,9 @@ impl Connection {
     pub(crate) fn end(&self, end: End<'_>) {
         let End { code, signal, lines, report, output } = end;
         let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
-        let report = report.map(|report| serde_json::to_vec(&report).unwrap_or_default()).unwrap_or_default();
+        let report = report
+            .map(|report| escape::json(&report, CompactFormatter).unwrap_or_default())
+            .unwrap_or_default();
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let (report_length, message) = (length(&report), message.as_bytes());
         let Some([stdout, stderr]) = output else {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use kennel::{AuditError, Error, verify_audit};
 
-use crate::{FAILED, args::AuditAction, report};
+use crate::{FAILED, args::AuditAction, escape::harmless, report};
 
 /// Exit status if a log was changed.
 const BROKEN: u8 = 1;
@@ -30,7 +30,11 @@ pub(crate) fn audit(action: &AuditAction) -> Result<ExitCode, Error> {
             Ok(found) => found,
         };
         let (records, chained) = (found.records, found.chained);
-        let line = format!("{}: {records} records, {chained} chained, head {}\n", file.display(), found.head);
+        let line = format!(
+            "{}: {records} records, {chained} chained, head {}\n",
+            harmless(&file.to_string_lossy()),
+            found.head
+        );
         report::print(line.as_bytes())?;
     }
     Ok(code.into())

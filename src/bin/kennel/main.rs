@@ -53,11 +53,13 @@ mod writers;
 
 use std::{ffi::OsString, io, process::ExitCode};
 
+use anstream::adapter::strip_str;
 use clap::error::ErrorKind;
 use kennel::Error;
 use nix::sys::signal::{SigSet, Signal};
 
 use args::Verb;
+use escape::harmless;
 use style::{Paint, When};
 
 /// Exit status if Kennel itself failed: the command did not run, or its end is unknown.
@@ -112,21 +114,33 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
 fn help_or_usage_error(said: &clap::Error, words: &[OsString]) -> Result<ExitCode, Error> {
     match said.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            report::print(text(said, Paint::stdout()).as_bytes()).map(|()| ExitCode::SUCCESS)
+            report::print(text(said, &[], Paint::stdout()).as_bytes()).map(|()| ExitCode::SUCCESS)
         }
         // The parser does not say which argument is not UTF-8.
         ErrorKind::InvalidUtf8 => Err(parse::not_utf8(words)),
         _ => {
             // If stderr is closed, there is no way to report that.
-            let _ = descriptor::write_all(io::stderr(), text(said, Paint::stderr()).as_bytes());
+            let _ = descriptor::write_all(io::stderr(), text(said, words, Paint::stderr()).as_bytes());
             Ok(FAILED.into())
         }
     }
 }
 
-fn text(said: &clap::Error, paint: Paint) -> String {
-    let text = said.render();
-    let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
+/// What the parser says. It quotes words as they are, and anybody can choose the name of a file.
+fn text(said: &clap::Error, words: &[OsString], paint: Paint) -> String {
+    let mut text = said.render().ansi().to_string();
+    for word in words.iter().map(|word| word.to_string_lossy()) {
+        let value = word.split_once('=').map(|(_, value)| value);
+        for quoted in [Some(&*word), value].into_iter().flatten() {
+            let shown = harmless(quoted);
+            if shown != quoted {
+                text = text.replace(quoted, &shown);
+            }
+        }
+    }
+    if !paint.is_on() {
+        text = strip_str(&text).to_string();
+    }
     // The parser wraps paragraphs, but no usage and no examples, and it indents empty lines.
     table::fit(&text)
 }

@@ -23,11 +23,12 @@ use kennel::{
     inherited_descriptor,
 };
 use serde::Serialize;
+use serde_json::ser::{CompactFormatter, PrettyFormatter};
 use textwrap::{Options, WordSeparator, WordSplitter, fill};
 
 use crate::{
     descriptor::{reopen, reopen_nonblocking, write_all, write_patiently},
-    escape::harmless,
+    escape::{self, harmless},
     style::{self, Paint},
     table::Table,
 };
@@ -245,13 +246,14 @@ pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
     rows.chain(causes).collect()
 }
 
-/// Formats plain data as indented JSON.
+/// Formats plain data as indented JSON that does nothing to a terminal.
 ///
 /// # Errors
 /// The data contains a path that is not UTF-8, which JSON cannot hold.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, Error> {
-    let text = serde_json::to_string_pretty(value);
-    text.map_err(|error| Error::Io { what: "write as JSON", source: error.into() })
+    let text = escape::json(value, PrettyFormatter::new());
+    let text = text.map_err(|error| Error::Io { what: "write as JSON", source: error.into() })?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Creates the file of `--json`. An earlier command may have left a link or a pipe at that path in the
@@ -321,8 +323,13 @@ fn unwritten(path: &Path, source: io::Error) -> Error {
 
 /// The object of `--json`, on one line.
 pub(crate) fn object(report: &Report) -> Vec<u8> {
+    json_line(report)
+}
+
+/// Formats plain data as JSON on one line.
+pub(crate) fn json_line(value: &impl Serialize) -> Vec<u8> {
     // Plain data always serializes.
-    serde_json::to_vec(report).unwrap_or_default()
+    escape::json(value, CompactFormatter).unwrap_or_default()
 }
 
 /// Corrects the report that a session made, if some output was not shown: sets the exit status and, if there
@@ -338,5 +345,5 @@ pub(crate) fn correct_unshown(object: &[u8], code: u8, why: Option<&Error>) -> V
     if let Some(error) = why.filter(|_| !has_failed) {
         report.insert("failure".to_owned(), serde_json::to_value(error.failure()).unwrap_or_default());
     }
-    serde_json::to_vec(&report).unwrap_or_default()
+    json_line(&report)
 }

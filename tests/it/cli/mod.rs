@@ -2,6 +2,7 @@
 
 mod ask;
 mod config;
+mod harmless;
 mod hints;
 mod keys;
 mod learn;

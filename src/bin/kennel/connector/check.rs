@@ -8,7 +8,7 @@ use kennel::{
 };
 use serde_json::json;
 
-use super::{args::Check, failed, input, load, output, with_cache};
+use super::{args::Check, failed, input, load, with_cache};
 use crate::{report, table::Table};
 
 /// Runs `kennel connector check`.
@@ -57,7 +57,7 @@ impl Found<'_> {
             "grants": grants,
             "failure": refused.as_ref().map(ConnectorError::failure),
         });
-        String::from_utf8_lossy(&output::json(&object)).into_owned() + "\n"
+        report::json(&object).unwrap_or_default() + "\n"
     }
 
     fn page(&self) -> String {

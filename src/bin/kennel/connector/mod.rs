@@ -4,7 +4,6 @@ pub(crate) mod args;
 mod check;
 mod compile;
 mod input;
-mod output;
 mod run;
 
 use std::{

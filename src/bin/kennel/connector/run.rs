@@ -9,7 +9,7 @@ use kennel::{
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{args::Run, failed, input, load, output, with_cache};
+use super::{args::Run, failed, input, load, with_cache};
 use crate::{
     credentials::{OwnEnvironment, Secrets, check_outside, complete, create_report, hide_memory, read_files},
     descriptor::write_all,
@@ -54,9 +54,8 @@ pub(super) fn run(run: &Run) -> Result<ExitCode, Error> {
         Err(error) => failed(&error),
         Ok(CallResult { output: None, .. }) => ExitCode::SUCCESS,
         Ok(CallResult { output: Some(output), .. }) => {
-            let mut text = output::json(&output);
-            text.push(b'\n');
-            tokio.block_on(print(text))?
+            let text = report::json(&output)? + "\n";
+            tokio.block_on(print(text.into_bytes()))?
         }
     };
     written?;
@@ -145,8 +144,7 @@ fn object(ended: &Result<CallResult, ConnectorError>) -> Vec<u8> {
         Ok(result) => (result.output.as_ref(), &*result.logs, None),
         Err(error) => (None, error.logs(), Some(error.failure())),
     };
-    // Plain data always serializes.
-    serde_json::to_vec(&json!({"output": output, "logs": logs, "failure": failure})).unwrap_or_default()
+    report::json_line(&json!({"output": output, "logs": logs, "failure": failure}))
 }
 
 /// Prints the output on a thread of its own: a signal ends this process also if nobody reads. Returns its exit status.
