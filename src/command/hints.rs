@@ -60,6 +60,21 @@ const CONFIGURING: &[(&str, &[&str])] = &[
     ("worktree", &["remove"]),
 ];
 
+/// Programs that change packages of the system, and their words for that.
+const INSTALLERS: &[(&str, &[&str])] = &[
+    ("apk", &["add", "del", "upgrade"]),
+    ("apt", &["full-upgrade", "install", "remove", "update", "upgrade"]),
+    ("apt-get", &["build-dep", "dist-upgrade", "install", "remove", "update", "upgrade"]),
+    ("aptitude", &["install", "remove", "update"]),
+    ("dnf", &["install", "remove", "update", "upgrade"]),
+    ("dpkg", &["-i", "--install", "-r", "--remove"]),
+    ("pacman", &["-S", "-Sy", "-Syu", "-U", "-R"]),
+    ("rpm", &["-i", "-U", "-e", "--install", "--upgrade", "--erase"]),
+    ("snap", &["install", "remove"]),
+    ("yum", &["install", "remove", "update"]),
+    ("zypper", &["in", "install", "remove", "update"]),
+];
+
 /// The status of git for a fatal error, and for a configuration that it cannot write.
 const FATAL: i32 = 128;
 const NOT_WRITTEN: i32 = 4;
@@ -83,6 +98,7 @@ impl HintSource {
                 hints.extend(self.of_paths(line));
                 hints.extend(self.of_directory(line));
                 hints.extend(self.of_git(line, code));
+                hints.extend(of_packages(line));
             }
         }
         hints.extend(of_background(&lines, outcome));
@@ -191,6 +207,22 @@ fn git_command(line: &Typed) -> Option<(&str, impl Iterator<Item = &str> + Clone
             word => return Some((word, words)),
         }
     }
+}
+
+/// The caller wanted to install packages of the system, which no flag makes possible.
+fn of_packages(line: &Typed) -> Option<Note> {
+    let program = line
+        .words
+        .iter()
+        .map(String::as_str)
+        .find(|word| !["sudo", "env", "-E"].contains(word) && !word.contains('='))?;
+    let program = program.rsplit('/').next().unwrap_or(program);
+    let (name, words) = INSTALLERS.iter().find(|(name, _)| *name == program)?;
+    let remedy = "install it outside of the sandbox, which then shows it; inside, install packages of a language in the workspace (a venv of \
+                  Python, npm, cargo), or unpack a package there (dpkg -x FILE DIR)";
+    line.arguments()
+        .any(|word| words.contains(&word))
+        .then(|| Note::new(name, "the sandbox cannot change the system", Some(remedy)))
 }
 
 /// The caller wanted to leave processes behind, and Kennel ended them with the command.

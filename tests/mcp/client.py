@@ -36,12 +36,12 @@ async def both_lifecycles_lead_to_the_same_tools():
     for mode in ["legacy", "auto"]:
         async with server("--net", "none", mode=mode) as (client, workspace):
             listed = (await client.list_tools()).tools
-            assert [tool.name for tool in listed] == ["run", "shell", "read_file", "write_file", "list_dir", "publish"]
+            assert [tool.name for tool in listed] == ["run", "shell", "read_file", "write_file", "edit_file", "list_dir", "publish"]
             assert str(workspace) in client.instructions
             # The client checks each structured result against the schema of the tool.
             result = await client.call_tool("run", {"command": "echo out; echo err >&2; exit 3"})
             assert not result.is_error and result.structured_content["exit_code"] == 3
-            assert text(result) == "out\n[stderr]\nerr\n[exit status 3]"
+            assert [item.text for item in result.content] == ["out\n", "[kennel: stderr]", "err\n", "[kennel: exit status 3]"]
             print(f"    {mode}: {client.protocol_version}")
 
 

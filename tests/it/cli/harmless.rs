@@ -64,7 +64,6 @@ fn names_do_nothing_wherever_kennel_prints_them() {
         &["exec", NAME, "--", "true"],
         &["session", "stop", NAME],
         &["trust", NAME],
-        &["diff", NAME],
         &["op", &missing, "x"],
     ] {
         assert_harmless(&format!("{flags:?}"), &cli(&inside, flags));

@@ -17,7 +17,7 @@ fn names(flags: &[&str]) -> (Vec<String>, Vec<String>) {
 
 #[test]
 fn the_tools_are_those_that_the_policy_allows_and_say_what_they_do() {
-    let always = ["run", "shell", "read_file", "write_file", "list_dir"];
+    let always = ["run", "shell", "read_file", "write_file", "edit_file", "list_dir"];
     let with = |more: &[&str]| always.iter().chain(more).map(|&name| name.to_owned()).collect::<Vec<_>>();
     let (all, reads) = names(&[]);
     assert_eq!((all, reads), (with(&["publish"]), vec!["read_file".to_owned(), "list_dir".to_owned()]));
@@ -33,7 +33,7 @@ fn the_tools_are_those_that_the_policy_allows_and_say_what_they_do() {
         assert_eq!(tool["outputSchema"]["type"], "object", "{tool}");
         assert!(tool["description"].as_str().unwrap().len() > 20, "{tool}");
         assert_eq!(hints["openWorldHint"], tool["name"] == "publish", "no network: {tool}");
-        let writes = ["run", "shell", "write_file"].iter().any(|name| tool["name"] == *name);
+        let writes = ["run", "shell", "write_file", "edit_file"].iter().any(|name| tool["name"] == *name);
         assert_eq!(hints["destructiveHint"] == true, writes, "{tool}");
         let text = tool.to_string();
         assert!(!text.contains("\"format\"") && !text.contains("$schema"), "{text}");
@@ -48,7 +48,14 @@ fn the_tools_are_those_that_the_policy_allows_and_say_what_they_do() {
 fn the_instructions_say_what_holds() {
     let about = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
     let cases: [(&[&str], &[&str]); 4] = [
-        (&["--allow", "a.example:443"], &["Writable: WORKSPACE.", "reach only: a.example:443.", "--overlay"]),
+        (
+            &["--allow", "a.example:443,@cargo"],
+            &[
+                "Writable: WORKSPACE.",
+                "reach only: a.example:443, @cargo (index.crates.io:443, static.crates.io:443).",
+                "--overlay",
+            ],
+        ),
         (&["--net", "none"], &["no network but", "secrets and most of the home directory cannot"]),
         (
             &["--profile", "read-only"],
@@ -80,14 +87,14 @@ fn a_result_says_how_the_command_ended() {
     let mut client = Client::start(&[]);
     let done = client.call("run", json!({"command": "echo out; echo err >&2; exit 3"}));
     assert!(!done.is_error(), "a status is a result: {}", done.0);
-    assert_eq!(done.text(), "out\n[stderr]\nerr\n[exit status 3]");
+    assert_eq!(done.text(), "out\n[kennel: stderr]\nerr\n[kennel: exit status 3]");
     assert_eq!((done.data("ended"), done.data("exit_code")), (&json!("exited"), &json!(3)));
     assert_eq!((done.data("stdout"), done.data("stderr")), (&json!("out\n"), &json!("err\n")));
     let done = client.call("run", json!({"argv": ["true"]}));
-    assert_eq!((done.text(), done.data("exit_code")), ("[exit status 0, no output]", &json!(0)));
+    assert_eq!((done.last(), done.data("exit_code")), ("[kennel: exit status 0, no output]", &json!(0)));
     let done = client.call("run", json!({"argv": ["sh", "-c", "kill -9 $$"]}));
     assert_eq!((done.data("ended"), done.data("signal")), (&json!("signaled"), &json!(9)), "{}", done.0);
-    assert_eq!(done.text().lines().next(), Some("[ended by signal 9, no output]"));
+    assert_eq!(done.text().lines().next(), Some("[kennel: ended by signal 9, no output]"));
     let done = client.call("run", json!({"argv": ["sleep", "1000"], "timeout_ms": 50}));
     assert_eq!(
         (done.data("ended"), done.data("exit_code")),
@@ -95,7 +102,7 @@ fn a_result_says_how_the_command_ended() {
         "{}",
         done.0
     );
-    assert!(done.text().starts_with("[timed out after ") && !done.is_error(), "{}", done.text());
+    assert!(done.text().starts_with("[kennel: timed out after ") && !done.is_error(), "{}", done.text());
     let failed = client.call("run", json!({"argv": ["no-such-program"]}));
     assert_eq!(
         (failed.data("ended"), failed.data("exit_code")),
@@ -144,7 +151,14 @@ fn the_policy_holds_whatever_a_call_asks_for() {
     assert_eq!(done.data("ended"), "timed_out", "{}", done.0);
     let done = client.call("run", json!({"command": "printf %0100d 1", "max_output_bytes": u64::MAX}));
     let stdout = done.data("stdout").as_str().unwrap();
-    assert!(stdout.starts_with(&"0".repeat(20)) && stdout.contains("80 bytes dropped"), "{stdout}");
+    assert!(stdout == "0".repeat(20) && done.data("dropped_bytes") == 80, "{}", done.0);
+    assert!(
+        done.text().contains("[kennel: 80 bytes more were dropped: the policy keeps no more"),
+        "{}",
+        done.text()
+    );
+    let done = client.call("shell", json!({"snippet": "printf %0100d 1"}));
+    assert!(done.data("stdout") == &"0".repeat(20) && done.data("dropped_bytes") == 80, "{}", done.0);
     for name in ["HOME", "TMPDIR", "https_proxy", "NO_PROXY"] {
         let refused = client.call("run", json!({"argv": ["env"], "env": {name: "/x"}}));
         assert!(refused.refusal().contains(&format!("--setenv {name}=VALUE")), "{}", refused.0);
@@ -157,27 +171,6 @@ fn the_policy_holds_whatever_a_call_asks_for() {
 }
 
 #[test]
-fn a_long_output_keeps_its_beginning_and_its_end() {
-    let mut client = Client::start(&[]);
-    let done = client.call("run", json!({"command": "echo first; yes | head -c 300000; echo last"}));
-    let stdout = done.data("stdout").as_str().unwrap();
-    assert!(stdout.starts_with("first\ny\n") && stdout.ends_with("y\nlast\n"));
-    assert!((65536..66000).contains(&stdout.len()), "{}", stdout.len());
-    let left_out = done.data("left_out_bytes").as_u64().unwrap();
-    assert_eq!(left_out, 300_011 - 65536);
-    assert!(done.text().contains(&format!("[kennel: {left_out} bytes are left out here")));
-    let line = "printf %01000d 1 | tee /dev/stderr";
-    for (tool, key) in [("run", "command"), ("shell", "snippet")] {
-        let done = client.call(tool, json!({key: line, "max_output_bytes": 10}));
-        assert_eq!(done.data("left_out_bytes"), 2 * 990, "{tool}");
-        let stderr = done.data("stderr").as_str().unwrap();
-        assert!(stderr.starts_with("00000\n[kennel: 990 bytes") && stderr.ends_with("]\n00001"), "{stderr}");
-    }
-    let done = client.call("run", json!({"command": r"printf 'a\377b'"}));
-    assert_eq!(done.data("stdout"), "a\u{fffd}b");
-}
-
-#[test]
 fn a_shell_keeps_its_state_and_each_name_is_another_one() {
     let mut client = Client::start(&[]);
     let first = client.call("shell", json!({"snippet": "cd /tmp; X=1; f() { echo called; }"}));
@@ -187,7 +180,7 @@ fn a_shell_keeps_its_state_and_each_name_is_another_one() {
     );
     let second = client.call("shell", json!({"snippet": "pwd; echo $X; f"}));
     assert_eq!(second.data("stdout"), "/tmp\n1\ncalled\n");
-    assert_eq!(second.text(), "/tmp\n1\ncalled\n[exit status 0]\n[in /tmp]");
+    assert_eq!(second.text(), "/tmp\n1\ncalled\n[kennel: exit status 0]\n[kennel: in /tmp]");
     assert_eq!(client.call("shell", json!({"snippet": "echo $X", "id": "b"})).data("stdout"), "\n");
     let ended = client.call("shell", json!({"snippet": "exit 4"}));
     assert!(ended.data("exit_code") == 4 && ended.data("shell")["has_ended"] == true, "{}", ended.0);
@@ -214,6 +207,32 @@ fn what_was_refused_is_named_with_the_flag_for_a_person() {
     assert_eq!(done.data("denials")[0]["flag"], "--allow nowhere.example:80", "{}", done.0);
     let person = "start `kennel mcp` with --allow nowhere.example:80; you cannot";
     assert!(done.text().contains(person), "{}", done.text());
+}
+
+#[test]
+fn what_the_model_can_change_itself_is_not_said_to_a_person() {
+    let mut client = Client::start(&["--timeout", "2s"]);
+    for (tool, key) in [("run", "command"), ("shell", "snippet")] {
+        let own = client.call(tool, json!({key: "sleep 1000", "timeout_ms": 100}));
+        assert!(own.last().contains("that is the `timeout_ms` of this call"), "{tool}: {}", own.text());
+        assert!(!own.0.to_string().contains("--timeout"), "{tool}: {}", own.0);
+        let of_policy = client.call(tool, json!({key: "sleep 1000", "timeout_ms": 100_000}));
+        assert!(!of_policy.0.to_string().contains("timeout_ms"), "{tool}: {}", of_policy.0);
+    }
+    let of_policy = client.call("run", json!({"argv": ["sleep", "1000"]}));
+    assert!(of_policy.last().contains("--timeout TIME raises it"), "{}", of_policy.text());
+    let system = client.call("run", json!({"command": "sudo apt-get install -y hello || exit 100"}));
+    assert!(
+        system.last().contains("apt-get: the sandbox cannot change the system; install it outside"),
+        "{}",
+        system.0
+    );
+    assert!(
+        !client
+            .call("run", json!({"command": "apt-get --version; exit 1"}))
+            .text()
+            .contains("change the system")
+    );
 }
 
 /// Whoever chooses the arguments must not learn which files the host has.

@@ -5,13 +5,18 @@ mod changes;
 mod files;
 mod hostile;
 mod life;
+mod memory;
 mod ports;
+mod results;
 
 use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{Receiver, channel},
+    sync::{
+        Arc, Condvar, Mutex,
+        mpsc::{Receiver, channel},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -25,6 +30,8 @@ struct Client {
     server: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<Value>,
+    /// Whether the client reads nothing now.
+    is_paused: Arc<(Mutex<bool>, Condvar)>,
     stderr: Option<JoinHandle<String>>,
     /// Messages that nobody has waited for yet.
     waiting: Vec<Value>,
@@ -55,8 +62,11 @@ impl Client {
         let stdin = server.stdin.take();
         let (stdout, stderr) = (server.stdout.take().unwrap(), server.stderr.take().unwrap());
         let (sender, lines) = channel();
+        let is_paused = Arc::new((Mutex::new(false), Condvar::new()));
+        let pause = Arc::clone(&is_paused);
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines() {
+                drop(pause.1.wait_while(pause.0.lock().unwrap(), |is_paused| *is_paused).unwrap());
                 let line = line.unwrap();
                 let message: Value = serde_json::from_str(&line)
                     .unwrap_or_else(|error| panic!("not the protocol: {error}: {line}"));
@@ -65,7 +75,17 @@ impl Client {
             }
         });
         let stderr = Some(thread::spawn(move || std::io::read_to_string(stderr).unwrap()));
-        Self { server, stdin, lines, stderr, waiting: Vec::new(), last_id: 0, workspace }
+        Self { server, stdin, lines, is_paused, stderr, waiting: Vec::new(), last_id: 0, workspace }
+    }
+
+    /// Reads at most one more line.
+    fn pause(&self) {
+        *self.is_paused.0.lock().unwrap() = true;
+    }
+
+    fn resume(&self) {
+        *self.is_paused.0.lock().unwrap() = false;
+        self.is_paused.1.notify_all();
     }
 
     fn path(&self) -> &Path {
@@ -105,6 +125,13 @@ impl Client {
             }
             self.waiting.push(next);
         }
+    }
+
+    /// The message of an error of the protocol.
+    fn protocol_error(&mut self, id: u64) -> String {
+        let answer = self.answer(id);
+        let message = answer["error"]["message"].as_str();
+        message.unwrap_or_else(|| panic!("no error: {answer}")).to_owned()
     }
 
     fn answer(&mut self, id: u64) -> Value {
@@ -168,9 +195,26 @@ impl Answer {
         self.0["isError"] == true
     }
 
-    fn text(&self) -> &str {
-        assert_eq!(self.0["content"].as_array().unwrap().len(), 1, "{}", self.0);
-        self.0["content"][0]["text"].as_str().unwrap()
+    fn items(&self) -> Vec<&str> {
+        let items = self.0["content"].as_array().unwrap();
+        items.iter().map(|item| item["text"].as_str().unwrap()).collect()
+    }
+
+    /// All of the text, as a client may join it.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for item in self.items() {
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
+            }
+            text += item;
+        }
+        text
+    }
+
+    /// What Kennel says about a command that ran.
+    fn last(&self) -> &str {
+        self.items().last().unwrap()
     }
 
     fn data(&self, key: &str) -> &Value {
@@ -179,7 +223,7 @@ impl Answer {
 
     /// The text of a refusal.
     fn refusal(&self) -> &str {
-        assert!(self.is_error(), "it was done: {}", self.0);
-        self.text()
+        assert!(self.is_error() && self.items().len() == 1, "it was done: {}", self.0);
+        self.last()
     }
 }

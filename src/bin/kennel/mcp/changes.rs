@@ -6,7 +6,8 @@ use kennel::{Change, ChangeKind, Conflicts, Error, OverlayError, Session};
 use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, answer, failed, refused};
+use super::answer::{Answer, answer, failed, own, refused};
+use crate::escape::harmless;
 
 /// The most changes of a result.
 const MOST: usize = 1000;
@@ -72,7 +73,7 @@ impl ChangedPath {
 fn lines<T: ToString>(of: &[T]) -> String {
     let mut lines: Vec<String> = of.iter().take(MOST).map(ToString::to_string).collect();
     if let Some(more) = of.len().checked_sub(MOST).filter(|more| *more > 0) {
-        lines.push(format!("[kennel: and {more} more]"));
+        lines.push(own(&format!("and {more} more")));
     }
     lines.join("\n")
 }
@@ -103,7 +104,7 @@ impl Commit {
         let refused: Vec<String> = committed
             .refused
             .iter()
-            .map(|refused| format!("{}: {}", refused.change, refused.refusal))
+            .map(|refused| harmless(&format!("{}: {}", refused.change, refused.refusal)))
             .collect();
         let mut text = format!("applied {} changes", committed.applied.len());
         if !committed.applied.is_empty() {
@@ -116,7 +117,8 @@ impl Commit {
             text += &format!("\n{} other changes were not asked for", committed.left.len());
         }
         for denial in &committed.denials {
-            text += &format!("\nnote: {}: {}", denial.subject, denial.reason);
+            text.push('\n');
+            text += &harmless(&format!("note: {}: {}", denial.subject, denial.reason));
         }
         let reasons = committed.refused.iter().take(MOST).map(|refused| ChangedPath {
             reason: Some(refused.refusal.to_string()),

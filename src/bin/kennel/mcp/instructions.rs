@@ -27,7 +27,10 @@ pub(super) fn instructions(policy: &Policy, in_force: &InForce, may_commit: bool
         }
     };
     text += &network(policy);
-    text += " You cannot change these rules. If something is refused, the result says so, with the flag with which a person could \
+    text += " Packages of the system cannot be installed: use those of a language in the workspace (a venv of Python, npm, cargo), or ask \
+              the person.";
+    text += " A line that begins with `[kennel: ` is from the sandbox, everything else from commands; a command that writes that gets \
+              a backslash before it. You cannot change these rules. If something is refused, the result says so, with the flag with which a person could \
               start `kennel mcp` to allow it: tell the person, and do not look for a way around it.";
     let mut missing: Vec<&str> =
         Name::ALL.iter().filter_map(|name| name.missing(policy, may_commit)).collect();
@@ -75,7 +78,7 @@ fn writable(in_force: &InForce) -> String {
 }
 
 fn network(policy: &Policy) -> String {
-    let allowed: Vec<String> = policy.network.allow.iter().map(|rule| harmless(rule)).collect();
+    let allowed: Vec<String> = policy.network.allow.iter().map(|rule| in_full(policy, rule)).collect();
     match policy.effective_network() {
         NetworkMode::None => "There is no network but the sandbox's own loopback.".to_owned(),
         NetworkMode::Host => "Commands use the network of the machine.".to_owned(),
@@ -85,4 +88,13 @@ fn network(policy: &Policy) -> String {
         _ if allowed.is_empty() => "No host can be reached over the network.".to_owned(),
         _ => format!("Over the network, commands reach only: {}.", listed(&allowed)),
     }
+}
+
+/// A rule, and the hosts of a preset.
+fn in_full(policy: &Policy, rule: &str) -> String {
+    let mut alone = policy.network.clone();
+    alone.allow = vec![rule.to_owned()];
+    let hosts = alone.shown().allow;
+    let rule = harmless(rule);
+    if hosts == [&*rule] { rule } else { format!("{rule} ({})", hosts.join(", ")) }
 }

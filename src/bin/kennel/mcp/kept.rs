@@ -1,6 +1,10 @@
-//! The part of an output that a model gets: its beginning and its end. What is between them is counted.
+//! The part of an output that a result has: its beginning and its end. What is between them is counted.
 
 use std::collections::VecDeque;
+
+use rmcp::model::ContentBlock;
+
+use super::answer::{own, quoted};
 
 /// What is kept of one stream.
 #[derive(Debug)]
@@ -12,9 +16,32 @@ pub(super) struct Kept {
     seen: u64,
 }
 
+/// A stream as text. Bytes that are no text are replaced.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Text {
+    pub(super) begin: String,
+    /// The end of a long one.
+    pub(super) end: Option<String>,
+    /// How many bytes are between them.
+    pub(super) left_out: u64,
+}
+
 impl Kept {
     pub(super) fn new(cap: usize) -> Self {
         Self { cap, head: Vec::new(), tail: VecDeque::new(), seen: 0 }
+    }
+
+    /// Bytes so far, kept or not.
+    pub(super) fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Everything so far, if that and this many more bytes do not fit together, but everything so far does.
+    pub(super) fn before_overflow(&mut self, more: usize) -> Option<Vec<u8>> {
+        let so_far = self.head.len() + self.tail.len();
+        let is_whole = so_far as u64 == self.seen;
+        let fits = so_far + more <= self.cap;
+        (is_whole && !fits).then(|| [&*self.head, self.tail.make_contiguous()].concat())
     }
 
     /// Takes what the command wrote next.
@@ -30,22 +57,28 @@ impl Kept {
         self.tail.extend(rest);
     }
 
-    /// The text, with a note where something is left out, and how many bytes that are. Bytes that are no text are replaced.
-    pub(super) fn text(mut self) -> (String, u64) {
+    pub(super) fn text(mut self) -> Text {
         let tail: &[u8] = self.tail.make_contiguous();
-        let left_out = self.seen - (self.head.len() + tail.len()) as u64;
-        if left_out == 0 {
+        if self.seen == (self.head.len() + tail.len()) as u64 {
             self.head.extend(tail);
-            return (String::from_utf8_lossy(&self.head).into_owned(), 0);
+            let begin = String::from_utf8_lossy(&self.head).into_owned();
+            return Text { begin, end: None, left_out: 0 };
         }
         // No half of a character.
         let (head, tail) = (without_last_part(&self.head), without_first_part(tail));
         let left_out = self.seen - (head.len() + tail.len()) as u64;
-        let [head, tail] = [head, tail].map(String::from_utf8_lossy);
-        let note = format!(
-            "\n[kennel: {left_out} bytes are left out here; write to a file, and read parts of it]\n"
-        );
-        (format!("{head}{note}{tail}"), left_out)
+        let [begin, end] = [head, tail].map(|part| String::from_utf8_lossy(part).into_owned());
+        Text { begin, end: Some(end), left_out }
+    }
+}
+
+impl Text {
+    /// The items for a model. `rest` says where it finds what is left out.
+    pub(super) fn items(&self, rest: &str) -> Vec<ContentBlock> {
+        let note = own(&format!("{} bytes are left out here: {rest}", self.left_out));
+        let end = self.end.iter().flat_map(|end| [note.clone(), quoted(end)]);
+        let items = [quoted(&self.begin)].into_iter().chain(end);
+        items.filter(|item| !item.is_empty()).map(ContentBlock::text).collect()
     }
 }
 
@@ -67,44 +100,46 @@ fn without_first_part(bytes: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn kept(cap: usize, pieces: &[&[u8]]) -> (String, u64) {
-        let mut kept = Kept::new(cap);
-        pieces.iter().for_each(|piece| kept.add(piece));
+    fn kept(cap: usize, pieces: &[&[u8]]) -> Text {
+        let (mut kept, mut whole) = (Kept::new(cap), Vec::<u8>::new());
+        for piece in pieces {
+            if let Some(before) = kept.before_overflow(piece.len()) {
+                assert_eq!(before, whole);
+            }
+            kept.add(piece);
+            whole.extend(*piece);
+        }
         kept.text()
     }
 
     #[test]
     fn what_fits_is_whole() {
         for pieces in [&[&b"abcdefgh"[..]][..], &[b"a", b"bcd", b"", b"efgh"], &[b"abcdefg", b"h"]] {
-            assert_eq!(kept(8, pieces), ("abcdefgh".to_owned(), 0));
+            assert_eq!(kept(8, pieces), Text { begin: "abcdefgh".to_owned(), end: None, left_out: 0 });
         }
-        assert_eq!(kept(8, &["ä".as_bytes(), b"\xff"]).0, "ä\u{fffd}");
-        assert_eq!(kept(0, &[]), (String::new(), 0));
+        assert_eq!(kept(8, &["ä".as_bytes(), b"\xff"]).begin, "ä\u{fffd}");
+        assert!(kept(0, &[]).items("").is_empty());
     }
 
     #[test]
     fn the_beginning_and_the_end_stay_and_the_rest_is_counted() {
         for pieces in [&[&b"abcdefghijkl"[..]][..], &[b"abc", b"defghijk", b"l"], &[b"abcdefghijk", b"l"]] {
-            let (text, left_out) = kept(8, pieces);
-            assert_eq!(left_out, 4);
-            assert!(
-                text.starts_with("abcd\n[kennel: 4 bytes are left out") && text.ends_with("]\nijkl"),
-                "{text}"
-            );
+            let text = kept(8, pieces);
+            let expected = Text { begin: "abcd".to_owned(), end: Some("ijkl".to_owned()), left_out: 4 };
+            assert_eq!(text, expected);
         }
-        let (text, left_out) = kept(0, &[b"abc"]);
-        assert!(left_out == 3 && text.contains("3 bytes"), "{text}");
+        let text = kept(0, &[b"abc"]);
+        assert!(text.left_out == 3 && text.items("x").len() == 1, "{text:?}");
     }
 
     #[test]
     fn no_character_is_cut() {
         let text = "ä€𝄞".repeat(50);
         for cap in 0..40 {
-            let (cut, left_out) = kept(cap, &[text.as_bytes()]);
-            assert!(!cut.contains('\u{fffd}'), "{cap}: {cut}");
-            let (head, tail) = (cut.split("\n[").next(), cut.rsplit("]\n").next());
-            let whole = head.map_or(0, str::len) + tail.map_or(0, str::len);
-            assert_eq!(left_out + whole as u64, text.len() as u64, "{cap}");
+            let Text { begin, end, left_out } = kept(cap, &[text.as_bytes()]);
+            let end = end.unwrap_or_default();
+            assert!(!begin.contains('\u{fffd}') && !end.contains('\u{fffd}'), "{cap}: {begin} {end}");
+            assert_eq!(left_out + (begin.len() + end.len()) as u64, text.len() as u64, "{cap}");
         }
     }
 }

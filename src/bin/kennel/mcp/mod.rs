@@ -6,26 +6,31 @@
 mod answer;
 mod changes;
 mod files;
-mod input;
+mod flow;
 mod instructions;
 mod kept;
 mod ports;
 mod progress;
+mod read;
+mod rest;
 mod result;
 mod run;
 mod server;
 mod shell;
 mod tools;
+mod transport;
+mod weight;
 
 use std::{
     io::{self, IsTerminal},
     process::ExitCode,
+    sync::Arc,
 };
 
 use kennel::{Error, Isolation, Policy, PolicyError, Profile, Session};
 use rmcp::{
     service::{ServerInitializeError, serve_server_with_ct},
-    transport::{async_rw::AsyncRwTransport, stdio_pipes},
+    transport::stdio_pipes,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -36,8 +41,9 @@ use crate::{
     report,
     session::{keep_changes, settle},
 };
-use input::{LONGEST_MESSAGE, Watched};
+use flow::Flow;
 use server::Server;
+use transport::Lines;
 
 /// Runs `kennel mcp`.
 pub(crate) fn mcp(arguments: &Mcp) -> Result<ExitCode, Error> {
@@ -58,9 +64,10 @@ pub(crate) fn mcp(arguments: &Mcp) -> Result<ExitCode, Error> {
         }
         report::chosen(&session.published());
         let ended = CancellationToken::new();
-        let server = Server::new(session.clone(), &policy, arguments.allow_commit, ended.clone());
+        let flow = Flow::new();
+        let server = Server::new(session.clone(), &policy, arguments.allow_commit, Arc::clone(&flow), ended.clone());
         let code = tokio::select! {
-            served = serve(server, ended) => served.and_then(|()| if session.has_ended() { Err(Error::SessionEnded) } else { Ok(0) }),
+            served = serve(server, flow, ended) => served.and_then(|()| if session.has_ended() { Err(Error::SessionEnded) } else { Ok(0) }),
             status = interrupted() => status,
         };
         session.shutdown().await;
@@ -94,10 +101,9 @@ fn policy(arguments: &Mcp) -> Result<Policy, Error> {
 }
 
 /// Serves until stdin or the session ends.
-async fn serve(server: Server, ended: CancellationToken) -> Result<(), Error> {
+async fn serve(server: Server, flow: Arc<Flow>, ended: CancellationToken) -> Result<(), Error> {
     let (stdin, stdout) = stdio_pipes();
-    let input = Watched::new(stdin, ended.clone());
-    let transport = AsyncRwTransport::new_server(input, stdout).with_max_line_length(LONGEST_MESSAGE);
+    let transport = Lines::new(stdin, stdout, flow, ended.clone());
     let failed = |why: &str| Error::Io {
         what: "speak MCP on stdin and stdout",
         source: io::Error::other(why.to_owned()),

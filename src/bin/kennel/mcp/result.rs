@@ -2,12 +2,16 @@
 
 use kennel::{Basis, Denial, Error, Outcome, Report};
 use rmcp::{
-    model::CallToolResult,
+    model::{CallToolResult, ContentBlock},
     schemars::{self, JsonSchema},
 };
 use serde::Serialize;
 
-use super::{answer::answer, kept::Kept};
+use super::{
+    answer::{answer, answer_of, own},
+    kept::Text,
+    rest::{Stream, Whereabouts},
+};
 
 /// The result of `run` and `shell`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -22,19 +26,33 @@ pub(super) struct CommandResult {
     limit: Option<String>,
     /// Milliseconds from the start to the end.
     duration_ms: u64,
-    /// What it wrote to stdout. The middle of a long output is left out.
+    /// What it wrote to stdout; of a long output, the beginning.
     stdout: String,
+    /// The end of a long stdout. What is between is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout_end: Option<String>,
+    /// The file in the sandbox that has the whole of a long stdout, or its first 4 MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout_file: Option<String>,
     /// What it wrote to stderr, likewise.
     stderr: String,
+    /// The end of a long stderr, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr_end: Option<String>,
+    /// The file of a long stderr, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr_file: Option<String>,
     /// Bytes of stdout and stderr that are left out.
     left_out_bytes: u64,
+    /// Bytes beyond the limit of the policy, which no file has.
+    dropped_bytes: u64,
     /// What the sandbox refused.
     denials: Vec<Refusal>,
     /// Lines for people: denials, the limit that ended it, hints.
     remarks: Vec<String>,
     /// The shell that ran a snippet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) shell: Option<ShellState>,
+    shell: Option<ShellState>,
 }
 
 /// Something that the sandbox refused.
@@ -75,27 +93,81 @@ impl From<&Denial> for Refusal {
     }
 }
 
-impl CommandResult {
-    /// The result of a command that ran.
-    pub(super) fn of(outcome: &Outcome, [stdout, stderr]: [Kept; 2]) -> Self {
+/// One stream of a command that has ended.
+#[derive(Debug)]
+pub(super) struct Written {
+    text: Text,
+    rest: Whereabouts,
+    /// Bytes beyond the limit of the policy.
+    dropped: u64,
+}
+
+impl Written {
+    pub(super) async fn of(stream: Stream<'_>, dropped: u64) -> Self {
+        let (kept, rest) = stream.end().await;
+        Self { text: kept.text(), rest, dropped }
+    }
+
+    fn items(&self) -> Vec<ContentBlock> {
+        let mut items = self.text.items(&self.rest.words());
+        if self.dropped > 0 {
+            let line =
+                format!("{} bytes more were dropped: the policy keeps no more of an output", self.dropped);
+            items.push(ContentBlock::text(own(&line)));
+        }
+        items
+    }
+}
+
+/// What a result shows of a command.
+pub(super) struct Ending<'o> {
+    pub(super) outcome: &'o Outcome,
+    pub(super) stdout: Written,
+    pub(super) stderr: Written,
+    /// What the model can do, besides what the outcome says.
+    pub(super) advice: Option<&'static str>,
+    pub(super) shell: Option<ShellState>,
+}
+
+impl Ending<'_> {
+    /// The answer, as text and as data.
+    pub(super) fn answer(self) -> CallToolResult {
+        let Self { outcome, stdout, stderr, advice, shell } = self;
+        let mut items = stdout.items();
+        let of_stderr = stderr.items();
+        let is_silent = items.is_empty() && of_stderr.is_empty();
+        if !of_stderr.is_empty() {
+            items.push(ContentBlock::text(own("stderr")));
+            items.extend(of_stderr);
+        }
         let report = Report::of_outcome(outcome);
-        let ((stdout, out_cut), (stderr, err_cut)) = (stdout.text(), stderr.text());
         let is_refusal = |denial: &&Denial| denial.basis != Basis::Kept;
-        Self {
+        let mut remarks = outcome.remarks();
+        remarks.extend(advice.map(|advice| format!("kennel: hint: {advice}")));
+        let result = CommandResult {
             ended: word(outcome.ended),
             exit_code: report.exit_code,
             signal: report.signal,
             limit: report.limit.map(word),
             duration_ms: u64::try_from(report.duration_ms).unwrap_or(u64::MAX),
-            stdout,
-            stderr,
-            left_out_bytes: out_cut + err_cut,
+            left_out_bytes: stdout.text.left_out + stderr.text.left_out,
+            dropped_bytes: stdout.dropped + stderr.dropped,
+            stdout: stdout.text.begin,
+            stdout_end: stdout.text.end,
+            stdout_file: stdout.rest.path,
+            stderr: stderr.text.begin,
+            stderr_end: stderr.text.end,
+            stderr_file: stderr.rest.path,
             denials: outcome.denials.iter().filter(is_refusal).map(Refusal::from).collect(),
-            remarks: outcome.remarks(),
-            shell: None,
-        }
+            remarks,
+            shell,
+        };
+        items.push(ContentBlock::text(result.lines(is_silent).join("\n")));
+        answer_of(items, &result)
     }
+}
 
+impl CommandResult {
     /// The result of a command that could not run.
     pub(super) fn failed(error: &Error) -> CallToolResult {
         let result = Self {
@@ -105,8 +177,13 @@ impl CommandResult {
             limit: None,
             duration_ms: 0,
             stdout: String::new(),
+            stdout_end: None,
+            stdout_file: None,
             stderr: String::new(),
+            stderr_end: None,
+            stderr_file: None,
             left_out_bytes: 0,
+            dropped_bytes: 0,
             denials: Vec::new(),
             remarks: error.lines(),
             shell: None,
@@ -116,53 +193,34 @@ impl CommandResult {
         answer
     }
 
-    /// The answer, as text and as data.
-    pub(super) fn answer(&self) -> CallToolResult {
-        answer(self.text(), self)
-    }
-
-    fn text(&self) -> String {
-        let mut text = String::new();
-        put(&mut text, &self.stdout);
-        if !self.stderr.is_empty() {
-            put(&mut text, "[stderr]");
-            put(&mut text, &self.stderr);
-        }
-        let is_silent = self.stdout.is_empty() && self.stderr.is_empty();
+    /// What Kennel says about the command.
+    fn lines(&self, is_silent: bool) -> Vec<String> {
         let silence = if is_silent { ", no output" } else { "" };
         let end = match (&*self.ended, self.signal) {
             ("timed_out", _) => format!("timed out after {} ms", self.duration_ms),
             (_, Some(signal)) => format!("ended by signal {signal}"),
             _ => format!("exit status {}", self.exit_code),
         };
-        put(&mut text, &format!("[{end}{silence}]"));
+        let mut lines = vec![own(&format!("{end}{silence}"))];
         if let Some(shell) = &self.shell {
             let new = if shell.is_new { ", a new shell" } else { "" };
             let ended = if shell.has_ended { ", the shell has ended" } else { "" };
             let directory =
                 shell.directory.iter().map(|directory| format!("in {directory}")).collect::<String>();
             let state = format!("{directory}{new}{ended}");
-            put(&mut text, &format!("[{}]", state.trim_start_matches(", ")));
+            lines.push(own(state.trim_start_matches(", ")));
         }
-        self.remarks.iter().for_each(|line| put(&mut text, line));
+        lines.extend(self.remarks.iter().map(|line| own(line)));
         let certain = self.denials.iter().filter(|denial| denial.is_certain);
         let mut flags: Vec<&str> = certain.filter_map(|denial| denial.flag.as_deref()).collect();
         flags.sort_unstable();
         flags.dedup();
         if !flags.is_empty() {
             let flags = flags.join(" ");
-            put(&mut text, &format!("[a person can allow it: start `kennel mcp` with {flags}; you cannot]"));
+            lines.push(own(&format!("a person can allow it: start `kennel mcp` with {flags}; you cannot")));
         }
-        text
+        lines
     }
-}
-
-/// Adds a text that begins on a line of its own.
-fn put(text: &mut String, more: &str) {
-    if !text.is_empty() && !text.ends_with('\n') {
-        text.push('\n');
-    }
-    text.push_str(more);
 }
 
 /// The word that reports have for it.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, future::pending, io, time::Duration};
 
-use kennel::{Child, ChildOutput, ChildStdin, Command, Error, LeftPipes, Outcome, Session, Stdio};
+use kennel::{Child, ChildOutput, ChildStdin, Command, Error, LeftPipes, Limit, Outcome, Session, Stdio};
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 use tokio::{
@@ -12,13 +12,13 @@ use tokio::{
 
 use super::{
     answer::{Answer, refused, short},
-    kept::Kept,
     progress::{Listener, Meter},
-    result::CommandResult,
+    rest::{Outputs, Stream},
+    result::{CommandResult, Ending, Written},
 };
 
-/// How much of each output a result has, if the call does not say.
-const OUTPUT: u64 = 64 << 10;
+/// How many bytes of each output a result has, if the call does not say. Agents show a model about as much.
+const OUTPUT: u64 = 30_000;
 
 /// The most that a call can ask for.
 const MOST_OUTPUT: u64 = 1 << 20;
@@ -48,7 +48,7 @@ pub(super) struct Run {
     stdin: Option<String>,
     /// Kill the command after this many milliseconds. The policy may have a shorter limit.
     timeout_ms: Option<u64>,
-    /// How many bytes of stdout, and of stderr, the result has. Default: 65536. At most 1048576.
+    /// How many bytes of stdout, and of stderr, the result has. Default: 30000. At most 1048576. A file in the sandbox has the rest.
     max_output_bytes: Option<u64>,
 }
 
@@ -57,23 +57,54 @@ pub(super) fn time_limit(milliseconds: Option<u64>) -> Option<Duration> {
     milliseconds.map(|milliseconds| Duration::from_millis(milliseconds).min(LONGEST))
 }
 
-/// What a result keeps of each stream.
-pub(super) fn kept(asked: Option<u64>) -> [Kept; 2] {
-    let cap = usize::try_from(asked.unwrap_or(OUTPUT).min(MOST_OUTPUT)).unwrap_or(0);
-    [Kept::new(cap), Kept::new(cap)]
+/// How many bytes a result keeps of each stream.
+pub(super) fn kept(asked: Option<u64>) -> usize {
+    usize::try_from(asked.unwrap_or(OUTPUT).min(MOST_OUTPUT)).unwrap_or(0)
+}
+
+/// What a model can do if the limit of its own call ended the command. The flag of a person would not help.
+pub(super) fn own_limit(
+    outcome: &mut Outcome,
+    asked: Option<u64>,
+    policy: Option<Duration>,
+) -> Option<&'static str> {
+    let asked = time_limit(asked)?;
+    if outcome.limit != Some(Limit::WallTime) || policy.is_some_and(|policy| policy <= asked) {
+        return None;
+    }
+    let is_of_limit = |remedy: &String| remedy.starts_with("--timeout ");
+    outcome.hints.retain(|hint| !hint.remedy.as_ref().is_some_and(is_of_limit));
+    Some(
+        "that is the `timeout_ms` of this call: give it more, or leave the command in the background with its output in a file",
+    )
+}
+
+/// What calls share.
+pub(super) struct Shared {
+    pub(super) left: LeftPipes,
+    pub(super) outputs: Outputs,
+    /// The time limit of the policy.
+    pub(super) timeout: Option<Duration>,
 }
 
 impl Run {
     /// Runs it. Dropping the future kills the command.
-    pub(super) async fn call(self, session: &Session, left: &LeftPipes, listener: &Listener) -> Answer {
+    pub(super) async fn call(self, session: &Session, shared: &Shared, listener: &Listener) -> Answer {
         let mut command = self.prepare(session)?;
         let stdin = self.stdin.map(String::into_bytes);
         command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
-        let [mut out, mut err] = kept(self.max_output_bytes);
+        let stream = |name| shared.outputs.stream(session, name, kept(self.max_output_bytes));
+        let mut streams = [stream("stdout"), stream("stderr")];
         let meter = Meter::default();
-        let work = collect(&mut command, stdin, [&mut out, &mut err], &meter, left);
+        let work = collect(&mut command, stdin, &mut streams, &meter, &shared.left);
         match listener.during(Some(&meter), work).await {
-            Ok(outcome) => Ok(CommandResult::of(&outcome, [out, err]).answer()),
+            Ok((mut outcome, [out_dropped, err_dropped])) => {
+                let [stdout, stderr] = streams;
+                let (stdout, stderr) =
+                    tokio::join!(Written::of(stdout, out_dropped), Written::of(stderr, err_dropped));
+                let advice = own_limit(&mut outcome, self.timeout_ms, shared.timeout);
+                Ok(Ending { outcome: &outcome, stdout, stderr, advice, shell: None }.answer())
+            }
             Err(error) => Err(CommandResult::failed(&error)),
         }
     }
@@ -116,31 +147,32 @@ impl Run {
     }
 }
 
-/// Runs a command to its end and collects what it writes.
+/// Runs a command to its end and collects what it writes. Returns how many bytes of each stream the policy dropped.
 async fn collect(
     command: &mut Command,
     stdin: Option<Vec<u8>>,
-    kept: [&mut Kept; 2],
+    streams: &mut [Stream<'_>; 2],
     meter: &Meter,
     left: &LeftPipes,
-) -> Result<Outcome, Error> {
+) -> Result<(Outcome, [u64; 2]), Error> {
     let mut child = command.spawn().await?;
     let mut outputs = [child.stdout.take(), child.stderr.take()];
     let pipe = child.stdin.take();
-    let mut outcome = until_end(&mut child, stdin.zip(pipe), &mut outputs, kept, meter).await?;
+    let mut outcome = until_end(&mut child, stdin.zip(pipe), &mut outputs, streams, meter).await?;
     let [stdout, stderr] = outputs;
     outcome.count(stdout.as_ref(), stderr.as_ref());
     // A hint about a path tells whether it exists outside, which is nothing for whoever chooses the arguments here.
     outcome.hints.retain(|hint| !hint.subject.trim_start_matches('\'').starts_with('/'));
+    let dropped = [&stdout, &stderr].map(|pipe| pipe.as_ref().map_or(0, ChildOutput::dropped));
     [stdout, stderr].into_iter().flatten().for_each(|pipe| left.add(pipe));
-    Ok(outcome)
+    Ok((outcome, dropped))
 }
 
 async fn until_end(
     child: &mut Child,
     stdin: Option<(Vec<u8>, ChildStdin)>,
     [stdout, stderr]: &mut [Option<ChildOutput>; 2],
-    [out, err]: [&mut Kept; 2],
+    [out, err]: &mut [Stream<'_>; 2],
     meter: &Meter,
 ) -> Result<Outcome, Error> {
     let reading = async {
@@ -172,7 +204,7 @@ async fn until_end(
 /// Reads to the end of a stream, or until it is silent. Gives the stream up at its end.
 async fn read(
     stream: &mut Option<ChildOutput>,
-    kept: &mut Kept,
+    kept: &mut Stream<'_>,
     meter: &Meter,
     silence: Option<Duration>,
 ) -> io::Result<()> {
@@ -191,8 +223,12 @@ async fn read(
         if bytes.is_empty() {
             return Ok(());
         }
+        // After what the policy keeps comes a line about the rest, which is no output.
+        let written = (pipe.seen() - pipe.dropped()).saturating_sub(kept.seen());
+        let bytes = bytes.get(..usize::try_from(written).unwrap_or(usize::MAX)).unwrap_or(bytes);
         kept.add(bytes);
         meter.add(bytes);
+        kept.write().await;
     }
     Ok(())
 }

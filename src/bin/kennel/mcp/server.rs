@@ -1,13 +1,17 @@
 //! The server: takes calls, bounds how many run, and hands each to its tool.
 
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
-use kennel::{LeftPipes, Policy, Session};
+use kennel::{LeftPipes, Policy, Session, Span};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, Implementation, InitializeResult,
-        ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+        ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListToolsResult,
+        PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
     },
     service::RequestContext,
 };
@@ -18,11 +22,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     answer::{Answer, arguments, refused, short},
     changes::{Changes, Commit},
-    files::{List, Read, Write},
+    files::{Edit, List, Write},
+    flow::Flow,
     instructions::instructions,
     ports::Publish,
     progress::Listener,
-    run::Run,
+    read::Read,
+    rest::Outputs,
+    run::{Run, Shared},
     shell::{Shells, Snippet},
     tools::Name,
 };
@@ -41,15 +48,22 @@ pub(super) struct Server {
     /// The other tools, and why they are not there.
     missing: Vec<(Name, &'static str)>,
     turns: Semaphore,
+    flow: Arc<Flow>,
     calls: AtomicUsize,
     shells: Shells,
-    left: LeftPipes,
+    shared: Shared,
     /// Ends the server.
     ended: CancellationToken,
 }
 
 impl Server {
-    pub(super) fn new(session: Session, policy: &Policy, may_commit: bool, ended: CancellationToken) -> Self {
+    pub(super) fn new(
+        session: Session,
+        policy: &Policy,
+        may_commit: bool,
+        flow: Arc<Flow>,
+        ended: CancellationToken,
+    ) -> Self {
         let missing: Vec<_> =
             Name::ALL.iter().filter_map(|name| Some((*name, name.missing(policy, may_commit)?))).collect();
         let is_there = |name: &Name| missing.iter().all(|(other, _)| other != name);
@@ -64,9 +78,14 @@ impl Server {
             tools,
             missing,
             turns: Semaphore::new(MOST_AT_ONCE),
+            flow,
             calls: AtomicUsize::new(0),
             shells: Shells::default(),
-            left: LeftPipes::default(),
+            shared: Shared {
+                left: LeftPipes::default(),
+                outputs: Outputs::default(),
+                timeout: policy.limits.timeout.map(Span::duration),
+            },
             ended,
         }
     }
@@ -78,12 +97,16 @@ impl Server {
         })?;
         let turn = self.turns.acquire().await;
         let _turn = turn.map_err(|_| refused("the server has ended"))?;
+        self.flow.room().await;
         let session = &self.session;
         match name {
-            Name::Run => arguments::<Run>(given)?.call(session, &self.left, listener).await,
-            Name::Shell => arguments::<Snippet>(given)?.call(session, &self.shells, listener).await,
+            Name::Run => arguments::<Run>(given)?.call(session, &self.shared, listener).await,
+            Name::Shell => {
+                arguments::<Snippet>(given)?.call(session, (&self.shells, &self.shared), listener).await
+            }
             Name::ReadFile => arguments::<Read>(given)?.call(session).await,
             Name::WriteFile => arguments::<Write>(given)?.call(session).await,
+            Name::EditFile => arguments::<Edit>(given)?.call(session).await,
             Name::ListDir => arguments::<List>(given)?.call(session).await,
             Name::Changes => arguments::<Changes>(given)?.call(session).await,
             Name::Commit => arguments::<Commit>(given)?.call(session).await,
@@ -120,6 +143,32 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         Ok(ListToolsResult::with_all_items(self.tools.clone()))
+    }
+
+    // Some clients ask for these lists whatever the server offers, and give it up at an error.
+
+    async fn list_prompts(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListPromptsResult, ErrorData> {
+        Ok(ListPromptsResult::default())
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        Ok(ListResourcesResult::default())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::default())
     }
 
     async fn call_tool(

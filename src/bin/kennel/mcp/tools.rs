@@ -10,7 +10,7 @@ use rmcp::{
 };
 use serde_json::Value;
 
-use super::{changes, files, ports, result::CommandResult, run::Run, shell::Snippet};
+use super::{changes, files, ports, read, result::CommandResult, run::Run, shell::Snippet};
 
 /// A tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub(super) enum Name {
     Shell,
     ReadFile,
     WriteFile,
+    EditFile,
     ListDir,
     Changes,
     Commit,
@@ -26,11 +27,12 @@ pub(super) enum Name {
 }
 
 impl Name {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Run,
         Self::Shell,
         Self::ReadFile,
         Self::WriteFile,
+        Self::EditFile,
         Self::ListDir,
         Self::Changes,
         Self::Commit,
@@ -43,6 +45,7 @@ impl Name {
             Self::Shell => "shell",
             Self::ReadFile => "read_file",
             Self::WriteFile => "write_file",
+            Self::EditFile => "edit_file",
             Self::ListDir => "list_dir",
             Self::Changes => "changes",
             Self::Commit => "commit",
@@ -96,17 +99,24 @@ impl Name {
             ),
             Self::ReadFile => (
                 "Read a file",
-                "Read a file of the sandbox, or a part of it: as text, or as base64 if it is no text.",
-                schema::<files::Read>(),
-                schema::<files::ReadResult>(),
+                "Read a file of the sandbox, or a part of it by bytes or by lines. The text has a line about the part before it.",
+                schema::<read::Read>(),
+                schema::<read::ReadResult>(),
                 reads(),
             ),
             Self::WriteFile => (
                 "Write a file",
-                "Write a whole file of the sandbox. It replaces an existing file at once.",
+                "Write a whole file of the sandbox, and make the directories above it. It replaces an existing file at once.",
                 schema::<files::Write>(),
                 schema::<files::WriteResult>(),
                 writes().idempotent(true).open_world(false),
+            ),
+            Self::EditFile => (
+                "Edit a file",
+                "Replace a text in a file of the sandbox. The file must have the text exactly once.",
+                schema::<files::Edit>(),
+                schema::<files::EditResult>(),
+                writes().open_world(false),
             ),
             Self::ListDir => (
                 "List a directory",

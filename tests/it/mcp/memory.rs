@@ -1,0 +1,127 @@
+//! The memory of messages is bounded, whatever a client sends and however little it reads.
+
+use std::{fs, io::Write, thread, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::Client;
+use crate::support::{descendants, until};
+
+/// The most memory that the server has had, in bytes.
+fn peak(client: &Client) -> usize {
+    let status = fs::read_to_string(format!("/proc/{}/status", client.server.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn a_long_message_is_served_and_a_longer_one_is_answered_with_the_reason() {
+    let mut client = Client::start(&[]);
+    let content = "x".repeat(10 << 20);
+    let written = client.call("write_file", json!({"path": "large", "content": content}));
+    assert_eq!(written.data("bytes"), 10 << 20);
+    let stdin = client.call("run", json!({"argv": ["wc", "-c"], "stdin": content}));
+    assert_eq!(stdin.data("stdout"), "10485760\n");
+    let long = client.begin_call("write_file", json!({"path": "larger", "content": "x".repeat(17 << 20)}));
+    assert!(client.protocol_error(long).contains("the message is too large: it may have 16 MiB"));
+    // The id may come last, and may be text.
+    let params =
+        json!({"name": "write_file", "arguments": {"path": "larger", "content": "x".repeat(17 << 20)}});
+    client.send_bytes(
+        format!("{{\"params\":{params},\"method\":\"tools/call\",\"jsonrpc\":\"2.0\",\"id\":\"last\"}}\n")
+            .as_bytes(),
+    );
+    let answer = client.wait("the refusal", |message| message["id"] == "last");
+    assert_eq!(answer["error"]["code"], -32600, "{answer}");
+    // Small values take more memory than their text.
+    let many = client.begin_call("run", json!({"argv": vec!["true"; 300_000]}));
+    assert!(client.protocol_error(many).contains("128 bytes more for each value"));
+    let nested = client.begin_call("run", json!({"argv": vec![json!({}); 5_000_000]}));
+    assert!(client.protocol_error(nested).contains("too large"));
+    client.send_bytes(format!("{{\"id\":\"{}\"}}\n", "x".repeat(1 << 20)).as_bytes());
+    client.send_bytes(format!("{}\n", "[".repeat(17 << 20)).as_bytes());
+    assert_eq!(client.succeeds("ls"), "large\n");
+    assert!(peak(&client) < 300 << 20, "{} MiB", peak(&client) >> 20);
+    let (status, said) = client.end();
+    assert_eq!(status, Some(0));
+    assert_eq!(
+        said.matches("skipped a message without an id: the message is too large").count(),
+        2,
+        "{said}"
+    );
+}
+
+#[test]
+fn calls_hold_a_bounded_memory_while_they_run() {
+    let mut client = Client::start(&[]);
+    let text = "x".repeat(15 << 20);
+    let waits = json!({"command": "until [ -e go ]; do sleep 0.2; done; wc -c", "stdin": text});
+    let ids: Vec<u64> = (0..60).map(|_| client.begin_call("run", waits.clone())).collect();
+    let (first, others) = ids.split_at(4);
+    for id in others {
+        assert!(client.protocol_error(*id).contains("not answered yet hold 64 MiB: wait"));
+    }
+    assert!(peak(&client) < 400 << 20, "{} MiB", peak(&client) >> 20);
+    // Smaller ones are served meanwhile, and a cancelled one gives its share back.
+    assert!(client.request("ping", json!({}))["result"].is_object());
+    assert_eq!(client.succeeds("echo fine"), "fine\n");
+    client.send(
+        &json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": first[0]}}),
+    );
+    let again = json!({"name": "run", "arguments": {"argv": ["wc", "-c"], "stdin": text}});
+    until("there is room again", || {
+        let id = client.begin("tools/call", again.clone());
+        let answer = client.answer(id);
+        let stdout = &answer["result"]["structuredContent"]["stdout"];
+        assert!(answer["error"].is_object() || stdout == "15728640\n", "{answer}");
+        stdout.is_string()
+    });
+    fs::write(client.path().join("go"), "").unwrap();
+    for id in &first[1..] {
+        assert_eq!(client.result(*id).data("stdout"), "15728640\n");
+    }
+    let all = client.call("run", json!({"argv": ["wc", "-c"], "stdin": text}));
+    assert_eq!(all.data("exit_code"), 0);
+}
+
+/// The server then reads and does nothing more, until the client reads again.
+#[test]
+fn answers_that_nobody_reads_are_bounded() {
+    let mut client = Client::start(&[]);
+    client.succeeds("true");
+    client.pause();
+    let (calls, mut stdin) = (300, client.stdin.take().unwrap());
+    let sender = thread::spawn(move || {
+        for number in 0..calls {
+            let command = format!("head -c 1000000 /dev/zero | tr '\\0' x; echo > done-{number}");
+            let arguments = json!({"command": command, "max_output_bytes": 1 << 20});
+            let call = json!({"jsonrpc": "2.0", "id": format!("c{number}"), "method": "tools/call",
+                "params": {"name": "run", "arguments": arguments}});
+            writeln!(stdin, "{call}").unwrap();
+        }
+        stdin
+    });
+    let done = |client: &Client| fs::read_dir(client.path()).unwrap().count();
+    let runs = |pid: &u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        ["sh", "head", "tr"].contains(&name.trim())
+    };
+    let running = |client: &Client| descendants(client.server.id()).iter().filter(|pid| runs(pid)).count();
+    until("some have run, and no more begin", || {
+        let count = done(&client);
+        count >= 16
+            && (0..5).all(|_| {
+                thread::sleep(Duration::from_millis(100));
+                running(&client) == 0 && done(&client) == count
+            })
+    });
+    assert!(done(&client) < 150, "{} of {calls} have run", done(&client));
+    assert!(peak(&client) < 500 << 20, "{} MiB", peak(&client) >> 20);
+    client.resume();
+    for number in 0..calls {
+        let answer = client.wait("an answer", |message: &Value| message["id"] == format!("c{number}"));
+        assert_eq!(answer["result"]["structuredContent"]["stdout"].as_str().unwrap().len(), 1_000_000);
+    }
+    client.stdin = Some(sender.join().unwrap());
+    assert_eq!(client.succeeds("echo fine"), "fine\n");
+}
