@@ -51,8 +51,8 @@ pub(crate) fn rob(arguments: &[&str]) {
 }
 
 fn stdin_has_ended() -> bool {
-    let mut fds = [libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 }];
-    raw(libc::SYS_poll, [address_of(&mut fds), 1, 0, 0, 0, 0]).is_ok_and(|count| count > 0)
+    let fds = [libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 }];
+    raw(libc::SYS_poll, [address_of(&fds), 1, 0, 0, 0, 0]).is_ok_and(|count| count > 0)
 }
 
 /// Copies descriptors by number, whatever /proc says.
@@ -62,9 +62,9 @@ fn take_from(pid: u32, found: &mut BTreeSet<String>) {
         let Ok(copy) = raw(libc::SYS_pidfd_getfd, [process, number, 0, 0, 0, 0]) else { continue };
         let target = fs::read_link(format!("/proc/self/fd/{copy}")).unwrap_or_default();
         found.insert(format!("taken {}", target.display()));
-        let mut byte = b'x';
+        let byte = b'x';
         let request = libc::TIOCSTI.cast_signed();
-        if raw(libc::SYS_ioctl, [copy, request, address_of(&mut byte), 0, 0, 0]).is_ok() {
+        if raw(libc::SYS_ioctl, [copy, request, address_of(&byte), 0, 0, 0]).is_ok() {
             found.insert(format!("typed {}", target.display()));
         }
         let _ = raw(libc::SYS_close, [copy, 0, 0, 0, 0, 0]);
