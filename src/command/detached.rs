@@ -21,6 +21,7 @@ use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::outcome::Outcome;
+use crate::sys::closing::HeldFd;
 use crate::sys::locked;
 
 /// How many ended commands a session remembers.
@@ -359,7 +360,12 @@ impl Command {
     /// [`Detached::unwritten`] and a note in its outcome say so. A file that is slow makes the command wait. A start takes
     /// the descriptor.
     pub fn log_file(&mut self, file: impl Into<OwnedFd>) -> &mut Self {
-        self.streams.log_file = Some(file.into());
+        self.held_log_file(file.into().into())
+    }
+
+    /// As [`log_file`](Self::log_file), for a descriptor that a stranger gave.
+    pub(crate) fn held_log_file(&mut self, file: HeldFd) -> &mut Self {
+        self.streams.log_file = Some(file);
         self
     }
 }

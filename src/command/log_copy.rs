@@ -3,27 +3,28 @@
 
 use std::future::pending;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::stat::fstat;
 use tokio::time::timeout;
 
 use crate::command::outlet::Outlet;
 use crate::report::failure;
+use crate::sys::closing::HeldFd;
 use crate::sys::inode::{FileKind, kind};
+use crate::sys::known_stat;
 
 /// How long the file may take for the rest of the output, once the command has ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether a descriptor can be a log file. One of any other kind could block its thread for ever.
-pub(crate) fn is_log_file(fd: &OwnedFd) -> bool {
+pub(crate) fn is_log_file(fd: &impl AsFd) -> bool {
     let flags = fcntl(fd, FcntlArg::F_GETFL).map(OFlag::from_bits_retain);
     let is_writable = flags.is_ok_and(|flags| {
         !flags.contains(OFlag::O_PATH) && matches!(flags & OFlag::O_ACCMODE, OFlag::O_WRONLY | OFlag::O_RDWR)
     });
-    is_writable && fstat(fd).is_ok_and(|stat| kind(&stat) == FileKind::File)
+    is_writable && known_stat(fd).is_ok_and(|stat| kind(&stat) == FileKind::File)
 }
 
 /// Copies the output to the log file, if there is one.
@@ -39,7 +40,7 @@ impl LogCopy {
     ///
     /// # Errors
     /// The kernel refuses a thread.
-    pub(crate) fn open(file: Option<OwnedFd>) -> io::Result<Self> {
+    pub(crate) fn open(file: Option<HeldFd>) -> io::Result<Self> {
         Ok(Self { outlet: file.map(Outlet::open).transpose()?, pending: Vec::new() })
     }
 

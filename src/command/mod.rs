@@ -26,7 +26,6 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::pending;
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,6 +41,7 @@ use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
+use crate::sys::closing::HeldFd;
 use crate::sys::secret::Secret;
 
 /// A command to run in a [`Sandbox`](crate::session::sandbox::Sandbox) or [`Session`](crate::session::Session).
@@ -73,7 +73,7 @@ struct Streams {
     /// Rows and columns. A terminal replaces all three streams.
     terminal: Option<Pseudoterminal>,
     /// What a detached command writes goes there too.
-    log_file: Option<OwnedFd>,
+    log_file: Option<HeldFd>,
 }
 
 /// How the caller bounds the command, beyond the policy.

@@ -23,6 +23,7 @@ use crate::command::output::ChildOutput;
 use crate::command::stdio::{Stdio, checked};
 use crate::report::error::{Error, STREAMS};
 use crate::report::outcome::{Ended, Outcome};
+use crate::sys::closing::HeldFd;
 
 /// Bytes of one read: the default size of a pipe.
 const PIECE: usize = 64 << 10;
@@ -72,6 +73,15 @@ impl Outlets {
         stdout: Option<OwnedFd>,
         stderr: Option<OwnedFd>,
     ) -> Result<Self, Error> {
+        Self::connect(command, stdout.map(HeldFd::from), stderr.map(HeldFd::from))
+    }
+
+    /// As [`new`](Self::new), for descriptors that strangers gave.
+    pub(crate) fn connect(
+        command: &mut Command,
+        stdout: Option<HeldFd>,
+        stderr: Option<HeldFd>,
+    ) -> Result<Self, Error> {
         if stdout.is_some() {
             command.stdout(Stdio::piped());
         }
@@ -82,12 +92,11 @@ impl Outlets {
     }
 
     /// As [`new`](Self::new), for streams that are pipes already.
-    pub(crate) fn open(stdout: Option<OwnedFd>, stderr: Option<OwnedFd>) -> Result<Self, Error> {
+    pub(crate) fn open(stdout: Option<HeldFd>, stderr: Option<HeldFd>) -> Result<Self, Error> {
         let [_, output, error] = STREAMS;
-        let usable = |stream, to: Option<OwnedFd>| to.map(checked).transpose().map_err(Error::io(stream));
+        let usable = |stream, to: Option<HeldFd>| to.map(checked).transpose().map_err(Error::io(stream));
         let (stdout, stderr) = (usable(output, stdout)?, usable(error, stderr)?);
-        let open =
-            |to: Option<OwnedFd>| to.map(Outlet::open).transpose().map_err(Error::io("start a thread"));
+        let open = |to: Option<HeldFd>| to.map(Outlet::open).transpose().map_err(Error::io("start a thread"));
         Ok(Self([open(stdout)?, open(stderr)?]))
     }
 
@@ -193,7 +202,7 @@ async fn finished(task: Option<CopyTask>, copied: &mut Option<Copied>) {
 }
 
 impl Outlet {
-    pub(crate) fn open(to: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn open(to: HeldFd) -> io::Result<Self> {
         let (pieces, mut received) = mpsc::channel(2);
         let (done, written) = oneshot::channel();
         let thread = thread::Builder::new().name("kennel-output".to_owned()).stack_size(STACK);
@@ -256,7 +265,7 @@ fn is_gone(result: &io::Result<()>) -> bool {
 }
 
 /// Writes the pieces until the channel closes or a write fails.
-fn write(pieces: &mut Receiver<Vec<u8>>, to: &OwnedFd) -> io::Result<()> {
+fn write(pieces: &mut Receiver<Vec<u8>>, to: &HeldFd) -> io::Result<()> {
     while let Some(piece) = pieces.blocking_recv() {
         let mut left = piece.as_slice();
         while !left.is_empty() {

@@ -23,6 +23,7 @@ use crate::plan::request::{RequestBuf, RequestFields};
 use crate::plan::{limits, restrict};
 use crate::policy::units::Size;
 use crate::report::error::{Error, STREAMS};
+use crate::sys::closing;
 
 /// What a standard stream is if the caller does not say.
 #[derive(Clone, Copy)]
@@ -73,8 +74,10 @@ impl Command {
         tracing::debug!(parent: &log.span, "handed over");
         // Wipes the environment, which may hold secrets.
         drop(request);
+        let [stdin, stdout, stderr] = streams.map(|stream| (stream.command_end, stream.caller_end));
+        closing::together([stdin.0, stdout.0, stderr.0]);
         let running = Running::new(handed_over, prepared, spec, log)?;
-        Child::new(running, streams.map(|stream| stream.caller_end), self.kill_on_drop)
+        Child::new(running, [stdin.1, stdout.1, stderr.1], self.kill_on_drop)
     }
 
     /// Checks the command against the policy. Returns what the worker receives and what this side remembers.

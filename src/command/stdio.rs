@@ -8,11 +8,12 @@ use std::task::{Context, Poll};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use nix::sys::stat::fstat;
 use tokio::io::AsyncWrite;
 use tokio::net::unix::pipe;
 
+use crate::sys::closing::HeldFd;
 use crate::sys::inode::{FileKind, kind};
+use crate::sys::known_stat;
 
 /// What a standard stream of a command is connected to.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(crate) enum StdioKind {
     Inherit,
     Null,
     Piped,
-    Given(OwnedFd),
+    Given(HeldFd),
 }
 
 impl Stdio {
@@ -52,32 +53,38 @@ impl Stdio {
 
 impl From<OwnedFd> for Stdio {
     fn from(fd: OwnedFd) -> Self {
-        Self(StdioKind::Given(fd))
+        Self(StdioKind::Given(fd.into()))
     }
 }
 
 impl From<File> for Stdio {
     fn from(file: File) -> Self {
-        Self(StdioKind::Given(file.into()))
+        OwnedFd::from(file).into()
+    }
+}
+
+impl From<HeldFd> for Stdio {
+    fn from(fd: HeldFd) -> Self {
+        Self(StdioKind::Given(fd))
     }
 }
 
 /// A connected stream. The caller has an end only if it is a pipe.
 pub(crate) struct Connected {
-    pub(crate) command_end: OwnedFd,
+    pub(crate) command_end: HeldFd,
     pub(crate) caller_end: Option<OwnedFd>,
 }
 
 /// Opens what `kind` asks for. `own` is the stream of this program; `is_input` says that the command reads from the stream.
 pub(crate) fn connect(kind: StdioKind, own: impl AsFd, is_input: bool) -> io::Result<Connected> {
     let command_end = match kind {
-        StdioKind::Inherit => checked(inherited(own.as_fd())?)?,
-        StdioKind::Null => File::options().read(true).write(true).open("/dev/null")?.into(),
+        StdioKind::Inherit => checked(inherited(own.as_fd())?)?.into(),
+        StdioKind::Null => OwnedFd::from(File::options().read(true).write(true).open("/dev/null")?).into(),
         StdioKind::Given(fd) => checked(fd)?,
         StdioKind::Piped => {
             let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (command_end, caller_end) = if is_input { (reader, writer) } else { (writer, reader) };
-            return Ok(Connected { command_end, caller_end: Some(caller_end) });
+            return Ok(Connected { command_end: command_end.into(), caller_end: Some(caller_end) });
         }
     };
     Ok(Connected { command_end, caller_end: None })
@@ -98,12 +105,12 @@ pub(crate) fn check_standard(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Refuses a directory and an `O_PATH` descriptor. From either, the command could reach files behind every mount.
-pub(crate) fn checked(fd: OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn checked<F: AsFd>(fd: F) -> io::Result<F> {
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
     if flags.contains(OFlag::O_PATH) {
         return Err(Errno::EBADF.into());
     }
-    if kind(&fstat(&fd)?) == FileKind::Directory { Err(Errno::EISDIR.into()) } else { Ok(fd) }
+    if kind(&known_stat(&fd)?) == FileKind::Directory { Err(Errno::EISDIR.into()) } else { Ok(fd) }
 }
 
 /// The writing end of a command's stdin. Dropping it ends the input.

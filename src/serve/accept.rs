@@ -1,7 +1,10 @@
 //! The accept loop: it checks and accepts clients, and ends the session when a client asks for that.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fmt, fs, io};
@@ -13,7 +16,7 @@ use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use nix::unistd::geteuid;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
@@ -25,12 +28,13 @@ use crate::serve::directory::install;
 use crate::serve::place::SocketPlace;
 use crate::serve::serving::{LINGER, NextStep, serve};
 use crate::session::Session;
-use crate::sys;
+use crate::sys::closing::HeldFd;
 use crate::sys::inode::Identity;
 use crate::sys::packet;
+use crate::sys::{self, locked};
 
 /// The most connected clients that have not sent their request yet.
-const MAX_PENDING: usize = 128;
+const MOST_WAITING: usize = 128;
 
 /// How long to wait after accept(2) fails for lack of descriptors or memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(20);
@@ -64,7 +68,7 @@ impl Acceptor {
     /// Accepts clients until one of them ends the session or the session ends. Dropping the future kills the commands
     /// that run.
     pub(crate) async fn run(mut self) {
-        let pending = Arc::new(Semaphore::new(MAX_PENDING));
+        let waiting = Arc::new(WaitingClients::default());
         let mut clients = JoinSet::new();
         let mut checks = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -75,8 +79,9 @@ impl Acceptor {
                 tokio::select! {
                     Some(next_step) = clients.join_next() => if let Ok(NextStep::Stop(asker)) = next_step { break asker },
                     () = &mut closed => break None,
-                    client = self.next(&pending) => if let Some((connection, permit)) = client {
-                        clients.spawn(serve(connection, self.session.clone(), self.environment, permit));
+                    connection = self.next() => if let Some(connection) = connection {
+                        let place = WaitingPlace::new(&waiting);
+                        clients.spawn(serve(connection, self.session.clone(), self.environment, place));
                     },
                     // New clients cannot connect any more and none is left. The owner can still use the session.
                     _ = checks.tick() => if !self.restore_socket() && clients.is_empty() { return }
@@ -100,13 +105,12 @@ impl Acceptor {
     }
 
     /// Accepts the next client and checks it; `None` if it was turned away.
-    async fn next(&self, pending: &Arc<Semaphore>) -> Option<(Connection, OwnedSemaphorePermit)> {
-        let permit = Arc::clone(pending).acquire_owned().await.ok()?;
+    async fn next(&self) -> Option<Connection> {
         let socket = match self.listener.async_io(Interest::READABLE, accept).await {
-            Ok(socket) => socket,
+            Ok(socket) => HeldFd::strange(socket),
             Err(error) => {
                 tracing::warn!(%error, "could not accept a connection");
-                self.refuse_one(&error);
+                self.refuse_one(error);
                 tokio::time::sleep(SHORTAGE_PAUSE).await;
                 return None;
             }
@@ -114,12 +118,12 @@ impl Acceptor {
         if let Err(reason) = self.allowed.check(socket.as_fd()) {
             tracing::warn!(%reason, "a client was turned away");
             match reason.shortage() {
-                Some(error) => turn_away_for_shortage(socket.as_fd(), "check the client", &error),
-                None => turn_away(socket.as_fd(), &reason.to_string()),
+                Some(error) => turn_away_for_shortage(socket, "check the client", error),
+                None => turn_away(socket, reason.to_string()),
             }
             return None;
         }
-        Some((Connection::new(socket)?, permit))
+        Connection::new(socket)
     }
 }
 
@@ -144,7 +148,7 @@ impl Acceptor {
     }
 
     /// Accepts one client only to tell it that descriptors have run out; otherwise it would wait forever.
-    fn refuse_one(&self, error: &io::Error) {
+    fn refuse_one(&self, error: io::Error) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         drop(spare.take());
         // The soft limit may now be below the number of open descriptors.
@@ -156,9 +160,51 @@ impl Acceptor {
             taken => taken,
         };
         if let Ok(socket) = taken {
-            turn_away_for_shortage(socket.as_fd(), "accept a connection", error);
+            turn_away_for_shortage(HeldFd::strange(socket), "accept a connection", error);
         }
         *spare = self.listener.get_ref().try_clone().ok();
+    }
+}
+
+/// Clients that have not sent their request yet, by the order in which they came. Clients that never send one keep nobody
+/// waiting: where too many wait, the oldest loses its place.
+#[derive(Debug, Default)]
+struct WaitingClients {
+    places: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
+    count: AtomicU64,
+}
+
+/// The place of one client.
+#[derive(Debug)]
+pub(crate) struct WaitingPlace {
+    clients: Arc<WaitingClients>,
+    number: u64,
+    /// Closed when the place is lost.
+    held: oneshot::Receiver<()>,
+}
+
+impl WaitingPlace {
+    fn new(clients: &Arc<WaitingClients>) -> Self {
+        let (holder, held) = oneshot::channel();
+        let number = clients.count.fetch_add(1, Relaxed);
+        let mut places = locked(&clients.places);
+        places.insert(number, holder);
+        if places.len() > MOST_WAITING {
+            places.pop_first();
+        }
+        drop(places);
+        Self { clients: Arc::clone(clients), number, held }
+    }
+
+    /// Waits until a newer client has taken the place.
+    pub(crate) async fn lost(&mut self) {
+        let _ = (&mut self.held).await;
+    }
+}
+
+impl Drop for WaitingPlace {
+    fn drop(&mut self) {
+        locked(&self.clients.places).remove(&self.number);
     }
 }
 

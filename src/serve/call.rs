@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, OsString};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,6 +17,7 @@ use crate::report::error::Error;
 use crate::serve::detached::AboutDetached;
 use crate::serve::question::{Question, content, json_of};
 use crate::session::Session;
+use crate::sys::closing::HeldFd;
 use crate::sys::packet::Packet;
 
 /// A client's request: its first packet.
@@ -27,7 +27,7 @@ pub(crate) enum Request {
     Shell(Box<Call>, Streams),
     Stop,
     /// A command that stays, with its log file.
-    Detach(Box<Call>, Option<OwnedFd>),
+    Detach(Box<Call>, Option<HeldFd>),
     /// About the command that stays and has this number.
     About(u32, AboutDetached),
     Question(Question),
@@ -36,9 +36,9 @@ pub(crate) enum Request {
 /// The standard descriptors that come with a call.
 pub(crate) enum Streams {
     /// Stdin, stdout and stderr.
-    Given([OwnedFd; 3]),
+    Given([HeldFd; 3]),
     /// Stdin, or nothing. The session collects the output.
-    Collected(Option<OwnedFd>),
+    Collected(Option<HeldFd>),
 }
 
 /// The command that a client wants to run. It has no `Debug`: variables may hold secrets.
@@ -103,7 +103,7 @@ impl Request {
 }
 
 impl Streams {
-    fn of(call: &Call, descriptors: Vec<OwnedFd>) -> Option<Self> {
+    fn of(call: &Call, descriptors: Vec<HeldFd>) -> Option<Self> {
         if call.collects {
             let mut descriptors = descriptors.into_iter();
             let stdin = descriptors.next();
@@ -114,7 +114,7 @@ impl Streams {
 }
 
 /// A call in a memfd, which comes after the standard descriptors.
-fn in_memfd(mut descriptors: Vec<OwnedFd>, length: u32) -> Option<(Box<Call>, Streams)> {
+fn in_memfd(mut descriptors: Vec<HeldFd>, length: u32) -> Option<(Box<Call>, Streams)> {
     let call = Call::read(&content(descriptors.pop()?, length)?)?;
     let streams = Streams::of(&call, descriptors)?;
     Some((call, streams))

@@ -34,6 +34,7 @@ use crate::serve::directory::{Directory, Name};
 use crate::serve::place::is_held;
 use crate::serve::question::{Problem, Question, Reply, SentDescription};
 use crate::session::stats::Stats;
+use crate::sys::closing::HeldFd;
 use crate::sys::packet;
 use crate::sys::packet::{Packet, address, packet_socket};
 
@@ -219,7 +220,7 @@ impl Client {
             Some(Answer::Ended { message, .. }) => return Err(refused(message)),
             _ => return Err(self.gone()),
         };
-        let mut descriptor = descriptors.into_iter().next();
+        let mut descriptor = descriptors.into_iter().next().map(HeldFd::into_own);
         let memfd = if cursor.is_empty() { descriptor.take() } else { None };
         let json = match memfd {
             Some(memfd) => packet::content(&memfd.into(), length).map_err(|error| self.failed(error))?,
@@ -333,7 +334,7 @@ impl Client {
                 packet => break packet.map_err(|error| self.failed(error))?,
             }
         };
-        let descriptor = packet.descriptors.into_iter().next();
+        let descriptor = packet.descriptors.into_iter().next().map(HeldFd::into_own);
         match (Answer::take(&mut Cursor::new(&packet.bytes)), descriptor) {
             (Some(Answer::Terminal {}), Some(master)) => Ok(Event::Terminal(master)),
             (Some(Answer::Stopped { signal }), _) => Ok(Event::Stopped(signal.cast_signed())),

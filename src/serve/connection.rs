@@ -1,7 +1,7 @@
 //! A connection to a client: it receives packets and sends answers.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 
 use kennel_helper::client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK};
@@ -19,9 +19,10 @@ use crate::report::outcome::{Outcome, Output};
 use crate::report::shortage::of_call;
 use crate::report::{Report, failure};
 use crate::serve::question::{Problem, Reply};
-use crate::sys;
+use crate::sys::closing::HeldFd;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
+use crate::sys::{self, closing};
 
 /// Room for an answer without its message, in bytes.
 const HEAD: usize = 64;
@@ -65,18 +66,19 @@ pub(crate) struct End<'e> {
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    socket: AsyncFd<OwnedFd>,
+    /// Requests that nobody has read may bring descriptors.
+    socket: AsyncFd<HeldFd>,
 }
 
 impl Connection {
     /// Registers the socket with the runtime. If that fails, it tells the client why and returns `None`.
-    pub(crate) fn new(socket: OwnedFd) -> Option<Self> {
+    pub(crate) fn new(socket: HeldFd) -> Option<Self> {
         match sys::watched_or_back(socket, Interest::READABLE) {
             Ok(socket) => Some(Self { socket }),
             Err(error) => {
                 let (socket, error) = error.into_parts();
                 tracing::warn!(%error, "could not watch a client's connection");
-                turn_away_for_shortage(socket.as_fd(), "wait for the client", &error);
+                turn_away_for_shortage(socket, "wait for the client", error);
                 None
             }
         }
@@ -92,7 +94,7 @@ impl Connection {
     /// # Errors
     /// The packet cannot be received; `EMFILE` if this process has no free descriptors for those in the packet.
     pub(crate) async fn first(&self) -> io::Result<Packet> {
-        let receive = |socket: &OwnedFd| packet::receive(socket, LONGEST_ASK);
+        let receive = |socket: &HeldFd| packet::receive(socket, LONGEST_ASK);
         // Usually it has arrived already.
         match receive(self.socket.get_ref()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -113,7 +115,7 @@ impl Connection {
     /// # Errors
     /// This process has no free descriptor.
     pub(crate) fn patient(&self) -> io::Result<PatientSender> {
-        let socket = self.socket.get_ref().try_clone()?;
+        let socket = HeldFd::strange(self.socket.get_ref().as_fd().try_clone_to_owned()?);
         Ok(PatientSender { socket: sys::watched(socket, Interest::WRITABLE)? })
     }
 
@@ -199,6 +201,12 @@ impl Connection {
         while self.next().await.is_some() {}
     }
 
+    /// Closes the connection of a client that is gone. There is no hurry: nobody waits for the end of it.
+    pub(crate) fn close_later(self) {
+        let socket = self.socket.into_inner().into_own();
+        closing::elsewhere_later(move || drop(socket));
+    }
+
     /// Tells the client why the session refuses its request.
     pub(crate) fn refuse(&self, reason: &str) {
         refuse(self.socket.get_ref().as_fd(), reason, None);
@@ -213,7 +221,7 @@ impl Connection {
 /// Sends answers as fast as a client reads them.
 #[derive(Debug)]
 pub(crate) struct PatientSender {
-    socket: AsyncFd<OwnedFd>,
+    socket: AsyncFd<HeldFd>,
 }
 
 impl PatientSender {
@@ -227,17 +235,25 @@ impl PatientSender {
     }
 }
 
-/// Tells a client that must not be served why. The caller closes the socket afterwards.
-pub(crate) fn turn_away(socket: BorrowedFd<'_>, reason: &str) {
-    // Read the request first: closing a socket with unread data makes the kernel discard the answer.
-    let _ = packet::receive(socket, LONGEST_ASK);
-    refuse(socket, reason, None);
+/// Tells a client that must not be served why, and closes the socket. It does so elsewhere: the client may be a hostile one in a
+/// sandbox, and what it sends can block who receives it.
+pub(crate) fn turn_away(socket: HeldFd, reason: String) {
+    turn_away_after_request(socket, move |socket| refuse(socket, &reason, None));
 }
 
 /// Like [`turn_away`], for a lack of resources in this process.
-pub(crate) fn turn_away_for_shortage(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
-    let _ = packet::receive(socket, LONGEST_ASK);
-    refuse_for_shortage(socket, what, error);
+pub(crate) fn turn_away_for_shortage(socket: HeldFd, what: &'static str, error: io::Error) {
+    turn_away_after_request(socket, move |socket| refuse_for_shortage(socket, what, &error));
+}
+
+fn turn_away_after_request(socket: HeldFd, tell: impl FnOnce(BorrowedFd<'_>) + Send + 'static) {
+    closing::elsewhere(move || {
+        let socket = socket.into_own();
+        // Read the request first: closing a socket with unread data makes the kernel discard the answer.
+        let request = packet::receive(&socket, LONGEST_ASK);
+        tell(socket.as_fd());
+        drop((socket, request));
+    });
 }
 
 /// The message must say that the limit is that of the session's process, because the client has limits too.

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::future::Future;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,6 +17,7 @@ use crate::serve::connection::{Connection, Wishes, status};
 use crate::serve::question::{SentDetached, SentState};
 use crate::serve::serving::NextStep;
 use crate::session::Session;
+use crate::sys::closing::HeldFd;
 use crate::sys::path_text::PathText;
 
 /// The longest name of a program in a list, in bytes. Of a longer one, the list has the first part.
@@ -45,12 +45,12 @@ pub(crate) async fn start(
     session: &Session,
     environment: ClientEnvironment,
     mut call: Call,
-    log: Option<OwnedFd>,
+    log: Option<HeldFd>,
 ) -> NextStep {
     let started = match call.command(session, environment) {
         Ok(mut command) => {
             if let Some(log) = log {
-                command.log_file(log);
+                command.held_log_file(log);
             }
             unless_left(connection, command.detach()).await
         }

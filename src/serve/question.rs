@@ -1,7 +1,6 @@
 //! The questions that a client asks a session, and the answers: JSON, in the packet or in a memfd. Both ends use these types.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{error, fs, io};
@@ -15,6 +14,7 @@ use crate::report::error::Error;
 use crate::report::failure::Failure;
 use crate::report::listen_error::ListenError;
 use crate::session::files::stream::{FileEntry, FileInfo};
+use crate::sys::closing::HeldFd;
 use crate::sys::inode::FileKind;
 use crate::sys::packet;
 use crate::sys::path_text::PathText;
@@ -114,7 +114,7 @@ fn errno(error: &(dyn error::Error + 'static)) -> Option<i32> {
 /// The JSON of a message: what follows it in the packet, or else a memfd. `None` if it is neither.
 pub(crate) fn json_of<'p>(
     rest: &'p [u8],
-    memfd: Option<OwnedFd>,
+    memfd: Option<HeldFd>,
     length: u32,
 ) -> Option<std::borrow::Cow<'p, [u8]>> {
     match memfd {
@@ -123,10 +123,10 @@ pub(crate) fn json_of<'p>(
     }
 }
 
-/// Reads a memfd. Any other file is refused, because reading it could block.
-pub(crate) fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
+/// Reads a memfd. Any other file is refused, because to read or close it could block.
+pub(crate) fn content(memfd: HeldFd, length: u32) -> Option<Vec<u8>> {
     fcntl(&memfd, FcntlArg::F_GET_SEALS).ok()?;
-    let file = fs::File::from(memfd);
+    let file = fs::File::from(memfd.into_own());
     if length > LONGEST || file.metadata().ok()?.len() < length.into() {
         return None;
     }

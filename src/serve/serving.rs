@@ -2,14 +2,13 @@
 
 use std::future::{Future, pending};
 use std::io::IsTerminal;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
 use std::time::Duration;
 
 use kennel_helper::client_wire::{Answer, Ask};
 use kennel_helper::wire::{Cursor, Field};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -25,10 +24,12 @@ use crate::report::error::Error;
 use crate::report::failure::Limit;
 use crate::report::outcome::{Outcome, Output};
 use crate::report::shortage::is_shortage;
+use crate::serve::accept::WaitingPlace;
 use crate::serve::call::{Call, ClientEnvironment, Request, Streams, signal_number};
 use crate::serve::connection::{Connection, Wishes};
 use crate::serve::{answering, detached, shell};
 use crate::session::Session;
+use crate::sys::closing::HeldFd;
 use crate::sys::inode::is_one_file;
 use crate::sys::packet::Packet;
 
@@ -54,17 +55,26 @@ pub(crate) enum NextStep {
     Stop(Option<Connection>),
 }
 
-/// Serves one client. The permit is held until its request has arrived.
+/// Serves one client, which waits at its place until its request has arrived.
 pub(crate) async fn serve(
     connection: Connection,
     session: Session,
     environment: ClientEnvironment,
-    permit: OwnedSemaphorePermit,
+    mut place: WaitingPlace,
 ) -> NextStep {
-    let packet = match timeout(REQUEST_TIMEOUT, connection.first()).await {
+    let first = tokio::select! {
+        // A request that has arrived is served.
+        biased;
+        first = timeout(REQUEST_TIMEOUT, connection.first()) => first,
+        () = place.lost() => {
+            connection.refuse("it sent nothing while many other clients came");
+            return NextStep::Nothing;
+        }
+    };
+    drop(place);
+    let packet = match first {
         Ok(Ok(packet)) if !packet.bytes.is_empty() => packet,
         Ok(Err(error)) if error.raw_os_error().is_some_and(is_shortage) => {
-            drop(permit);
             connection.refuse_for_shortage("receive what the client sends", &error);
             let _ = timeout(LINGER, connection.wait_until_gone()).await;
             return NextStep::Nothing;
@@ -90,7 +100,9 @@ pub(crate) async fn serve(
         }
     };
     // Read signals that cross the answer: closing a socket with unread data makes the kernel discard the answer.
-    let _ = timeout(LINGER, connection.wait_until_gone()).await;
+    if timeout(LINGER, connection.wait_until_gone()).await.is_ok() {
+        connection.close_later();
+    }
     next_step
 }
 
@@ -140,7 +152,7 @@ async fn run_to_end(
     connection: &Connection,
     session: &Session,
     call: Call,
-    stdio: [OwnedFd; 3],
+    stdio: [HeldFd; 3],
     mut command: Command,
 ) -> Option<Result<Outcome, Error>> {
     let outlets = match connect(session, &call, stdio, &mut command) {
@@ -170,7 +182,7 @@ async fn collect(
     connection: &Connection,
     session: &Session,
     call: Call,
-    stdin: Option<OwnedFd>,
+    stdin: Option<HeldFd>,
     mut command: Command,
 ) -> Option<Result<Output, Error>> {
     command.hints(!call.is_quiet);
@@ -193,7 +205,7 @@ async fn collect(
 fn connect(
     session: &Session,
     call: &Call,
-    stdio: [OwnedFd; 3],
+    stdio: [HeldFd; 3],
     command: &mut Command,
 ) -> Result<Outlets, Error> {
     let is_own = |number| call.terminal.as_ref().is_some_and(|terminal| terminal.is_stream(number));
@@ -203,11 +215,11 @@ fn connect(
     // Output to a terminal is not counted, even for a report: the command would notice a pipe. Two pipes for one file would mix
     // up what the command writes.
     let counts = call.wants_report && !is_one_file(&stdout, &stderr);
-    let is_counted = |fd: &OwnedFd| is_cut || (counts && !fd.is_terminal());
+    let is_counted = |fd: &HeldFd| is_cut || (counts && !fd.as_fd().is_terminal());
     // Kennel looks for error messages in stderr.
     let is_read = session.prepared().compiled.explains;
     // The client prints hints on its stderr.
-    command.hints(!call.is_quiet && (is_read || owns_stderr || stderr.is_terminal()));
+    command.hints(!call.is_quiet && (is_read || owns_stderr || stderr.as_fd().is_terminal()));
     command.stdin(stdin);
     let stdout = if !owns_stdout && is_counted(&stdout) {
         Some(stdout)
@@ -221,7 +233,7 @@ fn connect(
         command.stderr(stderr);
         None
     };
-    Outlets::new(command, stdout, stderr)
+    Outlets::connect(command, stdout, stderr)
 }
 
 /// Waits until the client needs no more output: it leaves, or it sends a signal that ends commands. Returns at once

@@ -7,7 +7,6 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::{Future, pending};
 use std::ops::Deref;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use crate::report::outcome::Outcome;
 use crate::report::shell::ShellOrigin;
 use crate::session::shell::calling::{CallOutput, Called, Calling, Job, check};
 use crate::session::shell::keeper::Keeper;
+use crate::sys::closing::HeldFd;
 
 /// A shell in a session: bash, or sh where the search path has no bash. What a snippet changes in the shell lasts: the
 /// directory, variables, functions, aliases, options.
@@ -213,7 +213,7 @@ impl Snippet {
     /// Like [`collect`](Self::collect), with the output copied to these descriptors. Once `hurry` is ready, its end waits one second at most for readers of the output.
     pub(crate) async fn copy(
         self,
-        [stdout, stderr]: [OwnedFd; 2],
+        [stdout, stderr]: [HeldFd; 2],
         stop: impl Future<Output = ()>,
         hurry: impl Future<Output = ()>,
     ) -> Result<Option<ShellOutput>, Error> {

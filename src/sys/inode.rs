@@ -11,6 +11,7 @@ use nix::sys::stat::{FileStat, SFlag, fstat};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::file_system::stores;
+use crate::sys::known_stat;
 
 /// Device and inode number. After a file is removed, a new one may get the same pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -95,7 +96,7 @@ pub(crate) fn is_regular(stat: &FileStat) -> io::Result<()> {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn is_one_file(stdout: impl AsFd, stderr: impl AsFd) -> bool {
-    let (Ok(stdout), Ok(stderr)) = (fstat(stdout), fstat(stderr)) else { return false };
+    let (Ok(stdout), Ok(stderr)) = (known_stat(stdout), known_stat(stderr)) else { return false };
     let is_device = SFlag::from_bits_truncate(stdout.st_mode) & SFlag::S_IFMT == SFlag::S_IFCHR;
     Identity::of(&stdout) == Identity::of(&stderr) && !is_device
 }

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "all raw system calls of the library are in this folder")]
 
 pub(crate) mod birth;
+pub(crate) mod closing;
 pub(crate) mod dirfd;
 pub(crate) mod file_system;
 pub(crate) mod inode;
@@ -181,12 +182,31 @@ pub(crate) fn watched_or_back<T: AsRawFd>(
     inner: T,
     interest: Interest,
 ) -> Result<AsyncFd<T>, AsyncFdRegisterError<T>> {
-    // SAFETY: `Inside`, `Unreaped`, `OwnedFd`, `File`, sockets, and `Arc`s of them keep the descriptor of as_raw_fd open
+    // SAFETY: `Inside`, `Unreaped`, `HeldFd`, `OwnedFd`, `File`, sockets, and `Arc`s of them keep the descriptor of as_raw_fd open
     // until they are dropped, and none of them replaces it.
     unsafe { AsyncFd::register_with_interest(inner, interest) }
 }
 
 // Files.
+
+/// statx(2) with AT_STATX_DONT_SYNC of a descriptor: its kind, its number and that of its device, as far as they are known here.
+/// A server of FUSE or NFS is not asked, so this does not wait for one. All else is zero.
+pub(crate) fn known_stat(fd: impl AsFd) -> io::Result<libc::stat> {
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut known: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    let (fd, wanted) = (fd.as_fd().as_raw_fd(), libc::STATX_TYPE | libc::STATX_INO);
+    // SAFETY: the path is an empty C string, and the call writes one record at the address.
+    let answer = unsafe { libc::statx(fd, c"".as_ptr(), flags, wanted, &raw mut known) };
+    Errno::result(answer)?;
+    // SAFETY: as above.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    stat.st_mode = known.stx_mode.into();
+    stat.st_ino = known.stx_ino;
+    stat.st_dev = libc::makedev(known.stx_dev_major, known.stx_dev_minor);
+    stat.st_rdev = libc::makedev(known.stx_rdev_major, known.stx_rdev_minor);
+    Ok(stat)
+}
 
 /// fcntl(F_SETLEASE, F_RDLCK), and back: whether no process has the file open for writing, so that execve(2) accepts
 /// it. On a file system without leases this is unknown, and the answer is yes.

@@ -18,6 +18,7 @@ use nix::sys::socket::{
 };
 
 use crate::sys;
+use crate::sys::closing::HeldFd;
 use crate::sys::{locked, received};
 
 /// What recvmsg(2) returned.
@@ -94,7 +95,7 @@ fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
 pub(crate) struct Packet {
     /// Empty if the peer is gone.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) descriptors: Vec<OwnedFd>,
+    pub(crate) descriptors: Vec<HeldFd>,
 }
 
 /// Creates a socket for packets.
@@ -147,6 +148,7 @@ pub(crate) fn with_hard_fd_limit<T>(act: impl FnOnce() -> nix::Result<T>) -> nix
 pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
     let mut bytes = vec![0; longest];
     let received = receive_message(socket.as_fd(), &mut bytes)?;
+    let descriptors = received.descriptors.into_iter().map(HeldFd::strange).collect();
     if received.lost_descriptors {
         // The kernel does not tell the reason. The limit of the whole machine is rarely the one.
         return Err(Errno::EMFILE.into());
@@ -155,7 +157,7 @@ pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
         return Err(io::ErrorKind::InvalidData.into());
     }
     bytes.truncate(received.count);
-    Ok(Packet { bytes, descriptors: received.descriptors })
+    Ok(Packet { bytes, descriptors })
 }
 
 /// A memfd with `bytes`, to send what is too long for a packet.

@@ -3,6 +3,7 @@
 mod death;
 mod detached;
 mod hostile;
+mod lingering;
 mod peers;
 mod place;
 mod ports;

@@ -1,0 +1,228 @@
+//! Closes what strangers gave, on threads where nobody waits. It never reads or writes it.
+//!
+//! close(2) takes as long as the giver likes: a socket with SO_LINGER waits for its peer, a file of FUSE or NFS for its server,
+//! and a Unix socket closes what is in its queue. Only a pipe without a name and `/dev/null` are closed at once.
+
+use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::sys::signal::SigSet;
+use nix::sys::stat::SFlag;
+use nix::unistd::pipe2;
+
+use crate::sys::{self, locked};
+
+/// The most threads. Each can be held up by one descriptor; what comes then waits in the queue.
+const MOST_THREADS: usize = 64;
+
+/// How often a waiting thread looks for jobs that nobody told it about.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How often in vain, before it ends.
+const MOST_LOOKS: u32 = 20;
+
+/// The most jobs that wait for that look.
+const MOST_UNTOLD: usize = 8;
+
+/// Stack of a thread in bytes, with room to spare.
+const STACK: usize = 128 << 10;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hurry {
+    /// A thread is told.
+    High,
+    /// A thread finds it when it looks.
+    Low,
+}
+
+/// The jobs that wait, and the threads.
+struct Queue {
+    jobs: VecDeque<(Job, Hurry)>,
+    /// How many of them are urgent.
+    urgent: usize,
+    threads: usize,
+    /// How many of the threads wait for a job.
+    idle: usize,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), urgent: 0, threads: 0, idle: 0 });
+static COMES: Condvar = Condvar::new();
+
+/// Does what may block on a thread where nobody waits. Jobs start in order. If the kernel refuses the first thread, the job is
+/// done here: it must not wait for ever.
+pub(crate) fn elsewhere(job: impl FnOnce() + Send + 'static) {
+    add(Box::new(job), Hurry::High);
+}
+
+/// The same for a job without hurry, to wake no thread for it alone.
+pub(crate) fn elsewhere_later(job: impl FnOnce() + Send + 'static) {
+    add(Box::new(job), Hurry::Low);
+}
+
+fn add(job: Job, hurry: Hurry) {
+    let mut queue = locked(&QUEUE);
+    queue.jobs.push_back((job, hurry));
+    let lacks_thread = match hurry {
+        Hurry::High => {
+            queue.urgent += 1;
+            queue.idle < queue.urgent
+        }
+        Hurry::Low => queue.threads == 0 || (queue.idle == 0 && queue.jobs.len() > MOST_UNTOLD),
+    };
+    if !lacks_thread || queue.threads == MOST_THREADS {
+        let is_told = hurry == Hurry::High || queue.jobs.len() > MOST_UNTOLD;
+        drop(queue);
+        if is_told {
+            COMES.notify_one();
+        }
+        return;
+    }
+    queue.threads += 1;
+    drop(queue);
+    let thread = thread::Builder::new().name("kennel-close".to_owned()).stack_size(STACK);
+    if thread.spawn(work).is_err() {
+        let mut queue = locked(&QUEUE);
+        queue.threads -= 1;
+        // Another thread will come to it.
+        let job = if queue.threads == 0 { queue.next() } else { None };
+        drop(queue);
+        job.into_iter().for_each(|job| job());
+    }
+}
+
+impl Queue {
+    fn next(&mut self) -> Option<Job> {
+        let (job, hurry) = self.jobs.pop_front()?;
+        self.urgent -= usize::from(hurry == Hurry::High);
+        Some(job)
+    }
+}
+
+/// Does jobs until none has come for a while.
+fn work() {
+    // Handlers of the program may need a larger stack.
+    let _ = SigSet::all().thread_block();
+    let mut queue = locked(&QUEUE);
+    let mut looks = 0;
+    loop {
+        if let Some(job) = queue.next() {
+            drop(queue);
+            job();
+            queue = locked(&QUEUE);
+            looks = 0;
+            continue;
+        }
+        if looks == MOST_LOOKS {
+            queue.threads -= 1;
+            return;
+        }
+        looks += 1;
+        queue.idle += 1;
+        (queue, _) = COMES.wait_timeout(queue, LOOK).unwrap_or_else(PoisonError::into_inner);
+        queue.idle -= 1;
+    }
+}
+
+/// A descriptor that is closed by a drop: here if it is this program's own, elsewhere if a stranger gave it.
+#[derive(Debug)]
+pub(crate) struct HeldFd {
+    fd: ManuallyDrop<OwnedFd>,
+    is_strange: bool,
+}
+
+impl HeldFd {
+    /// A descriptor that a stranger gave.
+    pub(crate) fn strange(fd: OwnedFd) -> Self {
+        Self { fd: ManuallyDrop::new(fd), is_strange: true }
+    }
+
+    /// Takes it over as this program's own.
+    pub(crate) fn into_own(self) -> OwnedFd {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: `this` is never dropped, so nothing else takes the descriptor.
+        unsafe { ManuallyDrop::take(&mut this.fd) }
+    }
+}
+
+impl From<OwnedFd> for HeldFd {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd: ManuallyDrop::new(fd), is_strange: false }
+    }
+}
+
+impl Drop for HeldFd {
+    fn drop(&mut self) {
+        // SAFETY: this value is dropped once, and nothing uses the descriptor after that.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        if self.is_strange && !closes_at_once(&fd) {
+            elsewhere(move || drop(fd));
+        }
+    }
+}
+
+impl AsFd for HeldFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for HeldFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// Whether close(2) of it waits for nobody. A pipe can be held up only by one of its writers whose own memory is a file of
+/// FUSE. Who gives such a one is the user, who could as well end this program.
+fn closes_at_once(fd: &impl AsFd) -> bool {
+    static PIPES: OnceLock<Option<libc::dev_t>> = OnceLock::new();
+    let Ok(stat) = sys::known_stat(fd) else { return false };
+    match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+        SFlag::S_IFIFO => {
+            let device = || pipe2(OFlag::O_CLOEXEC).ok().and_then(|(pipe, _)| sys::known_stat(&pipe).ok());
+            *PIPES.get_or_init(|| device().map(|stat| stat.st_dev)) == Some(stat.st_dev)
+        }
+        SFlag::S_IFCHR => stat.st_rdev == libc::makedev(1, 3),
+        _ => false,
+    }
+}
+
+/// Closes these with one job. The program's own are closed here.
+pub(crate) fn together(held: impl IntoIterator<Item = HeldFd>) {
+    let is_strange = |held: &HeldFd| held.is_strange && !closes_at_once(held);
+    let strange: Vec<OwnedFd> = held.into_iter().filter(is_strange).map(HeldFd::into_own).collect();
+    if !strange.is_empty() {
+        elsewhere(move || drop(strange));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_job_that_is_held_up_holds_up_no_other() {
+        let (release, held) = mpsc::channel::<()>();
+        elsewhere(move || drop(held.recv()));
+        let (done, jobs) = mpsc::channel();
+        for number in 0..20 {
+            let done = done.clone();
+            let job = move || done.send(number).expect("the test waits");
+            if number % 2 == 0 { elsewhere(job) } else { elsewhere_later(job) }
+        }
+        let mut numbers: Vec<i32> =
+            (0..20).map(|_| jobs.recv_timeout(Duration::from_secs(60)).expect("done")).collect();
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..20));
+        drop(release);
+    }
+}
