@@ -113,10 +113,7 @@ pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement:
         hand_out_sockets(namespaces);
     }
     let published = inputs.policy.network.published();
-    let public = published.iter().filter(|publish| publish.is_public()).map(|publish| {
-        let remedy = "leave out the address to publish it on this machine only";
-        Note::new(&format!("publish {publish}"), "other machines can connect to it", Some(remedy))
-    });
+    let public = published.iter().filter_map(|publish| publish.port().note());
     enforcement.add_notes(public);
 }
 

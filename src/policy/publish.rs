@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
+use crate::report::published::PublishedPort;
+
 /// The lowest port that a command can listen on: below, listening needs a privilege that no command has.
 pub(crate) const LOWEST_INSIDE: u16 = 1024;
 
@@ -29,9 +31,9 @@ impl Publish {
         Self { outside: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0), inside }
     }
 
-    /// Whether programs of other machines can connect, too.
-    pub(crate) fn is_public(self) -> bool {
-        !self.outside.ip().to_canonical().is_loopback()
+    /// The port as people see it, before the kernel has chosen one.
+    pub(crate) fn port(self) -> PublishedPort {
+        PublishedPort { address: self.outside, inside: self.inside, chosen: self.outside.port() == 0 }
     }
 }
 

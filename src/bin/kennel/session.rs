@@ -302,6 +302,7 @@ fn line(name: &str) -> Result<Line, Error> {
 fn publish(name: &str, ports: &[String]) -> Result<ExitCode, Error> {
     for port in ports {
         let published = Client::connect(name)?.publish(port)?;
+        published.note().iter().for_each(report::note);
         report::print(format!("{published}\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)

@@ -71,6 +71,23 @@ fn the_command_line_publishes_and_lists() {
     assert!(at.into_iter().all(is_closed));
 }
 
+/// As `kennel run --publish` does, and nothing about a port of this machine alone.
+#[test]
+fn a_port_that_other_machines_reach_gets_a_note() {
+    let hosted = Hosted::start(&[]);
+    for (port, is_public) in [("0.0.0.0:0:8000", true), ("0:8000", false)] {
+        let output = session(&hosted, &["publish", "s", port]);
+        let at = address(&stdout(&output));
+        let note = format!(
+            "kennel: note: publish {at}:8000: other machines can connect to it; leave out the address to publish it on this \
+             machine only"
+        );
+        assert_eq!(stderr(&output), if is_public { note.as_str() } else { "" }, "{port}");
+        let run = hosted.kennel(&["run", "--publish", port, "--", "true"]).output().unwrap();
+        assert_eq!(stderr(&run).contains("other machines can connect to it"), is_public, "{run:?}");
+    }
+}
+
 #[test]
 fn a_client_publishes() {
     let (hosted, _server) = with_server(&[]);
