@@ -480,3 +480,12 @@ def connected(session: kennel.Session, port: int) -> socket.socket | None:
         return session.connect(port)
     except ConnectionRefusedError:
         return None
+
+
+def test_a_session_that_nobody_uses_ends_after_its_time(tmp_path):
+    made = kennel.Session(tmp_path, idle=0.5)
+    # To ask for numbers is no use.
+    with pytest.raises(kennel.SessionClosed):
+        until(lambda: made.stats().idle_ms is None)
+    until(lambda: is_gone(made.socket_path))
+    made.close()

@@ -80,8 +80,9 @@ pub(crate) trait Workers: fmt::Debug + Send + Sync {
     /// [`Error::SessionEnded`].
     fn has_others(&self) -> Result<bool, Error>;
 
-    /// Counts a command that a worker has received; `None` outside of a session.
-    fn join(self: Arc<Self>) -> Option<Box<dyn Membership>>;
+    /// Counts a command that a worker has received; `None` outside of a session. The keeper of a shell is not what uses the
+    /// session.
+    fn join(self: Arc<Self>, is_keeper: bool) -> Option<Box<dyn Membership>>;
 }
 
 /// A running command of a session. The session counts it until this is dropped.

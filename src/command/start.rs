@@ -245,7 +245,7 @@ impl Command {
                     return Err(Error::io("hand the command over")(error));
                 }
                 _ => {
-                    let membership = Arc::clone(workers).join();
+                    let membership = Arc::clone(workers).join(self.is_keeper);
                     return Ok(HandedOver { worker, membership, started_at });
                 }
             }

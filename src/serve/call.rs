@@ -102,6 +102,18 @@ impl Request {
     }
 }
 
+impl Request {
+    /// Whether it keeps the session from being idle: it does not only ask what is known.
+    pub(crate) fn uses_session(&self) -> bool {
+        match self {
+            Self::Call(..) | Self::Shell(..) | Self::Detach(..) => true,
+            Self::About(_, question) => matches!(question, AboutDetached::Kill { .. }),
+            Self::Question(question) => !question.asks_what_is_known(),
+            Self::Stop => false,
+        }
+    }
+}
+
 impl Streams {
     fn of(call: &Call, descriptors: Vec<HeldFd>) -> Option<Self> {
         if call.collects {

@@ -22,6 +22,13 @@ use crate::sys::path_text::PathText;
 /// The longest content of a memfd that a session reads, in bytes: a call may be longer than what execve(2) takes.
 const LONGEST: u32 = 8 << 20;
 
+impl Question {
+    /// Whether the answer is what the session knows about itself, as lists of sessions ask.
+    pub(crate) fn asks_what_is_known(&self) -> bool {
+        matches!(self, Self::Describe | Self::Stats | Self::Processes | Self::Detached | Self::Published)
+    }
+}
+
 /// What a client asks.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]

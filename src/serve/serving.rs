@@ -81,8 +81,9 @@ pub(crate) async fn serve(
         }
         _ => return NextStep::Nothing,
     };
-    drop(permit);
-    let next_step = match Request::decode(packet) {
+    let request = Request::decode(packet);
+    let _using = request.as_ref().filter(|request| request.uses_session()).map(|_| session.begin_use());
+    let next_step = match request {
         Some(Request::Call(call, streams)) => run(&connection, &session, environment, *call, streams).await,
         Some(Request::Shell(call, streams)) => shell::run(&connection, &session, *call, streams).await,
         Some(Request::Detach(call, log)) => {

@@ -29,7 +29,7 @@ use crate::report::overlay_error::OverlayError;
 use crate::report::published::PublishedPort;
 use crate::session::mount_state::{MountCheck, SessionMounts, Settling, SettlingFor};
 use crate::session::shared::Shared;
-use crate::session::stats::{Counts, Stats};
+use crate::session::stats::{Counts, Stats, Using};
 use crate::session::view_fd::ViewFd;
 use crate::session::worker::Worker;
 use crate::sys::locked;
@@ -350,8 +350,8 @@ impl Workers for Live {
         if self.has_ended() { Err(Error::SessionEnded) } else { Ok(true) }
     }
 
-    fn join(self: Arc<Self>) -> Option<Box<dyn Membership>> {
-        let guard = CountedCommand::new(Arc::clone(&self));
+    fn join(self: Arc<Self>, is_keeper: bool) -> Option<Box<dyn Membership>> {
+        let guard = CountedCommand::new(Arc::clone(&self), is_keeper);
         self.refill();
         Some(Box::new(guard))
     }
@@ -362,13 +362,15 @@ impl Workers for Live {
 pub(crate) struct CountedCommand {
     live: Arc<Live>,
     news: Option<Note>,
+    _using: Option<Using>,
 }
 
 impl CountedCommand {
-    pub(crate) fn new(live: Arc<Live>) -> Self {
+    pub(crate) fn new(live: Arc<Live>, is_keeper: bool) -> Self {
         live.counts().running.fetch_add(1, Relaxed);
         let news = locked(&live.news).take();
-        Self { live, news }
+        let _using = (!is_keeper).then(|| Using::new(&live.counts));
+        Self { live, news, _using }
     }
 }
 

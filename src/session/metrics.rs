@@ -71,8 +71,14 @@ mod tests {
 
     #[test]
     fn every_number_occurs_once_for_each_session() {
-        let stats =
-            Stats { ready: 2, running: 1, background: 3, served: 40, refill: Duration::from_micros(500) };
+        let stats = Stats {
+            ready: 2,
+            running: 1,
+            background: 3,
+            served: 40,
+            refill: Duration::from_micros(500),
+            idle: None,
+        };
         let text = metrics([("a", stats), ("b \"quoted\"", stats)]);
         let lines = [
             "kennel_workers_ready{session=\"a\"} 2",
@@ -87,10 +93,22 @@ mod tests {
 
     #[test]
     fn sessions_of_one_name_are_added_up() {
-        let slow =
-            Stats { ready: 2, running: 1, background: 1, served: 40, refill: Duration::from_micros(500) };
-        let fast =
-            Stats { ready: 1, running: 0, background: 1, served: 2, refill: Duration::from_micros(250) };
+        let slow = Stats {
+            ready: 2,
+            running: 1,
+            background: 1,
+            served: 40,
+            refill: Duration::from_micros(500),
+            idle: None,
+        };
+        let fast = Stats {
+            ready: 1,
+            running: 0,
+            background: 1,
+            served: 2,
+            refill: Duration::from_micros(250),
+            idle: None,
+        };
         let text = metrics([("a", slow), ("a", fast)]);
         let lines = [
             "kennel_workers_ready{session=\"a\"} 3",

@@ -43,7 +43,7 @@ use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::renewal::Renewable;
 use crate::session::shell::Shell;
-use crate::session::stats::Stats;
+use crate::session::stats::{Stats, Using};
 use crate::sys::lexical::clean;
 use crate::sys::locked;
 
@@ -213,6 +213,33 @@ impl Session {
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.live().stats()
+    }
+
+    /// How long nobody has used the session, as in [`Stats::idle`].
+    #[must_use]
+    pub fn idle(&self) -> Option<Duration> {
+        self.live().counts().idle()
+    }
+
+    /// Waits until nobody has used the session for that long.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time enabled.
+    pub async fn idle_for(&self, time: Duration) {
+        const SHORTEST: Duration = Duration::from_millis(10);
+        loop {
+            let idle = self.idle();
+            if idle.is_some_and(|idle| idle >= time) {
+                return;
+            }
+            // If it is in use now, it is idle for that long after that time at the earliest.
+            tokio::time::sleep(time.saturating_sub(idle.unwrap_or_default()).max(SHORTEST)).await;
+        }
+    }
+
+    /// Keeps the session from being idle.
+    pub(crate) fn begin_use(&self) -> Using {
+        Using::new(&self.live().counts)
     }
 
     /// The profile and the absolute workspace of its policy.

@@ -279,7 +279,7 @@ impl Workers for OneShots {
         Ok(false)
     }
 
-    fn join(self: Arc<Self>) -> Option<Box<dyn Membership>> {
+    fn join(self: Arc<Self>, _: bool) -> Option<Box<dyn Membership>> {
         None
     }
 }

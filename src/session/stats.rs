@@ -1,10 +1,13 @@
-//! The numbers of a session, and the guard that counts a command.
+//! The numbers of a session, and the guard of those who use it.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+use crate::sys::locked;
 
 /// The numbers of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +24,11 @@ pub struct Stats {
     /// The average time from the fork of a worker until it was ready.
     #[serde(rename = "refill_us", with = "microseconds")]
     pub refill: Duration,
+    /// How long nobody has used the session; `None` while somebody does, and from a session of an older version. It is used
+    /// while a command runs or a client asks it for something else than what is known about it. Processes that ended commands
+    /// left do not count, nor a shell that waits for a snippet.
+    #[serde(rename = "idle_ms", with = "milliseconds", default)]
+    pub idle: Option<Duration>,
 }
 
 mod microseconds {
@@ -37,18 +45,76 @@ mod microseconds {
     }
 }
 
+mod milliseconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        span: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        span.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(Duration::from_millis))
+    }
+}
+
+/// Who uses a session.
+#[derive(Debug)]
+struct Users {
+    count: usize,
+    /// When the last one ended.
+    since: Instant,
+}
+
+impl Default for Users {
+    fn default() -> Self {
+        Self { count: 0, since: Instant::now() }
+    }
+}
+
+/// Keeps a session from being idle.
+#[derive(Debug)]
+pub(crate) struct Using(Arc<Counts>);
+
+impl Using {
+    pub(crate) fn new(counts: &Arc<Counts>) -> Self {
+        locked(&counts.users).count += 1;
+        Self(Arc::clone(counts))
+    }
+}
+
+impl Drop for Using {
+    fn drop(&mut self) {
+        let mut users = locked(&self.0.users);
+        users.count -= 1;
+        users.since = Instant::now();
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) running: AtomicUsize,
     pub(crate) served: AtomicU64,
     refills: AtomicU64,
     refill_us: AtomicU64,
+    users: Mutex<Users>,
 }
 
 impl Counts {
     pub(crate) fn refilled(&self, took_us: u64) {
         self.refills.fetch_add(1, Relaxed);
         self.refill_us.fetch_add(took_us, Relaxed);
+    }
+
+    pub(crate) fn idle(&self) -> Option<Duration> {
+        let users = locked(&self.users);
+        (users.count == 0).then(|| users.since.elapsed())
     }
 
     pub(crate) fn stats(&self, ready: usize, background: usize) -> Stats {
@@ -59,6 +125,7 @@ impl Counts {
             running: self.running.load(Relaxed),
             served: self.served.load(Relaxed),
             refill: Duration::from_micros(self.refill_us.load(Relaxed) / refills),
+            idle: self.idle(),
         }
     }
 }

@@ -37,10 +37,10 @@ class SessionBase:
         self.name = path.name.removesuffix(".sock")
         self.socket_path = str(path)
 
-    def _begin(self, policy: Policy, name: str | None) -> _launch.Host:
+    def _begin(self, policy: Policy, name: str | None, idle: float | None = None) -> _launch.Host:
         """Starts the process of the session."""
         self.name = name or _launch.new_name()
-        host = _launch.Host(policy.to_json().encode(), self.name)
+        host = _launch.Host(policy.to_json().encode(), self.name, idle)
         self._host = host
         return host
 

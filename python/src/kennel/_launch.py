@@ -139,8 +139,8 @@ def error_of(said: str, otherwise: str) -> Error:
 class Host:
     """The process that has a session, started by this one."""
 
-    def __init__(self, policy: bytes, name: str) -> None:
-        """Starts the process; `taken` says when it takes commands."""
+    def __init__(self, policy: bytes, name: str, idle: float | None = None) -> None:
+        """Starts the process; `taken` says when it takes commands. It ends after `idle` seconds without use."""
         self.name = name
         self.owner = os.getpid()
         program = executable()
@@ -151,6 +151,8 @@ class Host:
             given = memfd(policy, "kennel-policy")
             try:
                 words = [program, "session", "start", "--foreground", "--with-parent", "--quiet", "--name", name]
+                if idle is not None:
+                    words += ["--idle", f"{round(idle * 1000)}ms"]
                 self.process = subprocess.Popen(  # noqa: S603
                     [*words, "--policy", f"/dev/fd/{given}"],
                     stdin=subprocess.DEVNULL,

@@ -57,12 +57,14 @@ class AsyncSession(SessionBase):
         name: str | None = None,
         *,
         start_timeout: float = 60.0,
+        idle: float | None = None,
         **policy_keys: Any,
     ) -> None:
         """The keywords are those of `kennel.Session`. The session starts with `async with`, or with `await start()`."""
         self._given = (policy, {"workspace": workspace, "allow": allow, "profile": profile, **policy_keys})
         self._given_name = name
         self._start_timeout = start_timeout
+        self._idle = idle
         self.name = name or ""
         self.socket_path = ""
 
@@ -74,7 +76,7 @@ class AsyncSession(SessionBase):
             chosen = await asyncio.to_thread(Policy.of, policy, **keys)
         else:
             chosen = Policy.of(policy, **keys)
-        host = self._begin(chosen, self._given_name)
+        host = self._begin(chosen, self._given_name, self._idle)
         try:
             self._takes_commands(await _loop.started(host, self._start_timeout))
         except BaseException:

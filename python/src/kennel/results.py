@@ -236,6 +236,8 @@ class Stats:
     background: int
     served: int
     refill_us: int
+    idle_ms: int | None = None
+    """How long nobody has used it; `None` while somebody does."""
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Session(SessionBase):
         name: str | None = None,
         *,
         start_timeout: float = 60.0,
+        idle: float | None = None,
         **policy_keys: Any,
     ) -> None:
         """Starts a session.
@@ -63,10 +64,12 @@ class Session(SessionBase):
         policy file. Any other keyword is a key of a policy: `limits={"memory": "2G"}`, `isolation="command"`. What is given
         beside `policy` comes over it.
 
+        It ends when nobody has used it for `idle` seconds, otherwise with `close` or with this program.
+
         No configuration of the user or the workspace is read.
         """
         chosen = Policy.of(policy, workspace=workspace, allow=allow, profile=profile, **policy_keys)
-        host = self._begin(chosen, name)
+        host = self._begin(chosen, name, idle)
         try:
             self._takes_commands(host.wait_until_taken(start_timeout))
         except BaseException:

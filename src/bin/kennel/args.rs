@@ -7,7 +7,7 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Arg, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
-use kennel::Profile;
+use kennel::{Profile, Span};
 
 pub(crate) use exec::Exec;
 pub(crate) use mcp::Mcp;
@@ -475,6 +475,12 @@ pub(crate) struct Start {
     /// Changes of an overlay then end with the session too, unless the policy names a directory for them.
     #[arg(long, requires = "foreground")]
     pub(crate) with_parent: bool,
+    /// End the session when nobody has used it for TIME, such as 8h.
+    ///
+    /// It is used while a command runs, also one that stays, and when a client asks for something else than its lists. A
+    /// process that a command left in the background ends with it.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) idle: Option<Span>,
     #[command(flatten)]
     pub(crate) owner: AsOwner,
     #[command(flatten)]

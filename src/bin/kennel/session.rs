@@ -162,6 +162,7 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
             () = listening.stopped() => 0,
             status = interrupted => status,
             () = ended(parent.as_ref()) => 0,
+            () = is_idle(&session, start) => 0,
         };
         drop(listening);
         session.shutdown().await;
@@ -222,6 +223,8 @@ struct Line {
     workspace: Option<String>,
     /// Seconds since it takes commands.
     age_s: Option<u64>,
+    /// Seconds since somebody used it; none while somebody does.
+    idle_s: Option<u64>,
     pid: i32,
     ready: Option<u64>,
     running: Option<u64>,
@@ -234,10 +237,10 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = |text: Option<String>| text.map_or_else(|| "-".to_owned(), |text| harmless(&text));
         let running = known(self.running.map(|count| count.to_string()));
-        let age = known(self.age_s.map(age));
+        let [made, used] = [self.age_s, self.idle_s].map(|seconds| known(seconds.map(age)));
         let [profile, workspace] = [&self.profile, &self.workspace].map(|text| known(text.clone()));
         let Self { name, pid, .. } = self;
-        write!(f, "{name:<16} {profile:<10} {age:>5} {running:>7} {pid:>7}  {workspace}")?;
+        write!(f, "{name:<16} {profile:<10} {made:>5} {used:>5} {running:>7} {pid:>7}  {workspace}")?;
         self.published.iter().try_for_each(|port| write!(f, "  {port}"))
     }
 }
@@ -260,8 +263,10 @@ fn list(json: bool) -> Result<ExitCode, Error> {
     let text = if json {
         report::json(&lines)?
     } else {
-        let header =
-            format!("{:<16} {:<10} {:>5} {:>7} {:>7}  WORKSPACE", "NAME", "PROFILE", "AGE", "RUNNING", "PID");
+        let header = format!(
+            "{:<16} {:<10} {:>5} {:>5} {:>7} {:>7}  WORKSPACE",
+            "NAME", "PROFILE", "AGE", "IDLE", "RUNNING", "PID"
+        );
         let header = Paint::stdout().paint(style::TITLE, &header);
         let lines = lines.iter().map(Line::to_string);
         std::iter::once(header).chain(lines).collect::<Vec<_>>().join("\n")
@@ -289,6 +294,7 @@ fn line(name: &str) -> Result<Line, Error> {
         profile: described.as_ref().map(|described| described.profile.clone()),
         workspace: described.map(|described| described.workspace.display().to_string()),
         age_s: made.and_then(|made| made.elapsed().ok()).map(|age| age.as_secs()),
+        idle_s: stats.as_ref().and_then(|stats| stats.idle).map(|idle| idle.as_secs()),
         pid,
         ready: number(|stats| stats.ready as u64),
         running: number(|stats| stats.running as u64),
@@ -306,6 +312,13 @@ fn publish(name: &str, ports: &[String]) -> Result<ExitCode, Error> {
         report::print(format!("{published}\n").as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits until nobody has used the session for as long as the flag says.
+async fn is_idle(session: &Session, start: &Start) {
+    let Some(time) = start.idle else { return std::future::pending().await };
+    session.idle_for(time.duration()).await;
+    report::say(format_args!("kennel: session {}: nobody has used it for {time}: it ends", start.name));
 }
 
 fn stop(name: &str) -> Result<ExitCode, Error> {

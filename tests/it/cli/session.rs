@@ -19,8 +19,8 @@ use serde_json::Value;
 use crate::{
     serve::{at, runtime, signal},
     support::{
-        HEARTBEAT, beats, ends, has, is_root, is_silent, kennel_path, require, stderr, stdout, until,
-        workspace,
+        HEARTBEAT, beats, ends, has, is_root, is_silent, kennel_path, patient_flag, require, stderr, stdout,
+        until, workspace,
     },
 };
 
@@ -99,6 +99,7 @@ fn session_is_started_listed_used_and_stopped() {
     assert!(line.contains(" repo-write ") && list[0]["profile"] == "repo-write", "{table} {list}");
     assert_eq!(list[0]["workspace"], workspace);
     assert!(list[0]["age_s"].as_u64().is_some_and(|age| age < 600), "{list}");
+    assert!(list[0]["idle_s"].as_u64().is_some_and(|idle| idle < 600), "{list}");
     let pid = session.pid();
     let output = session.session(&["stop", "s"]);
     assert!(output.status.success() && stderr(&output).is_empty(), "{output:?}");
@@ -111,6 +112,30 @@ fn session_is_started_listed_used_and_stopped() {
     let output = session.exec(&[], &["true"]);
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("hint: start it with kennel session start"), "{output:?}");
+}
+
+/// Neither a command that runs nor one that stays lets it end, and lists do not keep it.
+#[test]
+fn a_session_that_nobody_uses_ends_after_its_time() {
+    let session = Background { workspace: workspace(), runtime: runtime() };
+    let start = session.session(&["start", "--name", "s", "--idle", &patient_flag(Duration::from_secs(3))]);
+    assert!(start.status.success(), "{start:?}");
+    let pid = session.pid();
+    // A process that a command left behind does not count.
+    let output = session.exec(&["-d"], &["sh", "-c", "sleep 1000 & sleep 5"]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "1"), "{output:?}");
+    let list: Value = serde_json::from_slice(&session.session(&["list", "--json"]).stdout).unwrap();
+    assert!(list[0]["idle_s"].is_null(), "it is in use: {list}");
+    assert_eq!(session.session(&["wait", "s", "1", "--exit-code"]).status.code(), Some(0));
+    let output = session.exec(&[], &["sh", "-c", "sleep 4; echo done"]);
+    assert_eq!(stdout(&output), "done", "{output:?}");
+    until("it ends, however often it is listed", || {
+        session.session(&["list"]);
+        !Path::new(&format!("/proc/{pid}")).exists()
+    });
+    assert_eq!(session.session(&["list", "--json"]).stdout, b"[]\n");
+    // In the foreground too.
+    assert!(session.session(&["start", "--name", "s", "--foreground", "--idle", "10ms"]).status.success());
 }
 
 /// A command that runs keeps the session from showing it, and the grants of the policy do not depend on it.
