@@ -134,6 +134,8 @@ enum Step<'w> {
     58 = DetachLayers {},
     /// capset(2): drops one capability for good.
     52 = DropCapability { capability: u32 },
+    /// capset(2): makes one permitted capability effective, or if `has` is zero not effective.
+    60 = SetEffective { capability: u32, has: u32 },
     /// Resets the calling process: sched_setscheduler(2) to SCHED_OTHER if `policy` is not zero,
     /// setpriority(2) to 0 if `nice` is not, ioprio_set(2) to none if `io` is not.
     54 = Ordinary { policy: u32, nice: u32, io: u32 },

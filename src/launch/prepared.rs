@@ -311,6 +311,8 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Pin { target: at, .. } => format!("pin {}", target(at)),
         Step::Ordinary { .. } => "set the ordinary scheduling priority".to_owned(),
         Step::DropCapability { capability } => format!("drop capability {capability}"),
+        Step::SetEffective { capability, has: 0 } => format!("put capability {capability} aside"),
+        Step::SetEffective { capability, .. } => format!("use capability {capability}"),
         Step::HandOut {} => "hand out the view".to_owned(),
         Step::NewSession {} => "start a session".to_owned(),
     }

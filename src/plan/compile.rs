@@ -149,6 +149,7 @@ fn finish_for(
     let worker = sections::worker_steps(&inputs, &view, &mut enforcement);
     // The common init of commands makes these directories itself.
     let worker = if inputs.are_shared() { worker } else { shared_modes.followed_by(&worker) };
+    let worker = namespaces::search(&inputs, true).followed_by(&worker);
     let (walls, tmpfs_sizes) = sections::wall_steps(&inputs, &view, &mut enforcement)?;
     protected.report(&inputs, &mut enforcement)?;
     enforcement.add_notes(inputs.policy.notes.iter().cloned());

@@ -9,7 +9,7 @@ use kennel_helper::plan::Step;
 use crate::plan::Section;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::{Enforcement, Protection, State};
-use crate::sys::birth::Users;
+use crate::sys::birth::{DAC_READ_SEARCH, Users};
 use crate::view::desktop;
 use crate::view::inputs::Inputs;
 
@@ -162,6 +162,17 @@ pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: 
     walls.push(Protection::Capabilities, &Step::DropCapabilities {});
     enforcement.set(Protection::Capabilities, State::Enforced, "none, bounding set empty");
     enforcement.set(Protection::NoNewPrivs, State::Enforced, "set-user-id programs gain nothing");
+}
+
+/// The step of a zygote that puts the right to search every directory aside, or of its worker that uses it. Only with a user
+/// namespace of its own a zygote has it.
+pub(crate) fn search(inputs: &Inputs<'_>, uses: bool) -> Section {
+    let mut section = Section::default();
+    if inputs.shape.is_session() && inputs.users() == Users::Own {
+        let step = Step::SetEffective { capability: DAC_READ_SEARCH, has: uses.into() };
+        section.push(Protection::Capabilities, &step);
+    }
+    section
 }
 
 /// Appends the steps after which nobody may trace this process, and execve(2) gives no capability back.

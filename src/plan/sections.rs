@@ -29,7 +29,7 @@ pub(crate) fn setup_steps(
     view: &View,
     enforcement: &mut Enforcement,
 ) -> Result<(Section, Vec<MountOnHost>), Error> {
-    let mut setup = Section::default();
+    let mut setup = namespaces::search(inputs, false);
     let by_worker =
         |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(inputs, view, target, node);
     let on_host = emit::emit(inputs, view, &by_worker, &mut setup)?;

@@ -32,6 +32,7 @@ use crate::report::overlay_error::OverlayError;
 use crate::session::live::{Live, ReadyWorkers};
 use crate::session::mount_state::{CompileInputs, NEW_SESSION, SessionMounts};
 use crate::session::stats::Counts;
+use crate::sys::birth::{SpawnOptions, Users};
 use crate::view::View;
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
@@ -52,7 +53,8 @@ impl Live {
             (Host::detect_for(policy), Caller::current(), SandboxKind::Session { ready });
         let workspace: PathBuf = caller.absolute(&policy.workspace).components().collect();
         let begun = compile::begin(policy, &host, &caller, kind)?;
-        let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
+        let options = inputs::spawn_options(policy, &host, &caller);
+        let images = Images::new(SpawnOptions { overtakes: options.users == Users::Own, ..options })?;
         // The zygote makes its namespaces while the rest is compiled. An error from here on drops and kills it.
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;

@@ -44,6 +44,8 @@ pub(crate) struct SpawnOptions {
     pub(crate) overlays: bool,
     /// Whether it mounts in the namespace of commands that share one: setns(2) needs one more capability.
     pub(crate) enters_mounts: bool,
+    /// Whether its workers get ready while commands run; see [`DAC_READ_SEARCH`].
+    pub(crate) overtakes: bool,
     /// A second id, as which it opens files of /etc. It needs capabilities for that, too.
     pub(crate) reader: Option<u32>,
 }
@@ -51,7 +53,7 @@ pub(crate) struct SpawnOptions {
 impl SpawnOptions {
     /// Options for an inside that needs no more than [`INSIDE_CAPABILITIES`].
     pub(crate) fn of(users: Users) -> Self {
-        Self { users, overlays: false, enters_mounts: false, reader: None }
+        Self { users, overlays: false, enters_mounts: false, overtakes: false, reader: None }
     }
 }
 
@@ -61,6 +63,11 @@ const OVERLAY_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
 
 /// What [`SpawnOptions::enters_mounts`] needs as well.
 const ENTERING_CAPABILITIES: [u32; 1] = [CAP_SYS_CHROOT];
+
+/// CAP_DAC_READ_SEARCH of capabilities(7), which [`SpawnOptions::overtakes`] needs as well. A worker of a session walks to the
+/// places of its view while other commands run, and they may take the right to search a directory away. Only workers make it
+/// effective, until their last wall: what the zygote mounts must not see more than the caller may.
+pub(crate) const DAC_READ_SEARCH: u32 = 2;
 
 /// What [`SpawnOptions::reader`] needs as well. The inside drops them right after the mount of /etc.
 pub(crate) const READER_CAPABILITIES: [u32; 2] = [CAP_SETGID, CAP_SETUID];
@@ -136,7 +143,8 @@ pub(crate) fn spawn_inside(
         let of_overlays: &[u32] = if options.overlays { &OVERLAY_CAPABILITIES } else { &[] };
         let of_reader: &[u32] = if options.reader.is_some() { &READER_CAPABILITIES } else { &[] };
         let entering: &[u32] = if options.enters_mounts { &ENTERING_CAPABILITIES } else { &[] };
-        [&INSIDE_CAPABILITIES, of_overlays, entering, of_reader].concat()
+        let of_workers: &[u32] = if options.overtakes { &[DAC_READ_SEARCH] } else { &[] };
+        [&INSIDE_CAPABILITIES, of_overlays, entering, of_workers, of_reader].concat()
     };
     let is_callers = is_beside || options.users == Users::Callers;
     let (image, control) = (image.as_raw_fd(), control.as_raw_fd());

@@ -108,6 +108,7 @@ pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> Sp
         users: users(policy, host, caller),
         overlays,
         enters_mounts: policy.shares_processes(),
+        overtakes: false,
         reader: reader(policy, host, caller),
     }
 }

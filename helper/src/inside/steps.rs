@@ -196,6 +196,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         Step::Pin { target, attributes } => mounts::pin(state.root()?, target, attributes),
         Step::Ordinary { policy, nice, io } => sys::make_ordinary(policy != 0, nice != 0, io != 0),
         Step::DropCapability { capability } => sys::drop_capability(capability),
+        Step::SetEffective { capability, has } => sys::set_effective(capability, has != 0),
         Step::HandOut {} => {
             channel.report_with(&Report::Root {}, Some(state.root()?))?;
             let mounts = sys::open_for_reading(c"/proc/self/ns/mnt")?;

@@ -180,3 +180,21 @@ async fn a_command_that_closes_a_private_place_closes_it_for_no_other() {
         }
     }
 }
+
+/// Workers get ready while it runs, and their views lead through what it closes again and again.
+#[tokio::test]
+async fn a_command_that_keeps_a_private_place_closed_stops_no_other() {
+    let dir = workspace();
+    let inner = dir.path().join("deep/down");
+    fs::create_dir_all(&inner).unwrap();
+    let session = Session::prepare(&policy(&inner).tmp(TmpLife::Session)).await.unwrap();
+    let places = format!("{} \"$HOME\" /tmp", dir.path().display());
+    let script = format!("cd /; echo ready; while :; do chmod 000 {places} 2>/dev/null; done");
+    let closing = ready(session.command("sh").args(["-c", &script]), 1).await;
+    for round in 0..40 {
+        let output = super::in_time(session.command("true").current_dir("/").output()).await;
+        assert!(output.as_ref().is_ok_and(|output| output.status.success()), "{round}: {output:?}");
+    }
+    drop(closing);
+    assert_eq!(shell(&session, "pwd").await, format!("{}\n", inner.display()));
+}

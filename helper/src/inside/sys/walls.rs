@@ -63,6 +63,17 @@ pub(crate) fn drop_capability(capability: u32) -> Result<(), Errno> {
     call!(nr::CAPSET, &raw const header, &raw const sets).map(drop)
 }
 
+/// capget(2), capset(2): makes one of the low 32 permitted capabilities effective, or not effective.
+pub(crate) fn set_effective(capability: u32, has: bool) -> Result<(), Errno> {
+    let header = [LINUX_CAPABILITY_VERSION_3, 0];
+    let mut sets = [0u32; 6];
+    call!(nr::CAPGET, &raw const header, &raw mut sets)?;
+    let bit = 1u32.checked_shl(capability).ok_or(Errno(EINVAL))?;
+    let [effective, ..] = &mut sets;
+    *effective = if has { *effective | bit } else { *effective & !bit };
+    call!(nr::CAPSET, &raw const header, &raw const sets).map(drop)
+}
+
 /// setgroups(2), setfsgid(2), setfsuid(2): this process opens files as `id`, which has no groups.
 pub(crate) fn read_as(id: u32) -> Result<(), Errno> {
     call!(nr::SETGROUPS, 0, 0)?;
