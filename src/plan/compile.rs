@@ -319,10 +319,20 @@ impl HostMounts {
                 false => MountSnapshot::of_one_shot(view, on_host, is_once),
             },
             repair: match is_session {
-                true => mount_state::repair_steps(view, on_host),
+                true => Self::repair(inputs, view, on_host),
                 false => Section::default(),
             },
         }
+    }
+
+    /// What a worker, or a child of the zygote for all commands, does when something was replaced outside.
+    fn repair(inputs: &Inputs<'_>, view: &View, on_host: &[MountOnHost]) -> Section {
+        let mut steps = mount_state::repair_steps(view, on_host);
+        // Other workers look again in any case.
+        if inputs.are_shared() {
+            worker_mounts::look_again(view, &mut steps);
+        }
+        if steps.bytes.is_empty() { steps } else { namespaces::search(inputs, true).followed_by(&steps) }
     }
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
 
 /// Appends a remount of each merged directory: overlayfs then forgets the names that it knows, and finds what somebody
 /// outside has made or replaced since.
-fn look_again(view: &View, worker: &mut Section) {
+pub(crate) fn look_again(view: &View, worker: &mut Section) {
     for (target, place) in view.iter() {
         if let Node::Merged { source } = &place.node {
             let (target, options) = (&relative(target), &merge_options(target, &source.path));

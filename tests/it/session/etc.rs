@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::{session, shell};
+use kennel::{Isolation, Session};
+
+use super::{policy, ready, session, shell};
 use crate::support::{only_as_root, workspace};
 use crate::view::etc::{made, write};
 
@@ -26,8 +28,16 @@ async fn a_file_that_becomes_private_is_private_to_running_sessions() {
 #[tokio::test]
 async fn a_session_sees_what_was_replaced_in_etc() {
     only_as_root!();
+    for isolation in [Isolation::Command, Isolation::Session] {
+        sees_what_was_replaced(isolation).await;
+    }
+}
+
+async fn sees_what_was_replaced(isolation: Isolation) {
     let (Some(made), dir) = (made(), workspace()) else { return };
-    let session = session(dir.path()).await;
+    let session = Session::prepare(&policy(dir.path()).isolation(isolation)).await.unwrap();
+    // Of a command that goes on, which keeps the session from starting another zygote.
+    let _running = ready(session.command("sh").args(["-c", "echo ready; sleep 600"]), 1).await;
     let (file, next) = (made.path().join("file"), made.path().join("next"));
     let read = format!("cat {} 2>/dev/null || echo none", file.display());
     assert_eq!(shell(&session, &read).await, "none\n");
