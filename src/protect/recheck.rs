@@ -94,7 +94,8 @@ fn undo_one(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
             let checked = dirfd::of_a_command(|| place.check(watch, kind(&stat)));
-            return checked.map(|done| done.map(|done| (part.to_owned(), done)));
+            let is_news = |done: &Done| !matches!(done, Done::Kept) || watch.is_untold(&stat);
+            return checked.map(|done| done.filter(is_news).map(|done| (part.to_owned(), done)));
         }
         if kind(&stat) != FileKind::Directory {
             let what = dirfd::of_a_command(|| place.clear())?;

@@ -6,18 +6,21 @@
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{FileStat, Mode};
 
 use crate::protect::commit_rule::CommitRule;
 use crate::protect::remove;
 use crate::report::failure::shown;
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::Identity;
+use crate::sys::locked;
 use crate::view::path_walk::WalkAim;
 
 /// A path to look at after the command, in a granted directory of the host.
@@ -34,6 +37,20 @@ pub(crate) struct Watch {
     pub(crate) link: Option<PathBuf>,
     /// The directory where looking starts.
     pub(crate) held: Option<HeldDirectory>,
+    /// What was kept there and told. Clones share it, so that each change is told once.
+    told: Arc<Mutex<Option<KeptFile>>>,
+}
+
+/// What tells a file that was kept from another one, and from itself after a change: the time of its change, in seconds and
+/// nanoseconds.
+type KeptFile = (Identity, i64, i64);
+
+/// How many files were kept and told so far, by all sandboxes of this program.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+
+/// A number that changes when a file is kept that is new at a watched path.
+pub(crate) fn kept_so_far() -> u64 {
+    KEPT.load(Relaxed)
 }
 
 /// What was at the path when the sandbox was prepared.
@@ -56,7 +73,31 @@ impl Watch {
     /// [`hold`] before the command starts.
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
         let (path, first) = (path.to_owned(), first.to_owned());
-        Self { base: base.to_owned(), path, first, expected, aim: WalkAim::Path, link: None, held: None }
+        Self {
+            base: base.to_owned(),
+            path,
+            first,
+            expected,
+            aim: WalkAim::Path,
+            link: None,
+            held: None,
+            told: Arc::default(),
+        }
+    }
+
+    /// Whether a file that is kept there has not been told about yet. The next call says no.
+    pub(crate) fn is_untold(&self, kept: &FileStat) -> bool {
+        let now = (Identity::of(kept), kept.st_ctime, kept.st_ctime_nsec);
+        let is_untold = locked(&self.told).replace(now) != Some(now);
+        if is_untold {
+            KEPT.fetch_add(1, Relaxed);
+        }
+        is_untold
+    }
+
+    /// Whether a file was kept there.
+    pub(crate) fn has_kept(&self) -> bool {
+        locked(&self.told).is_some()
     }
 
     /// Sets why it is watched.

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::report::enforcement::{FlagsOf, Protection};
-use crate::report::escape::is_harmless;
+use crate::report::escape::{harmless, is_harmless};
 
 /// Something that the sandbox blocked or moved aside, or kept for you to check ([`Basis::Kept`]).
 ///
@@ -30,6 +30,23 @@ pub struct Denial {
 }
 
 impl Denial {
+    /// The line for people. Escaped.
+    #[must_use]
+    pub fn line(&self) -> String {
+        self.line_of(FlagsOf::Command)
+    }
+
+    /// The line for people, with flags as `kennel run` or `kennel session start` takes them.
+    pub(crate) fn line_of(&self, flags_of: FlagsOf) -> String {
+        let verb = match self.basis {
+            Basis::Observed | Basis::Derived => "denied by ",
+            Basis::Possible => "possibly denied by ",
+            Basis::Kept => "note: ",
+        };
+        let Self { protection, subject, .. } = self;
+        harmless(&format!("kennel: {verb}{protection}: {subject}: {}", self.reason_with(flags_of)))
+    }
+
     /// `reason`, with the flag as the one who reads it can pass it.
     pub(crate) fn reason_with(&self, flags_of: FlagsOf) -> String {
         match &self.remedy {

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::report::denial::{self, Basis, Denial};
+use crate::report::denial::{self, Denial};
 use crate::report::enforcement::{Enforcement, FlagsOf, Note};
-use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 use crate::report::observed::Observed;
 use crate::report::published::PublishedPort;
@@ -153,16 +152,7 @@ impl Outcome {
     pub(crate) fn lines(&self, flags_of: FlagsOf) -> Vec<String> {
         let (unlisted, others) = denial::apart(&self.denials);
         let hosts = unlisted.map(|hosts| hosts.line(flags_of));
-        let denials = others.into_iter().map(|denial| {
-            let verb = match denial.basis {
-                Basis::Observed | Basis::Derived => "denied by ",
-                Basis::Possible => "possibly denied by ",
-                Basis::Kept => "note: ",
-            };
-            let Denial { protection, subject, .. } = denial;
-            let reason = denial.reason_with(flags_of);
-            harmless(&format!("kennel: {verb}{protection}: {subject}: {reason}"))
-        });
+        let denials = others.into_iter().map(|denial| denial.line_of(flags_of));
         // The default size applies to callers who set none, so name the flags.
         let remedy = match self.limit {
             Some(Limit::Tmpfs) => {

@@ -17,10 +17,11 @@ use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
 use crate::policy::profile::{Caches, TmpLife};
-use crate::protect::watch::Watch;
+use crate::protect::watch::{self, Watch};
 use crate::report::denial::shown;
 use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
 use crate::report::error::Error;
+use crate::report::failure;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::locked;
 use crate::view::inputs::SandboxKind;
@@ -69,6 +70,10 @@ struct Current {
     outdated: Option<PathBuf>,
     /// Why no command may start.
     settling: Option<SettlingFor>,
+    /// How many files were kept at watched paths when this was made.
+    kept: u64,
+    /// Whether commands ran when this was made. Then the watches before are still among these.
+    is_provisional: bool,
 }
 
 /// What must not happen while a command runs.
@@ -117,6 +122,8 @@ impl Current {
             generation,
             outdated: None,
             settling: None,
+            kept: watch::kept_so_far(),
+            is_provisional: false,
         }
     }
 }
@@ -129,12 +136,15 @@ impl SessionMounts {
     /// Checks whether something has changed. If so, new workers get mounts that fit the host's files now.
     ///
     /// Paths that commands may modify are compared only when no command is running. With the lock and no hold, no command
-    /// runs, starts or is being undone.
+    /// runs, starts or is being undone. What a command made, and Kennel kept and told, is protected at once all the same: such
+    /// as the configuration of a new repository.
     ///
     /// # Errors
     /// The workspace was replaced or removed, or a grant was removed; a compile error, because the new files cannot be
     /// protected.
     pub(crate) fn enter(&self) -> Result<MountCheck, Error> {
+        // Before the look at the files: what is kept later counts the next time.
+        let kept = watch::kept_so_far();
         let mut current = self.lock();
         match &current.settling {
             None => {}
@@ -143,7 +153,15 @@ impl SessionMounts {
         }
         let is_idle = self.holds.load(SeqCst) == 0;
         let renews = is_idle && self.is_renewable();
-        match current.snapshot.change(is_idle, renews) {
+        let has_kept = current.kept != kept && current.watches.iter().any(Watch::has_kept);
+        if !has_kept {
+            current.kept = kept;
+        }
+        let change = match current.snapshot.change(is_idle, renews) {
+            MountChange::None if has_kept || (is_idle && current.is_provisional) => MountChange::Some,
+            change => change,
+        };
+        match change {
             MountChange::None => {}
             MountChange::Grant(what, path) => return Err(replaced(what, path, NEW_SESSION)),
             MountChange::Source(what, path) => return Ok(MountCheck::Outdated(what, path)),
@@ -152,7 +170,11 @@ impl SessionMounts {
                     "somebody outside replaced a mounted or protected file: the session makes new workers"
                 );
                 let generation = current.generation + 1;
-                let next = is_idle.then(|| self.recompile(generation)).transpose()?;
+                let next = match is_idle {
+                    true => Some(self.recompile(generation)?),
+                    false if has_kept => self.recompile_beside(&current, generation),
+                    false => None,
+                };
                 let remount = next.as_ref().map_or(&current.remount, |next| &next.remount);
                 // Without mounts there are no steps, and an empty memfd cannot be mapped.
                 let own = (!remount.bytes.is_empty()).then(|| OwnSteps::new(remount.clone())).transpose();
@@ -162,6 +184,7 @@ impl SessionMounts {
                     Some(next) => *current = next,
                     None => current.snapshot.record_mount_points(),
                 }
+                current.kept = kept;
                 (current.own, current.generation) = (own, generation);
             }
         }
@@ -185,6 +208,21 @@ impl SessionMounts {
     /// Compiles the policy again, against the host's files now.
     fn recompile(&self, generation: u64) -> Result<Current, Error> {
         Ok(Current::new(&self.inputs.compile()?, generation))
+    }
+
+    /// The same while commands run, which may change anything meanwhile. So the watches of before stay: what they find is
+    /// undone after each command. `None` if the files of now cannot be protected; the next command without others tells why.
+    fn recompile_beside(&self, current: &Current, generation: u64) -> Option<Current> {
+        let mut next = self.recompile(generation).inspect_err(|error| {
+            tracing::warn!(error = failure::chain(error), "what a command made is not protected yet");
+        });
+        if let Ok(next) = &mut next {
+            let mut watches = next.watches.to_vec();
+            watches.extend_from_slice(&current.watches);
+            Watch::dedup(&mut watches);
+            (next.watches, next.is_provisional) = (watches.into(), true);
+        }
+        next.ok()
     }
 
     /// Keeps commands from starting; `None` if one runs.

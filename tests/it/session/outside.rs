@@ -7,9 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Mount, Session, TmpLife};
+use kennel::{Isolation, Mount, Session, TmpLife};
 
-use super::{git, in_time, policy, said, session, shell};
+use super::{git, in_time, policy, ready, said, session, shell};
 use crate::support::{has, patient, require, workspace};
 
 async fn refused(session: &Session, script: &str) {
@@ -100,6 +100,41 @@ async fn a_repository_made_inside_is_reported_once_and_protected_then() {
     let next = in_time(session.command("true").output()).await.unwrap();
     assert!(next.denials.is_empty(), "{:?}", next.denials);
     refused(&session, "echo x >> .git/config").await;
+}
+
+/// Nobody waits for the end of what runs beside it.
+#[tokio::test]
+async fn a_repository_made_beside_a_running_command_is_reported_once_and_protected_then() {
+    require!(has("git"), "git");
+    for isolation in [Isolation::Command, Isolation::Session] {
+        let dir = workspace();
+        let session = Session::prepare(&policy(dir.path()).isolation(isolation)).await.unwrap();
+        let mut running = ready(session.command("sh").args(["-c", "echo ready; exec sleep 600"]), 1).await;
+        let made = in_time(session.command("git").args(["init", "-q"]).output()).await.unwrap();
+        assert!(made.status.success() && made.denials.len() == 1, "{:?}", made.denials);
+        for _ in 0..3 {
+            let next = in_time(session.command("true").output()).await.unwrap();
+            assert!(next.denials.is_empty(), "{:?}", next.denials);
+        }
+        refused(&session, "echo x >> .git/config").await;
+        // What was not there is not there yet.
+        let more =
+            session.command("sh").args(["-c", "echo x > .git/config.worktree"]).output().await.unwrap();
+        assert_eq!(
+            (more.denials.len(), dir.path().join(".git/config.worktree").exists()),
+            (1, false),
+            "{more:?}"
+        );
+        running.kill().await.unwrap();
+        refused(&session, "echo x >> .git/config").await;
+        // Without a command that runs, what appears is the user's.
+        git(dir.path(), &["config", "user.name", "me"]);
+        fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
+        fs::write(dir.path().join(".git/hooks/pre-commit"), "").unwrap();
+        let next = in_time(session.command("true").output()).await.unwrap();
+        assert!(next.denials.is_empty(), "{:?}", next.denials);
+        assert!(dir.path().join(".git/hooks/pre-commit").exists());
+    }
 }
 
 /// If commands share private directories, none can move another's grants.

@@ -1,6 +1,6 @@
 //! What the model learns about a command that ran, or that could not.
 
-use kennel::{Basis, Denial, Error, Outcome, Report};
+use kennel::{Basis, Denial, Error, Outcome, Protection, Report};
 use rmcp::{
     model::{CallToolResult, ContentBlock},
     schemars::{self, JsonSchema},
@@ -12,6 +12,7 @@ use super::{
     kept::Text,
     rest::{Stream, Whereabouts},
 };
+use crate::report;
 
 /// The result of `run` and `shell`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -142,6 +143,12 @@ impl Ending<'_> {
         }
         let report = Report::of_outcome(outcome);
         let is_refusal = |denial: &&Denial| denial.basis != Basis::Kept;
+        // The person who runs git outside has to know, and an agent may not tell.
+        let is_for_person = |denial: &&Denial| {
+            denial.protection == Protection::ProtectedPaths
+                && matches!(denial.basis, Basis::Kept | Basis::Observed)
+        };
+        outcome.denials.iter().filter(is_for_person).for_each(|denial| report::say(denial.line()));
         let mut remarks = outcome.remarks();
         remarks.extend(advice.map(|advice| format!("kennel: hint: {advice}")));
         let result = CommandResult {
