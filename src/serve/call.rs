@@ -10,6 +10,7 @@ use std::time::Duration;
 use kennel_helper::client_wire;
 use kennel_helper::client_wire::{ALL_LINES, Ask, COLLECTS, IS_QUIET, VERSION, WANTS_REPORT};
 use kennel_helper::wire::{Cursor, Field};
+use tokio::sync::mpsc::Sender;
 
 use crate::command::Command;
 use crate::plan::pseudoterminal::Pseudoterminal;
@@ -122,6 +123,14 @@ impl Streams {
             return descriptors.next().is_none().then_some(Self::Collected(stdin));
         }
         descriptors.try_into().ok().map(Self::Given)
+    }
+
+    /// Each keeps a clone of `open` until it is closed.
+    pub(crate) fn known_open(self, open: &Sender<()>) -> Self {
+        match self {
+            Self::Given(stdio) => Self::Given(stdio.map(|fd| fd.known_open(open))),
+            Self::Collected(stdin) => Self::Collected(stdin.map(|fd| fd.known_open(open))),
+        }
     }
 }
 

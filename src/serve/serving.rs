@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kennel_helper::client_wire::{Answer, Ask};
 use kennel_helper::wire::{Cursor, Field};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
@@ -35,6 +35,9 @@ use crate::sys::packet::Packet;
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the end of a command waits until what its client gave is closed here.
+const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long a client may take to disconnect after the last answer.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
@@ -116,6 +119,9 @@ async fn run(
 ) -> NextStep {
     let (wants_report, is_quiet, own_timeout) = (call.wants_report, call.is_quiet, call.timeout);
     let collects = matches!(streams, Streams::Collected(_));
+    let (open, mut closed) = mpsc::channel(1);
+    let streams = streams.known_open(&open);
+    drop(open);
     let result = match (call.command(session, environment), streams) {
         (Ok(command), Streams::Given(stdio)) => {
             let result = run_to_end(connection, session, call, stdio, command).await;
@@ -127,6 +133,8 @@ async fn run(
     };
     // `None`: the client has left, and the command was killed.
     let Some(mut result) = result else { return NextStep::Nothing };
+    // Who has seen the end may execute or lock the file to which the command wrote.
+    let _ = timeout(CLOSE_PATIENCE, closed.recv()).await;
     // No flag of the session raises a timeout that the client has set.
     if let Ok(Output { outcome, .. }) = &mut result
         && own_timeout.is_some()

@@ -14,6 +14,7 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::SigSet;
 use nix::sys::stat::SFlag;
 use nix::unistd::pipe2;
+use tokio::sync::mpsc::Sender;
 
 use crate::sys::{self, locked};
 
@@ -135,17 +136,27 @@ fn work() {
 pub(crate) struct HeldFd {
     fd: ManuallyDrop<OwnedFd>,
     is_strange: bool,
+    /// Dropped once it is closed.
+    open: Option<Sender<()>>,
 }
 
 impl HeldFd {
     /// A descriptor that a stranger gave.
     pub(crate) fn strange(fd: OwnedFd) -> Self {
-        Self { fd: ManuallyDrop::new(fd), is_strange: true }
+        Self { fd: ManuallyDrop::new(fd), is_strange: true, open: None }
+    }
+
+    /// Keeps a clone of this as long as it is open.
+    pub(crate) fn known_open(self, open: &Sender<()>) -> Self {
+        let mut this = self;
+        this.open = Some(open.clone());
+        this
     }
 
     /// Takes it over as this program's own.
     pub(crate) fn into_own(self) -> OwnedFd {
         let mut this = ManuallyDrop::new(self);
+        this.open = None;
         // SAFETY: `this` is never dropped, so nothing else takes the descriptor.
         unsafe { ManuallyDrop::take(&mut this.fd) }
     }
@@ -153,7 +164,7 @@ impl HeldFd {
 
 impl From<OwnedFd> for HeldFd {
     fn from(fd: OwnedFd) -> Self {
-        Self { fd: ManuallyDrop::new(fd), is_strange: false }
+        Self { fd: ManuallyDrop::new(fd), is_strange: false, open: None }
     }
 }
 
@@ -161,8 +172,11 @@ impl Drop for HeldFd {
     fn drop(&mut self) {
         // SAFETY: this value is dropped once, and nothing uses the descriptor after that.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        let open = self.open.take();
         if self.is_strange && !closes_at_once(&fd) {
-            elsewhere(move || drop(fd));
+            elsewhere(move || drop((fd, open)));
+        } else {
+            drop((fd, open));
         }
     }
 }
@@ -196,8 +210,15 @@ fn closes_at_once(fd: &impl AsFd) -> bool {
 
 /// Closes these with one job. The program's own are closed here.
 pub(crate) fn together(held: impl IntoIterator<Item = HeldFd>) {
-    let is_strange = |held: &HeldFd| held.is_strange && !closes_at_once(held);
-    let strange: Vec<OwnedFd> = held.into_iter().filter(is_strange).map(HeldFd::into_own).collect();
+    let mut strange = Vec::new();
+    for mut held in held {
+        if held.is_strange && !closes_at_once(&held) {
+            let open = held.open.take();
+            strange.push((held.into_own(), open));
+        } else {
+            held.is_strange = false;
+        }
+    }
     if !strange.is_empty() {
         elsewhere(move || drop(strange));
     }
@@ -212,7 +233,9 @@ mod tests {
     #[test]
     fn a_job_that_is_held_up_holds_up_no_other() {
         let (release, held) = mpsc::channel::<()>();
-        elsewhere(move || drop(held.recv()));
+        elsewhere(move || {
+            let _ = held.recv();
+        });
         let (done, jobs) = mpsc::channel();
         for number in 0..20 {
             let done = done.clone();
