@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::report::denial::{self, Denial};
 use crate::report::enforcement::{Enforcement, FlagsOf, Note};
+use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 use crate::report::observed::Observed;
 use crate::report::published::PublishedPort;
