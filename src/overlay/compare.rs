@@ -1,4 +1,4 @@
-//! Compares two files: contents, modes, attributes.
+//! Compares two files: contents, modes, times, attributes, access lists.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,6 +27,32 @@ const CHUNK: usize = 128 << 10;
 
 pub(crate) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
     one.st_mode & ordinary(one) == other.st_mode & ordinary(other)
+}
+
+/// Whether both were modified at the same time. The file system of the upper directory may store whole seconds only.
+pub(crate) fn same_time(upper: &FileStat, lower: &FileStat) -> bool {
+    upper.st_mtime == lower.st_mtime && [lower.st_mtime_nsec, 0].contains(&upper.st_mtime_nsec)
+}
+
+/// The attributes that hold POSIX access control lists, acl(5): of files and directories, and for what is made in a directory.
+pub(crate) const ACCESS_LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+
+/// The access lists of a file or directory, in the order of [`ACCESS_LISTS`]. `None` where its mode says all.
+pub(crate) type AccessLists = [Option<Vec<u8>>; 2];
+
+/// Reads the access lists of a file or directory.
+pub(crate) fn access_lists(of: &OwnedFd) -> io::Result<AccessLists> {
+    let file = File::from(of.try_clone()?);
+    let [access, default] = ACCESS_LISTS.map(|name| without_attribute(file.get_xattr(name)));
+    Ok([access?.flatten(), default?.flatten()])
+}
+
+/// `None` if the attribute does not exist or the file system has no attributes.
+pub(crate) fn without_attribute<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// The most bytes of attributes read from one file.
@@ -128,6 +154,18 @@ pub(crate) fn mark(of: &OwnedFd, name: &str) -> io::Result<Option<Vec<u8>>> {
     match file.get_xattr(name) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
         value => value,
+    }
+}
+
+/// Whether the access lists of an entry in the upper directory count: it has some, or it was copied up and lost them.
+pub(crate) fn has_own_lists(upper: &OwnedFd, lists: &AccessLists) -> io::Result<bool> {
+    if lists.iter().any(Option::is_some) {
+        return Ok(true);
+    }
+    // The owner may list the attributes of a file that the mode lets nobody read.
+    match File::from(upper.try_clone()?).list_xattr() {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(false),
+        names => Ok(names?.any(|name| name == ORIGIN)),
     }
 }
 

@@ -14,10 +14,9 @@ use nix::sys::stat::{FileStat, Mode, UtimensatFlags, fchmod, fstat, futimens, ut
 use nix::sys::time::TimeSpec;
 use xattr::FileExt;
 
-use crate::host::writers::ACCESS_LIST;
 use crate::overlay::apply::{Commit, Opened};
 use crate::overlay::clock::modified;
-use crate::overlay::compare::{OPAQUE, ordinary};
+use crate::overlay::compare::{ACCESS_LISTS, AccessLists, OPAQUE, ordinary, without_attribute};
 use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::place::TemporaryEntry;
 use crate::overlay::scan::ChangedEntry;
@@ -39,12 +38,16 @@ pub(crate) fn set_attributes(wanted: &[(OsString, Vec<u8>)], of: &OwnedFd) -> io
     wanted.iter().try_for_each(|(name, value)| file.set_xattr(name, value))
 }
 
-/// `None` if the attribute does not exist or the file system has no attributes.
-pub(crate) fn without_attribute<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
-        result => result.map(Some),
+/// Gives a file or directory exactly these access lists.
+fn set_access_lists(wanted: &AccessLists, of: &OwnedFd) -> io::Result<()> {
+    let file = File::from(of.try_clone()?);
+    for (name, list) in ACCESS_LISTS.iter().zip(wanted) {
+        match list {
+            Some(list) => file.set_xattr(name, list)?,
+            None => drop(without_attribute(file.remove_xattr(name))?),
+        }
     }
+    Ok(())
 }
 
 pub(crate) fn mode(of: &FileStat) -> Mode {
@@ -97,15 +100,14 @@ impl Commit<'_> {
         let upper_file = File::from(self.changed.read(path)?);
         let (temporary, file) = TemporaryEntry::file(parent)?;
         copy(&upper_file, &file)?;
-        for (name, value) in compare::attributes(&upper_file.into())? {
-            file.set_xattr(name, &value)?;
-        }
-        if let Some(lower) = lower.filter(|lower| kind(lower) == FileKind::File) {
-            match self.access_list(path, lower)? {
-                Some(list) => file.set_xattr(ACCESS_LIST, &list)?,
-                // The new file inherited a default list from its directory; the existing file has none.
-                None => drop(without_attribute(file.remove_xattr(ACCESS_LIST))?),
-            }
+        let (upper_file, file) = (OwnedFd::from(upper_file), OwnedFd::from(file));
+        set_attributes(&compare::attributes(&upper_file)?, &file)?;
+        let own = compare::access_lists(&upper_file)?;
+        if compare::has_own_lists(&upper_file, &own)? {
+            set_access_lists(&own, &file)?;
+        } else if let Some(lower) = lower.filter(|lower| kind(lower) == FileKind::File) {
+            // The copy may have inherited a list from its directory. The file that it replaces may have another.
+            set_access_lists(&[self.access_list(path, lower)?, None], &file)?;
         }
         fchmod(&file, mode(upper))?;
         let [accessed, modified] = times(upper);
@@ -119,7 +121,7 @@ impl Commit<'_> {
         if Identity::of_held(&held)? != Identity::of(lower) {
             return Err(Refusal::Conflict);
         }
-        let list = xattr::get_deref(own_path(&held), ACCESS_LIST);
+        let list = xattr::get_deref(own_path(&held), ACCESS_LISTS[0]);
         Ok(without_attribute(list)?.flatten())
     }
 
@@ -150,6 +152,10 @@ impl Commit<'_> {
         let (temporary, held) = TemporaryEntry::directory(parent)?;
         let upper_directory = self.changed.list(path)?;
         set_attributes(&compare::attributes(&upper_directory)?, &held)?;
+        let own = compare::access_lists(&upper_directory)?;
+        if compare::has_own_lists(&upper_directory, &own)? {
+            set_access_lists(&own, &held)?;
+        }
         temporary.put(name, path, found.lower.as_ref(), state)?;
         // The overlay now has a lower directory here. Mark the upper one opaque, so that an entry removed from it
         // does not show the lower one.
@@ -185,13 +191,19 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Sets all attributes, or none.
+    /// Sets all attributes and access lists, or none.
     fn attributes(&self, path: &Path, held: &OwnedFd) -> Result<(), Refusal> {
         let directory = tree::open_for_listing(held)?;
-        let wanted = compare::attributes(&self.changed.list(path)?)?;
-        let before = compare::attributes(&directory)?;
-        if let Err(error) = set_attributes(&wanted, &directory) {
-            let _ = set_attributes(&before, &directory);
+        let upper = self.changed.list(path)?;
+        let read = |of: &OwnedFd| Ok::<_, io::Error>((compare::attributes(of)?, compare::access_lists(of)?));
+        let (wanted, before) = (read(&upper)?, read(&directory)?);
+        let has_lists = compare::has_own_lists(&upper, &wanted.1)?;
+        let set = |(attributes, lists): &(Vec<_>, AccessLists)| {
+            set_attributes(attributes, &directory)?;
+            if has_lists { set_access_lists(lists, &directory) } else { Ok(()) }
+        };
+        if let Err(error) = set(&wanted) {
+            let _ = set(&before);
             return Err(error.into());
         }
         Ok(())

@@ -2,8 +2,8 @@
 //!
 //! It writes nothing, except that it opens up directories the caller owns but cannot read, for the time of the scan.
 //!
-//! A file that overlayfs copied up but that is equal to the workspace's is no change: overlayfs copies on every open
-//! for writing, and when something below a directory changes.
+//! A file that overlayfs copied up but that is equal to the workspace's, with its modification time, is no change: overlayfs
+//! copies on every open for writing, and when something below a directory changes.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::stat::FileStat;
 
-use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode};
+use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode, same_time};
 use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::tree::{OverlayTree, ReadableTree};
 use crate::overlay::{compare, tree};
@@ -246,9 +246,14 @@ impl Scan<'_> {
                 if upper.st_size != lower.st_size || !same_mode(upper, lower) {
                     return Ok(false);
                 }
+                // What others did to the time alone is no conflict: then it is theirs.
+                if !same_time(upper, lower) && !self.state.is_newer(path, lower) {
+                    return Ok(false);
+                }
                 let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
                 let (upper_file, lower_file) = (self.changed.read(path)?, self.lower.open(path, flags)?);
                 Ok(compare::attributes(&upper_file)? == compare::attributes(&lower_file)?
+                    && self.same_lists(&upper_file, &lower_file)?
                     && same_contents(&upper_file, &lower_file, upper.st_size.unsigned_abs())?)
             }
             FileKind::Link => {
@@ -263,11 +268,19 @@ impl Scan<'_> {
 
     fn same_attributes(&self, upper: &OwnedFd, path: &Path) -> io::Result<bool> {
         match self.lower.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
-            Ok(lower) => Ok(compare::attributes(upper)? == compare::attributes(&lower)?),
+            Ok(lower) => Ok(compare::attributes(upper)? == compare::attributes(&lower)?
+                && self.same_lists(upper, &lower)?),
             // A command could not read them either.
             Err(Errno::EACCES) => Ok(true),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// Whether both have the same access lists. What a command made in place of another has those of that one, unless it has
+    /// some of its own.
+    fn same_lists(&self, upper: &OwnedFd, lower: &OwnedFd) -> io::Result<bool> {
+        let lists = compare::access_lists(upper)?;
+        Ok(lists == compare::access_lists(lower)? || !compare::has_own_lists(upper, &lists)?)
     }
 
     fn cannot_read(&mut self, path: &Path, error: &io::Error) -> io::Result<()> {

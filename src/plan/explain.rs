@@ -10,6 +10,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -112,6 +113,7 @@ impl Explainer {
             },
             (None, Errno::ENOENT) => (target.clone(), self.absent(&target, writes, restrictions)?),
             (None, Errno::EBUSY) => (itself.clone(), self.in_use(&itself)?),
+            (None, Errno::EXDEV) => (itself.clone(), self.lower_directory(&itself)?),
             (None, Errno::ENOSPC) => (target.clone(), self.full(&target)?),
             _ => return None,
         };
@@ -292,6 +294,17 @@ impl Explainer {
         let place = self.view.get(path).filter(|place| place.node.is_mount())?;
         let reason = format!("it is a mount of the sandbox ({}), which stays in its place", place.what);
         Some(certain(place.protection, reason, self.git_flag(path, path)))
+    }
+
+    /// EXDEV: rename(2) in an overlay of a directory that was there before.
+    fn lower_directory(&self, path: &Path) -> Option<Finding> {
+        let (at, place) = self.place(path)?;
+        let is_overlay = self.view.overlay.as_ref().is_some_and(|overlay| overlay.target == at);
+        let lower =
+            self.view.host_path(path).filter(|_| is_overlay || matches!(place.node, Node::Layered { .. }))?;
+        let is_directory = fs::symlink_metadata(lower).is_ok_and(|it| it.is_dir());
+        let reason = "an overlay renames no directory that was there before: copy it, and delete the old one";
+        is_directory.then(|| possible(reason, None))
     }
 
     /// The flag that would let the command change `path`, if the wall at `at` is there for git, or on the way to one that is.

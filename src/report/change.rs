@@ -19,7 +19,7 @@ use crate::sys::inode::FileKind;
 pub enum ChangeKind {
     /// It is new.
     Added,
-    /// Its contents, mode, user attributes, link target or kind changed.
+    /// Its contents, modification time, mode, user attributes, access list, link target or kind changed.
     Modified,
     /// It was removed; a directory with everything in it.
     Deleted,

@@ -80,8 +80,8 @@ impl Session {
         Ok(FileReader::new(file.into()))
     }
 
-    /// Writes a whole file. It replaces an existing file and keeps its permission bits, but no set-user-id, set-group-id or
-    /// sticky bit. Others see the old file or the new one, never a part. Other hard links keep the old contents.
+    /// Writes a whole file. It replaces an existing file and keeps its permission bits, user attributes and access list, but
+    /// no set-user-id, set-group-id or sticky bit. Others see the old file or the new one, never a part. Other hard links keep the old contents.
     ///
     /// # Errors
     /// As described above. The old file is unchanged.

@@ -188,6 +188,10 @@ fn bodies(before: &Side, after: &Side, is_rename: bool) -> Bodies {
         return Bodies::Differ("FIFOs, sockets and devices are neither shown nor committed".to_owned());
     }
     let [Some(old), Some(new)] = sides.map(bytes) else { return Bodies::None };
+    let is_same = old == new && mode(before) == mode(after);
+    if is_same && !is_rename && kind(before) == kind(after) && !is_one_sided(before, after) {
+        return Bodies::Differ("Only times or attributes of {a} and {b} differ".to_owned());
+    }
     let is_binary = |bytes: &[u8]| bytes.iter().take(LOOKED_AT).any(|byte| *byte == 0);
     if is_binary(&old) || is_binary(&new) {
         let differ = old != new;
@@ -196,10 +200,6 @@ fn bodies(before: &Side, after: &Side, is_rename: bool) -> Bodies {
         } else {
             Bodies::None
         };
-    }
-    let is_same = old == new && mode(before) == mode(after);
-    if is_same && !is_rename && kind(before) == kind(after) && !is_one_sided(before, after) {
-        return Bodies::Differ("Only user attributes of {a} and {b} differ".to_owned());
     }
     Bodies::Text(old, new)
 }

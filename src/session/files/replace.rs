@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat, renameat};
-use nix::sys::stat::{FileStat, Mode, fchmod};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
+use xattr::FileExt as _;
 
 use crate::protect::forbid::Creation;
 use crate::protect::{forbid, recheck};
@@ -72,8 +73,8 @@ impl Drop for TemporaryFile {
 pub(crate) struct Replacement {
     temporary: TemporaryFile,
     place: FilePlace,
-    /// The mode of the replaced file.
-    mode: Option<u32>,
+    /// What the replaced file has beside its contents.
+    before: Option<Kept>,
     call: FileCall,
 }
 
@@ -93,28 +94,89 @@ impl Replacement {
         if fstatvfs(&place.parent)?.flags().contains(FsFlags::ST_RDONLY) {
             return Err(Errno::EROFS.into());
         }
-        let mode_before = before.map(|stat| is_regular(&stat).map(|()| stat.st_mode)).transpose()?;
+        before.map(|stat| is_regular(&stat)).transpose()?;
         refuse_watched(&call, &place, Creation::File)?;
-        if mode_before.is_some() {
+        if before.is_some() {
             let flags = AtFlags::AT_EACCESS | AtFlags::AT_SYMLINK_NOFOLLOW;
             faccessat(&place.parent, place.name.as_os_str(), AccessFlags::W_OK, flags)?;
         }
         // The temporary file must not be readable by more users than the file that it replaces.
-        let first = if mode_before.is_some() { 0o600 } else { mode };
+        let first = if before.is_some() { 0o600 } else { mode };
         let (temporary, file) = TemporaryFile::create(place.parent.try_clone()?, first)?;
-        Ok((Self { temporary, place, mode: mode_before.map(|mode| mode & ORDINARY), call }, file))
+        let before = before.map(|_| Kept::of(&place.parent, &place.name)).transpose()?;
+        Ok((Self { temporary, place, before, call }, file))
     }
 
     /// Moves the replacement into place.
     pub(crate) fn commit(self, file: &File) -> io::Result<()> {
-        let Self { temporary, place, mode, call } = self;
-        if let Some(mode) = mode {
-            fchmod(file, Mode::from_bits_truncate(mode))?;
+        let Self { temporary, place, before, call } = self;
+        if let Some(before) = before {
+            before.give(file)?;
         }
         place.refuse_mount()?;
         refuse_watched(&call, &place, Creation::File)?;
         temporary.rename(file, &place.name)?;
         undo_if_watched(&call, &place, Creation::File)
+    }
+}
+
+/// The attribute that holds a file's access control list: acl(5).
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+/// The most bytes of attributes that are kept.
+const MOST_ATTRIBUTES: usize = 1 << 20;
+
+/// What a replacement keeps of the file: its mode, user attributes and access list.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    mode: u32,
+    attributes: Vec<(OsString, Vec<u8>)>,
+}
+
+impl Kept {
+    /// Reads them of the regular file `name`.
+    ///
+    /// # Errors
+    /// `EACCES` if it has attributes and the caller may not read the file; `E2BIG` if they are too long.
+    pub(crate) fn of(parent: &OwnedFd, name: &OsStr) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let held = openat(parent, name, flags, Mode::empty())?;
+        regular(&held)?;
+        let mode = fstat(&held)?.st_mode & ORDINARY;
+        let path = dirfd::own_path(&held);
+        let names = match xattr::list_deref(&path) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
+            names => Some(names?),
+        };
+        let is_kept = |name: &OsString| name.as_bytes().starts_with(b"user.") || name == ACCESS_LIST;
+        let (mut attributes, mut bytes) = (Vec::new(), 0);
+        for name in names.into_iter().flatten().filter(is_kept) {
+            let Some(value) = xattr::get_deref(&path, &name)? else { continue };
+            bytes += name.len() + value.len();
+            if bytes > MOST_ATTRIBUTES {
+                return Err(Errno::E2BIG.into());
+            }
+            attributes.push((name, value));
+        }
+        Ok(Self { mode, attributes })
+    }
+
+    /// Gives them to the new file.
+    pub(crate) fn give(&self, file: &File) -> io::Result<()> {
+        for (name, value) in &self.attributes {
+            file.set_xattr(name, value)?;
+        }
+        if !self.attributes.iter().any(|(name, _)| name == ACCESS_LIST) {
+            // The new file may have inherited one from its directory.
+            match file.remove_xattr(ACCESS_LIST) {
+                Err(error) if !matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => {
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        // Last: with an access list, the mode holds its mask.
+        Ok(fchmod(file, Mode::from_bits_truncate(self.mode))?)
     }
 }
 

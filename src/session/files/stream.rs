@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::report::error::Error;
-use crate::session::files::replace::{Replacement, TemporaryFile};
+use crate::session::files::replace::{Kept, Replacement, TemporaryFile};
 use crate::sys::inode::{FileKind, kind};
 use crate::sys::{blocking, dirfd};
 
@@ -170,8 +170,8 @@ pub(crate) struct HostWriter {
     written: u64,
     temporary: TemporaryFile,
     name: OsString,
-    /// The mode of the replaced file.
-    mode: Option<u32>,
+    /// What the replaced file has beside its contents.
+    before: Option<Kept>,
 }
 
 impl HostWriter {
@@ -180,21 +180,21 @@ impl HostWriter {
         let name = path.file_name().ok_or(Errno::EISDIR)?.to_owned();
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = open(above, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-        let before = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
+        let is_file = fs::symlink_metadata(path).is_ok_and(|it| it.is_file());
+        let before = is_file.then(|| Kept::of(&parent, &name)).transpose()?;
         // The temporary file must not be readable by more users than the file that it replaces.
         let first = if before.is_some() { 0o600 } else { mode };
         let (temporary, file) = TemporaryFile::create(parent, first)?;
-        let mode = before.map(|before| before.mode() & 0o777);
-        Ok(Self { file: File::from_std(file), written: 0, temporary, name, mode })
+        Ok(Self { file: File::from_std(file), written: 0, temporary, name, before })
     }
 
     pub(crate) async fn commit(self) -> io::Result<()> {
-        let Self { mut file, temporary, name, mode, .. } = self;
+        let Self { mut file, temporary, name, before, .. } = self;
         file.flush().await?;
         let file = file.into_std().await;
         blocking(move || {
-            if let Some(mode) = mode {
-                file.set_permissions(fs::Permissions::from_mode(mode))?;
+            if let Some(before) = before {
+                before.give(&file)?;
             }
             temporary.rename(&file, &name)
         })
@@ -273,6 +273,8 @@ pub(crate) fn failed(what: &'static str, path: &Path, source: io::Error) -> Erro
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {

@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 use nix::time::{ClockId, clock_gettime};
 
 use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
-use crate::support::{TempDir, filled};
+use crate::support::{TempDir, access_list, filled};
 
 fn read(path: &Path, name: &str) -> String {
     fs::read_to_string(path.join(name)).unwrap_or_else(|error| error.kind().to_string())
@@ -367,19 +367,7 @@ async fn the_access_list_of_a_directory_opens_no_file() {
     let at = |name: &str| dir.path().join(name);
     let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
     fs::set_permissions(at("d/f"), mode(0o640)).unwrap();
-    // Version 2: its owner and the caller by name may read and write, and the mask allows that.
-    let entry = |tag: u16, rights: u16, id: u32| {
-        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
-    };
-    let none = u32::MAX;
-    let list = [
-        entry(1, 6, none),
-        entry(2, 6, nix::unistd::geteuid().as_raw()),
-        entry(4, 4, none),
-        entry(16, 6, none),
-        entry(32, 0, none),
-    ];
-    let list = [&2_u32.to_le_bytes()[..], &list.concat()].concat();
+    let list = access_list(nix::unistd::geteuid().as_raw());
     if xattr::set(at("d"), "system.posix_acl_default", &list).is_err() {
         return assert!(xattr::set(at("d"), "system.posix_acl_access", &list).is_err(), "it has lists");
     }

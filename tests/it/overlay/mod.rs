@@ -3,6 +3,7 @@
 //! | module | promise |
 //! | --- | --- |
 //! | `basics` | commands see their changes; the workspace stays the same until a commit, and then has all of them |
+//! | `attributes` | a modification time, a mode, a user attribute and an access list are changes |
 //! | `random` | any sequence of changes, committed, has the same result as without an overlay |
 //! | `conflict` | a commit overwrites no change of another program |
 //! | `links` | files with several names are committed; only changes of other programs to them conflict |
@@ -23,6 +24,7 @@
 //! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it. Workspaces
 //! are on a disk if the machine has one.
 
+mod attributes;
 mod basics;
 mod cli;
 mod closed;

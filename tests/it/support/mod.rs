@@ -249,6 +249,17 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// A POSIX access control list by which a user has more rights than a group: `u::rw-,u:UID:rw-,g::r--,m::rw-,o::---`.
+pub fn access_list(user: u32) -> Vec<u8> {
+    let none = u32::MAX;
+    let entries: [(u16, u16, u32); 5] =
+        [(1, 6, none), (2, 6, user), (4, 4, none), (16, 6, none), (32, 0, none)];
+    let entry = |(tag, rights, id): (u16, u16, u32)| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    [2_u32.to_le_bytes().to_vec(), entries.into_iter().flat_map(entry).collect()].concat()
+}
+
 /// Waits until the next change of a file gets another time than the last one: before Linux 6.13, the clock of change times
 /// ticks every 1 to 10 ms.
 pub fn past_the_tick() {

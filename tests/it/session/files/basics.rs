@@ -10,6 +10,9 @@ use std::{
 use kennel::{FileKind, Mount, Session, TmpLife};
 
 use super::{errno, names, policy, session, shell, workspace};
+use crate::support::{access_list, workspace_on_disk};
+
+const ACCESS: &str = "system.posix_acl_access";
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
@@ -34,6 +37,44 @@ async fn commands_read_written_files_and_the_caller_reads_theirs() {
     shell(&session, "echo from inside > other").await;
     assert_eq!(session.read("other").await.unwrap(), b"from inside\n");
     assert_eq!(names(dir.path()), ["file", "other"], "nothing else is there");
+}
+
+#[tokio::test]
+async fn a_file_keeps_its_attributes_and_its_access_list() {
+    let dir = workspace_on_disk();
+    let session = session(dir.path()).await;
+    let path = dir.path().join("file");
+    let list = access_list(nix::unistd::geteuid().as_raw());
+    fs::write(&path, "old").unwrap();
+    set_mode(&path, 0o640);
+    if xattr::set(&path, "user.k", b"value").is_err() || xattr::set(&path, ACCESS, &list).is_err() {
+        return;
+    }
+    let (before, lists) = (mode(&path), |path: &Path| xattr::get(path, ACCESS).unwrap());
+    session.write("file", "new").await.unwrap();
+    assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"new".to_vec(), before));
+    assert_eq!(xattr::get(&path, "user.k").unwrap().as_deref(), Some(&b"value"[..]));
+    assert_eq!(lists(&path), Some(list.clone()));
+    let host = workspace_on_disk();
+    let out = host.path().join("out");
+    fs::write(&out, "old").unwrap();
+    xattr::set(&out, "user.k", b"value").unwrap();
+    session.copy_out("file", &out).await.unwrap();
+    assert_eq!(xattr::get(&out, "user.k").unwrap().as_deref(), Some(&b"value"[..]), "on the host too");
+    // A default list of the directory is for new files only.
+    fs::write(dir.path().join("plain"), "old").unwrap();
+    set_mode(&dir.path().join("plain"), 0o600);
+    xattr::set(dir.path(), "system.posix_acl_default", &list).unwrap();
+    session.write("plain", "new").await.unwrap();
+    assert_eq!((lists(&dir.path().join("plain")), mode(&dir.path().join("plain"))), (None, 0o600));
+    session.write("fresh", "new").await.unwrap();
+    assert!(lists(&dir.path().join("fresh")).is_some());
+    // Whoever may not read the attributes replaces nothing.
+    if !crate::support::is_root() {
+        set_mode(&path, 0o200);
+        assert_eq!(errno(session.write("file", "more").await), libc::EACCES);
+        assert_eq!(xattr::list(&path).unwrap().filter(|name| name == "user.k").count(), 1);
+    }
 }
 
 #[tokio::test]
