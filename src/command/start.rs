@@ -18,9 +18,9 @@ use crate::command::{Command, stdio};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::plan::compile::Compiled;
-use crate::plan::limits::Tightened;
+use crate::plan::limits::tightened::{Tightened, tightened};
 use crate::plan::request::{RequestBuf, RequestFields};
-use crate::plan::{limits, restrict};
+use crate::plan::restrict;
 use crate::policy::units::Size;
 use crate::report::error::{Error, STREAMS};
 use crate::sys::closing;
@@ -102,12 +102,8 @@ impl Command {
 
     /// The limits of the policy, lowered by those of the command.
     fn tightened_limits(&self, compiled: &Compiled) -> Result<Tightened, Error> {
-        let mut limits = limits::tightened(
-            &compiled.limits,
-            &compiled.groups,
-            compiled.descriptors,
-            self.bounds.limits.as_ref(),
-        )?;
+        let mut limits =
+            tightened(&compiled.limits, &compiled.groups, compiled.descriptors, self.bounds.limits.as_ref())?;
         // A restricted command has a fresh worker, which has just set the modes. A grant may be read-only by now.
         if self.bounds.restrictions.is_empty() {
             limits.steps.extend_from_slice(&compiled.shared_modes.bytes);
