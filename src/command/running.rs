@@ -33,7 +33,7 @@ use crate::network::serving::{Serving, Witness};
 use crate::plan::Section;
 use crate::policy::limits::Limits;
 use crate::protect::recheck;
-use crate::report::enforcement::Enforcement;
+use crate::report::enforcement::{Enforcement, Entry};
 use crate::report::error::Error;
 use crate::report::published::PublishedPort;
 use crate::sys;
@@ -59,6 +59,8 @@ pub(crate) struct CommandSpec {
     pub(crate) cgroup_settings: Vec<Setting>,
     /// Steps of the worker that are not in the plan of the policy.
     pub(crate) own_steps: Option<Section>,
+    /// How the command's own limits are enforced, for the report.
+    pub(crate) limit_entries: Vec<Entry>,
     /// Explains the errors of the command, if the policy asks for that.
     pub(crate) judge: Option<Judge>,
     /// Gives hints after a failure, if the caller asks for them.
@@ -176,11 +178,13 @@ impl Running {
         let owner = Owner { membership, proxy: worker.proxy, published: worker.published };
         let mut inside = worker.inside;
         inside.set_home();
+        let mut enforcement = owner.enforcement(&prepared);
+        spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
         let mut running = Self {
             init: None,
             inside: sys::watched(inside, Interest::READABLE)
                 .map_err(Error::io("watch the control socket"))?,
-            enforcement: owner.enforcement(&prepared),
+            enforcement,
             prepared,
             started_at,
             has_started: false,

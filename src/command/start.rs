@@ -129,7 +129,7 @@ impl Command {
     }
 
     fn spec(&self, compiled: &Compiled, directory: PathBuf, limits: Tightened) -> Result<CommandSpec, Error> {
-        let Tightened { limits, settings, .. } = limits;
+        let Tightened { limits, settings, entries, .. } = limits;
         let policy_timeout = limits.timeout.map(|span| span.duration());
         let output = limits.output.map(Size::bytes);
         let is_asked = compiled.explains || self.wants_hints;
@@ -153,6 +153,7 @@ impl Command {
             output_caps: self.bounds.output_caps.map_or([output; 2], |caps| caps.map(Some)),
             limits,
             cgroup_settings: settings,
+            limit_entries: entries,
             own_steps: restrict::steps(&compiled.grants, &self.bounds.restrictions)?,
             judge,
             hints: hints.map(Arc::new),

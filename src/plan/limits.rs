@@ -68,7 +68,7 @@ pub(crate) fn no_core(inputs: &Inputs<'_>, namespaces: &mut Section) {
 /// Appends the limits that the policy asks for, and those that always hold.
 ///
 /// # Errors
-/// A limit that is required and cannot be enforced in full on this host.
+/// A limit that the policy sets and this host does not enforce at all; or not in full, if the policy requires that.
 pub(crate) fn limits(
     inputs: &Inputs<'_>,
     groups: &CgroupPlan,
@@ -88,7 +88,12 @@ pub(crate) fn limits(
 /// as node.
 const MEMORY_BY_RLIMIT: &str = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and \
                                 files in private places are not counted";
-const SWAP_BY_NOTHING: &str = "; what is swapped out of it is not limited";
+const SWAP_BY_NOTHING: &str = "what is swapped out of it is not limited";
+
+const NEEDS_CGROUP: &str = "needs a delegated cgroup v2";
+const CPU_TIME: &str = "RLIMIT_CPU: of each process, in whole seconds";
+const OPEN_FILES: &str = "RLIMIT_NOFILE, of each process";
+const FILE_SIZE: &str = "RLIMIT_FSIZE, of each file";
 
 pub(crate) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
     // SIGXCPU comes at the soft limit, SIGKILL one second later at the hard limit.
@@ -109,9 +114,9 @@ impl Limiter<'_> {
         if self.inputs.host.core_socket {
             let detail = "no core file; kernel.core_pattern names a socket, whose handler gets cores whatever the limit is: sysctl \
                           kernel.core_pattern=core";
-            return self.report(Protection::CoreDumps, State::Degraded, detail);
+            return self.report(Protection::CoreDumps, State::Degraded, detail, None);
         }
-        self.report(Protection::CoreDumps, State::Enforced, "no core file, no core handler")
+        self.report(Protection::CoreDumps, State::Enforced, "no core file, no core handler", None)
     }
 
     fn memory(&mut self) -> Result<(), Error> {
@@ -124,10 +129,15 @@ impl Limiter<'_> {
             self.report_cgroup(Protection::Memory, &detail);
             return Ok(());
         }
+        let lack = groups.lack(Controller::Memory);
+        if swap.is_some() {
+            self.check(Protection::Memory, State::Off, SWAP_BY_NOTHING, lack.as_ref())?;
+        }
         self.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
         let swapped = if swap.is_some() { SWAP_BY_NOTHING } else { "" };
-        let detail = format!("{MEMORY_BY_RLIMIT}{swapped}");
-        self.fall_back(Protection::Memory, State::Degraded, &detail, groups.lack(Controller::Memory))
+        let separator = if swap.is_some() { "; " } else { "" };
+        let detail = format!("{MEMORY_BY_RLIMIT}{separator}{swapped}");
+        self.report(Protection::Memory, State::Degraded, &detail, lack)
     }
 
     fn pids(&mut self) -> Result<(), Error> {
@@ -140,10 +150,8 @@ impl Limiter<'_> {
         if let PidMeans::Rlimit(most) = by {
             self.set(Protection::Pids, libc::RLIMIT_NPROC, most);
         }
-        match state {
-            State::Enforced => self.report(Protection::Pids, state, &detail),
-            _ => self.fall_back(Protection::Pids, state, &detail, groups.lack(Controller::Pids)),
-        }
+        let lack = if state == State::Enforced { None } else { groups.lack(Controller::Pids) };
+        self.report(Protection::Pids, state, &detail, lack)
     }
 
     fn cgroup_only(&mut self) -> Result<(), Error> {
@@ -163,7 +171,7 @@ impl Limiter<'_> {
                 self.report_cgroup(protection, &detail);
             } else {
                 let lack = groups.lack(controller);
-                self.fall_back(protection, State::Off, "needs a delegated cgroup v2", lack)?;
+                self.report(protection, State::Off, NEEDS_CGROUP, lack)?;
             }
         }
         Ok(())
@@ -173,16 +181,15 @@ impl Limiter<'_> {
         let wanted = &self.inputs.policy.limits;
         if let Some(span) = wanted.cpu_time {
             self.set(Protection::CpuTime, libc::RLIMIT_CPU, span.whole_seconds());
-            let detail = "RLIMIT_CPU: of each process, in whole seconds";
-            self.report(Protection::CpuTime, State::Degraded, detail)?;
+            self.report(Protection::CpuTime, State::Degraded, CPU_TIME, None)?;
         }
         if wanted.open_files.is_some() {
             // The payload sets it with the command's own limits, once it has received all descriptors.
-            self.report(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
+            self.report(Protection::OpenFiles, State::Enforced, OPEN_FILES, None)?;
         }
         if let Some(size) = wanted.file_size {
             self.set(Protection::FileSize, libc::RLIMIT_FSIZE, size.bytes());
-            self.report(Protection::FileSize, State::Enforced, "RLIMIT_FSIZE, of each file")?;
+            self.report(Protection::FileSize, State::Enforced, FILE_SIZE, None)?;
         }
         Ok(())
     }
@@ -204,59 +211,78 @@ impl Limiter<'_> {
         self.enforcement.set(protection, State::Enforced, detail);
     }
 
-    /// Reports a limit that no cgroup enforces. `lack` says why.
-    fn fall_back(
+    /// Reports how a limit is enforced. `lack` says why no cgroup enforces it.
+    fn report(
         &mut self,
         protection: Protection,
         state: State,
         detail: &str,
         lack: Option<MissingCgroup>,
     ) -> Result<(), Error> {
-        let Some(MissingCgroup { reason, remedy }) = lack else {
-            return self.report(protection, state, detail);
-        };
-        if self.inputs.policy.effective_requirement(protection) == Requirement::Required {
-            let reason = format!("cannot be kept in full: {detail}; {reason}");
-            return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
+        self.check(protection, state, detail, lack.as_ref())?;
+        match lack {
+            Some(MissingCgroup { reason, remedy }) => {
+                self.enforcement.set_without_cgroup(protection, state, detail, [reason, remedy]);
+            }
+            None => self.enforcement.set(protection, state, detail),
         }
-        self.enforcement.set_without_cgroup(protection, state, detail, [reason, remedy]);
         Ok(())
     }
 
-    /// What the caller can do if a missing cgroup is not the reason.
-    fn remedy(&self, protection: Protection) -> String {
+    /// Refuses a limit that the policy does not let be in this state. As with every protection, what is required must not
+    /// be off. What is required in full must not be weaker either.
+    fn check(
+        &self,
+        protection: Protection,
+        state: State,
+        detail: &str,
+        lack: Option<&MissingCgroup>,
+    ) -> Result<(), Error> {
         let policy = self.inputs.policy;
-        let by_cgroup = "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or ";
+        let how = match state {
+            State::Enforced => return Ok(()),
+            _ if policy.requires_in_full(protection) => "cannot be kept in full",
+            State::Off if policy.effective_requirement(protection) == Requirement::Required => {
+                "cannot be kept here"
+            }
+            _ => return Ok(()),
+        };
+        let why = lack.map(|lack| format!("; {}", lack.reason)).unwrap_or_default();
+        let reason = format!("{how}: {detail}{why}");
+        let remedy = Some(self.remedy(protection, lack));
+        Err(Error::Unavailable { protection, reason, remedy })
+    }
+
+    /// What the caller can do. `lack` says how to get a cgroup that enforces the limit.
+    fn remedy(&self, protection: Protection, lack: Option<&MissingCgroup>) -> String {
+        let policy = self.inputs.policy;
         let could_be_held = !matches!(
             protection,
             Protection::CpuTime | Protection::CoreDumps | Protection::FileSize | Protection::OpenFiles
         );
-        let by_cgroup = if could_be_held && policy.limits.cgroup == Cgroup::Off { by_cgroup } else { "" };
-        match (protection, policy.profile.meaning().is_strict) {
-            // The detail names the other remedy.
-            (Protection::CoreDumps, true) => {
-                "run sysctl -w kernel.core_pattern=core, or choose another profile".to_owned()
-            }
-            (_, true) => format!(
-                "{by_cgroup}do without the limit, or choose another profile: ci-only keeps all of a policy in full"
+        let by_cgroup = if could_be_held && policy.limits.cgroup == Cgroup::Off {
+            "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or "
+        } else {
+            ""
+        };
+        let is_strict = policy.profile.meaning().is_strict;
+        if protection == Protection::CoreDumps {
+            // Nobody sets it as a limit.
+            let otherwise = if is_strict { "choose another profile" } else { "do not require core_dumps" };
+            return format!("run sysctl -w kernel.core_pattern=core, or {otherwise}");
+        }
+        let otherwise = match (is_strict, policy.requires_in_full(protection)) {
+            (true, _) => "choose another profile: ci-only keeps all of a policy in full".to_owned(),
+            (false, true) => format!("set [require] {protection} = \"if_available\""),
+            (false, false) => format!(
+                "run without what the host lacks: --on-unavailable degrade, or for this limit alone [require] {protection} = \
+                 \"if_available\""
             ),
-            (_, false) => {
-                format!("{by_cgroup}set [require] {protection} = \"if_available\", or do without the limit")
-            }
+        };
+        match lack {
+            Some(lack) => format!("{}; or {otherwise}", lack.remedy),
+            None => format!("{by_cgroup}do without the limit, or {otherwise}"),
         }
-    }
-
-    fn report(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
-        let required = self.inputs.policy.effective_requirement(protection) == Requirement::Required;
-        if state != State::Enforced && required {
-            return Err(Error::Unavailable {
-                protection,
-                reason: format!("cannot be kept in full: {detail}"),
-                remedy: Some(self.remedy(protection)),
-            });
-        }
-        self.enforcement.set(protection, state, detail);
-        Ok(())
     }
 }
 

@@ -44,6 +44,7 @@ impl Policy {
     /// - `ci-only` requires everything, whatever [`Policy::require`] says, except limits that the policy does not set.
     /// - A protection that [`Policy::require`] names is as it says.
     /// - With [`OnUnavailable::Degrade`], every other protection may be missing.
+    /// - A limit that [`Policy::limits`] sets is required.
     /// - Every other protection has the default of [`Requirements::of`](crate::policy::require::Requirements::of).
     pub fn effective_requirement(&self, protection: Protection) -> Requirement {
         if protection.is_indispensable() || self.needs(protection) {
@@ -54,10 +55,19 @@ impl Policy {
             let is_unset_limit = protection.is_limit() && !self.limits.asks_for(protection);
             return if is_unset_limit { self.require.of(protection) } else { Requirement::Required };
         }
-        match self.on_unavailable {
+        let otherwise = match self.on_unavailable {
+            OnUnavailable::Degrade => Requirement::IfAvailable,
+            OnUnavailable::Refuse if self.limits.asks_for(protection) => Requirement::Required,
             OnUnavailable::Refuse => self.require.of(protection),
-            OnUnavailable::Degrade => explicit.unwrap_or(Requirement::IfAvailable),
-        }
+        };
+        explicit.unwrap_or(otherwise)
+    }
+
+    /// Whether nothing runs unless the host enforces a limit in full: the policy says so with its own word, or the profile.
+    pub(crate) fn requires_in_full(&self, protection: Protection) -> bool {
+        let is_strict = self.profile.meaning().is_strict;
+        let says_so = self.require.get(protection) == Some(Requirement::Required);
+        (is_strict || says_so) && self.effective_requirement(protection) == Requirement::Required
     }
 
     /// Whether a key of the policy makes no sense without a protection.
@@ -311,5 +321,22 @@ mod tests {
         assert_eq!(optional.effective_requirement(Protection::Landlock), Requirement::IfAvailable);
         assert_eq!(optional.effective_requirement(Protection::Seccomp), Requirement::Required);
         assert_eq!(optional.effective_requirement(Protection::Memory), Requirement::IfAvailable);
+    }
+
+    #[test]
+    fn a_limit_that_the_policy_sets_is_required() {
+        use Requirement::{IfAvailable, Required};
+        let asked = policy().limits(Limits { cpus: Some(1.0), ..Limits::default() });
+        let of = |policy: &Policy| {
+            (policy.effective_requirement(Protection::Cpus), policy.requires_in_full(Protection::Cpus))
+        };
+        assert_eq!(of(&policy()), (IfAvailable, false));
+        assert_eq!(of(&asked), (Required, false));
+        assert_eq!(of(&asked.clone().require(Protection::Cpus, Required)), (Required, true));
+        assert_eq!(of(&asked.clone().require(Protection::Cpus, IfAvailable)), (IfAvailable, false));
+        assert_eq!(of(&asked.clone().on_unavailable(OnUnavailable::Degrade)), (IfAvailable, false));
+        let ci = Policy::profile(Profile::CiOnly, "/w");
+        assert_eq!(of(&ci), (IfAvailable, false));
+        assert_eq!(of(&ci.limits(asked.limits.clone())), (Required, true));
     }
 }

@@ -151,6 +151,13 @@ impl Enforcement {
         Self { entries: self.entries.clone(), notes: Vec::new() }
     }
 
+    /// Only the protections that the policy asks for and that are not enforced; `None` if there are none.
+    pub(crate) fn weaker(mut self) -> Option<Self> {
+        self.entries.retain(|entry| entry.asked && entry.state != State::Enforced);
+        self.notes.clear();
+        (!self.entries.is_empty()).then_some(self)
+    }
+
     /// What a person who runs a command should see: every protection that the policy asked for and that is not in force,
     /// except those whose purpose another one serves. Common kernels lack those, so every command would report them.
     ///

@@ -119,9 +119,9 @@ impl Report {
         }
     }
 
-    /// The same without what Kennel enforced, for a reader that knows it.
-    pub(crate) fn without_enforcement(self) -> Self {
-        Self { enforcement: None, ..self }
+    /// The same with only what is weaker than asked, for a reader that knows what Kennel enforces.
+    pub(crate) fn with_weaker_enforcement(self) -> Self {
+        Self { enforcement: self.enforcement.and_then(Enforcement::weaker), ..self }
     }
 
     /// The report of a command that could not start.

@@ -150,6 +150,8 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "K=V", value_parser = assignment, help_heading = "Environment")]
     pub(crate) setenv: Vec<(String, String)>,
     /// Memory limit, such as 512M.
+    ///
+    /// Without a cgroup, it holds for each process, and not for all together.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) memory: Option<Size>,
     /// Swap that the command may use beyond --memory [default: none]. Needs --memory and a cgroup.
@@ -159,6 +161,8 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = count, allow_negative_numbers = true)]
     pub(crate) pids: Option<u64>,
     /// CPU limit, such as 1.5.
+    ///
+    /// It needs a cgroup: without one, nothing runs.
     #[arg(long, value_name = "F", help_heading = "Limits", value_parser = processors, allow_negative_numbers = true)]
     pub(crate) cpus: Option<f64>,
     /// CPUs to run on, such as 0-1. Needs a cgroup.
@@ -192,7 +196,7 @@ pub(crate) struct PolicyFlags {
     /// for each 4K of size].
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = count, allow_negative_numbers = true)]
     pub(crate) tmp_inodes: Option<u64>,
-    /// What to do when the host cannot provide a protection [default: refuse].
+    /// What to do when the host cannot provide a protection, or hold a limit that you set [default: refuse].
     #[arg(long, value_name = "WHAT", value_parser = word::<OnUnavailable>(OnUnavailable::ALL.map(OnUnavailable::as_str)))]
     pub(crate) on_unavailable: Option<OnUnavailable>,
     /// If the command fails, say what was refused, and why.

@@ -37,8 +37,14 @@ fn compiled(
     compile(policy, &host, &caller, shape)
 }
 
-fn policy(home: &Path, pids: Option<u64>) -> Policy {
+/// A policy that asks for a limit of processes.
+fn asking(home: &Path, pids: Option<u64>) -> Policy {
     Policy::profile(Profile::NoNetwork, home).limits(Limits { pids, ..Limits::default() })
+}
+
+fn policy(home: &Path, pids: Option<u64>) -> Policy {
+    // Some hosts here cannot hold it.
+    asking(home, pids).require(Protection::Pids, Requirement::IfAvailable)
 }
 
 #[test]
@@ -107,6 +113,29 @@ fn processes_are_counted_by_user_and_kernel_version() {
         );
         assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {shape:?}");
     }
+}
+
+#[test]
+fn a_limit_that_nothing_holds_is_refused_unless_it_may_be_missing() {
+    let home = tempfile::tempdir().expect("a directory");
+    let at = |kernel, policy: &Policy| compiled(0, kernel, SandboxKind::OneShot, policy, home.path());
+    match at(Version(6, 13), &asking(home.path(), Some(20))) {
+        Err(Error::Unavailable { protection: Protection::Pids, reason, remedy }) => {
+            assert!(
+                reason.starts_with("cannot be kept here: the kernel never applies RLIMIT_NPROC"),
+                "{reason}"
+            );
+            assert!(remedy.is_some_and(|remedy| remedy.contains("--on-unavailable degrade")));
+        }
+        other => panic!("{other:?}"),
+    }
+    at(Version(6, 13), &policy(home.path(), Some(20))).expect("if_available");
+    // Weaker is not missing. But the host must let it be set.
+    let held = at(Version(6, 18), &asking(home.path(), Some(20))).expect("pid_max");
+    let is_write =
+        |step: &Step<'_>| matches!(step, Step::Write { path, .. } if path.to_bytes().ends_with(b"pid_max"));
+    let steps = entries(&held.namespaces.bytes).flatten().filter(|entry| is_write(&entry.step));
+    assert_eq!(steps.map(|entry| entry.optional).collect::<Vec<_>>(), [false]);
 }
 
 #[test]

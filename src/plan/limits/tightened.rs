@@ -5,11 +5,11 @@ use kennel_helper::plan::Step;
 use crate::host::cgroups::{Controller, Setting};
 use crate::plan::Section;
 use crate::plan::cgroup::CgroupPlan;
-use crate::plan::limits::rlimit;
+use crate::plan::limits::{CPU_TIME, FILE_SIZE, MEMORY_BY_RLIMIT, NEEDS_CGROUP, OPEN_FILES, rlimit};
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
-use crate::report::enforcement::Protection;
+use crate::report::enforcement::{Entry, Protection, State};
 use crate::report::error::Error;
 
 /// The limits of one command, in the forms that enforce them.
@@ -20,13 +20,15 @@ pub(crate) struct Tightened {
     pub(crate) limits: Limits,
     /// Files of its cgroup.
     pub(crate) settings: Vec<Setting>,
+    /// How its own limits are enforced, for the report.
+    pub(crate) entries: Vec<Entry>,
 }
 
 /// The limits of a command that asks for `wanted`, under a policy with the limits `session`. `descriptors`
 /// holds if neither limits open files.
 ///
 /// # Errors
-/// A limit above the policy's, or one that a single command cannot have.
+/// A limit above the policy's, one that a single command cannot have, or one that needs a cgroup which the host lacks.
 pub(crate) fn tightened(
     session: &Limits,
     groups: &CgroupPlan,
@@ -37,6 +39,15 @@ pub(crate) fn tightened(
     let wanted = wanted.unwrap_or(&none);
     // Whether there is an output limit to end by is known only once both are combined.
     Limits { output_ends: false, ..wanted.clone() }.check()?;
+    for (asked, controller, protection) in [
+        (wanted.pids.is_some(), Controller::Pids, Protection::Pids),
+        (wanted.cpus.is_some(), Controller::Cpu, Protection::Cpus),
+    ] {
+        if let Some(lack) = groups.lack(controller).filter(|_| asked && !groups.enforces(controller)) {
+            let reason = format!("cannot be kept for one command: {NEEDS_CGROUP}; {}", lack.reason);
+            return Err(Error::Unavailable { protection, reason, remedy: Some(lack.remedy) });
+        }
+    }
     let session_only = [
         ("pids", wanted.pids.is_some() && !groups.enforces(Controller::Pids)),
         ("cpus", wanted.cpus.is_some() && !groups.enforces(Controller::Cpu)),
@@ -76,7 +87,38 @@ pub(crate) fn tightened(
     limit(Protection::FileSize, libc::RLIMIT_FSIZE, wanted.file_size.map(Size::bytes));
     limit(Protection::OpenFiles, libc::RLIMIT_NOFILE, limits.open_files);
     limit(Protection::CpuTime, libc::RLIMIT_CPU, wanted.cpu_time.map(Span::whole_seconds));
-    Ok(Tightened { steps: steps.bytes, limits, settings: groups.for_command(session, wanted) })
+    let entries = entries_of_command(wanted, groups);
+    Ok(Tightened { steps: steps.bytes, limits, settings: groups.for_command(session, wanted), entries })
+}
+
+/// How the limits that a single command asks for are enforced.
+fn entries_of_command(wanted: &Limits, groups: &CgroupPlan) -> Vec<Entry> {
+    let by_cgroup = |controller, protection| {
+        groups.enforces(controller).then(|| (protection, State::Enforced, "by the cgroup of the command"))
+    };
+    let memory = || {
+        let by_rlimit = (Protection::Memory, State::Degraded, MEMORY_BY_RLIMIT);
+        by_cgroup(Controller::Memory, Protection::Memory).or(Some(by_rlimit))
+    };
+    [
+        wanted.memory.and_then(|_| memory()),
+        wanted.pids.and_then(|_| by_cgroup(Controller::Pids, Protection::Pids)),
+        wanted.cpus.and_then(|_| by_cgroup(Controller::Cpu, Protection::Cpus)),
+        wanted.cpu_time.map(|_| (Protection::CpuTime, State::Degraded, CPU_TIME)),
+        wanted.open_files.map(|_| (Protection::OpenFiles, State::Enforced, OPEN_FILES)),
+        wanted.file_size.map(|_| (Protection::FileSize, State::Enforced, FILE_SIZE)),
+    ]
+    .into_iter()
+    .flatten()
+    .map(|(name, state, detail)| Entry {
+        name,
+        state,
+        detail: detail.to_owned(),
+        cause: None,
+        remedy: None,
+        asked: true,
+    })
+    .collect()
 }
 
 /// Sets the limit to `wanted`, if that is not above `kept`.

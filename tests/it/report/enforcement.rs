@@ -49,6 +49,8 @@ fn every_entry_has_a_detail_of_one_line() {
         "100",
         "--net",
         "host",
+        "--on-unavailable",
+        "degrade",
     ];
     let (_, report) = report(dir.path(), &flags, &["true"]);
     for entry in report["enforcement"]["protections"].as_array().unwrap() {
@@ -100,7 +102,7 @@ fn network_is_as_the_report_says() {
 fn degraded_limit_makes_the_level_partial() {
     let dir = workspace();
     for flags in [["--memory", "1G"], ["--cpus", "1"], ["--cpu-time", "10s"]] {
-        let flags = [&["--cgroup", "off"], &flags[..]].concat();
+        let flags = [&["--cgroup", "off", "--on-unavailable", "degrade"], &flags[..]].concat();
         let (output, report) = report(dir.path(), &flags, &["true"]);
         assert_eq!(report["enforcement"]["level"], "partial", "{flags:?}");
         assert!(output.status.success() && !output.stderr.is_empty(), "{flags:?}: {output:?}");

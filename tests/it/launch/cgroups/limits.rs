@@ -131,13 +131,15 @@ fn processors_are_chosen() {
 fn input_and_output_are_not_limited_without_a_disk_and_the_report_says_so() {
     require_groups!();
     let dir = workspace();
-    let (output, said) = report(dir.path(), &["--io", "write=1M"], &["true"]);
+    let flags = ["--io", "write=1M", "--on-unavailable", "degrade"];
+    let (output, said) = report(dir.path(), &flags, &["true"]);
     assert!(output.status.success(), "{output:?}");
     let (state, _) = protection(&said, "io");
     assert!(state == "enforced" || says_no_disk(&said), "{said}");
-    let refused =
-        kennel(dir.path(), &["--profile", "ci-only", "--io", "write=1M"], &["true"]).output().unwrap();
-    assert!(state == "enforced" || refused.status.code() == Some(125), "{refused:?}");
+    for flags in [&["--io", "write=1M"][..], &["--profile", "ci-only", "--io", "write=1M"]] {
+        let refused = kennel(dir.path(), flags, &["true"]).output().unwrap();
+        assert!(state == "enforced" || refused.status.code() == Some(125), "{refused:?}");
+    }
 }
 
 #[test]

@@ -42,7 +42,13 @@ pub(crate) fn has_groups() -> bool {
 fn says_weaker() {
     assert!(env::var_os("KENNEL_CGROUPS").is_none(), "there must be groups here");
     let dir = workspace();
-    let flags = ["--memory", "64M", "--cpus", "1", "--cpuset", "0", "--io", "read=1M"];
+    let limits = ["--memory", "64M", "--cpus", "1", "--cpuset", "0", "--io", "read=1M"];
+    let refused = kennel(dir.path(), &limits, &["true"]).output().unwrap();
+    assert!(
+        refused.status.code() == Some(125) && stderr(&refused).contains("cpus: cannot be kept here"),
+        "{refused:?}"
+    );
+    let flags = [&limits[..], &["--on-unavailable", "degrade"]].concat();
     let (output, said) = report(dir.path(), &flags, &["true"]);
     assert!(output.status.success(), "{output:?}");
     for (name, state) in [("memory", "degraded"), ("cpus", "off"), ("cpuset", "off"), ("io", "off")] {

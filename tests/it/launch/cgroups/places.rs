@@ -48,7 +48,7 @@ fn without_groups_a_limit_is_weaker_and_says_why() {
 #[test]
 fn off_is_off() {
     let dir = workspace();
-    let flags = ["--cgroup", "off", "--memory", "64M", "--cpus", "1"];
+    let flags = ["--cgroup", "off", "--memory", "64M", "--cpus", "1", "--on-unavailable", "degrade"];
     let (_, said) = report(dir.path(), &flags, &["true"]);
     let (state, detail) = protection(&said, "memory");
     assert!(

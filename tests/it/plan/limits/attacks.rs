@@ -39,7 +39,9 @@ fn limits() -> Limits {
 
 fn policy(workspace: &std::path::Path) -> Policy {
     let payload = Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) };
-    Policy::profile(Profile::NoNetwork, workspace).mount(payload).set_env("LC_ALL", "C")
+    let policy = Policy::profile(Profile::NoNetwork, workspace).mount(payload).set_env("LC_ALL", "C");
+    // Before Linux 6.14, nothing holds it for root.
+    policy.require(kennel::Protection::Pids, kennel::Requirement::IfAvailable)
 }
 
 /// Runs `attack` while a session beside it runs one command after the other, which must all succeed. Returns how long

@@ -4,8 +4,10 @@
 //! | --- | --- |
 //! | `attacks` | a limit ends a command that takes everything, and a session beside it goes on |
 //! | `memory` | what counts as memory without a cgroup, and what does not |
+//! | `asked` | a limit that was asked for and nothing holds is refused, by every door |
 //! | `outcomes` | the outcome names the limit that ended a command, if it is certain |
 
+mod asked;
 mod attacks;
 mod flight;
 mod memory;
@@ -50,6 +52,9 @@ fn memory_limit_says_how_weak_it_is() {
 fn a_swap_limit_that_is_not_enforced_is_reported() {
     let dir = workspace();
     let flags = ["--cgroup", "off", "--memory", "64M", "--swap", "8M"];
+    let said = refused(dir.path(), &flags);
+    assert!(said.contains("memory: cannot be kept here: what is swapped out of it is not limited"), "{said}");
+    let flags = [&flags[..], &["--on-unavailable", "degrade"]].concat();
     let (output, report) = report(dir.path(), &flags, &["true"]);
     assert!(output.status.success(), "{output:?}");
     let (state, detail) = protection(&report, "memory");
@@ -110,7 +115,12 @@ fn process_limit_says_how_it_holds_for_root() {
     let dir = workspace();
     let of_host = || fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
     let before = of_host();
-    let flags = ["--cgroup", "off", "--pids", "20"];
+    let mut flags = vec!["--cgroup", "off", "--pids", "20"];
+    if !has_pid_max() {
+        let said = refused(dir.path(), &flags);
+        assert!(said.contains("pids: cannot be kept here: the kernel never applies RLIMIT_NPROC"), "{said}");
+        flags.extend(["--on-unavailable", "degrade"]);
+    }
     let (output, report) = report(dir.path(), &flags, &["sh", "-c", "cat /proc/sys/kernel/pid_max"]);
     let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
     let last: u64 = possible.trim().rsplit(['-', ',']).next().unwrap().parse().unwrap();
@@ -200,7 +210,8 @@ fn a_required_process_limit_is_refused_for_root() {
 #[test]
 fn processors_limit_says_that_it_is_off() {
     let dir = workspace();
-    let (output, report) = report(dir.path(), &["--cgroup", "off", "--cpus", "1"], &["true"]);
+    let flags = ["--cgroup", "off", "--cpus", "1", "--on-unavailable", "degrade"];
+    let (output, report) = report(dir.path(), &flags, &["true"]);
     assert!(output.status.success());
     assert_eq!(protection(&report, "cpus"), ("off", "needs a delegated cgroup v2"));
     assert!(stderr(&output).contains("kennel: cpus off: "), "{output:?}");
