@@ -113,7 +113,7 @@ pub struct Manner<'w> {
     pub window: u32,
     /// Modes of that terminal, as in [`Handed::Terminal`](crate::control::Handed).
     pub modes: &'w [u8],
-    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`], [`COLLECTS`].
+    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`], [`COLLECTS`], [`UNMARKED`], [`NAMES_VARIABLES`].
     pub report: u32,
 }
 
@@ -128,6 +128,14 @@ pub const IS_QUIET: u32 = 2;
 /// Bit of [`Manner::report`]: the session collects the output, and the client sends stdin only.
 #[cfg(not(kennel_inside))]
 pub const COLLECTS: u32 = 4;
+
+/// Bit of [`Manner::report`]: no line of Kennel's follows output that a cap cuts.
+#[cfg(not(kennel_inside))]
+pub const UNMARKED: u32 = 8;
+
+/// Bit of [`Manner::report`]: the caller has named each variable, so one that the session keeps as it is is an error.
+#[cfg(not(kennel_inside))]
+pub const NAMES_VARIABLES: u32 = 16;
 
 impl<'w> Field<'w> for Manner<'w> {
     fn take(cursor: &mut Cursor<'w>) -> Option<Self> {

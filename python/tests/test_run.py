@@ -281,3 +281,70 @@ def test_an_exception_kills_the_command(session, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         session.run(["sleep", "1000"])
     until(lambda: not session.processes(), "the end of the command")
+
+
+def test_a_variable_that_the_session_keeps_as_it_is_is_an_error(session):
+    for name in ("HOME", "TMPDIR", "http_proxy", "NO_PROXY"):
+        with pytest.raises(kennel.StartError, match=f"{name}.*keeps it as it is") as refused:
+            session.run(["true"], env={name: "/elsewhere"})
+        assert "--setenv" in (refused.value.hint or "")
+        with pytest.raises(kennel.StartError, match=name):
+            session.popen(["true"], env={name: "/elsewhere"}).wait()
+        with pytest.raises(kennel.StartError, match=name):
+            session.detach(["true"], env={name: "/elsewhere"})
+    home = session.run("printf %s $HOME", shell=True, text=True).stdout
+    assert session.run("echo $HOME $A", shell=True, text=True, env={"HOME": home, "A": "1"}).stdout == f"{home} 1\n"
+
+
+def test_cut_output_has_no_words_of_kennel_and_is_an_error_with_check():
+    with kennel.Session(limits={"output": "1K"}) as small:
+        done = small.run(["head", "-c", "5000", "/dev/zero"])
+        assert (done.truncated, done.stdout, done.outcome.stdout_bytes) == (True, b"\0" * 1024, 5000)
+        with pytest.raises(kennel.OutputTruncated) as cut:
+            small.run(["head", "-c", "5000", "/dev/zero"], check=True)
+        assert isinstance(cut.value, subprocess.CalledProcessError)
+        assert (cut.value.returncode, cut.value.stdout) == (0, b"\0" * 1024)
+        assert "limits.output" in str(cut.value)
+        assert pickle.loads(pickle.dumps(cut.value)).stdout == cut.value.stdout
+        assert not small.run(["head", "-c", "1024", "/dev/zero"], check=True).truncated
+        assert not small.run(["echo", '"truncated":true'], check=True).truncated
+        with small.popen(["head", "-c", "5000", "/dev/zero"], stdout=subprocess.PIPE) as process:
+            assert process.communicate()[0] == b"\0" * 1024
+            assert process.outcome.truncated
+        with small.shell() as shell:
+            said = shell.run("head -c 5000 /dev/zero")
+            assert (said.truncated, said.stdout) == (True, b"\0" * 1024)
+
+
+def test_a_limit_that_nothing_holds_is_refused_or_told(tmp_path):
+    limits = {"cpus": 1, "cgroup": "off"}
+    with pytest.raises(kennel.Unsupported, match="cpus: cannot be kept here") as refused:
+        kennel.run(["true"], workspace=tmp_path, limits=limits)
+    assert "degrade" in (refused.value.hint or "")
+    done = kennel.run(["true"], workspace=tmp_path, limits=limits, on_unavailable="degrade")
+    assert [(weak.name, weak.state) for weak in done.outcome.weaker] == [("cpus", "off")]
+    done = kennel.run(["true"], workspace=tmp_path, limits={"memory": "1G", "cgroup": "off"})
+    assert [(weak.name, weak.state) for weak in done.outcome.weaker] == [("memory", "degraded")]
+    assert "RLIMIT_DATA" in str(done.outcome.weaker[0])
+
+
+def test_a_missing_workspace_is_a_missing_file(tmp_path):
+    missing = tmp_path / "not here"
+    with pytest.raises(FileNotFoundError) as refused:
+        kennel.Session(missing)
+    assert isinstance(refused.value, kennel.SessionError)
+    assert (refused.value.filename, refused.value.errno) == (str(missing), errno.ENOENT)
+
+
+def test_an_unknown_key_is_answered_with_the_one_that_was_meant():
+    with pytest.raises(kennel.PolicyError, match="unknown key 'worksapce'; did you mean 'workspace'"):
+        kennel.Session(worksapce=".")
+    with pytest.raises(kennel.PolicyError, match="Limits: unknown key 'memroy'; did you mean 'memory'"):
+        kennel.Session(limits={"memroy": "1G"})
+    with pytest.raises(kennel.PolicyError, match=r"unknown key 'xyzzy'(\n|$)"):
+        kennel.Session(xyzzy=1)
+
+
+def test_the_error_of_a_connection_names_the_port(session):
+    with pytest.raises(ConnectionRefusedError, match="port 9: "):
+        session.connect(9)

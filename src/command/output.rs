@@ -23,7 +23,8 @@ const LARGEST_PIPE: u64 = 1 << 20;
 ///
 /// Beyond the policy's output cap, it reads on and discards, so that the command is not disturbed. With
 /// [`Limits::output_ends`](crate::policy::limits::Limits::output_ends), Kennel kills the command instead. At the end of the
-/// stream, the line `[kennel: output truncated, N bytes dropped]` follows the kept bytes.
+/// stream, the line `[kennel: output truncated, N bytes dropped]` follows the kept bytes. Programs that ask a session for its
+/// output get no such line: their report says that it was cut.
 #[derive(Debug)]
 pub struct ChildOutput {
     pipe: pipe::Receiver,
@@ -31,6 +32,8 @@ pub struct ChildOutput {
     room: Option<u64>,
     seen: u64,
     dropped: u64,
+    /// Whether a line follows a cut stream.
+    is_marked: bool,
     marker: Option<io::Cursor<Vec<u8>>>,
     /// The last bytes read, if Kennel explains errors in them.
     tail: Option<Box<Tail>>,
@@ -41,7 +44,16 @@ pub struct ChildOutput {
 impl ChildOutput {
     pub(crate) fn new(fd: OwnedFd, cap: Option<u64>) -> io::Result<Self> {
         let pipe = pipe::Receiver::from_owned_fd(fd)?;
-        Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None, tail: None, flood: None })
+        Ok(Self {
+            pipe,
+            room: cap,
+            seen: 0,
+            dropped: 0,
+            is_marked: true,
+            marker: None,
+            tail: None,
+            flood: None,
+        })
     }
 
     /// Keeps the last bytes, so that errors in them can be explained.
@@ -52,6 +64,11 @@ impl ChildOutput {
     /// Ends the command when the stream is beyond its cap.
     pub(crate) fn end_at_cap(&mut self, flood: &Arc<Flood>) {
         self.flood = self.room.map(|cap| (Arc::clone(flood), cap));
+    }
+
+    /// Leaves out the line that follows a cut stream.
+    pub(crate) fn leave_unmarked(&mut self) {
+        self.is_marked = false;
     }
 
     fn keep_tail(&mut self, bytes: &[u8]) {
@@ -118,10 +135,11 @@ impl ChildOutput {
         Ok(is_over)
     }
 
-    /// The line that follows a cut stream; empty if nothing was dropped.
+    /// The line that follows a cut stream; empty if nothing was dropped, or nobody wants it.
     fn cut_marker(&self) -> Vec<u8> {
         match self.dropped {
             0 => Vec::new(),
+            _ if !self.is_marked => Vec::new(),
             bytes => format!("\n[kennel: output truncated, {bytes} bytes dropped]\n").into_bytes(),
         }
     }

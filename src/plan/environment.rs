@@ -7,10 +7,12 @@ use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
+use crate::plan::compile::Compiled;
 use crate::plan::network;
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
 use crate::policy::network::NetworkMode;
+use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
 use crate::view::inputs::Inputs;
 use crate::view::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
@@ -337,13 +339,28 @@ pub(crate) struct ClientVariables {
 }
 
 impl ClientVariables {
-    pub(crate) fn allows(&self, name: &OsStr) -> bool {
+    fn allows(&self, name: &OsStr) -> bool {
         // They name paths of the host, or a proxy that is not there.
         let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
         if is_of_host || self.keeps_proxy && network::is_proxy_variable(name) {
             return false;
         }
         self.only.as_ref().is_none_or(|names| names.iter().any(|other| other == name))
+    }
+}
+
+impl Compiled {
+    /// Checks that a client may set a variable, or sets it to what it is anyway.
+    ///
+    /// # Errors
+    /// The sandbox keeps the variable as it is.
+    pub(crate) fn check_client_variable(&self, name: &OsStr, value: &OsStr) -> Result<(), Error> {
+        let is_set = || self.environment.0.iter().any(|(own, set)| own == name && set == value);
+        if self.client_variables.allows(name) || is_set() {
+            return Ok(());
+        }
+        let value = name.to_string_lossy().chars().take(80).collect();
+        Err(Error::Command { what: VARIABLE, value, reason: KEPT_VARIABLE.to_owned() })
     }
 }
 

@@ -166,6 +166,12 @@ impl From<SpawnError> for Error {
 /// `what` of an [`Error::Command`] about the directory in which a command starts.
 pub(crate) const WORKING_DIRECTORY: &str = "working directory";
 
+/// `what` of an [`Error::Command`] about a variable.
+pub(crate) const VARIABLE: &str = "environment variable";
+
+/// The reason if somebody sets a variable that only the policy sets.
+pub(crate) const KEPT_VARIABLE: &str = "the sandbox keeps it as it is";
+
 /// `what` of an [`Error::Io`] about a command's terminal.
 pub(crate) const TERMINAL: &str = "open a terminal for the command";
 
@@ -257,6 +263,9 @@ impl Error {
             ),
             Self::Command { what: WORKING_DIRECTORY, .. } => Some(
                 "name a directory that is visible inside: in the workspace, or in a grant of --ro or --rw",
+            ),
+            Self::Command { what: VARIABLE, reason, .. } if reason == KEPT_VARIABLE => Some(
+                "leave it out, or set it for all commands: --setenv of kennel run or session start, or env.set in the policy",
             ),
             Self::Publish { address, source } => of_publish(address.port(), source),
             Self::Io { what, source } if STREAMS.contains(what) => of_stream(source),

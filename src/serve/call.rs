@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kennel_helper::client_wire;
-use kennel_helper::client_wire::{ALL_LINES, Ask, COLLECTS, IS_QUIET, VERSION, WANTS_REPORT};
+use kennel_helper::client_wire::{
+    ALL_LINES, Ask, COLLECTS, IS_QUIET, NAMES_VARIABLES, UNMARKED, VERSION, WANTS_REPORT,
+};
 use kennel_helper::wire::{Cursor, Field};
 use tokio::sync::mpsc::Sender;
 
@@ -53,6 +55,10 @@ pub(crate) struct Call {
     pub(crate) wants_report: bool,
     pub(crate) is_quiet: bool,
     collects: bool,
+    /// Whether no line of Kennel's follows output that a cap cuts.
+    pub(crate) is_unmarked: bool,
+    /// Whether a variable that the session keeps as it is makes the call fail.
+    names_variables: bool,
 }
 
 impl Request {
@@ -159,6 +165,8 @@ impl Call {
             wants_report: manner.report & WANTS_REPORT != 0,
             is_quiet: manner.report & IS_QUIET != 0,
             collects: manner.report & COLLECTS != 0,
+            is_unmarked: manner.report & UNMARKED != 0,
+            names_variables: manner.report & NAMES_VARIABLES != 0,
         };
         // A malformed list ends early.
         let is_whole =
@@ -182,7 +190,7 @@ impl Call {
         let mut command = session.command(arguments.next().unwrap_or_default());
         command.args(arguments);
         if environment != ClientEnvironment::Nothing {
-            command.replace_environment(self.variables(session, environment));
+            command.replace_environment(self.variables(session, environment)?);
         }
         if let Some(directory) = &self.directory {
             if !directory.is_absolute() {
@@ -205,7 +213,15 @@ impl Call {
 
     /// The command's variables. With `Variables`, those of the session, overridden by the client's as far as the
     /// policy allows; otherwise the client's alone.
-    fn variables(&mut self, session: &Session, environment: ClientEnvironment) -> Vec<(OsString, OsString)> {
+    ///
+    /// # Errors
+    /// The client has named a variable that the session keeps as it is. One that comes with the client's own environment is
+    /// left out instead. So is TERM, which comes with a terminal.
+    fn variables(
+        &mut self,
+        session: &Session,
+        environment: ClientEnvironment,
+    ) -> Result<Vec<(OsString, OsString)>, Error> {
         let compiled = &session.prepared().compiled;
         let mut variables: BTreeMap<_, _> = match environment {
             ClientEnvironment::Variables => compiled.environment.0.iter().cloned().collect(),
@@ -213,13 +229,20 @@ impl Call {
         };
         // If a name appears twice, the first one counts, as in getenv(3).
         for variable in self.environment.drain(..).rev() {
-            if let Some((name, value)) = split(variable)
-                && (environment == ClientEnvironment::Environment || compiled.client_variables.allows(&name))
-            {
-                variables.insert(name, value);
+            let Some((name, value)) = split(variable) else { continue };
+            let checked = match environment {
+                ClientEnvironment::Environment => Ok(()),
+                _ => compiled.check_client_variable(&name, &value),
+            };
+            match checked {
+                Ok(()) => drop(variables.insert(name, value)),
+                Err(error) if self.names_variables && !(name == "TERM" && self.terminal.is_some()) => {
+                    return Err(error);
+                }
+                Err(_) => {}
             }
         }
-        variables.into_iter().collect()
+        Ok(variables.into_iter().collect())
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::command::Command;
 use crate::command::child::Child;
 use crate::command::outlet::Outlets;
-use crate::command::output::CollectedOutput;
+use crate::command::output::{ChildOutput, CollectedOutput};
 use crate::command::start::DefaultStdio;
 use crate::policy::limits::Limits;
 use crate::policy::units::Size;
@@ -175,6 +175,9 @@ async fn run_to_end(
     if let Some(terminal) = child.terminal.take() {
         connection.answer(&Answer::Terminal {}, Some(terminal.as_fd()));
     }
+    if call.is_unmarked {
+        leave_unmarked(&mut child);
+    }
     let copying = outlets.copy(&mut child);
     let mut result =
         follow(connection, &mut child, &mut CollectedOutput::new(None, None), &mut passed).await?;
@@ -205,9 +208,15 @@ async fn collect(
         Ok(started) => started,
         Err(error) => return Some(Err(error)),
     };
+    leave_unmarked(&mut child);
     let mut output = CollectedOutput::new(child.stdout.take(), child.stderr.take());
     let outcome = follow(connection, &mut child, &mut output, &mut passed).await?;
     Some(outcome.and_then(|outcome| output.end(outcome)))
+}
+
+/// Keeps Kennel's words out of output that a cap cuts. A program reads it, and the report says that it was cut.
+fn leave_unmarked(child: &mut Child) {
+    child.stdout.iter_mut().chain(&mut child.stderr).for_each(ChildOutput::leave_unmarked);
 }
 
 /// Sets the command's standard descriptors: the client's own, or pipes if Kennel counts, limits or reads its output.

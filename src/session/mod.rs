@@ -1,4 +1,4 @@
-//! A session: prepared once, for many commands. A command then costs about as much as a bare exec.
+//! A session: prepared once, for many commands. A command then takes 1.1 to 1.3 times a bare spawn.
 //!
 //! A zygote in the sandbox forks workers in advance. Each worker is fully confined, waits for one command and ends with it.
 //! This side has no task and no thread: a command that takes a worker orders the next one.
@@ -195,12 +195,18 @@ impl Session {
         InForce::of(&self.prepared().compiled)
     }
 
-    /// Whether somebody else may choose this variable of a command, as clients of [`Session::listen`] do. No one may for `HOME`
-    /// and the names of temporary directories, nor for the variables of the proxy where there is one. With profile `ci-only`,
-    /// only those that the policy passes are left.
-    #[must_use]
-    pub fn clients_may_set(&self, variable: impl AsRef<OsStr>) -> bool {
-        self.prepared().compiled.client_variables.allows(variable.as_ref())
+    /// Checks that somebody else may set this variable of a command, as clients of [`Session::listen`] do.
+    ///
+    /// # Errors
+    /// The session keeps the variable as it is, and the value is another one. That holds for `HOME` and the names of temporary
+    /// directories, and for the variables of the proxy where there is one. With profile `ci-only`, it holds for all but those
+    /// that the policy passes.
+    pub fn check_client_variable(
+        &self,
+        name: impl AsRef<OsStr>,
+        value: impl AsRef<OsStr>,
+    ) -> Result<(), Error> {
+        self.prepared().compiled.check_client_variable(name.as_ref(), value.as_ref())
     }
 
     /// Whether the session takes no more commands: it was shut down, or somebody killed its zygote.

@@ -132,7 +132,13 @@ impl Shell {
     /// A snippet with settings of its own.
     #[must_use]
     pub fn snippet(&self, text: impl AsRef<OsStr>) -> Snippet {
-        Snippet { shell: self.clone(), text: text.as_ref().to_owned(), timeout: None, cap: None }
+        Snippet {
+            shell: self.clone(),
+            text: text.as_ref().to_owned(),
+            timeout: None,
+            cap: None,
+            is_marked: true,
+        }
     }
 
     /// Interrupts the snippet that runs now: SIGINT to the shell and its foreground, as ^C does in a terminal. Two seconds
@@ -158,6 +164,7 @@ pub struct Snippet {
     text: OsString,
     timeout: Option<Duration>,
     cap: Option<u64>,
+    is_marked: bool,
 }
 
 /// Does not show the text, which may hold secrets.
@@ -183,6 +190,12 @@ impl Snippet {
     #[must_use]
     pub fn output_cap(mut self, bytes: u64) -> Self {
         self.cap = Some(bytes);
+        self
+    }
+
+    /// Leaves out the line that follows output which a cap cut.
+    pub(crate) fn unmarked(mut self) -> Self {
+        self.is_marked = false;
         self
     }
 
@@ -233,7 +246,7 @@ impl Snippet {
         outlets: Option<Outlets>,
         stop: impl Future<Output = ()>,
     ) -> Result<Option<Called>, Error> {
-        let Self { shell, text: snippet, timeout, cap } = self;
+        let Self { shell, text: snippet, timeout, cap, is_marked } = self;
         check(&snippet)?;
         let mut stop = pin!(stop);
         let Inner { source, state, interrupts, .. } = &*shell.inner;
@@ -245,7 +258,7 @@ impl Snippet {
         // Dropped with this future: then the task interrupts the snippet.
         let (here, caller) = oneshot::channel();
         let mut here = Some(here);
-        let job = Job { snippet, timeout, cap, outlets };
+        let job = Job { snippet, timeout, cap, is_marked, outlets };
         let interrupts = interrupts.subscribe();
         let calling = Calling { source: Arc::clone(source), state, interrupts, caller, job };
         let mut task = tokio::spawn(calling.run());

@@ -1,4 +1,4 @@
-"""Kennel for Python: confined commands at the cost of a bare exec.
+"""Kennel for Python: confined commands, with calls in the shape of `subprocess`.
 
 >>> import kennel
 >>> with kennel.Session() as s:
@@ -21,6 +21,7 @@ from kennel.errors import (
     IsDirectoryError,
     NotDirectoryError,
     NotFoundError,
+    OutputTruncated,
     PolicyError,
     ProgramError,
     ProgramNotFoundError,
@@ -31,6 +32,7 @@ from kennel.errors import (
     StartError,
     TimeoutExpired,
     Unsupported,
+    WorkspaceNotFoundError,
 )
 from kennel.oneshot import arun, run
 from kennel.policy import (
@@ -62,6 +64,7 @@ from kennel.results import (
     Stat,
     Stats,
     Usage,
+    Weaker,
 )
 from kennel.session import Session
 
@@ -101,6 +104,7 @@ __all__ = [
     "NotDirectoryError",
     "NotFoundError",
     "Outcome",
+    "OutputTruncated",
     "Overlay",
     "Policy",
     "PolicyError",
@@ -125,6 +129,8 @@ __all__ = [
     "TimeoutExpired",
     "Unsupported",
     "Usage",
+    "Weaker",
+    "WorkspaceNotFoundError",
     "arun",
     "attach",
     "probe",

@@ -168,7 +168,7 @@ def completed(
         report=report,
         message=end.message,
     )
-    if check and done.returncode:
+    if check:
         done.check_returncode()
     return done
 

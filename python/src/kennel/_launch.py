@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import select
@@ -15,7 +16,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from kennel.errors import Error, PolicyError, SessionError, Unsupported
+from kennel.errors import Error, PolicyError, SessionError, Unsupported, WorkspaceNotFoundError
 
 PROTECTIONS = frozenset(
     [
@@ -123,11 +124,16 @@ def error_of(said: str, otherwise: str) -> Error:
     PolicyError('policy: 1:2: unknown field `x`')
     >>> error_of("", "it ended")
     SessionError('it ended')
+    >>> error_of("kennel: workspace /a b: No such file or directory", "").filename
+    '/a b'
     """
     lines = [line.removeprefix("kennel: ") for line in said.splitlines() if line.startswith("kennel: ")]
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     causes = [line for line in lines if not line.startswith(("hint: ", "note: "))]
     message = "; ".join(causes) or said.strip() or otherwise
+    path = message.removeprefix("workspace ").removesuffix(f": {os.strerror(errno.ENOENT)}")
+    if len(causes) == 1 and message == f"workspace {path}: {os.strerror(errno.ENOENT)}":
+        return WorkspaceNotFoundError(message, errno=errno.ENOENT, path=path, hint="; ".join(hints) or None)
     kind: type[Error] = SessionError
     if message.startswith(("policy:", "policy file", "/dev/fd/")) or " unknown field " in message:
         kind = PolicyError

@@ -60,7 +60,9 @@ class Question(Generic[T]):
         message, hint, failure = error["message"], error.get("hint"), error.get("failure")
         number = error.get("errno")
         if isinstance(number, int) and self.path is not None:
-            return file_error(message, number, self.path, hint, failure)
+            # An error of a connection does not name its port.
+            named = message if self.path in message else f"{self.path}: {message}"
+            return file_error(named, number, self.path, hint, failure)
         kind = {
             "capability_denied": PolicyError,
             "spawn_sandbox_unavailable": Unsupported,

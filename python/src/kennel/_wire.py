@@ -41,7 +41,7 @@ DETACHED, OUTPUT, DROPPED = 11, 12, 13
 ANSWER = 50
 
 # Wishes of a call.
-WANTS_REPORT, IS_QUIET, COLLECT = 1, 2, 4
+WANTS_REPORT, IS_QUIET, COLLECT, UNMARKED, NAMES_VARIABLES = 1, 2, 4, 8, 16
 
 _u32 = Struct("<I").pack
 _u32_u32 = Struct("<II").pack
@@ -113,7 +113,7 @@ def call(
             b"\0",
             _after_directory(timeout_ms, terminal, window, len(modes)),
             modes,
-            _u32(wishes),
+            _u32(wishes | NAMES_VARIABLES if environment else wishes),
             words_of(arguments),
             environment_of(environment),
         )

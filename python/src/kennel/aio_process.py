@@ -70,7 +70,13 @@ class AsyncPopen:
         """Starts the command. `limit` is that of the `StreamReader`s."""
         await session._know_directory(cwd)
         packet, long_call = session._packet(
-            args, shell=shell, cwd=cwd, env=env, timeout=_timeout, wishes=_wire.WANTS_REPORT, terminal=terminal
+            args,
+            shell=shell,
+            cwd=cwd,
+            env=env,
+            timeout=_timeout,
+            wishes=_wire.WANTS_REPORT | _wire.UNMARKED,
+            terminal=terminal,
         )
         self = cls(session, args, cwd)
         streams = Streams(stdin, stdout, stderr, terminal is not None)

@@ -205,3 +205,20 @@ class CalledProcessError(subprocess.CalledProcessError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.returncode, self.cmd, self.output, self.stderr, self.outcome)
+
+
+class OutputTruncated(CalledProcessError):
+    """The session discarded output beyond its cap, and the caller asked for `check=True`.
+
+    `stdout` and `stderr` have the beginning. `outcome.stdout_bytes` and `outcome.stderr_bytes` say how much there was.
+    """
+
+    def __str__(self) -> str:
+        words = [f"output of command {self.cmd!r} was cut: it wrote more than the session keeps (limits.output)"]
+        if self.returncode:
+            words.append(subprocess.CalledProcessError.__str__(self))
+        return "\n".join([*words, *(str(denial) for denial in self.denials)])
+
+
+class WorkspaceNotFoundError(_OSError, SessionError, FileNotFoundError):
+    """The workspace of a session does not exist. `filename` names it."""

@@ -6,6 +6,7 @@ starts; here only names of keys are checked.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import subprocess
@@ -44,8 +45,10 @@ class _Keys:
         known = {each.name.rstrip("_"): each.name for each in fields(cls)}  # type: ignore[arg-type]
         for key in values:
             if key not in known and key not in known.values():
+                near = difflib.get_close_matches(str(key), known, 1)
+                meant = f"; did you mean {near[0]!r}?" if near else ""
                 names = ", ".join(sorted(known))
-                raise PolicyError(f"{cls.__name__}: unknown key {key!r}", hint=f"the keys are {names}")
+                raise PolicyError(f"{cls.__name__}: unknown key {key!r}{meant}", hint=f"the keys are {names}")
         made = cls(**{known.get(key, key): value for key, value in values.items()})
         for each in fields(made):  # type: ignore[arg-type]
             setattr(made, each.name, _read(_TABLES.get((cls.__name__, each.name)), getattr(made, each.name)))

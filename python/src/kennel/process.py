@@ -192,7 +192,7 @@ class Popen:
             cwd=cwd,
             env=env,
             timeout=_timeout,
-            wishes=_wire.WANTS_REPORT,
+            wishes=_wire.WANTS_REPORT | _wire.UNMARKED,
             terminal=terminal,
         )
         streams = Streams(stdin, stdout, stderr, terminal is not None)

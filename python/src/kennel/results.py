@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from kennel import _wire
-from kennel.errors import CalledProcessError
+from kennel.errors import CalledProcessError, OutputTruncated
 
 _T = TypeVar("_T")
 
@@ -46,6 +46,26 @@ class Denial:
 
 
 @dataclass(frozen=True)
+class Weaker:
+    """A protection or limit that the policy asks for and this machine does not enforce in full.
+
+    >>> print(Weaker("cpus", "off", "needs a delegated cgroup v2"))
+    cpus off: needs a delegated cgroup v2
+    """
+
+    name: str
+    state: str
+    """`degraded` or `off`."""
+    detail: str
+    cause: str | None = None
+    """Of a limit: why no cgroup enforces it."""
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.state}: {self.detail}"
+
+
+@dataclass(frozen=True)
 class Usage:
     """What a command used. Only a cgroup counts the fields that may be `None`."""
 
@@ -77,6 +97,8 @@ class Outcome:
     stderr_bytes: int | None = None
     truncated: bool = False
     """Output beyond the policy's cap was discarded."""
+    weaker: list[Weaker] = field(default_factory=list)
+    """What the policy asks for and this machine does not enforce in full."""
     denials: list[Denial] = field(default_factory=list)
     failure: dict[str, Any] | None = None
     shell: dict[str, Any] | None = None
@@ -104,6 +126,9 @@ class Outcome:
         values = dict(raw)
         try:
             values["denials"] = [_of(Denial, denial) for denial in raw.get("denials") or ()]
+            enforcement = raw.get("enforcement") or {}
+            entries = [_of(Weaker, entry) for entry in enforcement.get("protections") or ()]
+            values["weaker"] = [entry for entry in entries if entry.state != "enforced"]
             values["usage"] = _of(Usage, raw["usage"]) if raw.get("usage") else None
         except (TypeError, AttributeError):
             raise _wire.malformed() from None
@@ -155,8 +180,16 @@ class Completed(subprocess.CompletedProcess[_T]):
         found = None if shell is None else shell.get("directory")
         return found if isinstance(found, str) else None
 
+    @property
+    def truncated(self) -> bool:
+        """Whether output beyond the cap was discarded: `limits.output` of the policy, or 64 MiB of each stream."""
+        # The key of the report; inside of a string its quotes would be escaped.
+        return b'"truncated":true' in self._report
+
     def check_returncode(self) -> None:
-        """Raises `kennel.CalledProcessError` if the command failed."""
+        """Raises `kennel.CalledProcessError` if the command failed, or `kennel.OutputTruncated` if its output was cut."""
+        if self.truncated:
+            raise OutputTruncated(self.returncode, self.args, self.stdout, self.stderr, self.outcome)
         if self.returncode:
             raise CalledProcessError(self.returncode, self.args, self.stdout, self.stderr, self.outcome)
 

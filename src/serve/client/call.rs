@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kennel_helper::client_wire;
-use kennel_helper::client_wire::{Ask, IS_QUIET, Manner, WANTS_REPORT};
+use kennel_helper::client_wire::{Ask, IS_QUIET, Manner, NAMES_VARIABLES, WANTS_REPORT};
 use kennel_helper::wire::{Field, ListBuf};
 
 use crate::plan::pseudoterminal::Pseudoterminal;
@@ -67,8 +67,9 @@ impl Call {
         self
     }
 
-    /// Sets a variable, in addition to those of the session or in place of one. Under profile `ci-only`, variables
-    /// that the policy does not pass are dropped.
+    /// Sets a variable, in addition to those of the session or in place of one. The session keeps some as they are: `HOME` and
+    /// the names of temporary directories, the variables of its proxy, and with profile `ci-only` all that the policy does not
+    /// pass. A call with another value for one of them fails.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
         self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
@@ -134,7 +135,7 @@ impl Call {
                 terminal: self.terminal.as_ref().map_or(0, Pseudoterminal::bits),
                 window: self.terminal.as_ref().map_or(0, Pseudoterminal::window),
                 modes: self.terminal.as_ref().map_or(&[], Pseudoterminal::modes),
-                report: wish(self.report, WANTS_REPORT) | wish(self.quiet, IS_QUIET),
+                report: wish(self.report, WANTS_REPORT) | wish(self.quiet, IS_QUIET) | NAMES_VARIABLES,
             },
             arguments: arguments?.list(),
             environment: environment?.list(),

@@ -40,6 +40,8 @@ pub(crate) struct Job {
     pub(crate) snippet: OsString,
     pub(crate) timeout: Option<Duration>,
     pub(crate) cap: Option<u64>,
+    /// Whether a line follows output that a cap cut.
+    pub(crate) is_marked: bool,
     /// Where the output goes; `None` collects it.
     pub(crate) outlets: Option<Outlets>,
 }
@@ -147,7 +149,10 @@ impl Calling {
         let flood = limits.output_ends.then(Arc::<Flood>::default);
         let (stdout, to_stdout) = call_pipe()?;
         let (stderr, to_stderr) = call_pipe()?;
-        let streams = running.call_streams([stdout, stderr], self.job.cap, (&exec, flood.as_ref()));
+        let mut streams = running.call_streams([stdout, stderr], self.job.cap, (&exec, flood.as_ref()));
+        if !self.job.is_marked {
+            streams.iter_mut().flatten().for_each(ChildOutput::leave_unmarked);
+        }
         let streams = streams.map_err(Error::io("open a pipe to a shell"))?;
         let mut output = CallOutput::new(streams, self.job.outlets.take());
         let snippet = packet::memory_file(self.job.snippet.as_bytes());

@@ -303,6 +303,28 @@ fn exec_has_flags_of_its_own() {
     }
 }
 
+/// Not ignored: whoever names a variable relies on it.
+#[test]
+fn a_variable_that_the_session_keeps_as_it_is_is_refused() {
+    let session = Background::start(&["--setenv", "HOME=/home/of-policy"]);
+    for name in ["HOME", "TMPDIR", "TEMP", "http_proxy", "NO_PROXY"] {
+        let set = format!("{name}=/elsewhere");
+        for flags in [&[][..], &["-d"]] {
+            let flags = [flags, &["--setenv", &set]].concat();
+            let output = session.exec(&flags, &["sh", "-c", "echo ran"]);
+            assert_eq!(output.status.code(), Some(125), "{name}: {output:?}");
+            let said = stderr(&output);
+            assert!(
+                said.contains(&format!("environment variable `{name}`: the sandbox keeps it as it is")),
+                "{said}"
+            );
+        }
+    }
+    let same = session
+        .exec(&["--setenv", "HOME=/home/of-policy", "--setenv", "A=1"], &["sh", "-c", "echo $HOME $A"]);
+    assert_eq!(stdout(&same), "/home/of-policy 1", "to name what it is anyway changes nothing: {same:?}");
+}
+
 #[test]
 fn stdin_of_exec_is_passed_with_and_without_the_flag_for_it() {
     let session = Background::start(&[]);

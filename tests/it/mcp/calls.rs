@@ -162,6 +162,7 @@ fn the_policy_holds_whatever_a_call_asks_for() {
     for name in ["HOME", "TMPDIR", "https_proxy", "NO_PROXY"] {
         let refused = client.call("run", json!({"argv": ["env"], "env": {name: "/x"}}));
         assert!(refused.refusal().contains(&format!("--setenv {name}=VALUE")), "{}", refused.0);
+        assert!(refused.refusal().contains("the sandbox keeps it as it is"), "{}", refused.0);
     }
     require_ci_only!();
     let mut client = Client::start(&["--profile", "ci-only", "--pass-env", "MINE"]);

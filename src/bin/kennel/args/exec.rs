@@ -30,7 +30,7 @@ pub(crate) struct Exec {
     pub(crate) cwd: Option<PathBuf>,
     /// Set variable K to V.
     ///
-    /// With profile ci-only the session ignores variables that it does not pass (--pass-env).
+    /// The session keeps HOME, TMPDIR and the proxy's as they are, and with profile ci-only all that it does not pass (--pass-env).
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) setenv: Vec<(String, String)>,
     /// Kill the command after TIME, such as 30s.

@@ -42,7 +42,7 @@ pub(super) struct Run {
     command: Option<String>,
     /// The directory to start in, a path in the sandbox. A relative path starts where commands start.
     cwd: Option<String>,
-    /// Variables to set. The sandbox keeps some as they are, such as HOME and those of the proxy.
+    /// Variables to set. The sandbox keeps some as they are, such as HOME and those of the proxy: to set one is an error.
     env: Option<BTreeMap<String, String>>,
     /// Text for stdin, which is otherwise /dev/null.
     stdin: Option<String>,
@@ -127,11 +127,10 @@ impl Run {
             _ => return Err(refused("arguments: give either `argv` or `command`")),
         };
         for (name, value) in self.env.iter().flatten() {
-            if !session.clients_may_set(name) {
+            if let Err(error) = session.check_client_variable(name, value) {
                 let name = short(name);
                 return Err(refused(format!(
-                    "arguments: env {name}: the sandbox keeps this variable as it is; a person can start `kennel mcp` with \
-                     --setenv {name}=VALUE"
+                    "arguments: {error}; a person can start `kennel mcp` with --setenv {name}=VALUE"
                 )));
             }
             command.env(name, value);
