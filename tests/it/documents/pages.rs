@@ -64,6 +64,28 @@ fn links_lead_somewhere() {
     assert!(wrong.is_empty(), "these lead nowhere:\n{}", wrong.join("\n"));
 }
 
+/// The name `kennel` on public indexes belongs to others.
+#[test]
+fn nobody_is_told_to_install_the_package_of_a_stranger() {
+    require_sources!();
+    let install =
+        ["pip install", "uv add", "uv pip install", "pipx install", "uv tool install", "cargo install"];
+    let of_stranger = |line: &str| {
+        let Some(after) = install.iter().find_map(|words| Some(line.split_once(words)?.1)) else {
+            return false;
+        };
+        // In a text, the command ends with its backtick.
+        let after = after.split('`').next().unwrap_or_default();
+        after.split_whitespace().any(|word| word.trim_matches(['\'', '"']).starts_with("kennel"))
+    };
+    assert!(of_stranger("pip install 'kennel[inspect]'") && !of_stranger("pip install './python[inspect]'"));
+    let texts = all().into_iter().chain(["python/README.md", "python/pyproject.toml"].map(str::to_owned));
+    for file in texts {
+        let found = read(&file).lines().find(|line| of_stranger(line)).map(str::to_owned);
+        assert_eq!(found, None, "{file}");
+    }
+}
+
 #[test]
 fn every_test_that_security_names_exists() {
     require_sources!();
