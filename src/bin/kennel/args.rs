@@ -162,6 +162,9 @@ pub(crate) struct Diff {
     /// Show N unchanged lines around each change [default: 3].
     #[arg(short = 'U', long, value_name = "N")]
     pub(crate) unified: Option<u32>,
+    /// Do not start a pager. On a terminal it is $KENNEL_PAGER, $PAGER or less.
+    #[arg(long)]
+    pub(crate) no_pager: bool,
     #[command(flatten)]
     pub(crate) place: Place,
     /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a session.

@@ -217,15 +217,8 @@ impl Asker {
         let paint = Paint::stderr();
         let name = paint.paint(style::NOTE, "kennel:");
         let rule = paint.paint(style::LITERAL, &harmless(rule));
-        let always = self
-            .file
-            .as_ref()
-            .map(|file| format!(", [a]lways (in {})", harmless(&short(file))))
-            .unwrap_or_default();
-        let (start, seconds) = (format!("\r\n{PLAIN}"), PATIENCE.as_secs());
-        self.show(&format!(
-            "{start}{name} allow {rule}?\r\n  [o]nce, for this [s]ession{always}, [N]o ({seconds} s): "
-        ));
+        let choices = choices(self.file.as_ref().map(|file| harmless(&short(file))).as_deref());
+        self.show(&format!("\r\n{PLAIN}{name} allow {rule}?\r\n{choices}"));
         let answer = self.read(&keys, is_withdrawn);
         *lock(&self.open) = None;
         self.show(match answer {
@@ -263,6 +256,25 @@ impl Asker {
     fn show(&self, text: &str) {
         let _ = (&self.terminal).write_all(text.as_bytes());
     }
+}
+
+/// The width of the narrowest terminal that people use.
+const COLUMNS: usize = 80;
+
+/// The lines that say what may be answered. `file` is where `always` is kept.
+fn choices(file: Option<&str>) -> String {
+    let start = "  always adds it to ";
+    let (place, always) = match file {
+        Some(file) => {
+            let most = COLUMNS - start.len();
+            let length = file.chars().count();
+            let end: String = file.chars().skip((length + 1).saturating_sub(most)).collect();
+            let file = if length > most { format!("…{end}") } else { file.to_owned() };
+            (format!("{start}{file}\r\n"), ", [a]lways")
+        }
+        None => (String::new(), ""),
+    };
+    format!("{place}  [o]nce, for this [s]ession{always}, [N]o ({} s): ", PATIENCE.as_secs())
 }
 
 /// The rule that allows exactly what is asked for.
@@ -324,6 +336,21 @@ mod tests {
             assert_eq!(answer(keys, true), expected, "{keys:?}");
         }
         assert_eq!(answer("a\r", false), None);
+    }
+
+    #[test]
+    fn what_may_be_answered_fits_80_columns() {
+        let long = format!("~/{}/kennel.toml", "deep/".repeat(40));
+        for file in [None, Some("~/.config/kennel/config.toml"), Some(&*"x".repeat(60)), Some(&*long)] {
+            let text = choices(file);
+            // The answer takes a column.
+            assert!(
+                text.lines().all(|line| line.chars().count() < 80 + usize::from(file.is_some())),
+                "{text}"
+            );
+            assert_eq!(text.contains("[a]lways"), file.is_some());
+        }
+        assert!(choices(Some(&long)).contains("…") && choices(Some(&long)).contains("/kennel.toml\r\n"));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) fn shortened(command: Command) -> Command {
 }
 
 /// Variables that Kennel itself obeys, for the manual pages.
-pub(crate) const ENVIRONMENT: [(&str, &str); 14] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 15] = [
     ("HOME", "what ~/ means in flags and policy files, and the home that commands see, empty"),
     ("PATH", "where commands are searched, and which directories of programs are visible"),
     (
@@ -48,6 +48,7 @@ pub(crate) const ENVIRONMENT: [(&str, &str); 14] = [
     ("NO_COLOR, CLICOLOR=0, TERM=dumb", "no colours, unless --color asks for them"),
     ("CLICOLOR_FORCE=1", "colours in pipes and files too"),
     ("COLUMNS", "the width of help if no terminal tells it"),
+    ("KENNEL_PAGER, PAGER, LESS", "the pager of kennel diff on a terminal, and its options; cat is none"),
     ("XDG_RUNTIME_DIR", "where the sockets of sessions are; the sandbox hides it"),
     ("XDG_CONFIG_HOME", "where your policies and git's configuration are, in place of ~/.config"),
     ("XDG_STATE_HOME", "where --overlay keeps changes, in place of ~/.local/state"),
@@ -178,8 +179,8 @@ Examples:
   kennel session list
   kennel session stop a1
 
-`start` takes the flags of `kennel run` except --tty, --json and those that say what becomes of changes (--diff, --commit, \
---discard): with --overlay, see kennel diff NAME. Stopping a session that does not \
+`start` takes the flags of `kennel run`, also --policy, except --overlay-size, --diff, --commit, --discard, --ask, --learn, \
+--tty, --exit-code and --json. With --overlay, kennel diff NAME shows the changes. Stopping a session that does not \
 exist is not an error.";
 
 pub(crate) const START: &str = "\

@@ -11,6 +11,7 @@ mod args;
 mod ask;
 mod audit;
 mod cache;
+mod completions;
 mod config;
 #[cfg(feature = "wasm")]
 mod connector;
@@ -29,6 +30,7 @@ mod manual;
 mod mcp;
 mod op;
 mod owner;
+mod pager;
 mod parse;
 mod policy;
 mod probe;

@@ -7,13 +7,11 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use kennel::Error;
 
-use crate::{args::Arguments, help, report};
+use crate::{args::Arguments, completions, help, report};
 
 /// Runs `kennel completions`.
 pub(crate) fn completions(shell: Shell) -> Result<ExitCode, Error> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "kennel", &mut text);
-    print(&text)
+    print(completions::of(shell).as_bytes())
 }
 
 /// Runs `kennel man`.
@@ -126,7 +124,7 @@ mod tests {
 
     use clap::{Arg, Command, CommandFactory};
 
-    use crate::args::Arguments;
+    use crate::{args::Arguments, help};
 
     /// The page in the repository.
     const PAGE: &str = include_str!("../../../docs/cli.md");
@@ -199,6 +197,24 @@ mod tests {
             );
         }
         text
+    }
+
+    #[test]
+    fn the_help_of_sessions_names_each_flag_of_run_that_start_does_not_take() {
+        let mut whole = Arguments::command();
+        whole.build();
+        let flags = |path: &[&str]| -> Vec<String> {
+            let command =
+                path.iter().fold(&whole, |command, name| command.find_subcommand(name).expect(name));
+            arguments(command).iter().filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect()
+        };
+        let (run, start) = (flags(&["run"]), flags(&["session", "start"]));
+        let text =
+            help::SESSION.split("except ").nth(1).and_then(|rest| rest.split(". ").next()).expect("except");
+        let named: Vec<&str> = text.split([',', ' ']).filter(|word| word.starts_with("--")).collect();
+        let lacks: Vec<_> = run.iter().filter(|flag| !start.contains(flag)).collect();
+        assert_eq!(named, lacks, "in this order");
+        assert!(start.contains(&"--policy".to_owned()));
     }
 
     /// The arguments of a command that help shows, without those of all commands.

@@ -10,6 +10,7 @@ use std::{
 use clap::{
     Args, Command, CommandFactory, FromArgMatches,
     builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 use kennel::Error;
 use nix::sys::signal::Signal;
@@ -35,6 +36,9 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
     // process, so build only those of this command.
     let verb = match words.first().and_then(|verb| verb.to_str()) {
         Some("run") => parse_one::<Run>(words).map(Verb::Run),
+        Some("exec") if lacks_name(words) => {
+            return Err(Arguments::command().error(ErrorKind::MissingRequiredArgument, NO_NAME));
+        }
         Some("exec") => parse_one::<Exec>(words).map(Verb::Exec),
         _ => None,
     };
@@ -43,6 +47,23 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
         // The full parser writes every error and every help text.
         None => parse_all(typed).map_err(|error| with_advice(error, typed)),
     }
+}
+
+const NO_NAME: &str = "the name of the session is missing before `--`, as in: kennel exec NAME -- make test\n\n\
+                       `kennel session list` lists sessions";
+
+/// Whether a `--` comes before the name of the session: `kennel exec -- make`. The first word of the command would be the
+/// name.
+fn lacks_name(words: &[OsString]) -> bool {
+    let Some(at) = words.iter().position(|word| word == "--") else { return false };
+    // Mostly the name is the first word.
+    if words.get(1).is_none_or(|word| !word.as_encoded_bytes().starts_with(b"-")) {
+        return false;
+    }
+    let before =
+        Exec::augment_args(Command::new("exec")).try_get_matches_from(words.get(..at).unwrap_or_default());
+    let missing = before.as_ref().err().and_then(|error| error.get(ContextKind::InvalidArg));
+    matches!(missing, Some(ContextValue::Strings(missing)) if missing.iter().any(|name| name == "<NAME>"))
 }
 
 /// Parses any command line, with the short help for `-h`.
@@ -229,7 +250,6 @@ mod tests {
             "run make --help",
             "run --color always true",
             "exec a1 --cwd src cargo test --timeout 3s",
-            "exec -- a1 true",
             "exec a1 -it -q bash -it",
             "exec a1 -i -t --quiet -- true",
             "exec a1 -d -q true",
@@ -252,6 +272,31 @@ mod tests {
             assert_eq!(told(parse(&typed)), told(whole), "{line}");
         }
         assert!(parse(&[]).is_err());
+    }
+
+    #[test]
+    fn a_command_without_the_name_of_a_session_is_told_so() {
+        let parsed = |line: &str| {
+            let typed: Vec<OsString> =
+                ["kennel"].into_iter().chain(line.split(' ')).map(Into::into).collect();
+            parse(&typed)
+        };
+        for line in ["exec -- make test", "exec --timeout 3s -- make", "exec -it -- bash -c true", "exec --"]
+        {
+            let said = parsed(line).expect_err(line).to_string();
+            assert!(
+                said.contains("the name of the session is missing") && said.contains("kennel exec NAME -- "),
+                "{said}"
+            );
+        }
+        for line in [
+            "exec a1 -- make",
+            "exec --timeout 3s a1 -- make",
+            "exec -q a1 grep -- x",
+            "exec a1 --cwd x -- y",
+        ] {
+            assert!(parsed(line).is_ok(), "{line}");
+        }
     }
 
     #[test]

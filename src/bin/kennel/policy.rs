@@ -45,6 +45,8 @@ fn shown(show: &Show) -> Result<String, Error> {
     }
     let mut start = config::start(&show.flags)?;
     let (base, files, is_below) = (start.policy.clone(), mem::take(&mut start.files), start.is_below());
+    let profile_from = start.profile_from.take();
+    let names: Vec<PathBuf> = files.iter().map(|(file, _)| file.clone()).collect();
     let policy = flags::with_flags(start, &show.flags)?;
     policy.validate()?;
     if show.as_file {
@@ -63,10 +65,13 @@ fn shown(show: &Show) -> Result<String, Error> {
             "origins": origins.as_json(),
             "network": policy.effective_network(),
             "in_force": in_force,
+            "files": names.iter().map(|file| file.display().to_string()).collect::<Vec<_>>(),
         });
         return Ok(report::json(&everything)? + "\n");
     }
-    Ok(shown::page(&Holds { policy: &policy, in_force: &in_force, origins: &origins, is_below }.rows()))
+    let (policy, in_force, origins) = (&policy, &in_force, &origins);
+    let (files, profile_from) = (Some(&names[..]), profile_from.as_deref());
+    Ok(shown::page(&Holds { policy, in_force, origins, files, profile_from, is_below }.rows()))
 }
 
 /// What a policy comes to that `--diff` names: a profile or a file.
@@ -78,7 +83,8 @@ fn compared(name: &OsStr, flags: &PolicyFlags) -> Result<Vec<Row>, Error> {
     policy.validate()?;
     let in_force = Sandbox::new(&policy)?.in_force();
     let (policy, origins) = (portable(policy)?, Origins::default());
-    Ok(Holds { policy: &policy, in_force: &in_force, origins: &origins, is_below: false }.rows())
+    let (policy, in_force, origins) = (&policy, &in_force, &origins);
+    Ok(Holds { policy, in_force, origins, files: None, profile_from: None, is_below: false }.rows())
 }
 
 /// Starts a sandbox with the policy.

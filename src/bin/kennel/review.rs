@@ -17,7 +17,7 @@ use crate::{
     args::{CommitArguments, Diff, Part, Place},
     diff::{self, CONTEXT, Counts, Entry, Format, LARGEST},
     escape::harmless,
-    owner, progress, renames, report,
+    owner, pager, progress, renames, report,
     style::{self, Paint},
     table::Table,
 };
@@ -40,18 +40,23 @@ pub(crate) fn diff(diff: &Diff) -> Result<ExitCode, Error> {
     let format = Format { paint, context: diff.unified.unwrap_or(CONTEXT) };
     let mut totals = Totals::default();
     let mut rows = Vec::new();
+    let mut output = pager::Output::open(!diff.no_pager);
     for entry in &shown.entries {
+        if !output.is_read() {
+            break;
+        }
         let (text, counts) = shown.render(entry, format);
         totals.add(entry, counts);
         match diff.stat {
             true => rows.push((entry, counts)),
-            false => report::print(text.as_bytes())?,
+            false => output.print(&text)?,
         }
     }
     if diff.stat {
-        report::print(stat(&rows, paint).as_bytes())?;
+        output.print(&stat(&rows, paint))?;
     }
-    report::print(format!("{}\n", totals.line(paint)).as_bytes())?;
+    output.print(&format!("{}\n", totals.line(paint)))?;
+    output.close();
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use kennel::{
-    Change, Committed, Conflicts, Error, KeptChanges, Outcome, Overlay, OverlayError, Policy, PolicyError,
-    Refusal, Report, Session,
+    Change, ChangeKind, Committed, Conflicts, Error, KeptChanges, Outcome, Overlay, OverlayError, Policy,
+    PolicyError, Refusal, Report, Session,
 };
 
 use crate::{FAILED, args::Run, progress, report, review, style::Paint};
@@ -143,6 +143,27 @@ impl Choice {
     }
 }
 
+/// How many changes are listed. More are counted.
+const MOST_LISTED: usize = 20;
+
+/// Lists the first changes, and counts the others.
+fn list(changes: &[Change]) {
+    let (listed, rest) = changes.split_at(changes.len().min(MOST_LISTED));
+    listed.iter().for_each(report::change);
+    if !rest.is_empty() {
+        report::say(format_args!("kennel: and {} more changes: {}", rest.len(), counted(rest)));
+    }
+}
+
+/// How many changes there are of each kind.
+fn counted(changes: &[Change]) -> String {
+    let kinds =
+        [(ChangeKind::Added, "added"), (ChangeKind::Modified, "modified"), (ChangeKind::Deleted, "deleted")];
+    let count = |kind| changes.iter().filter(|change| change.kind == kind).count();
+    let counts = kinds.map(|(kind, word)| (count(kind), word)).into_iter().filter(|(count, _)| *count > 0);
+    counts.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
+}
+
 /// Whether a directory cannot keep changes.
 fn is_about_directory(error: &Error) -> bool {
     match error {
@@ -196,9 +217,8 @@ impl Settled {
 
     /// Prints what became of the changes.
     pub(crate) fn print(&self, run: &Run) {
-        let changes = self.changes.iter().flatten();
         if !run.discard {
-            changes.for_each(report::change);
+            self.changes.iter().for_each(|changes| list(changes));
         }
         self.diff.iter().for_each(|text| report::show(text));
         if self.commit_was_skipped {

@@ -94,7 +94,7 @@ pub(crate) fn tightened(
 /// How the limits that a single command asks for are enforced.
 fn entries_of_command(wanted: &Limits, groups: &CgroupPlan) -> Vec<Entry> {
     let by_cgroup = |controller, protection| {
-        groups.enforces(controller).then(|| (protection, State::Enforced, "by the cgroup of the command"))
+        groups.enforces(controller).then_some((protection, State::Enforced, "by the cgroup of the command"))
     };
     let memory = || {
         let by_rlimit = (Protection::Memory, State::Degraded, MEMORY_BY_RLIMIT);

@@ -111,7 +111,8 @@ fn always_is_written_to_the_user_s_file_and_comments_stay() {
     let port = origin();
     let rule = format!("127.0.0.1:{port}");
     let mut window = Window::open(&[], &get(port, 2));
-    window.expect("[a]lways (in ~/.config/kennel/config.toml), [N]o");
+    window.expect("always adds it to ~/.config/kennel/config.toml");
+    window.expect("[a]lways, [N]o");
     window.answer(&rule, "a\r");
     let (status, seen) = window.end();
     let file = window.home.path().join(".config/kennel/config.toml");

@@ -259,6 +259,37 @@ fn flags_come_over_the_workspace_over_the_user_over_the_profile() {
     assert_eq!(place.hostname(&["--policy", file.to_str().unwrap()]), "kennel");
 }
 
+#[test]
+fn a_shown_policy_names_the_files_that_were_read_and_the_one_with_the_profile() {
+    let place = Place::new();
+    let start = |flags: &[&str]| {
+        let text = stdout(&place.kennel(&[&["policy", "show"], flags].concat()));
+        text.split("\n\n").next().unwrap().replace(place.dir.path().to_str().unwrap(), "W")
+    };
+    assert!(
+        start(&[]).contains("(default)") && start(&[]).contains("files read           none"),
+        "{}",
+        start(&[])
+    );
+    // The default profile, and the file says so.
+    place.says("profile = 'repo-write'\n");
+    place.trust();
+    place.of_user("config.toml", "hostname = 'user'\n");
+    let both = start(&[]);
+    assert!(both.contains("config.toml") && both.contains("kennel.toml"), "{both}");
+    let profile = both.lines().find(|line| line.contains("repo-write")).unwrap();
+    assert!(profile.contains("kennel.toml)"), "{both}");
+    assert!(start(&["--profile", "read-only"]).contains("(--profile)"));
+    assert!(start(&["--no-config"]).contains("files read           none"), "{}", start(&["--no-config"]));
+    let json = stdout(&place.kennel(&["policy", "show", "--json"]));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let files = json["files"].as_array().unwrap();
+    assert!(
+        files.len() == 2 && files[1].as_str().unwrap().ends_with("/kennel.toml"),
+        "the strongest last: {files:?}"
+    );
+}
+
 /// Each value, also of a list that several files, a preset and a flag add to.
 #[test]
 fn policy_show_names_the_file_or_the_flag_of_each_value() {
@@ -418,6 +449,9 @@ fn init_writes_a_trusted_file_once() {
     fs::write(place.dir.path().join("Cargo.toml"), "").unwrap();
     let output = place.kennel(&["init"]);
     assert!(output.status.success() && stdout(&output).ends_with("/kennel.toml"), "{output:?}");
+    for words in ["the hosts of @cargo", "it is trusted", "kennel policy show", "kennel run CMD"] {
+        assert!(stderr(&output).contains(words), "{words}: {output:?}");
+    }
     let text = fs::read_to_string(place.file()).unwrap();
     assert!(text.contains("\"@cargo\",") && text.contains("# \"@github\","), "{text}");
     let output = place.kennel(&["policy", "show", "--as-file"]);

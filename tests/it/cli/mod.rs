@@ -1,6 +1,7 @@
 //! Flags, exit statuses and `--json`: what scripts depend on.
 
 mod ask;
+mod completions;
 mod config;
 mod harmless;
 mod hints;

@@ -47,6 +47,7 @@ documents! {
     compatibility: "docs/compatibility.md",
     configuration: "docs/configuration.md",
     embedding: "docs/embedding.md",
+    from_bwrap: "docs/from-bwrap.md",
     git: "docs/git.md",
     hosts: "docs/hosts.md",
     inspect: "docs/inspect.md",

@@ -53,6 +53,7 @@ macro_rules! jobs {
 }
 
 jobs! {
+    apt_fails,
     autotools,
     bsdtar_archives,
     bun_runs,
@@ -68,6 +69,7 @@ jobs! {
     curl_host,
     deno_runs,
     docker_fails,
+    dpkg_queries,
     elixir_runs,
     emacs_batch,
     eslint_prettier,

@@ -11,7 +11,9 @@ use std::{
 use serde_json::{Value, json};
 
 use super::place::require_kept;
-use crate::support::{is_root, only_as_root, past_the_tick, stderr, stdout, until, workspace_on_disk};
+use crate::support::{
+    has, is_root, kennel_path, only_as_root, past_the_tick, require, stderr, stdout, until, workspace_on_disk,
+};
 
 #[test]
 fn several_commands_add_to_the_same_changes() {
@@ -40,6 +42,59 @@ fn the_list_ends_with_what_can_be_done() {
     kept.succeeds(&["discard"]);
     let output = kept.output(&["run", "--overlay", "--", "true"]);
     assert!(!stderr(&output).contains("kennel diff"), "{output:?}");
+}
+
+#[test]
+fn of_many_changes_the_first_are_listed_and_the_others_counted() {
+    let kept = require_kept!();
+    for name in ["a1", "a2", "z1"] {
+        kept.write(name, "old\n");
+    }
+    let script = "for n in $(seq 100 130); do echo > n$n; done; rm a1; echo 2 > a2; echo 2 > z1";
+    let output = kept.output(&["run", "--overlay", "--", "sh", "-c", script]);
+    let said = stderr(&output);
+    let listed = said.lines().filter(|line| !line.starts_with("kennel: ")).count();
+    assert_eq!(listed, 20, "{said}");
+    assert!(said.starts_with("D a1\nM a2\nA n100\n"), "{said}");
+    assert!(said.contains("kennel: and 14 more changes: 13 added, 1 modified\n"), "{said}");
+    let twenty = kept.succeeds(&["discard", "n120", "n121", "n122", "n123", "n124", "n125", "n126"]);
+    assert!(twenty.ends_with("7 changes discarded; 27 left: kennel diff"), "{twenty}");
+    kept.succeeds(&["discard"]);
+}
+
+/// As git: on a terminal only, and not if somebody does without.
+#[test]
+fn a_diff_goes_through_a_pager_on_a_terminal() {
+    require!(has("script"), "script of util-linux");
+    let kept = require_kept!();
+    kept.run(&[], "echo new > a");
+    let seen = |flags: &[&str], pager: Option<&str>| {
+        let line = [&[kennel_path().to_str().unwrap(), "--color", "never", "diff"], flags].concat().join(" ");
+        let mut script = kept.command("script");
+        script
+            .args(["-qefc", &line, "/dev/null"])
+            .stdin(Stdio::null())
+            .env_remove("PAGER")
+            .env_remove("LESS");
+        script.env_remove("KENNEL_PAGER").env("TERM", "dumb");
+        if let Some(pager) = pager {
+            script.env("KENNEL_PAGER", pager);
+        }
+        let output = script.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        stdout(&output).replace('\r', "")
+    };
+    assert!(seen(&[], Some("sed 's/^/paged: /'")).contains("paged: +new"));
+    assert!(!seen(&["--no-pager"], Some("sed 's/^/paged: /'")).contains("paged: "));
+    assert!(seen(&["--no-pager"], None).contains("+new"));
+    assert!(seen(&[], Some("cat")).contains("+new") && seen(&[], Some("")).contains("+new"));
+    // A reader may leave at once.
+    assert!(!seen(&[], Some("true")).contains("+new"));
+    // With less, and without it.
+    assert!(seen(&[], None).contains("+new"));
+    let plain = kept.kennel(&["diff"]).env("KENNEL_PAGER", "sed 's/^/paged: /'").output().unwrap();
+    assert!(plain.status.success() && !stdout(&plain).contains("paged: "), "no terminal: {plain:?}");
+    kept.succeeds(&["discard"]);
 }
 
 #[test]

@@ -40,10 +40,17 @@ impl Kept {
     }
 
     pub(super) fn kennel(&self, arguments: &[&str]) -> Command {
-        let mut kennel = Command::new(kennel_path());
-        kennel.current_dir(self.dir.path()).env("LC_ALL", "C").env("XDG_STATE_HOME", self.state.path());
-        kennel.env("XDG_RUNTIME_DIR", self.runtime.path()).env_remove("CLICOLOR_FORCE").args(arguments);
+        let mut kennel = self.command(kennel_path());
+        kennel.args(arguments);
         kennel
+    }
+
+    /// A program that starts in the workspace, and runs kennel with the places of this one.
+    pub(super) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.dir.path()).env("LC_ALL", "C").env("XDG_STATE_HOME", self.state.path());
+        command.env("XDG_RUNTIME_DIR", self.runtime.path()).env_remove("CLICOLOR_FORCE");
+        command
     }
 
     pub(super) fn output(&self, arguments: &[&str]) -> Output {

@@ -108,7 +108,22 @@ pub(crate) fn init(arguments: &InitArguments) -> Result<ExitCode, Error> {
     })?;
     trust::remember(&path, &text)?;
     report::print(format!("{}\n", harmless(&path.to_string_lossy())).as_bytes())?;
+    report::say(format_args!("kennel: wrote it: {}", summary(&names)));
+    report::say(
+        "kennel: it is trusted as it is. kennel policy show says what it comes to, kennel run CMD uses it",
+    );
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the file for these names says, in a few words.
+fn summary(names: &BTreeSet<String>) -> String {
+    let found = |manager: &&Manager| manager.files.iter().any(|file| is_there(file, names));
+    let presets: BTreeSet<&str> = MANAGERS.iter().filter(found).flat_map(|it| it.presets).copied().collect();
+    let presets: Vec<&str> = presets.into_iter().collect();
+    match presets.is_empty() {
+        true => "profile repo-write, and no host, because no file of a package manager is here".to_owned(),
+        false => format!("profile repo-write, and the hosts of {}", presets.join(", ")),
+    }
 }
 
 /// The file for a directory with these names in it.

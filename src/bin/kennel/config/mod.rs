@@ -34,6 +34,8 @@ pub(crate) struct Start {
     pub(crate) files: Vec<(PathBuf, Policy)>,
     /// The path from the workspace to the current directory, where the paths of flags start.
     pub(crate) below: PathBuf,
+    /// The file that names the profile, also if that is the default one.
+    pub(crate) profile_from: Option<PathBuf>,
 }
 
 impl Start {
@@ -80,7 +82,10 @@ pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<S
     let source = Source::of(policy, flags);
     if let Source::File(given) = source {
         let policy = Policy::load(given)?;
-        return Ok(Start { files: vec![(given.to_owned(), policy.clone())], policy, below: PathBuf::new() });
+        // An open file is read once. What it says beyond the default is known anyway.
+        let profile_from = (policy.profile != Policy::default().profile).then(|| given.to_owned());
+        let files = vec![(given.to_owned(), policy.clone())];
+        return Ok(Start { files, policy, below: PathBuf::new(), profile_from });
     }
     let place = Place::of(flags.workspace.as_deref());
     let (mut layers, mut notes) = (Vec::new(), Vec::new());
@@ -96,9 +101,10 @@ pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<S
     let mut policy = merge::merged(&layers)?;
     policy.files = layers.iter().map(|layer| layer.file.clone()).collect();
     policy.notes = notes;
+    let profile_from = layers.iter().rev().find(|layer| layer.has("profile")).map(|layer| layer.file.clone());
     let files = layers.into_iter().map(|layer| (layer.file, layer.policy)).collect();
     let below = place.widen(&mut policy, names_workspace);
-    Ok(Start { policy, files, below })
+    Ok(Start { policy, files, below, profile_from })
 }
 
 /// The workspace that flags or the current directory name.

@@ -3,7 +3,10 @@
 mod origins;
 mod page;
 
-use std::{env, path::Path};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use kennel::{InForce, Mount, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Size};
 use serde_json::Value;
@@ -19,6 +22,10 @@ pub(crate) struct Holds<'h> {
     pub(crate) policy: &'h Policy,
     pub(crate) in_force: &'h InForce,
     pub(crate) origins: &'h Origins,
+    /// The files that were read, the strongest last. `None` if nobody asks for them.
+    pub(crate) files: Option<&'h [PathBuf]>,
+    /// The file that names the profile.
+    pub(crate) profile_from: Option<&'h Path>,
     /// Whether nobody named the workspace, and the current directory is below it.
     pub(crate) is_below: bool,
 }
@@ -39,8 +46,18 @@ impl Holds<'_> {
     fn start(&self, rows: &mut Vec<Row>) {
         let mut put =
             |label: &str, text: String, origin: &str| rows.push(row(Section::Start, label, text, origin));
-        let default = |origin: &str| if origin.is_empty() { "default".to_owned() } else { origin.to_owned() };
-        put("profile", self.policy.profile.to_string(), &default(self.origins.get("profile")));
+        let profile = match (self.origins.get("profile"), self.profile_from) {
+            ("", Some(file)) => file.display().to_string(),
+            ("", None) => "default".to_owned(),
+            (origin, _) => origin.to_owned(),
+        };
+        put("profile", self.policy.profile.to_string(), &profile);
+        if let Some(files) = self.files {
+            let none = ["none".to_owned()];
+            let files: Vec<String> = files.iter().map(|file| short(file)).collect();
+            let files = if files.is_empty() { &none[..] } else { &files };
+            files.iter().for_each(|file| put("files read", file.clone(), ""));
+        }
         put("commands start in", short(&self.in_force.directory), self.origins.get("cwd"));
     }
 

@@ -1,8 +1,10 @@
 # subject: Debuggers and tracers
 # tool: perf
 # version: 6.1
-# job: counts the task clock of a program
+# job: says that it may not count
 # needs: perf
 # by-hand: yes
+# fails: No permission to enable task-clock
+# note: perf_event_open shows more than the sandbox, and its code in the kernel is large
 # job:
-perf stat -e task-clock:u true 2>&1 | grep -o 'task-clock'
+perf stat -e task-clock:u true
