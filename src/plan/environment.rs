@@ -13,7 +13,7 @@ use crate::policy::Policy;
 use crate::policy::env::EnvBase;
 use crate::policy::network::NetworkMode;
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
-use crate::view::inputs::Inputs;
+use crate::view::inputs::{Inputs, SandboxKind};
 use crate::view::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
 
@@ -153,7 +153,37 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString
         variables.insert(network::JAVA_OPTIONS.into(), options);
     }
     variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
+    if !inputs.policy.shares_processes() || !matches!(inputs.shape, SandboxKind::Session { .. }) {
+        keep_git_in_front(&mut variables);
+    }
     variables.into_iter().collect()
+}
+
+/// Configuration of git in variables, see git-config(1). Linux distributions have it since git 2.31.
+const GIT_COUNT: &str = "GIT_CONFIG_COUNT";
+
+/// What makes git maintain a repository before its command ends. In the background, the maintenance would end with the
+/// command, half done.
+const IN_FRONT: [&str; 2] = ["gc.autoDetach", "maintenance.autoDetach"];
+
+/// Adds entries after those that are there. An entry of the caller for the same key counts.
+fn keep_git_in_front(variables: &mut BTreeMap<OsString, OsString>) {
+    let count = variables.get(OsStr::new(GIT_COUNT)).map_or(Some(0), |count| count.to_str()?.parse().ok());
+    // Git refuses a count that is no number, and says so.
+    let Some(first) = count.filter(|count| *count < 1_000_000) else { return };
+    let is_set = |key: &&str| {
+        (0..first).any(|at| {
+            let name = OsString::from(format!("GIT_CONFIG_KEY_{at}"));
+            variables.get(&name).is_some_and(|set| set.eq_ignore_ascii_case(key))
+        })
+    };
+    let keys: Vec<&str> = IN_FRONT.into_iter().filter(|key| !is_set(key)).collect();
+    for (at, key) in (first..).zip(&keys) {
+        variables.insert(format!("GIT_CONFIG_KEY_{at}").into(), key.into());
+        variables.insert(format!("GIT_CONFIG_VALUE_{at}").into(), "false".into());
+    }
+    let count: usize = first + keys.len();
+    variables.insert(GIT_COUNT.into(), count.to_string().into());
 }
 
 fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
@@ -374,6 +404,41 @@ pub(crate) fn client_variables(policy: &Policy) -> ClientVariables {
 mod tests {
     use super::*;
     use crate::policy::profile::Profile;
+
+    #[test]
+    fn git_is_kept_in_front_after_the_entries_of_the_caller() {
+        let of = |pairs: &[(&str, &str)]| {
+            let mut variables = pairs.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            keep_git_in_front(&mut variables);
+            let text = |text: OsString| text.into_string().unwrap_or_default();
+            variables.into_iter().map(|(name, value)| (text(name), text(value))).collect::<Vec<_>>()
+        };
+        let pairs = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(&[]),
+            pairs(&[
+                ("GIT_CONFIG_COUNT", "2"),
+                ("GIT_CONFIG_KEY_0", "gc.autoDetach"),
+                ("GIT_CONFIG_KEY_1", "maintenance.autoDetach"),
+                ("GIT_CONFIG_VALUE_0", "false"),
+                ("GIT_CONFIG_VALUE_1", "false"),
+            ])
+        );
+        let own = [
+            ("GIT_CONFIG_COUNT", "1"),
+            ("GIT_CONFIG_KEY_0", "GC.autodetach"),
+            ("GIT_CONFIG_VALUE_0", "true"),
+        ];
+        let mut expected = pairs(&own);
+        expected[0].1 = "2".to_owned();
+        expected.insert(2, ("GIT_CONFIG_KEY_1".to_owned(), "maintenance.autoDetach".to_owned()));
+        expected.push(("GIT_CONFIG_VALUE_1".to_owned(), "false".to_owned()));
+        assert_eq!(of(&own), expected);
+        let wrong = [("GIT_CONFIG_COUNT", "many")];
+        assert_eq!(of(&wrong), pairs(&wrong));
+    }
 
     #[test]
     fn a_client_cannot_set_paths_of_the_host() {

@@ -26,6 +26,8 @@ fn run(dir: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Output {
 /// The variables that a command gets if its caller has these, without those of the proxy.
 fn inside(flags: &[&str], variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     let mut found = all_inside(flags, variables);
+    // See `git_maintains_a_repository_before_its_command_ends`.
+    found.retain(|name, _| !name.starts_with("GIT_CONFIG_"));
     found.retain(|name, value| !TO_PROXY.contains(&(name, value)));
     found
 }

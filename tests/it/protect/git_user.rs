@@ -141,3 +141,36 @@ fn a_configuration_kept_elsewhere_is_found() {
     symlink(".ssh/config", place.path().join("home/.gitconfig")).unwrap();
     assert_eq!(works(&place, &[], "git config user.name"), "");
 }
+
+#[test]
+fn git_maintains_a_repository_before_its_command_ends() {
+    require!(has("git"), "git");
+    let place = place();
+    let read = "for key in gc.autoDetach maintenance.autoDetach user.name; do git config $key; done; true";
+    write(&place, ".gitconfig", "[gc]\n\tautoDetach = true\n[user]\n\tname = Me\n");
+    assert_eq!(works(&place, &[], read), "false\nfalse\nMe");
+    // The caller's own entries count, too.
+    let own = ["GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=user.name", "GIT_CONFIG_VALUE_0=You"];
+    let flags: Vec<&str> = own.iter().flat_map(|entry| ["--setenv", entry]).collect();
+    assert_eq!(works(&place, &flags, read), "false\nfalse\nYou");
+    let own = ["GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=gc.autodetach", "GIT_CONFIG_VALUE_0=true"];
+    let flags: Vec<&str> = own.iter().flat_map(|entry| ["--setenv", entry]).collect();
+    assert_eq!(works(&place, &flags, read), "true\nfalse\nMe");
+}
+
+#[test]
+fn maintenance_that_git_starts_by_itself_leaves_no_lock() {
+    require!(has("git"), "git");
+    let place = place();
+    write(&place, ".gitconfig", "[user]\n\tname = Me\n\temail = me@example.com\n[gc]\n\tauto = 1\n");
+    let fill = "git init -q && i=0; while [ $i -lt 600 ]; do echo $i > $i; i=$((i+1)); done; \
+        git add . && git -c gc.auto=0 commit -qm all";
+    let output = inside(&place, &[], &[], fill);
+    assert!(output.status.success(), "{output:?}");
+    let output = inside(&place, &[], &[], "git commit -q --allow-empty -m more");
+    assert!(output.status.success(), "{output:?}");
+    let git = place.path().join("w/.git");
+    assert!(!git.join("gc.pid").exists() && !git.join("objects/maintenance.lock").exists());
+    let loose = works(&place, &[], "git count-objects");
+    assert!(loose.starts_with("0 objects"), "{loose}");
+}
