@@ -214,7 +214,7 @@ pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enf
         let error = io::Error::from_raw_os_error(errno);
         let detail = format!("{}: {}", describe(&step), failure::words(&error));
         tracing::warn!(%protection, %detail, "a protection is off");
-        enforcement.set(protection, State::Off, detail);
+        enforcement.turn_off(protection, detail);
         if protection == Protection::Seccomp {
             enforcement.weaken(Protection::LandlockNetwork, WITHOUT_FILTER);
         }

@@ -146,7 +146,15 @@ impl Limiter<'_> {
             let detail = format!("pids.max {pids}, {}", self.shared_by());
             self.report_cgroup(Protection::Pids, &detail);
         }
-        let Some(PidLimit { by, state, detail }) = pid_limit(&self.inputs) else { return Ok(()) };
+        let Some(PidLimit { by, state, detail, is_default }) = pid_limit(&self.inputs) else { return Ok(()) };
+        if is_default {
+            if let PidMeans::Rlimit(most) = by {
+                self.payload.push_optional(Protection::Pids, &rlimit(libc::RLIMIT_NPROC, most));
+            }
+            let detail = format!("{} by default: {detail}", Limits::SESSION_PIDS);
+            self.enforcement.set_by_default(Protection::Pids, &detail);
+            return Ok(());
+        }
         if let PidMeans::Rlimit(most) = by {
             self.set(Protection::Pids, libc::RLIMIT_NPROC, most);
         }
@@ -308,9 +316,13 @@ const PID_MAX_LIMIT: u64 = 1 << 22;
 
 /// Appends the step that limits the processes of a sandbox where rlimits do not: `kernel.pid_max`.
 pub(crate) fn pid_max(inputs: &Inputs<'_>, namespaces: &mut Section) {
-    if let Some(PidLimit { by: PidMeans::PidMax(most), .. }) = pid_limit(inputs) {
+    if let Some(PidLimit { by: PidMeans::PidMax(most), is_default, .. }) = pid_limit(inputs) {
         let (path, bytes) = (c"/proc/sys/kernel/pid_max", &*format!("{most}\n").into_bytes());
-        namespaces.push_by(inputs.policy, Protection::Pids, &Step::Write { path, bytes });
+        let step = Step::Write { path, bytes };
+        match is_default {
+            true => namespaces.push_optional(Protection::Pids, &step),
+            false => namespaces.push_by(inputs.policy, Protection::Pids, &step),
+        }
     }
 }
 
@@ -319,6 +331,8 @@ pub(crate) struct PidLimit {
     pub(crate) by: PidMeans,
     pub(crate) state: State,
     pub(crate) detail: String,
+    /// Whether the policy sets none. Then it holds as well as the host can.
+    pub(crate) is_default: bool,
 }
 
 pub(crate) enum PidMeans {
@@ -329,14 +343,22 @@ pub(crate) enum PidMeans {
     Nothing,
 }
 
-/// How well the number of processes can be limited. `None` if the policy sets no limit, or a cgroup enforces
-/// it.
+/// How well the number of processes can be limited. `None` if a cgroup enforces the limit of the policy, or if the policy
+/// sets none and there is no default: commands that share no processes are killed all at once, however many they are.
 pub(crate) fn pid_limit(inputs: &Inputs<'_>) -> Option<PidLimit> {
-    let pids = inputs
-        .policy
-        .limits
-        .pids
-        .filter(|_| !inputs.controllers.is_some_and(|held| held.contains(&Controller::Pids)))?;
+    if let Some(pids) = inputs.policy.limits.pids {
+        let is_held = inputs.controllers.is_some_and(|held| held.contains(&Controller::Pids));
+        return (!is_held).then(|| limit_of(inputs, pids));
+    }
+    let limit = inputs.are_shared().then(|| limit_of(inputs, Limits::SESSION_PIDS))?;
+    // Before Linux 5.14, everything that the user runs on the host would count.
+    let counts_others = !inputs.caller.is_root() && inputs.host.kernel < COUNTS_BY_NAMESPACE;
+    let is_held = !counts_others && !matches!(limit.by, PidMeans::Nothing);
+    is_held.then_some(PidLimit { is_default: true, ..limit })
+}
+
+/// How a limit of so many processes can be held.
+fn limit_of(inputs: &Inputs<'_>, pids: u64) -> PidLimit {
     let (own, whose) = match inputs.shape {
         // Init is a process of the same user in the same namespace.
         SandboxKind::Once | SandboxKind::OneShot => (1, String::new()),
@@ -346,8 +368,8 @@ pub(crate) fn pid_limit(inputs: &Inputs<'_>) -> Option<PidLimit> {
         }
     };
     let most = pids.saturating_add(own);
-    let limit = |by, state, detail| PidLimit { by, state, detail };
-    Some(if inputs.caller.is_root() {
+    let limit = |by, state, detail| PidLimit { by, state, detail, is_default: false };
+    if inputs.caller.is_root() {
         by_pid_max(inputs.host, most, &whose)
     } else if inputs.host.kernel < COUNTS_BY_NAMESPACE {
         let detail = "RLIMIT_NPROC, counted over all processes of the user".to_owned();
@@ -357,7 +379,7 @@ pub(crate) fn pid_limit(inputs: &Inputs<'_>) -> Option<PidLimit> {
         limit(PidMeans::Rlimit(most), State::Enforced, detail)
     } else {
         limit(PidMeans::Rlimit(most), State::Degraded, format!("RLIMIT_NPROC, counted{whose}"))
-    })
+    }
 }
 
 /// For real root: the kernel never applies RLIMIT_NPROC to it.
@@ -367,7 +389,7 @@ pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> PidLimit {
         let detail = format!(
             "{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own"
         );
-        return PidLimit { by: PidMeans::Nothing, state: State::Off, detail };
+        return PidLimit { by: PidMeans::Nothing, state: State::Off, detail, is_default: false };
     }
     let least = u64::from(host.possible_cpus).saturating_mul(PIDS_PER_CPU);
     let numbers = most.saturating_add(RESERVED_PIDS).max(least).min(PID_MAX_LIMIT);
@@ -375,5 +397,5 @@ pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> PidLimit {
     let detail = format!(
         "{NEVER}; kernel.pid_max of the pid namespace is used instead, which allows up to {more} more{whose}"
     );
-    PidLimit { by: PidMeans::PidMax(numbers), state: State::Degraded, detail }
+    PidLimit { by: PidMeans::PidMax(numbers), state: State::Degraded, detail, is_default: false }
 }

@@ -23,7 +23,8 @@ pub struct Limits {
     /// Swap in bytes, in addition to `memory`. It needs `memory` and a cgroup. Default: no swap.
     pub swap: Option<Size>,
     /// Processes and threads at the same time, of all commands of a session together. How well Kennel can enforce it
-    /// depends on the kernel and the caller; the enforcement report says how.
+    /// depends on the kernel and the caller; the enforcement report says how. Default: none, and [`SESSION_PIDS`](Self::SESSION_PIDS) in a session
+    /// whose commands share their processes.
     pub pids: Option<u64>,
     /// Processor time per second, in processors: 0.5 is half of one, 4 is four. It needs a cgroup.
     pub cpus: Option<f64>,
@@ -58,6 +59,10 @@ pub struct Limits {
 /// More processors than any kernel supports.
 const CPUS_MAX: f64 = 4096.0;
 impl Limits {
+    /// The most processes of a session whose commands share them, where the policy sets no [`pids`](Self::pids). More than
+    /// builds start, and a storm of processes is finite.
+    pub const SESSION_PIDS: u64 = 8192;
+
     /// Whether the policy sets a limit that this protection enforces.
     pub(crate) fn asks_for(&self, protection: Protection) -> bool {
         match protection {

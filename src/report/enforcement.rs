@@ -209,6 +209,18 @@ impl Enforcement {
         self.put(Entry { name, state, detail: detail.to_owned(), cause, remedy, asked: true });
     }
 
+    /// Sets the state of a limit that nobody asked for.
+    pub(crate) fn set_by_default(&mut self, name: Protection, detail: &str) {
+        let detail = detail.to_owned();
+        self.put(Entry { name, state: State::Enforced, detail, cause: None, remedy: None, asked: false });
+    }
+
+    /// Sets a protection off because its step failed.
+    pub(crate) fn turn_off(&mut self, name: Protection, detail: String) {
+        let asked = self.get(name).is_none_or(|entry| entry.asked);
+        self.put(Entry { name, state: State::Off, detail, cause: None, remedy: None, asked });
+    }
+
     /// Marks a protection as degraded if it was reported as enforced.
     pub(crate) fn weaken(&mut self, name: Protection, reason: &str) {
         let in_force = |entry: &&mut Entry| entry.name == name && entry.state == State::Enforced;

@@ -12,7 +12,7 @@ use crate::host::{Host, Version, fixtures};
 use crate::plan::compile::{Compiled, compile};
 use crate::policy::Policy;
 use crate::policy::limits::Limits;
-use crate::policy::profile::Profile;
+use crate::policy::profile::{Isolation, Profile};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Protection, State};
 use crate::report::error::Error;
@@ -88,6 +88,30 @@ fn rlimit(compiled: &Compiled) -> Option<u64> {
 
 fn state(compiled: &Compiled) -> Option<State> {
     compiled.enforcement.get(Protection::Pids).map(|entry| entry.state)
+}
+
+/// Without a limit of the policy, a storm of processes in a session is finite all the same.
+#[test]
+fn a_session_whose_commands_share_processes_has_a_default() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (one, many) = (SandboxKind::OneShot, SandboxKind::Session { ready: 2 });
+    let shared = policy(home.path(), None).isolation(Isolation::Session);
+    let apart = policy(home.path(), None).isolation(Isolation::Command);
+    for (uid, kernel, shape, policy, expected) in [
+        (1000, Version(6, 18), many, &shared, (Some(8201), vec![], Some(State::Enforced))),
+        (1000, Version(6, 18), many, &apart, (None, vec![], None)),
+        (1000, Version(6, 18), one, &shared, (None, vec![], None)),
+        (1000, Version(5, 13), many, &shared, (None, vec![], None)),
+        (0, Version(6, 18), many, &shared, (None, vec!["8501"], Some(State::Enforced))),
+        (0, Version(6, 18), many, &apart, (None, vec![], None)),
+        (0, Version(6, 13), many, &shared, (None, vec![], None)),
+    ] {
+        let compiled = compiled(uid, kernel, shape, policy, home.path()).expect("compiles");
+        let (soft, written, state_there) = expected;
+        assert_eq!((rlimit(&compiled), state(&compiled)), (soft, state_there), "{uid} {kernel} {shape:?}");
+        assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {shape:?}");
+        assert!(compiled.enforcement.remarkable().all(|entry| entry.name != Protection::Pids));
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{InForce, Mount, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Size};
+use kennel::{InForce, Limits, Mount, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Size};
 use serde_json::Value;
 
 use crate::parse::short;
@@ -226,6 +226,10 @@ impl Holds<'_> {
                 };
                 rows.push(row(Section::Limits, limit(&key), text, self.origins.get(&key)));
             }
+        }
+        if self.policy.limits.pids.is_none() {
+            let text = format!("{} together in a session whose commands share them", Limits::SESSION_PIDS);
+            rows.push(row(Section::Limits, limit("limits.pids"), text, "default"));
         }
         if self.policy.limits.tmp_size.is_none() {
             rows.push(row(Section::Limits, "private directories", "2G together".to_owned(), "default"));
