@@ -135,6 +135,8 @@ enum ZygoteOrder {
     /// Carry out that many bytes of steps in a mount namespace. A socket for the report comes with this message,
     /// then the memfd of the steps, then the mount namespace.
     2 = Remount { steps: u32 },
+    /// SIGTERM and SIGHUP to every process of the session's commands: it will end in a moment. No socket comes with this.
+    3 = Terminate {},
 }
 }
 
@@ -152,9 +154,11 @@ records! { 'w,
 enum SharedOrder {
     /// Fork a worker, and mark it. Its socket comes with this message.
     1 = Worker { mark: u64 },
-    /// kill(2) every process with that mark. With SIGKILL, until none is left; then close the socket that comes with this
-    /// message.
+    /// kill(2) every process with that mark.
     2 = Signal { mark: u64, number: u32 },
+    /// SIGKILL to every process with that mark, until none is left, except the process with the PID `spared`, if that is not
+    /// zero. Then [`Report::Blocked`], if some are left, on the socket that comes with this message, and its end.
+    3 = Kill { mark: u64, spared: u32 },
 }
 }
 
@@ -175,7 +179,8 @@ records! { 'w,
 enum Order {
     /// kill(2) the command's process group. Stop and continue signals reach every process.
     1 = Signal { number: u32 },
-    /// End every process, then report.
+    /// Every process is killed: report when all have ended. Those with a mark get SIGKILL from the common init, by a
+    /// [`SharedOrder::Kill`]; all others from this init.
     2 = Kill {},
     /// tcsetpgrp(3): the terminal belongs to the command (1), whose reads and settings then take effect, or to
     /// nobody (0), and then they stop the command.
@@ -195,8 +200,11 @@ enum ShellOrder<'w> {
     2 = Release {},
     /// SIGINT to the process group of the shell.
     3 = Interrupt {},
-    /// SIGKILL to every process that the shell has started since the last message with descriptors.
+    /// SIGKILL to every process that the shell has started since the last message with descriptors, until none is left. The
+    /// answer is how many are left, four bytes.
     4 = Kill {},
+    /// The answer is how many of those processes there are.
+    5 = Count {},
 }
 }
 
@@ -229,15 +237,15 @@ enum Report {
         system_us: u64,
         /// Largest resident set of a single process, in KiB.
         max_rss_kib: u64,
-        /// Processes that outlived the command, and that init killed.
+        /// Processes that outlived the command, and that init ended.
         killed: u32,
         /// Not zero: processes of the command live on.
         left: u32,
         /// See [`full`].
         full: u32,
     },
-    /// A worker's init has started. Its pidfd comes with this message.
-    6 = Born {},
+    /// A worker's init has started. Its pidfd comes with this message. `pid` is its number in its pid namespace.
+    6 = Born { pid: u32 },
     /// The zygote takes orders, the worker takes a command, or the bridge takes connections. The setup took
     /// that many microseconds.
     7 = Ready { took_us: u64 },
@@ -251,6 +259,8 @@ enum Report {
     12 = Refusing {},
     /// The command, which has a terminal, was stopped by that signal. The next such report comes only after an order.
     13 = Stopped { signal: u32 },
+    /// So many processes with the mark of a [`SharedOrder::Kill`] have got SIGKILL and are blocked in the kernel.
+    14 = Blocked { count: u32 },
     /// The directory of a [`Step::HandOutUpper`](crate::plan::Step::HandOutUpper) comes with this message.
     20 = Upper {},
 }

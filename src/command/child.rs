@@ -104,14 +104,16 @@ impl Child {
         Ok(())
     }
 
-    /// Closes standard input and waits for the end of the command. When this returns, no process of the sandbox can do
-    /// anything any more. One exception: if a killed process is stuck in a system call, this returns after two seconds,
-    /// and the kernel may still finish that call ([`Outcome::is_left`]). A second call returns the same outcome, as with
-    /// `tokio::process`.
+    /// Closes standard input and waits for the end of the command. What it leaves running gets SIGTERM, and a second later
+    /// SIGKILL, unless it may [live on](crate::command::Command::background). When this returns, no process of the sandbox
+    /// can do anything any more. One exception: if a killed process is stuck in a system call, this returns after two seconds,
+    /// a note says so, and the kernel may still finish that call ([`Outcome::is_left`]). A second call returns the same
+    /// outcome, as with `tokio::process`.
     ///
     /// # Errors
     /// As for [`Command::spawn`](crate::command::Command::spawn), if nobody waited for the start; [`Error::Lost`] if
-    /// somebody outside killed the sandbox, or if an earlier call failed.
+    /// somebody outside killed the sandbox, or if an earlier call failed; [`Error::StillRuns`] if then a process of it is
+    /// left.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -243,10 +245,16 @@ impl Child {
                 left,
                 full,
             }) => {
+                let status = ExitStatus::from_raw(status);
                 running.leaves(left != 0);
+                if running.ended_with_session(status) {
+                    // What it has left has the rest of its second.
+                    self.running.take().into_iter().for_each(Running::release);
+                    return Err(Error::SessionEnded);
+                }
                 let max_rss_bytes = max_rss_kib * 1024;
                 let usage = Usage { user_us, system_us, max_rss_bytes, killed, ..Usage::default() };
-                return Ok(Some(running.outcome(ExitStatus::from_raw(status), usage, running.full(full))));
+                return Ok(Some(running.outcome(status, usage, running.full(full))));
             }
             Arrival::Report(Report::Failed { section, index, errno }) => {
                 Err(running.failure(section, index, errno))
@@ -257,7 +265,7 @@ impl Child {
                 running.follow_seccomp(listener)?;
                 return Ok(None);
             }
-            Arrival::Born(_)
+            Arrival::Born(..)
             | Arrival::Listening(_)
             | Arrival::Root(_)
             | Arrival::Mounts(_)

@@ -16,11 +16,12 @@ use crate::command::explain;
 use crate::command::explain::observed::Recorder;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
+use crate::launch::inside::Rest;
 use crate::network::serving::Witness;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
 use crate::protect::recheck::Undone;
-use crate::report::enforcement::Enforcement;
+use crate::report::enforcement::{Enforcement, Note};
 use crate::report::error::{Error, NOT_PERMITTED, TERMINAL, WORKING_DIRECTORY};
 use crate::report::failure;
 use crate::report::failure::Limit;
@@ -257,7 +258,8 @@ impl Running {
         tracing::debug!(parent: &self.log.span, %status, user_us, system_us, killed = usage.killed, "ended");
         let inside = self.inside.get_ref();
         let Undone { mut denials, is_left } =
-            if self.stop.is_stuck { inside.undo_so_far() } else { inside.undo() };
+            if self.stop.rest == Rest::None { inside.undo() } else { inside.undo_so_far() };
+        self.enforcement.add_notes(left(self.stop.rest));
         let by_seccomp = self.refusals.seccomp.iter();
         denials.extend(by_seccomp.flat_map(|refusals| refusals.denials(!status.success())));
         if let (Some(limit), Some(judge)) = (ended.limit, &self.spec.judge) {
@@ -288,6 +290,16 @@ impl Running {
         let tmpfs = self.prepared.compiled.tmpfs_sizes.get(index)?;
         Some(if lacks_inodes { Full::Inodes(tmpfs.inodes) } else { Full::Bytes(tmpfs.size) })
     }
+}
+
+/// What the report of a killed command says of processes that are left.
+fn left(rest: Rest) -> Option<Note> {
+    let text = match rest {
+        Rest::None => return None,
+        Rest::Stuck => "a killed process is stuck in a system call, which the kernel may still finish",
+        Rest::Unknown => "Kennel has ordered the kill, but processes of the command may still run",
+    };
+    Some(Note::new("processes", text, Some("the end of the session ends them: kennel session stop")))
 }
 
 #[cfg(test)]

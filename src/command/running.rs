@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,7 +27,7 @@ use crate::command::source::{Membership, ReadyWorker};
 use crate::command::tail::Tail;
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
-use crate::launch::inside::{CommandKey, Inside, PATIENCE};
+use crate::launch::inside::{CommandKey, Inside, PATIENCE, Rest};
 use crate::launch::prepared::Prepared;
 use crate::launch::supervisor::Supervisor;
 use crate::network::publish::Publishing;
@@ -119,8 +121,8 @@ pub(crate) struct Stop {
     init_deadline: Option<Deadline>,
     /// When the killed processes must be gone.
     gone_deadline: Option<Deadline>,
-    /// Whether killed processes are still there after that deadline.
-    pub(crate) is_stuck: bool,
+    /// What is left of the killed processes after that deadline.
+    pub(crate) rest: Rest,
     /// Readers of the output report here that the command wrote too much. `None` if the policy lets it write on.
     flood: Option<Arc<Flood>>,
 }
@@ -277,9 +279,23 @@ impl Running {
 
     /// The error for an end that init did not report.
     pub(crate) fn lost(&self) -> Error {
-        let membership = self.owner.membership.as_ref();
-        let has_session_ended = membership.is_some_and(|membership| membership.session_has_ended());
-        if has_session_ended { Error::SessionEnded } else { Error::Lost }
+        match self.stop.rest {
+            _ if self.has_session_ended() => Error::SessionEnded,
+            Rest::None => Error::Lost,
+            Rest::Stuck | Rest::Unknown => Error::StillRuns,
+        }
+    }
+
+    fn has_session_ended(&self) -> bool {
+        self.owner.membership.as_ref().is_some_and(|membership| membership.session_has_ended())
+    }
+
+    /// Whether the end of its session has ended it: all commands got SIGTERM and SIGHUP. A shell reports such a signal as
+    /// status 128 + signal.
+    pub(crate) fn ended_with_session(&self, status: ExitStatus) -> bool {
+        let signal = status.signal().or(status.code().map(|code| code - 128));
+        let is_by_session = matches!(signal, Some(libc::SIGTERM | libc::SIGHUP | libc::SIGKILL));
+        is_by_session && !self.was_killed() && self.has_session_ended()
     }
 
     /// Undoes changes of watched paths, and only logs them: no outcome will report them.
@@ -324,7 +340,7 @@ impl Running {
     async fn wait_until_gone(&mut self) {
         // The caller may drop this future and wait again. The deadline stays.
         let deadline = *self.stop.gone_deadline.get_or_insert_with(|| Deadline::now() + PATIENCE);
-        self.stop.is_stuck = !self.inside.get_ref().gone_by(deadline).await;
+        self.stop.rest = self.inside.get_ref().gone_by(deadline).await;
     }
 
     fn deadline(&self) -> Option<Deadline> {
@@ -337,7 +353,7 @@ impl Running {
             self.stop.cause = Some(cause);
             self.stop.init_deadline = Some(Deadline::now() + GRACE);
         }
-        match self.inside.get_ref().order(&Order::Kill {}) {
+        match self.inside.get_ref().order_kill() {
             // The socket is full: init does not read its orders, or reads them too slowly.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let _ = self.inside.get_ref().kill();
@@ -405,10 +421,10 @@ impl Running {
         let is_free = self.is_free();
         let mut inside = self.inside.into_inner();
         match &self.owner.membership {
-            // A process is stuck in a system call that may still change a protected path. Dropping `inside` waits for it, undoes
-            // its changes once more and only then gives up the hold on the session. Without the hold, the next command
-            // would take a file that appears there for the user's own.
-            _ if self.stop.is_stuck => {}
+            // A process is left that may still change a protected path, for example one in a system call. Dropping `inside` waits
+            // for it, undoes its changes once more and only then gives up the hold on the session. Without the hold, the next
+            // command would take a file that appears there for the user's own.
+            _ if self.stop.rest != Rest::None => {}
             Some(membership) if self.has_left == Some(true) => membership.keep(inside),
             Some(membership) if is_free && inside.is_marked() => membership.give_back(inside),
             _ => inside.set_over(),

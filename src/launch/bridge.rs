@@ -209,7 +209,7 @@ impl HandedOut {
                 Arrival::Report(report) => said.push(report),
                 Arrival::Closed => return Err(Error::Lost),
                 Arrival::Refusing(listener) => handed_out.seccomp_listener = Some(listener),
-                Arrival::Born(_)
+                Arrival::Born(..)
                 | Arrival::Terminal(_)
                 | Arrival::Root(_)
                 | Arrival::Upper(_)

@@ -33,8 +33,8 @@ pub(crate) enum Arrival {
     Report(Report),
     /// The master side of the terminal of the command.
     Terminal(OwnedFd),
-    /// The pidfd of the init of a worker.
-    Born(OwnedFd),
+    /// The pidfd of the init of a worker, and its PID inside.
+    Born(OwnedFd, u32),
     /// A listening socket of the sandbox, for the proxy.
     Listening(ListeningSocket),
     /// The root directory of a worker.
@@ -55,7 +55,7 @@ impl Arrival {
     pub(crate) fn parse(bytes: &[u8], descriptor: Option<OwnedFd>) -> io::Result<Self> {
         match (Report::take(&mut Cursor::new(bytes)), descriptor) {
             (Some(Report::Terminal {}), Some(master)) => Ok(Self::Terminal(master)),
-            (Some(Report::Born {}), Some(pidfd)) => Ok(Self::Born(pidfd)),
+            (Some(Report::Born { pid }), Some(pidfd)) => Ok(Self::Born(pidfd, pid)),
             (Some(Report::Listening { kind, port }), Some(socket)) => {
                 let port = u16::try_from(port).map_err(|_| io::ErrorKind::InvalidData)?;
                 Ok(Self::Listening(ListeningSocket { kind: kind.cast_signed(), port, socket }))

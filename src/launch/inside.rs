@@ -58,6 +58,20 @@ pub(crate) struct Inside {
     leaf: Option<Leaf>,
     /// The mark of all its processes, if it shares a pid namespace.
     mark: Option<Mark>,
+    /// The PID of init in that namespace; zero if it is not known.
+    pid: u32,
+}
+
+/// What is left of a killed sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Nothing.
+    #[default]
+    None,
+    /// A process that has got SIGKILL, and dies when a system call ends.
+    Stuck,
+    /// Nobody knows: its killer has not answered.
+    Unknown,
 }
 
 impl Inside {
@@ -96,6 +110,7 @@ impl Inside {
             hold: None,
             leaf: None,
             mark: None,
+            pid: 0,
         }
     }
 
@@ -159,9 +174,22 @@ impl Inside {
         }
     }
 
-    /// Sets the pidfd that a worker reported.
-    pub(crate) fn set_pidfd(&mut self, pidfd: OwnedFd) {
-        self.pidfd = Some(Arc::new(pidfd));
+    /// Sets the pidfd that a worker reported, and its PID inside.
+    pub(crate) fn set_pidfd(&mut self, pidfd: OwnedFd, pid: u32) {
+        (self.pidfd, self.pid) = (Some(Arc::new(pidfd)), pid);
+    }
+
+    /// Orders the kill of every process. Init reports when all have ended.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it does not read its orders.
+    pub(crate) fn order_kill(&self) -> io::Result<()> {
+        // First: what init reads before it sees the end of the command.
+        self.order(&Order::Kill {})?;
+        if let Some(mark) = &self.mark {
+            mark.kill_all_but(self.pid);
+        }
+        Ok(())
     }
 
     /// Lets go of a command that has ended, so that it can run another one.

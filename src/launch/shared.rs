@@ -60,10 +60,19 @@ impl Mark {
         let _ = self.init.inside.send(&bytes(&SharedOrder::Signal { mark: self.mark, number }), []);
     }
 
-    /// Orders the kill of every process with this mark. The socket hangs up when none is left, or when what is left is blocked
-    /// in the kernel. `None` if nobody will tell.
+    /// Orders the kill of every process with this mark but the worker with this PID, which sees their end.
+    pub(crate) fn kill_all_but(&self, worker: u32) {
+        drop(self.order_kill(worker));
+    }
+
+    /// Orders the kill of every process with this mark. The socket hangs up when none is left. Before that it brings a message
+    /// if some are left, blocked in the kernel. `None` if nobody will tell.
     pub(crate) fn kill(&self) -> Option<OwnedFd> {
-        let order = bytes(&SharedOrder::Signal { mark: self.mark, number: libc::SIGKILL.cast_unsigned() });
+        self.order_kill(0)
+    }
+
+    fn order_kill(&self, spared: u32) -> Option<OwnedFd> {
+        let order = bytes(&SharedOrder::Kill { mark: self.mark, spared });
         let (ours, theirs) = socket_pair().ok().unzip();
         let mut sent = self.init.inside.send(&order, theirs.as_ref().map(AsFd::as_fd));
         if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {

@@ -155,6 +155,9 @@ pub enum Error {
     /// The sandbox ended without a report: init was killed from outside.
     #[error("the sandbox ended without a report")]
     Lost,
+    /// The command has killed its process of Kennel, or somebody else did, and Kennel could not end all that it started.
+    #[error("the sandbox ended without a report, and processes of the command may still run")]
+    StillRuns,
 }
 
 impl From<SpawnError> for Error {
@@ -247,6 +250,7 @@ impl Error {
             Self::NoProgram { .. } => Some("check PATH, or name the program by its path"),
             Self::Busy => Some("let the command wait, or keep more workers ready"),
             Self::SessionEnded => Some("prepare a new session"),
+            Self::StillRuns => Some("end the session (kennel session stop), which ends them too"),
             Self::NotExecutable { source, .. } => Some(match source.raw_os_error() {
                 Some(libc::EACCES) => {
                     "name a file, make it executable (chmod +x) or run a script by its interpreter (python3 FILE), and put it on a \
@@ -321,9 +325,12 @@ impl Error {
             Self::Overlay(_) => (Class::RuntimeError, Boundary::Runtime),
             Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
             Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
-            Self::Io { .. } | Self::Publish { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
-                (Class::RuntimeError, Boundary::Runtime)
-            }
+            Self::Io { .. }
+            | Self::Publish { .. }
+            | Self::Busy
+            | Self::SessionEnded
+            | Self::Lost
+            | Self::StillRuns => (Class::RuntimeError, Boundary::Runtime),
         };
         let details = match self {
             Self::Unavailable { .. } | Self::Step { .. } => failure::platform(self.chain(), self.remedy()),

@@ -37,7 +37,7 @@ pub struct Usage {
     pub system_us: u64,
     /// Largest resident set of any one process, in bytes.
     pub max_rss_bytes: u64,
-    /// Processes that outlived the command and were killed with the sandbox.
+    /// Processes that outlived the command, and that Kennel ended.
     pub killed: u32,
     /// Largest memory of all processes together, with the kernel's memory for them, in bytes. This field and the following
     /// ones are known only if the command had a cgroup (memory.peak, Linux 5.19).

@@ -96,6 +96,7 @@ impl Acceptor {
             let answered = async { while clients.join_next().await.is_some() {} };
             let _ = timeout(LINGER, answered).await;
         }
+        session.terminate().await;
         clients.shutdown().await;
         session.shutdown().await;
         drop(place);

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+use kennel_helper::control::ZygoteOrder;
+use kennel_helper::wire::Field;
 use procfs::{Current, MemoryPressure};
 
 use crate::audit::record::Record;
@@ -28,6 +30,7 @@ use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::report::published::PublishedPort;
 use crate::session::mount_state::{MountCheck, SessionMounts, Settling, SettlingFor};
+use crate::session::processes;
 use crate::session::shared::Shared;
 use crate::session::stats::{Counts, Stats, Using};
 use crate::session::view_fd::ViewFd;
@@ -36,6 +39,12 @@ use crate::sys::locked;
 
 /// How often to check whether killed commands are gone.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// The longest time between two looks at the processes of a session that ends.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long the processes of a session may take to end after SIGTERM. Then they are killed.
+const MOMENT: Duration = Duration::from_secs(1);
 
 /// A session that has a handle or a running command.
 pub(crate) struct Live {
@@ -60,6 +69,8 @@ pub(crate) struct Live {
     pub(crate) background: Mutex<Vec<Inside>>,
     pub(crate) ready_workers: ReadyWorkers,
     pub(crate) ended: AtomicBool,
+    /// Whether its processes were asked to end.
+    pub(crate) terminated: AtomicBool,
     pub(crate) counts: Arc<Counts>,
     /// The changes of an overlay.
     pub(crate) ledger: Mutex<Option<SharedLedger>>,
@@ -123,13 +134,42 @@ impl Live {
 
     /// Kills the zygote and with it every process of the session.
     pub(crate) fn end(&self) {
+        self.close();
+        self.retire();
+    }
+
+    /// Takes no more commands.
+    pub(crate) fn close(&self) {
         if !self.ended.swap(true, Relaxed) {
             tracing::info!(parent: &self.span, "ends");
             // The session ends even if this record cannot be written.
             let _ = self.trail.write(None, || Record::SessionEnd {});
         }
         self.published.end();
-        self.retire();
+    }
+
+    /// Asks everything that commands have started to end, and waits a moment until it has. Programs remove their locks then.
+    pub(crate) async fn terminate(&self) {
+        if self.terminated.swap(true, Relaxed) || !self.has_commands() {
+            return;
+        }
+        let mut order = Vec::new();
+        ZygoteOrder::Terminate {}.put(&mut order);
+        if self.zygote.send(&order, []).is_err() {
+            return;
+        }
+        let begun = Instant::now();
+        let mut pause = CHECK_INTERVAL;
+        while self.has_commands() && processes::has_some(&self.zygote).await && begun.elapsed() < MOMENT {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether commands run, or have left processes.
+    fn has_commands(&self) -> bool {
+        self.drop_ended_background();
+        self.counts.running.load(Relaxed) > 0 || !self.background().is_empty()
     }
 
     /// Kills the zygote and with it all of its processes, while the session goes on with another one.
@@ -240,7 +280,7 @@ impl Live {
     /// Keeps the background processes of a command until the session ends.
     pub(crate) fn keep(&self, inside: Inside) {
         self.drop_ended_background();
-        if !self.has_ended() {
+        if !self.zygote.has_ended() {
             self.background().push(inside);
         }
     }

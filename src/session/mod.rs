@@ -178,6 +178,11 @@ impl Session {
         self.owner.renewable.closed().await;
     }
 
+    /// Starts no more commands, asks every process to end, and waits a moment until they have.
+    pub(crate) async fn terminate(&self) {
+        self.owner.renewable.terminate().await;
+    }
+
     /// Kills every process of the session and does not wait until they are gone.
     pub(crate) fn end(&self) {
         self.owner.renewable.end();
@@ -255,9 +260,11 @@ impl Session {
         (inputs.policy.profile, clean(inputs.caller.absolute(&inputs.policy.workspace)))
     }
 
-    /// Kills every process of the session and waits until they are gone. Running commands end with
-    /// [`Error::SessionEnded`]. Idempotent.
+    /// Ends the session. Every process gets SIGTERM and SIGHUP, and a second later SIGKILL; then this waits until they are gone.
+    /// Running commands end with [`Error::SessionEnded`], unless they end by themselves in that second. Dropping the last handle
+    /// kills at once. Idempotent.
     pub async fn shutdown(&self) {
+        self.terminate().await;
         self.end();
         self.live().gone().await;
     }

@@ -136,6 +136,7 @@ impl Live {
             background: Mutex::default(),
             ready_workers: ReadyWorkers::new(ready),
             ended: AtomicBool::new(false),
+            terminated: AtomicBool::new(false),
             counts,
             ledger: Mutex::default(),
             proxy: None,

@@ -17,7 +17,7 @@ use procfs::process::{LimitValue, Process, Stat, all_processes};
 use procfs::{ProcError, page_size, ticks_per_second};
 use serde::{Deserialize, Serialize};
 
-use crate::launch::inside::CommandKey;
+use crate::launch::inside::{CommandKey, Inside};
 use crate::report::error::Error;
 use crate::session::Session;
 use crate::sys::blocking;
@@ -135,6 +135,13 @@ impl Session {
         let listed = listed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         listed.map_err(Error::io("list the processes of the session"))
     }
+}
+
+/// Whether a command of the zygote's session has a process. `false` if /proc cannot be read.
+pub(crate) async fn has_some(zygote: &Inside) -> bool {
+    let Some(zygote) = zygote.pidfd().cloned() else { return false };
+    let found = blocking(move || pid_of(&zygote).map_or(Ok(Vec::new()), descendants));
+    found.await.is_ok_and(|found| !found.is_empty())
 }
 
 /// What a process is known by while the tree is walked.

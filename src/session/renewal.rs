@@ -131,6 +131,17 @@ impl Renewable {
         Ok(())
     }
 
+    /// Starts no more commands, asks every process to end, and waits a moment until they have.
+    pub(crate) async fn terminate(&self) {
+        let live = {
+            let live = locked(&self.live);
+            self.ended.store(true, SeqCst);
+            live.close();
+            Arc::clone(&live)
+        };
+        live.terminate().await;
+    }
+
     /// Kills every process of the session.
     pub(crate) fn end(&self) {
         let live = locked(&self.live);

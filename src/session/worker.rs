@@ -200,8 +200,8 @@ impl Worker {
 
     fn take_in(&mut self, arrival: Arrival, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         match arrival {
-            Arrival::Born(pidfd) => {
-                self.inside.set_pidfd(pidfd);
+            Arrival::Born(pidfd, pid) => {
+                self.inside.set_pidfd(pidfd, pid);
                 self.is_born = true;
             }
             Arrival::Report(Report::Ready { took_us }) => {
@@ -224,7 +224,7 @@ impl Worker {
             }
             Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
             // Without the pidfd nobody could kill it. Without the listener nobody would answer its filter.
-            Arrival::Report(Report::Born {} | Report::Refusing {}) => self.lost_descriptor = true,
+            Arrival::Report(Report::Born { .. } | Report::Refusing {}) => self.lost_descriptor = true,
             Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Upper(_) => {}
         }
         Ok(())

@@ -40,6 +40,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("daemon-and-wait", processes::daemon_and_wait),
     ("kill-everyone", processes::kill_everyone),
     ("fork-bomb", processes::fork_bomb),
+    ("storm", processes::storm),
     ("orphans", processes::orphans),
     ("hog", processes::hog),
     ("busy", processes::busy),

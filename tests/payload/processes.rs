@@ -89,6 +89,43 @@ pub(crate) fn fork_bomb(_: &[&str]) {
     println!("never refused");
 }
 
+/// So many chains of processes for so many seconds: each process appends to the file, forks the next one and ends. With
+/// `cont` each also continues whatever is stopped. With `kill` the first one kills its parent. Stays for that long.
+pub(crate) fn storm(arguments: &[&str]) {
+    let text = |at: usize| arguments.get(at).copied().unwrap_or_default();
+    let (chains, seconds) = (text(0).parse().unwrap_or(1), text(1).parse().unwrap_or(1));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let Ok(mut file) = File::options().create(true).append(true).open(text(2)) else {
+        return say(Err(libc::ENOENT));
+    };
+    for _ in 0..chains {
+        if fork() != Ok(0) {
+            continue;
+        }
+        let _ = raw(libc::SYS_setsid, [0; 6]);
+        while Instant::now() < end {
+            let _ = file.write_all(b".");
+            if text(3) == "cont" {
+                let _ = raw(libc::SYS_kill, [-1, libc::SIGCONT.into(), 0, 0, 0, 0]);
+            }
+            match fork() {
+                Ok(0) => {}
+                Ok(_) => leave(),
+                Err(_) => sleep(TICK),
+            }
+        }
+        leave();
+    }
+    println!("ready");
+    let _ = std::io::stdout().flush();
+    if text(3) == "kill" {
+        sleep(TICK);
+        let parent = i64::from(std::os::unix::process::parent_id());
+        say(raw(libc::SYS_kill, [parent, libc::SIGKILL.into(), 0, 0, 0, 0]));
+    }
+    sleep(end.saturating_duration_since(Instant::now()));
+}
+
 /// A thousand orphans that end at once. Afterwards prints how many zombies are visible.
 pub(crate) fn orphans(_: &[&str]) {
     for _ in 0..1000 {

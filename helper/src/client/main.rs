@@ -250,7 +250,7 @@ fn follow(socket: &Fd, forwarded: u64) -> Result<End, Trouble> {
 fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
     let ready = |fd: &Fd| PollFd { fd: fd.number().cast_signed(), events: POLLIN, answered: 0 };
     let mut fds = [ready(signals), ready(socket)];
-    sys::poll(&mut fds)?;
+    sys::poll(&mut fds, -1)?;
     Ok(fds.map(|fd| fd.answered & (POLLIN | POLLHUP | POLLERR) != 0))
 }
 

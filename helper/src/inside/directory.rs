@@ -2,11 +2,6 @@
 
 use core::ffi::CStr;
 
-use crate::{
-    digits::number,
-    sys::{self, Errno},
-};
-
 /// Offsets of the length, the type and the name in an entry.
 const LENGTH_AT: usize = 16;
 const KIND_AT: usize = 18;
@@ -27,22 +22,4 @@ pub(crate) fn next(entries: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     let is_directory = entry.get(KIND_AT) == Some(&DIRECTORY);
     let name = entry.get(NAME_AT..).and_then(|name| CStr::from_bytes_until_nul(name).ok());
     Some((Entry { name, is_directory }, rest))
-}
-
-/// Calls `act` with the PID of each process of this pid namespace: one listing of /proc.
-pub(crate) fn each_process(mut act: impl FnMut(i32)) -> Result<(), Errno> {
-    let processes = sys::open_for_reading(c"/proc")?;
-    let mut buffer = [0u8; 1024];
-    loop {
-        let mut rest = sys::entries(&processes, &mut buffer)?;
-        if rest.is_empty() {
-            return Ok(());
-        }
-        while let Some((Entry { name, .. }, after)) = next(rest) {
-            if let Some(pid) = name.and_then(|name| number(name.to_bytes())) {
-                act(pid);
-            }
-            rest = after;
-        }
-    }
 }

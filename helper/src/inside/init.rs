@@ -4,7 +4,8 @@ use crate::{
     channel::Channel,
     control::{Order, Report, full},
     kernel::{
-        ESRCH, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTTIN, SIGTTOU,
+        ESRCH, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM,
+        SIGTTIN, SIGTTOU,
     },
     payload::Running,
     reach::Reach,
@@ -12,6 +13,9 @@ use crate::{
     sys::{self, Errno, Fd, Reaped},
     terminal::Terminal,
 };
+
+/// How long processes that a command leaves behind may take to end after SIGTERM, in microseconds. Then they are killed.
+const MOMENT_US: u64 = 1_000_000;
 
 /// Resources that all reaped processes used together.
 #[derive(Default)]
@@ -64,7 +68,8 @@ pub(crate) fn serve(
     let mut told = None;
     let mut is_killed = false;
     loop {
-        let [ended, spoken] = wait(signals, channel.socket())?;
+        let [ended, mut spoken] = wait(signals, channel.socket(), -1)?;
+        let mut reaping = None;
         if ended {
             if sys::take_signal(signals)? == SIGHUP && terminal.is_some() {
                 // The session's leader passes the hangup on, as a shell does. Without a terminal of its own, init is in
@@ -72,7 +77,15 @@ pub(crate) fn serve(
                 let _ = sys::kill(command.pid.wrapping_neg(), SIGHUP);
                 let _ = sys::kill(command.pid.wrapping_neg(), SIGCONT);
             }
-            let Reaping { status, stopped_by, no_child_left } = reap(command.pid, &mut usage);
+            let reaped = reap(command.pid, &mut usage);
+            // The order to kill comes before the kill by the common init.
+            if reaped.status.is_some() {
+                is_killed = is_killed || is_ordered_to_kill(channel, signals)?;
+                spoken = false;
+            }
+            reaping = Some(reaped);
+        }
+        if let Some(Reaping { status, stopped_by, no_child_left }) = reaping {
             if let Some(signal) = stopped_by.filter(|_| terminal.is_some() && told.is_none()) {
                 channel.report(&Report::Stopped { signal })?;
                 told = Some(signal);
@@ -80,7 +93,7 @@ pub(crate) fn serve(
             // A deleted file uses space until the last process that has it open ends.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
                 Some(end) if is_killed || !command.background => {
-                    return finish(channel, end, usage, reach).map(|()| false);
+                    return finish(channel, (end, is_killed), (usage, reach), signals).map(|()| false);
                 }
                 Some(end) => {
                     // What it leaves behind may have closed the terminal: then its reader sees the end.
@@ -108,11 +121,23 @@ pub(crate) fn serve(
     }
 }
 
-/// Sleeps until a child ends, or the outside sends an order or is gone.
-fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
+/// Whether the orders that have arrived are to kill. Nobody else is left to get them: the command has ended.
+fn is_ordered_to_kill(channel: &Channel, signals: &Fd) -> Result<bool, Errno> {
+    while let [_, true] = wait(signals, channel.socket(), 0)? {
+        match channel.order()? {
+            Some((Order::Kill {}, _)) => return Ok(true),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    Ok(false)
+}
+
+/// Sleeps until a child ends, or the outside sends an order or is gone, but so many milliseconds at most; -1 is no limit.
+fn wait(signals: &Fd, socket: &Fd, milliseconds: i32) -> Result<[bool; 2], Errno> {
     let ready = |fd: &Fd| PollFd { fd: fd.number().cast_signed(), events: POLLIN, answered: 0 };
     let mut fds = [ready(signals), ready(socket)];
-    sys::poll(&mut fds)?;
+    sys::poll(&mut fds, milliseconds)?;
     Ok(fds.map(|fd| fd.answered & (POLLIN | POLLHUP | POLLERR) != 0))
 }
 
@@ -165,7 +190,11 @@ fn carry_out(
         // stop signals. So stopping must reach every process.
         Order::Signal { number } if number == SIGSTOP || number == SIGCONT => reach.signal(number),
         Order::Signal { number } => sys::kill(pid.wrapping_neg(), number),
-        Order::Kill {} => reach.signal(SIGKILL),
+        Order::Kill {} => match reach {
+            Reach::Namespace => reach.signal(SIGKILL),
+            // The common init does it: another command may stop this process.
+            Reach::Mark(_) => Ok(()),
+        },
         Order::Foreground { has: 0 } => terminal.map_or(Ok(()), Terminal::take),
         Order::Foreground { .. } => {
             terminal.map_or(Ok(()), |own| own.give(pid, matches!(stop, Some(SIGTTIN | SIGTTOU))))
@@ -173,29 +202,88 @@ fn carry_out(
     };
 }
 
-/// Kills every process that the command left behind, then reports. Once the outside reads the report, no
-/// process of the sandbox can change a file any more.
-fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage, reach: Reach) -> Result<(), Errno> {
-    let mut killed = 0u32;
-    loop {
+/// Ends every process that the command left behind, then reports. Once the outside reads the report, no process of the
+/// sandbox can change a file any more.
+fn finish(
+    channel: &Channel,
+    (end, is_killed): ((i32, u32), bool),
+    (mut usage, reach): (Usage, Reach),
+    signals: &Fd,
+) -> Result<(), Errno> {
+    let mut count = 0u32;
+    let is_alone = match reach {
+        // This process is the reaper of all that have the mark. The common init kills them.
+        Reach::Mark(_) => rest(&mut usage, &mut count, true),
+        Reach::Namespace if is_killed => false,
+        Reach::Namespace => terminate(channel, (&mut usage, &mut count), signals)?,
+    };
+    while !is_alone {
         match reach.signal(SIGKILL) {
-            Ok(()) => {}
+            // One that ends now may be no child yet: its parent ends too.
+            Ok(()) => drop(rest(&mut usage, &mut count, false)),
             Err(Errno(ESRCH)) => break,
-            // A command may have taken descriptors or memory from a worker that it can see. The outside learns that this
-            // process has ended, and orders the common init to kill.
             Err(_) => return Ok(()),
         }
-        let mut wait = true;
-        while let Ok(Some(reaped)) = sys::reap(wait) {
-            if is_stop(reaped.status) {
-                continue;
+    }
+    usage.report(channel, end, (count, false))
+}
+
+/// Asks what is left to end, and waits a moment. Programs remove their locks then. Returns whether none is left; an order
+/// of the outside cuts the moment short.
+fn terminate(channel: &Channel, (usage, count): (&mut Usage, &mut u32), signals: &Fd) -> Result<bool, Errno> {
+    if Reach::Namespace.signal(SIGTERM) == Err(Errno(ESRCH)) {
+        return Ok(true);
+    }
+    // A stopped process takes the signal when it goes on.
+    let _ = Reach::Namespace.signal(SIGCONT);
+    let begun = sys::monotonic_us();
+    loop {
+        loop {
+            match sys::reap(false) {
+                Ok(Some(reaped)) if is_stop(reaped.status) => {}
+                Ok(Some(reaped)) => {
+                    usage.add(&reaped);
+                    *count = count.saturating_add(1);
+                }
+                Ok(None) => break,
+                // ECHILD
+                Err(_) => return Ok(true),
             }
-            usage.add(&reaped);
-            killed = killed.saturating_add(u32::from(reaped.status & 0x7f == SIGKILL.cast_signed()));
-            wait = false;
+        }
+        let left = MOMENT_US.saturating_sub(sys::monotonic_us().saturating_sub(begun)) / 1000;
+        if left == 0 {
+            return Ok(false);
+        }
+        let [ended, spoken] = wait(signals, channel.socket(), left as i32)?;
+        if ended {
+            sys::take_signal(signals)?;
+        }
+        if spoken {
+            match channel.order()? {
+                Some((Order::Kill {}, _)) | None => return Ok(false),
+                Some((Order::Signal { number: SIGHUP | SIGINT | SIGTERM }, _)) => return Ok(false),
+                Some(_) => {}
+            }
         }
     }
-    usage.report(channel, end, (killed, false))
+}
+
+/// Waits for one child, or with `all` for all of them, and reaps what has ended. Returns whether none is left.
+fn rest(usage: &mut Usage, count: &mut u32, all: bool) -> bool {
+    let mut wait = true;
+    loop {
+        match sys::reap(wait) {
+            Ok(Some(reaped)) if is_stop(reaped.status) => {}
+            Ok(Some(reaped)) => {
+                usage.add(&reaped);
+                *count = count.saturating_add(u32::from(reaped.status & 0x7f == SIGKILL.cast_signed()));
+                wait = all;
+            }
+            Ok(None) => return false,
+            // ECHILD
+            Err(_) => return true,
+        }
+    }
 }
 
 /// The number of the first full private file system.

@@ -187,6 +187,7 @@ pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 pub(crate) const SIGHUP: u32 = 1;
 pub(crate) const SIGINT: u32 = 2;
 pub(crate) const SIGKILL: u32 = 9;
+pub(crate) const SIGTERM: u32 = 15;
 pub(crate) const SIGCHLD: u32 = 17;
 pub(crate) const SIGCONT: u32 = 18;
 pub(crate) const SIGSTOP: u32 = 19;

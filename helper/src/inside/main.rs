@@ -22,6 +22,7 @@ mod payload;
 #[path = "../plan.rs"]
 #[expect(dead_code, reason = "shared with the outside, which uses all of it")]
 mod plan;
+mod processes;
 mod reach;
 mod reaper;
 mod shared;

@@ -5,11 +5,11 @@ use crate::{
     Fault,
     channel::Channel,
     control::{Report, SharedOrder},
-    kernel::{EPROTO, ESRCH, PR_SET_CHILD_SUBREAPER, RLIMIT_RTTIME, SIGKILL},
+    kernel::{EPROTO, PR_SET_CHILD_SUBREAPER, RLIMIT_RTTIME, SIGCONT, SIGKILL, SIGSTOP},
     live,
     payload::Payload,
     plan::Plan,
-    reach::Reach,
+    reach::{self, ALL_PROCESSES, Found, Reach},
     steps::{Rooms, State},
     sys::{self, Errno, Fd},
     worker,
@@ -18,6 +18,15 @@ use crate::{
 /// How often to look for processes that are left, once a millisecond. A process that is still there then is blocked in
 /// the kernel, and dies once that call ends.
 const TRIES: u32 = 100;
+
+/// So many looks in a row have to find no new process.
+const QUIET: u32 = 2;
+
+/// A look that finds more new processes than this has met a storm: they are born faster than they are found.
+const FEW: u32 = 16;
+
+/// So many looks that find new processes have met one, too.
+const RACES: u32 = 4;
 
 /// Forks workers until the outside is gone. The caller then exits, which kills every process that is left.
 pub(crate) fn serve(
@@ -39,16 +48,11 @@ pub(crate) fn serve(
                     Err(errno) => Channel::refuse(&socket, errno),
                 }
             }
-            SharedOrder::Signal { mark, number: SIGKILL } => {
-                for _ in 0..TRIES {
-                    // Every other error may pass: then there may still be one.
-                    if Reach::Mark(mark).signal(SIGKILL) == Err(Errno(ESRCH)) {
-                        break;
-                    }
-                    sys::sleep(1);
+            SharedOrder::Kill { mark, spared } => {
+                let count = end(mark, spared);
+                if let Some(socket) = socket.filter(|_| count > 0) {
+                    let _ = Channel::report_on(&socket, &Report::Blocked { count }, None);
                 }
-                // The outside waits until this end is closed.
-                drop(socket);
             }
             SharedOrder::Signal { mark, number } => {
                 // Nobody waits for an answer.
@@ -59,13 +63,55 @@ pub(crate) fn serve(
     Ok(())
 }
 
+/// Kills every process with the mark, except `spared`. Returns how many are left: they are blocked in the kernel. With
+/// `spared`, those that die count as gone, because that process waits for them.
+///
+/// A storm forks faster than one process looks, and leaves it little of the processor. kill(2) of all processes is
+/// atomic: no fork slips past it. So first everything stops, for as long as it takes to kill what has the mark. If
+/// that does not help, because the storm sends SIGCONT, everything in this pid namespace is killed.
+fn end(mark: u64, spared: u32) -> u32 {
+    // From this tick on a process counts as new. `settled` is the first tick whose looks prove that none is left.
+    let (mut since, mut settled) = (sys::boot_ticks(), 0);
+    let (mut races, mut quiet, mut stops) = (0u32, 0u32, 0u32);
+    let mut left = 0;
+    for _ in 0..TRIES {
+        // An init that cannot even look has too few descriptors, which a command can do to it.
+        let Found { new, dying } =
+            reach::kill_marked(mark, spared, since).unwrap_or(Found { new: u32::MAX, dying: 0 });
+        left = new.saturating_add(dying);
+        if new == 0 {
+            quiet = quiet.saturating_add(1);
+            if quiet >= QUIET && (left == 0 || spared != 0) && sys::boot_ticks() >= settled {
+                left = 0;
+                break;
+            }
+        } else {
+            (quiet, races) = (0, races.saturating_add(1));
+            if new > FEW || races >= RACES {
+                let signal = if stops < 2 { SIGSTOP } else { SIGKILL };
+                let _ = sys::kill(ALL_PROCESSES, signal);
+                (races, stops) = (0, stops.saturating_add(1));
+                since = sys::boot_ticks().saturating_add(1);
+                settled = since.saturating_add(1);
+            }
+        }
+        if left > 0 || settled > 0 {
+            sys::sleep(1);
+        }
+    }
+    if stops > 0 {
+        let _ = sys::kill(ALL_PROCESSES, SIGCONT);
+    }
+    left
+}
+
 /// Hands the outside a pidfd of a worker. The worker does not do it itself: another command may stop it before it has
 /// done anything, and the outside could not kill it then.
 fn hand_out(socket: &Fd, pid: i32) {
     match sys::open_process(pid.unsigned_abs() as usize) {
         Ok(worker) => {
             // The outside may have closed the socket already.
-            let _ = Channel::report_on(socket, &Report::Born {}, Some(&worker));
+            let _ = Channel::report_on(socket, &Report::Born { pid: pid.unsigned_abs() }, Some(&worker));
         }
         Err(errno) => Channel::refuse(socket, errno),
     }

@@ -8,9 +8,9 @@ use core::{ffi::CStr, mem::MaybeUninit};
 
 use crate::{
     control::{LONGEST_SHELL_ORDER, MOST_SHELL_FILES, SHELL_FILES, ShellOrder},
-    digits::{decimal, number, value},
-    directory,
+    digits::number,
     kernel::{self, ENOENT, PollFd, SIGCHLD, SIGINT, SIGKILL},
+    processes::{self, Stat, stat},
     sys::{self, Arguments, Errno, Fd},
     wire::{Cursor, Field},
 };
@@ -24,6 +24,9 @@ const SOCKET: usize = 30;
 /// Exit statuses if there is no shell, as a shell has them.
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
+
+/// How often to look for processes that are to be killed, once a millisecond.
+const TRIES: u32 = 500;
 
 /// How many parents of a process are looked at.
 const DEPTH: usize = 64;
@@ -47,7 +50,8 @@ fn keep(arguments: &Arguments) -> Result<i32, Errno> {
     let shell = start(&Start { arguments, input: &reader })?;
     drop((reader, null));
     sys::send(&socket, &mut (sys::own_pid() as u32).to_le_bytes(), None)?;
-    serve(&Keeper { shell, socket, signals, input: writer })
+    let worker = stat(sys::own_pid() as i32).map_or(0, |own| own.parent);
+    serve(&Keeper { shell, worker, socket, signals, input: writer })
 }
 
 /// What the shell starts with.
@@ -93,6 +97,8 @@ extern "C" fn become_shell(argument: *mut u8) -> ! {
 /// The keeper and its shell.
 struct Keeper {
     shell: i32,
+    /// The parent of this process.
+    worker: i32,
     socket: Fd,
     signals: Fd,
     /// The shell's input.
@@ -105,7 +111,7 @@ fn serve(keeper: &Keeper) -> Result<i32, Errno> {
     loop {
         let ready = |fd: &Fd| PollFd { fd: fd.number().cast_signed(), events: kernel::POLLIN, answered: 0 };
         let mut fds = [ready(&keeper.signals), ready(&keeper.socket)];
-        sys::poll(&mut fds)?;
+        sys::poll(&mut fds, -1)?;
         let [ended, spoken] = fds.map(|fd| fd.answered != 0);
         if ended {
             sys::take_signal(&keeper.signals)?;
@@ -131,6 +137,10 @@ fn exit_code(status: i32) -> Option<i32> {
 }
 
 impl Keeper {
+    fn answer(&self, count: u32) -> Result<(), Errno> {
+        sys::send(&self.socket, &mut count.to_le_bytes(), None)
+    }
+
     /// Carries out one order. Returns whether the outside is still there.
     fn obey(&self, began: &mut Began) -> Result<bool, Errno> {
         let mut buffer = [0u8; LONGEST_SHELL_ORDER];
@@ -156,28 +166,53 @@ impl Keeper {
             }
             // Zero is the own group.
             Some(ShellOrder::Interrupt {}) => sys::kill(0, SIGINT)?,
-            Some(ShellOrder::Kill {}) => self.kill_descendants(began)?,
+            Some(ShellOrder::Kill {}) => self.answer(self.kill_started(began)?)?,
+            Some(ShellOrder::Count {}) => self.answer(self.started(began, 0)?)?,
             None => {}
         }
         Ok(true)
     }
 
-    /// Kills every descendant of the shell that has started since then.
-    fn kill_descendants(&self, began: &Began) -> Result<(), Errno> {
-        directory::each_process(|pid| {
-            let is_new = stat(pid).is_some_and(|stat| {
-                stat.began > began.ticks || stat.began == began.ticks && pid > began.last_pid
-            });
-            if is_new && self.is_descendant(pid) {
-                // It may have ended meanwhile.
-                let _ = sys::kill(pid, SIGKILL);
+    /// Kills what the call that began then has started, until none is left. Returns how many are left.
+    fn kill_started(&self, began: &Began) -> Result<u32, Errno> {
+        let mut left = u32::MAX;
+        for _ in 0..TRIES {
+            left = self.started(began, SIGKILL)?;
+            if left == 0 {
+                break;
             }
-        })
+            sys::sleep(1);
+        }
+        Ok(left)
     }
 
-    fn is_descendant(&self, pid: i32) -> bool {
-        let parents = core::iter::successors(stat(pid), |of| stat(of.parent));
-        parents.take(DEPTH).any(|of| of.parent == self.shell)
+    /// Sends a signal to each process that the call has started; 0 sends none. Returns how many have not ended.
+    fn started(&self, began: &Began, signal: u32) -> Result<u32, Errno> {
+        let mut count = 0u32;
+        processes::each(|pid| {
+            if self.is_of_call(pid, began)
+                && let Ok(process) = sys::open_process(pid.unsigned_abs() as usize)
+                && !sys::has_ended(&process)
+                && sys::signal_process(&process, signal).is_ok()
+            {
+                count = count.saturating_add(1);
+            }
+        })?;
+        Ok(count)
+    }
+
+    /// Whether the call has started a process: the process and its new ancestors are children of the shell, or of the
+    /// worker, which adopts what has lost its parent. Children of an earlier job are not.
+    fn is_of_call(&self, pid: i32, began: &Began) -> bool {
+        let mut pid = pid;
+        for _ in 0..DEPTH {
+            let Some(of) = stat(pid).filter(|of| began.is_before(of, pid)) else { return false };
+            if of.parent == self.shell || of.parent == self.worker {
+                return true;
+            }
+            pid = of.parent;
+        }
+        false
     }
 }
 
@@ -188,37 +223,16 @@ struct Began {
     last_pid: i32,
 }
 
+impl Began {
+    fn is_before(&self, of: &Stat, pid: i32) -> bool {
+        of.began > self.ticks || of.began == self.ticks && pid > self.last_pid
+    }
+}
+
 /// The last PID that this namespace gave, from proc_loadavg(5).
 fn last_pid() -> i32 {
     let mut buffer = [0u8; 128];
     let text = sys::open_for_reading(c"/proc/loadavg").and_then(|file| sys::read(&file, &mut buffer));
     let last = text.ok().and_then(|text| text.split(|&byte| byte == b' ' || byte == b'\n').nth(4));
     last.and_then(number).unwrap_or(0)
-}
-
-/// A process, as proc_pid_stat(5) has it.
-struct Stat {
-    parent: i32,
-    /// When it started, in hundredths of a second since the boot.
-    began: u64,
-}
-
-fn stat(pid: i32) -> Option<Stat> {
-    let mut path = [0u8; 32];
-    let mut digits = [0u8; 10];
-    let text = b"/proc/".iter().chain(decimal(pid.unsigned_abs(), &mut digits)).chain(b"/stat");
-    for (to, &from) in path.iter_mut().zip(text) {
-        *to = from;
-    }
-    let file = sys::open_for_reading(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
-    let mut buffer = [0u8; 1024];
-    let text = sys::read(&file, &mut buffer).ok()?;
-    // The name is in parentheses and may contain any other byte.
-    let end = text.iter().rposition(|&byte| byte == b')')?;
-    let mut fields = text.get(end..)?.split(|&byte| byte == b' ');
-    let parent = number(fields.nth(2)?)?;
-    let began = fields.nth(17)?;
-    let began =
-        began.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(value(*digit)?.into()))?;
-    Some(Stat { parent, began })
 }

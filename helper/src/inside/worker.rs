@@ -82,5 +82,5 @@ pub(crate) fn command<'p>(
 fn born(channel: &Channel) -> Result<(), Errno> {
     sys::keep_children()?;
     let myself: Fd = sys::open_process(sys::own_pid())?;
-    channel.report_with(&Report::Born {}, Some(&myself))
+    channel.report_with(&Report::Born { pid: sys::own_pid() as u32 }, Some(&myself))
 }

@@ -4,9 +4,10 @@ use crate::{
     Fault,
     channel::{self, Channel},
     control::{ZygoteOrder, section},
-    kernel::{ENOSYS, EPROTO},
+    kernel::{ENOSYS, EPROTO, SIGCONT, SIGHUP, SIGTERM},
     live,
     plan::Plan,
+    reach::ALL_PROCESSES,
     steps::{self, State},
     sys::{self, Errno, Fd},
     worker,
@@ -22,9 +23,9 @@ pub(crate) fn serve(
     sys::ignore_children().map_err(Fault::init)?;
     channel.ready(begun).map_err(Fault::init)?;
     while let Some((order, descriptors)) = channel.order().map_err(Fault::init)? {
-        let [Some(socket), second, third] = descriptors else { return Err(Fault::init(Errno(EPROTO))) };
-        match order {
-            ZygoteOrder::Worker { narrow, leaf, shared } => {
+        let [socket, second, third] = descriptors;
+        match (order, socket) {
+            (ZygoteOrder::Worker { narrow, leaf, shared }, Some(socket)) => {
                 let (steps, leaf) = match (narrow, leaf) {
                     (0, 0) => (None, None),
                     (0, _) => (None, second),
@@ -32,10 +33,20 @@ pub(crate) fn serve(
                 };
                 fork(&socket, plan, (steps, narrow), leaf.as_ref(), (file_mask, shared != 0));
             }
-            ZygoteOrder::Remount { steps } => remount(&socket, (second, steps), third),
+            (ZygoteOrder::Remount { steps }, Some(socket)) => remount(&socket, (second, steps), third),
+            (ZygoteOrder::Terminate {}, _) => terminate(),
+            (_, None) => return Err(Fault::init(Errno(EPROTO))),
         }
     }
     Ok(())
+}
+
+/// Asks every process of the commands to end. Kennel's own block these signals. An interactive shell ignores SIGTERM.
+fn terminate() {
+    for signal in [SIGTERM, SIGHUP, SIGCONT] {
+        // Nobody may be there.
+        let _ = sys::kill(ALL_PROCESSES, signal);
+    }
 }
 
 /// Mounts in another namespace, by a child: this process stays in its own.

@@ -3,17 +3,23 @@
 use std::future::pending;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
+use kennel_helper::control::LONGEST;
 use nix::poll::PollTimeout;
 use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::Interest;
 use tokio::time::Instant as Deadline;
 
 use crate::launch::control::Arrival;
-use crate::launch::inside::{Inside, PATIENCE};
+use crate::launch::inside::{Inside, PATIENCE, Rest};
 use crate::launch::shared::Mark;
 use crate::sys;
+use crate::sys::packet;
 use crate::sys::reap::LAST_WAIT;
+
+/// How much longer the init of a session may take to kill the processes of a command.
+const STORM: Duration = Duration::from_secs(10);
 
 impl Inside {
     /// Kills init and waits up to a second for its end. The kernel ends init only after all other processes of
@@ -23,19 +29,27 @@ impl Inside {
     /// It has not if SIGKILL is delayed: a process blocked in the kernel, on a directory lock or a disk, dies
     /// only after that call.
     pub(crate) async fn gone(&self) -> bool {
-        self.gone_by(Deadline::now() + PATIENCE).await
+        self.gone_by(Deadline::now() + PATIENCE).await == Rest::None
     }
 
-    /// Like [`gone`](Self::gone) with an explicit deadline, for a caller that may be cancelled and call again.
-    pub(crate) async fn gone_by(&self, last: Deadline) -> bool {
+    /// Like [`gone`](Self::gone) with an explicit deadline, for a caller that may be cancelled and call again. The init of a
+    /// session has ten seconds more: a storm of processes leaves it little of the processor. It tells what is left.
+    pub(crate) async fn gone_by(&self, last: Deadline) -> Rest {
         let killed = self.kill_init();
         // Init may be gone already, while a command that killed it lives on.
-        let rest = self.mark.as_ref().and_then(Mark::kill);
-        let Some(pidfd) = &self.pidfd else { return true };
-        let mut is_gone = has_ended_by(pidfd, last).await;
-        if let Some(rest) = rest {
-            is_gone &= has_ended_by(&rest, last).await;
+        let marked = self.mark.as_ref().and_then(Mark::kill);
+        let Some(pidfd) = &self.pidfd else { return Rest::None };
+        let mut rest = if has_ended_by(pidfd, last).await { Rest::None } else { Rest::Stuck };
+        if let Some(socket) = marked {
+            match has_ended_by(&socket, last + STORM).await {
+                false => rest = Rest::Unknown,
+                true if packet::receive(&socket, LONGEST).is_ok_and(|answer| !answer.bytes.is_empty()) => {
+                    rest = Rest::Stuck;
+                }
+                true => {}
+            }
         }
+        let is_gone = rest == Rest::None;
         match killed {
             _ if is_gone => {}
             Ok(()) => {
@@ -46,7 +60,7 @@ impl Inside {
         if self.is_child {
             sys::reap(pidfd);
         }
-        is_gone
+        rest
     }
 
     /// Whether init has ended. The control socket does not tell: a process forked from this program at the
@@ -118,7 +132,6 @@ async fn has_ended_by(end: &OwnedFd, last: Deadline) -> bool {
 #[cfg(test)]
 mod tests {
     use std::process::Command;
-    use std::time::Duration;
 
     use super::*;
 
@@ -131,8 +144,9 @@ mod tests {
         let control =
             crate::sys::packet::packet_socket(nix::sys::socket::SockFlag::empty()).expect("a socket");
         let mut inside = Inside::worker(control);
-        inside.set_pidfd(pidfd);
-        assert!(inside.gone_by(Deadline::now() - Duration::from_secs(1)).await);
+        inside.set_pidfd(pidfd, child.id());
+        let rest = inside.gone_by(Deadline::now() - Duration::from_secs(1)).await;
+        assert_eq!(rest, Rest::None);
         child.wait().expect("its zombie is ours");
     }
 }

@@ -4,7 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::future::pending;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,11 +19,12 @@ use crate::command::outlet::{Copying, Outlets};
 use crate::command::output::{ChildOutput, Collected};
 use crate::command::running::{flooded, until};
 use crate::command::source::WorkerSource;
+use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::shell::ShellOrigin;
 use crate::session::shell::State;
-use crate::session::shell::keeper::{CallFiles, Keeper, Reports, call_pipe};
+use crate::session::shell::keeper::{CallFiles, Keeper, Reports, call_pipe, left};
 use crate::sys::packet;
 
 /// When an interrupted snippet gets SIGINT once more: bash drops the signal if a command ends by itself at that moment.
@@ -166,8 +169,15 @@ impl Calling {
         })?;
         drop((snippet, to_stdout, to_stderr, to_reports));
         let deadline = timeout.and_then(|timeout| Deadline::now().checked_add(timeout));
-        let mut follow =
-            Following { reports, first: number, awaited: number, status: None, cause: None, steps: None };
+        let mut follow = Following {
+            reports,
+            first: number,
+            awaited: number,
+            status: None,
+            cause: None,
+            steps: None,
+            rest: None,
+        };
         let end = follow.end(self, keeper, &mut output, (deadline, flood.as_deref())).await?;
         let duration = begun.elapsed();
         let called = |outcome, directory, has_ended| Called { outcome, directory, origin, has_ended, output };
@@ -178,7 +188,7 @@ impl Calling {
                 exec.record_outcome(&mut outcome);
                 Ok(called(*outcome, None, true))
             }
-            End::Snippet(code, directory) => {
+            End::Snippet { code, directory, left } => {
                 // The keeper holds the pipes no longer, so that they end with the last process that has them.
                 keeper.release()?;
                 keeper.status = code;
@@ -187,7 +197,12 @@ impl Calling {
                 }
                 let end = CallEnd { code, cause: follow.cause, duration, timeout };
                 let running = keeper.child.running().ok_or(Error::Lost)?;
-                Ok(called(running.call_outcome(&end, &mut exec), directory, false))
+                if running.ended_with_session(ExitStatus::from_raw(i32::from(code) << 8)) {
+                    return Err(Error::SessionEnded);
+                }
+                let mut outcome = running.call_outcome(&end, &mut exec);
+                outcome.enforcement.add_notes(left_note(left));
+                Ok(called(outcome, directory, false))
             }
         }
     }
@@ -195,8 +210,9 @@ impl Calling {
 
 /// How a call ended.
 enum End {
-    /// The shell goes on: `$?` and the directory.
-    Snippet(u8, Option<PathBuf>),
+    /// The shell goes on: `$?`, the directory, and after an interrupt how many of the processes that the snippet has started
+    /// are left.
+    Snippet { code: u8, directory: Option<PathBuf>, left: u32 },
     /// The shell is gone.
     Shell(Box<Outcome>),
 }
@@ -214,6 +230,31 @@ struct Following {
     /// Why Kennel interrupted it.
     cause: Option<Cause>,
     steps: Option<Steps>,
+    /// What is left of an interrupted snippet; `None` before it is interrupted.
+    rest: Option<Left>,
+}
+
+/// What is left of an interrupted snippet, as its keeper tells.
+#[derive(Default)]
+struct Left {
+    /// How many answers are to come.
+    awaited: u32,
+    /// The last answer.
+    count: u32,
+    /// Whether everything that the snippet has started was killed.
+    is_killed: bool,
+    /// Whether the keeper was asked after the snippet had ended.
+    is_last: bool,
+}
+
+/// The note about processes that are left of an interrupted snippet.
+fn left_note(left: u32) -> Option<Note> {
+    let text = match left {
+        0 => return None,
+        1 => "1 process that the interrupted snippet started still runs".to_owned(),
+        _ => format!("{left} processes that the interrupted snippet started still run"),
+    };
+    Some(Note::new("shell", &text, Some("kill them, or end the shell, which ends them too")))
 }
 
 /// What follows an interrupt.
@@ -243,6 +284,8 @@ impl Following {
         (deadline, flood): (Option<Deadline>, Option<&Flood>),
     ) -> Result<End, Error> {
         let Calling { caller, interrupts, .. } = calling;
+        // Status and directory in the awaited report.
+        let mut done = None;
         loop {
             let is_free = self.cause.is_none();
             let cause = tokio::select! {
@@ -263,9 +306,13 @@ impl Following {
                     if (self.first..=self.awaited).contains(&report.number) {
                         let status = *self.status.get_or_insert(report.status);
                         if report.number == self.awaited {
-                            return Ok(End::Snippet(status, report.directory));
+                            done = Some((status, report.directory));
                         }
                     }
+                    None
+                }
+                count = left(&keeper.control), if self.rest.as_ref().is_some_and(|rest| rest.awaited > 0) => {
+                    self.answered(count, keeper)?;
                     None
                 }
                 outcome = keeper.child.wait() => return Ok(End::Shell(Box::new(outcome?))),
@@ -274,8 +321,21 @@ impl Following {
                     None
                 }
             };
+            if let Some((code, directory)) = done.take_if(|_| self.is_over()) {
+                let left = self.rest.as_ref().map_or(0, |rest| rest.count);
+                return Ok(End::Snippet { code, directory, left });
+            }
+            if let Some(rest) = self.rest.as_mut().filter(|rest| done.is_some() && !rest.is_last) {
+                (rest.is_last, rest.awaited) = (true, rest.awaited + 1);
+                keeper.count_started()?;
+                // Another report would be written to a closed pipe. A keeper that does not answer ends with its shell.
+                if let Some(Steps { next, repeat, kills: [started, _], .. }) = &mut self.steps {
+                    (*next, *repeat, *started) = (None, None, None);
+                }
+            }
             if let Some(cause) = cause {
                 self.cause = Some(cause);
+                self.rest = Some(Left::default());
                 keeper.interrupt()?;
                 // Its number is new: with this report the signal has arrived for sure.
                 self.awaited = keeper.ask()?;
@@ -291,6 +351,27 @@ impl Following {
         }
     }
 
+    /// Whether nothing more is to be known after the last report.
+    fn is_over(&self) -> bool {
+        self.rest.as_ref().is_none_or(|rest| rest.is_last && rest.awaited == 0)
+    }
+
+    /// Takes an answer of the keeper. What it could not kill is killed with the shell.
+    fn answered(&mut self, count: u32, keeper: &mut Keeper) -> Result<(), Error> {
+        let Some(rest) = &mut self.rest else { return Ok(()) };
+        (rest.awaited, rest.count) = (rest.awaited.saturating_sub(1), count);
+        if rest.is_killed && count > 0 {
+            return self.kill_shell(keeper);
+        }
+        Ok(())
+    }
+
+    fn kill_shell(&self, keeper: &mut Keeper) -> Result<(), Error> {
+        let cause = self.cause.unwrap_or(Cause::Killed);
+        let running = keeper.child.running().ok_or(Error::Lost)?;
+        running.kill(cause).map_err(Error::io("order the end of a shell"))
+    }
+
     /// What is due towards the end of an interrupted snippet.
     fn step(&mut self, keeper: &mut Keeper) -> Result<(), Error> {
         let Some(steps) = &mut self.steps else { return Ok(()) };
@@ -298,14 +379,14 @@ impl Following {
         let is_due = |time: &mut Option<Deadline>| time.take_if(|time| *time <= now).is_some();
         let [started, shell] = &mut steps.kills;
         if is_due(shell) {
-            let cause = self.cause.unwrap_or(Cause::Killed);
-            let running = keeper.child.running().ok_or(Error::Lost)?;
-            running.kill(cause).map_err(Error::io("order the end of a shell"))?;
             steps.next = None;
-            return Ok(());
+            return self.kill_shell(keeper);
         }
         let must_die = is_due(started);
         if must_die {
+            if let Some(rest) = &mut self.rest {
+                (rest.is_killed, rest.awaited) = (true, rest.awaited + 1);
+            }
             keeper.kill_started()?;
         }
         if is_due(&mut steps.repeat) || must_die {

@@ -57,7 +57,7 @@ const FIRST_LINES: &str = r#"PS1= PS2=; unset HISTFILE PROMPT_COMMAND MAILCHECK 
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pub(crate) child: Child,
-    control: OwnedFd,
+    pub(crate) control: OwnedFd,
     /// Its PID in the sandbox.
     pid: u32,
     /// The number of the last report that was asked for.
@@ -160,9 +160,14 @@ impl Keeper {
         self.order(&ShellOrder::Interrupt {}, &[])
     }
 
-    /// SIGKILL to everything that the current call has started.
+    /// SIGKILL to everything that the current call has started. [`left`] answers.
     pub(crate) fn kill_started(&self) -> Result<(), Error> {
         self.order(&ShellOrder::Kill {}, &[])
+    }
+
+    /// Asks how many processes of those that the current call has started are left. [`left`] answers.
+    pub(crate) fn count_started(&self) -> Result<(), Error> {
+        self.order(&ShellOrder::Count {}, &[])
     }
 
     /// Closes the keeper's copies of the descriptors of the last call.
@@ -196,6 +201,18 @@ impl Keeper {
         ignore_epipe(packet::send(&self.control, &bytes, files))
             .map_err(Error::io("order the keeper of a shell"))
     }
+}
+
+/// The next answer of a keeper: how many processes are left. Waits forever if the keeper has gone.
+pub(crate) async fn left(control: &OwnedFd) -> u32 {
+    let control = control.try_clone().and_then(|control| sys::watched(control, Interest::READABLE));
+    if let Ok(control) = control
+        && let Ok(answer) = control.async_io(Interest::READABLE, |control| packet::receive(control, 8)).await
+        && let Ok(count) = answer.bytes.try_into()
+    {
+        return u32::from_le_bytes(count);
+    }
+    std::future::pending().await
 }
 
 /// The error of a shell that ended before it read its input. The statuses are those of the keeper.

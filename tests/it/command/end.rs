@@ -26,6 +26,37 @@ fn background_processes_end_with_the_command() {
     }
 }
 
+/// A process in the background that removes its lock when it gets SIGTERM.
+const LOCKS: &str = "(trap 'rm lock; exit' TERM; touch lock; while :; do sleep 0.01; done) & until [ -e lock ]; do sleep 0.01; done";
+
+#[test]
+fn what_a_command_leaves_running_may_remove_its_locks() {
+    let dir = workspace();
+    let lock = dir.path().join("lock");
+    for script in [LOCKS.to_owned(), format!("{LOCKS}; kill -STOP $!"), format!("{LOCKS}; exit 3")] {
+        let (output, report) = crate::support::report(dir.path(), &[], &["sh", "-c", &script]);
+        assert!(!lock.exists(), "{script}: {output:?}");
+        assert!(report["usage"]["killed"].as_u64().is_some_and(|count| count > 0), "{report}");
+    }
+    // A timeout kills at once.
+    let timeout = patient_flag(Duration::from_secs(1));
+    let script = format!("{LOCKS}; sleep 100");
+    let output = kennel(dir.path(), &["--timeout", &timeout], &["sh", "-c", &script]).output().unwrap();
+    assert_eq!((output.status.code(), lock.exists()), (Some(124), true), "{output:?}");
+}
+
+#[test]
+fn what_ignores_sigterm_has_a_second() {
+    let dir = workspace();
+    let start = Instant::now();
+    let script = format!("(trap '' TERM HUP INT; {HEARTBEAT}) & {BEATEN}; exit 4");
+    let output = shell(dir.path(), &[], &script);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(1) && took < patient(Duration::from_secs(5)), "{took:?}");
+    assert!(is_silent(dir.path()));
+}
+
 #[test]
 fn everything_is_dead_when_the_status_is_there() {
     let dir = workspace();

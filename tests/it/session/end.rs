@@ -291,3 +291,19 @@ async fn protected_paths_that_a_background_command_makes_are_removed_at_the_end(
     drop((session, command));
     eventually("it is undone", || !hook.exists()).await;
 }
+
+#[tokio::test]
+async fn what_runs_at_the_end_of_a_session_may_remove_its_locks() {
+    let lock = "trap 'rm lock; exit' TERM; touch lock; while :; do sleep 0.01; done";
+    for isolation in [kennel::Isolation::Command, kennel::Isolation::Session] {
+        let dir = workspace();
+        let policy = policy(dir.path()).isolation(isolation);
+        let session = Session::prepare(&policy).await.unwrap();
+        let left = format!("({lock}) > /dev/null 2>&1 & until [ -e lock ]; do sleep 0.01; done");
+        let mut command = session.command("sh");
+        command.args(["-c", &left]).background(true).stdin(Stdio::null());
+        assert!(in_time(command.status()).await.unwrap().status.success());
+        in_time(session.shutdown()).await;
+        assert!(!dir.path().join("lock").exists(), "{isolation}");
+    }
+}

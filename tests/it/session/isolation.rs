@@ -9,6 +9,7 @@ use std::{
 use kennel::{Ended, Error, Isolation, Limits, Policy, Session};
 
 mod hostile;
+mod storms;
 
 use super::{attempt, git, in_time, policy, ready, said, shell, tree, with_payload};
 use crate::support::{eventually, has, patient, require, workspace};

@@ -124,12 +124,6 @@ pub(crate) fn peer_process(socket: &Fd) -> Result<Option<Fd>, Errno> {
     }
 }
 
-/// poll(2): whether a process has ended.
-pub(crate) fn has_ended(process: &Fd) -> bool {
-    let mut ended = PollFd { fd: process.0, events: POLLIN, answered: 0 };
-    call!(super::nr::POLL, &raw mut ended, 1, 0) != Ok(0)
-}
-
 /// sendmsg(2) of one packet with descriptors 0, 1 and 2, and a fourth if there is one.
 pub(crate) fn send_standard(socket: &Fd, bytes: &mut [u8], fourth: Option<&Fd>) -> Result<(), Errno> {
     let count = if fourth.is_some() { 4 } else { 3 };

@@ -68,6 +68,12 @@ pub(crate) fn own_pid() -> usize {
     call!(nr::GETPID).unwrap_or(0)
 }
 
+/// poll(2): whether every thread of a process has ended. Nobody may have reaped it yet.
+pub(crate) fn has_ended(process: &Fd) -> bool {
+    let mut ended = PollFd { fd: process.0, events: POLLIN, answered: 0 };
+    call!(nr::POLL, &raw mut ended, 1, 0) != Ok(0)
+}
+
 /// pidfd_send_signal(2). Linux 5.1.
 pub(crate) fn signal_process(process: &Fd, signal: u32) -> Result<(), Errno> {
     call!(nr::PIDFD_SEND_SIGNAL, process.0, signal, 0, 0).map(drop)
@@ -91,9 +97,9 @@ pub(crate) fn take_signal(from: &Fd) -> Result<u32, Errno> {
     Ok(number)
 }
 
-/// poll(2) without a time limit.
-pub(crate) fn poll(fds: &mut [PollFd]) -> Result<(), Errno> {
-    match call!(nr::POLL, fds.as_mut_ptr(), fds.len(), -1i32) {
+/// poll(2) for that many milliseconds; -1 is no limit.
+pub(crate) fn poll(fds: &mut [PollFd], milliseconds: i32) -> Result<(), Errno> {
+    match call!(nr::POLL, fds.as_mut_ptr(), fds.len(), milliseconds) {
         Ok(_) | Err(Errno(EINTR)) => Ok(()),
         Err(errno) => Err(errno),
     }

@@ -1,4 +1,4 @@
-//! System calls that only the keeper of a shell makes.
+//! System calls of the keeper of a shell; it also looks at start times, as the common init does.
 
 use super::*;
 

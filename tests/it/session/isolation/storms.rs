@@ -1,0 +1,135 @@
+//! Storms of processes in a session whose commands share them: each process forks the next one and ends, so that nobody finds
+//! them one after the other. Each storm here is bounded: some dozen chains, which end by themselves.
+
+use std::{fs, path::Path, time::Duration};
+
+use kennel::{Ended, Error, Limits, Session};
+
+use super::super::{attempt, in_time, shell, with_payload};
+use super::{processes, shared};
+use crate::{
+    plan::limits::has_pid_max,
+    support::{eventually, is_root, workspace},
+};
+
+/// How long a storm lasts if nobody ends it, in seconds.
+const LIFE: u64 = 60;
+
+fn storm(session: &Session, workspace: &Path, more: &str) -> kennel::Command {
+    attempt(session, &format!("storm 60 {LIFE} {}/storm {more}", workspace.display()))
+}
+
+/// Nothing of the storm runs: nothing writes, and no process is left but `others`.
+async fn is_over(session: &Session, workspace: &Path, others: &[&str]) {
+    let length = || fs::metadata(workspace.join("storm")).expect("it began").len();
+    let before = length();
+    assert!(before > 0);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(length(), before, "nothing writes after the report");
+    assert_eq!(processes(session).await, others);
+}
+
+#[tokio::test]
+async fn a_storm_has_ended_when_the_timeout_is_reported() {
+    let dir = workspace();
+    let session = shared(with_payload(dir.path())).await;
+    shell(&session, "sleep 1000 > /dev/null 2>&1 &").await;
+    for more in ["", "cont"] {
+        let mut command = storm(&session, dir.path(), more);
+        let out = in_time(command.timeout(Duration::from_secs(1)).output()).await.unwrap();
+        assert_eq!(out.outcome.ended, Ended::TimedOut, "{out:?}");
+        let notes = out.outcome.enforcement.notes();
+        assert!(notes.iter().all(|note| note.subject != "processes"), "{notes:?}");
+        // Whoever answers SIGSTOP by SIGCONT may cost the others their lives.
+        match processes(&session).await.as_slice() {
+            [] if more == "cont" => is_over(&session, dir.path(), &[]).await,
+            _ => is_over(&session, dir.path(), &["sleep 1000"]).await,
+        }
+    }
+    // What was stopped meanwhile goes on.
+    let states = shell(&session, "cat /proc/[0-9]*/stat | grep -c ') T '; true").await;
+    assert_eq!(states, "0\n");
+}
+
+#[tokio::test]
+async fn a_storm_that_kills_its_own_worker_has_ended_when_the_error_is_there() {
+    let dir = workspace();
+    let session = shared(with_payload(dir.path())).await;
+    for _ in 0..3 {
+        let lost = in_time(storm(&session, dir.path(), "kill").output()).await;
+        assert!(matches!(lost, Err(Error::Lost)), "{lost:?}");
+        is_over(&session, dir.path(), &[]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_storm_ends_with_its_client() {
+    let dir = workspace();
+    let session = shared(with_payload(dir.path())).await;
+    let child = storm(&session, dir.path(), "").spawn().await.unwrap();
+    let file = dir.path().join("storm");
+    eventually("the storm has begun", || fs::metadata(&file).is_ok_and(|file| file.len() > 0)).await;
+    drop(child);
+    eventually("a moment without a beat", || {
+        let length = || fs::metadata(&file).map_or(0, |file| file.len());
+        let before = length();
+        std::thread::sleep(Duration::from_millis(50));
+        length() == before
+    })
+    .await;
+    assert_eq!(processes(&session).await, Vec::<String>::new());
+}
+
+/// A shell survives what its snippet did, or ends with it. Either way the caller learns what still runs.
+#[tokio::test]
+async fn what_an_interrupted_snippet_leaves_running_is_said() {
+    let dir = workspace();
+    let session = shared(with_payload(dir.path())).await;
+    let shell = session.shell();
+    in_time(shell.run("sleep 1001 & true")).await.unwrap();
+    let snippet = "setsid sleep 1002 > /dev/null 2>&1 & sleep 1003";
+    let out = in_time(shell.snippet(snippet).timeout(Duration::from_millis(500)).output()).await.unwrap();
+    assert_eq!(out.outcome.ended, Ended::TimedOut);
+    let said: Vec<String> = out.outcome.enforcement.notes().iter().map(kennel::Note::line).collect();
+    let expected = "shell: 1 process that the interrupted snippet started still runs";
+    assert!(said.iter().any(|line| line.contains(expected)), "{said:?}");
+    let out =
+        in_time(shell.snippet("sleep 1003").timeout(Duration::from_millis(500)).output()).await.unwrap();
+    assert_eq!(out.outcome.ended, Ended::TimedOut);
+    let is_about = |note: &kennel::Note| note.subject == "shell";
+    assert!(!out.outcome.enforcement.notes().iter().any(is_about), "earlier jobs are no news: {out:?}");
+    in_time(shell.end()).await;
+    assert_eq!(processes(&session).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_storm_of_a_snippet_is_said_and_ends_with_its_shell() {
+    let dir = workspace();
+    let session = shared(with_payload(dir.path())).await;
+    let shell = session.shell();
+    let snippet = format!("/payload storm 60 {LIFE} {}/storm", dir.path().display());
+    let out = in_time(shell.snippet(snippet).timeout(Duration::from_secs(1)).output()).await.unwrap();
+    assert_eq!(out.outcome.ended, Ended::TimedOut);
+    let is_said = out.outcome.enforcement.notes().iter().any(|note| note.text.contains("still run"));
+    assert!(is_said || out.has_ended, "{out:?}");
+    in_time(shell.end()).await;
+    is_over(&session, dir.path(), &[]).await;
+}
+
+#[tokio::test]
+async fn a_session_without_a_limit_has_a_high_one() {
+    let dir = workspace();
+    let default = Limits::SESSION_PIDS;
+    let session = shared(with_payload(dir.path())).await;
+    if !is_root() {
+        let said: u64 = shell(&session, "ulimit -u").await.trim().parse().expect("a number");
+        assert!((default..default + 100).contains(&said), "{said}");
+    }
+    // Root's is one of the pid namespace around that of the commands.
+    if !is_root() || has_pid_max() {
+        let state = session.enforcement().get(kennel::Protection::Pids).cloned().expect("an entry");
+        assert!(state.detail.starts_with("8192 by default: "), "{state:?}");
+    }
+    let apart = Session::prepare(&with_payload(dir.path())).await.unwrap();
+    assert!(apart.enforcement().get(kennel::Protection::Pids).is_none());
+}
