@@ -130,6 +130,7 @@ pub use report::enforcement::{Enforcement, Entry, Level, Note, Protection, State
 pub use report::error::Error;
 pub use report::failure::{Boundary, Class, Details, Failure};
 pub use report::listen_error::ListenError;
+pub use report::network_failure::{NetworkCause, NetworkFailure};
 pub use report::observed::{Observed, ObservedPath};
 pub use report::outcome::{Ended, Outcome, Output, Usage};
 pub use report::overlay_error::OverlayError;

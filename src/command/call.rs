@@ -12,6 +12,7 @@ use std::time::Duration;
 use crate::audit::trail::Exec;
 use crate::command::cause::{Cause, Flood};
 use crate::command::ending::{Facts, ending_of_call};
+use crate::command::hints;
 use crate::command::output::ChildOutput;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::CgroupUsage;
@@ -84,11 +85,17 @@ impl Running {
         let mut outcome = Outcome {
             enforcement: self.enforcement.clone(),
             denials,
+            network_failures: self.refusals.network_failures(),
+            explains: self.spec.judge.is_some(),
             is_left,
             audit_id: exec.id().map(str::to_owned),
             ..ending_of_call(&facts).outcome(&facts)
         };
         exec.record_outcome(&mut outcome);
+        // What the caller typed are snippets, and not the command of the shell.
+        if self.spec.judge.is_some() || self.spec.hints.is_some() {
+            outcome.hints = hints::of_network_failures(&outcome);
+        }
         outcome
     }
 }

@@ -75,12 +75,14 @@ impl Ending {
             unwritten: None,
             enforcement: Enforcement::default(),
             denials: Vec::new(),
+            network_failures: Vec::new(),
             hints: Vec::new(),
             observed: None,
             is_left: false,
             published: Vec::new(),
             audit_id: None,
             unaudited: None,
+            explains: false,
             configured,
             used,
             timeout: facts.timeout,
@@ -271,6 +273,8 @@ impl Running {
         let mut outcome = Outcome {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
+            network_failures: self.refusals.network_failures(),
+            explains: self.spec.judge.is_some(),
             observed: self.refusals.observed.as_ref().map(Recorder::observed),
             is_left,
             published: self.published(),
@@ -279,7 +283,8 @@ impl Running {
         };
         self.log.exec.record_outcome(&mut outcome);
         if let Some(source) = &self.spec.hints {
-            outcome.hints = source.hints(&outcome);
+            let registries: Vec<_> = self.refusals.proxy.iter().flat_map(Witness::registries).collect();
+            outcome.hints = source.hints(&outcome, &registries);
         }
         outcome
     }

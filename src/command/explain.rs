@@ -20,9 +20,11 @@ use nix::errno::Errno;
 use crate::command::explain::text::{Complaint, FileTrouble, Named, Trouble};
 use crate::plan::explain::{Attempt, Explainer};
 use crate::plan::restrict::Restriction;
+use crate::policy::destination::Host;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
-use crate::report::denial::{Basis, Denial, advice};
+use crate::policy::preset::{self, Preset};
+use crate::report::denial::{Basis, Denial, WOULD_ALLOW, advice};
 use crate::report::enforcement::Protection;
 use crate::report::failure::Limit;
 
@@ -142,13 +144,9 @@ fn limit_denial(protection: Protection, value: &str, flag: Option<&str>) -> Deni
         }
         _ => format!("the limit is {value}"),
     };
-    Denial {
-        protection,
-        subject: protection.as_str().replace('_', " "),
-        reason: advice(reason, flag, "would raise it"),
-        basis: Basis::Possible,
-        remedy: flag.map(str::to_owned),
-    }
+    let subject = protection.as_str().replace('_', " ");
+    let reason = advice(reason, flag, "would raise it");
+    Denial { remedy: flag.map(str::to_owned), ..Denial::new(protection, subject, reason, Basis::Possible) }
 }
 
 // Network errors that follow from the policy. The proxy itself reports what it refuses.
@@ -177,13 +175,10 @@ fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
             let allowed: Vec<String> = allowed.iter().map(u16::to_string).collect();
             let flag = format!("--allow '*:{port}'");
             let reason = format!("TCP connections are allowed to port {} only", allowed.join(", "));
-            Some(Denial {
-                protection: Protection::LandlockNetwork,
-                subject: format!("port {port}"),
-                reason: advice(reason, Some(&flag), "would allow it"),
-                basis: Basis::Derived,
-                remedy: Some(flag),
-            })
+            let reason = advice(reason, Some(&flag), WOULD_ALLOW);
+            let denial =
+                Denial::new(Protection::LandlockNetwork, format!("port {port}"), reason, Basis::Derived);
+            Some(Denial { remedy: Some(flag), ..denial })
         }
         _ => None,
     }
@@ -192,11 +187,12 @@ fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
 fn no_network(explainer: &Explainer, subject: String, to: &str) -> Denial {
     let flag = explainer.proxy_flags.map(|flags| format!("{flags} {to}"));
     let reason = if explainer.only_refuses { "no rule allows it" } else { "the sandbox has no network" };
+    let host = Host::parse(&subject).ok();
+    let preset = host.and_then(|host| preset::of_host(&host, None)).map(Preset::word);
+    let reason = advice(reason.to_owned(), flag.as_deref(), WOULD_ALLOW);
     Denial {
-        protection: Protection::NetworkNamespace,
-        subject,
-        reason: advice(reason.to_owned(), flag.as_deref(), "would allow it"),
-        basis: Basis::Derived,
         remedy: flag,
+        preset,
+        ..Denial::new(Protection::NetworkNamespace, subject, reason, Basis::Derived)
     }
 }

@@ -12,9 +12,12 @@ use std::path::Path;
 use crate::command::explain::Judge;
 use crate::command::words::{Typed, destination, paths, typed};
 use crate::plan::explain::hint::Use;
+use crate::policy::destination::Host;
 use crate::policy::network::NetworkMode;
+use crate::policy::preset::{self, Preset};
 use crate::report::denial::{Denial, shown};
 use crate::report::enforcement::Note;
+use crate::report::network_failure::NetworkFailure;
 use crate::report::outcome::{Ended, Outcome};
 use crate::sys::lexical;
 
@@ -89,8 +92,10 @@ pub(crate) struct HintSource {
 
 impl HintSource {
     /// The hints for an end, the surest first.
-    pub(crate) fn hints(&self, outcome: &Outcome) -> Vec<Note> {
+    /// `registries` are those whose downloads are gone with the sandbox.
+    pub(crate) fn hints(&self, outcome: &Outcome, registries: &[String]) -> Vec<Note> {
         let mut hints: Vec<Note> = self.of_limit(outcome).into_iter().collect();
+        hints.extend(of_network_failures(outcome));
         let lines = typed(&self.program, &self.arguments);
         if let Some(code) = failed(outcome) {
             for line in &lines {
@@ -102,8 +107,12 @@ impl HintSource {
             }
         }
         hints.extend(of_background(&lines, outcome));
+        hints.extend(of_caches(registries));
         let (mut subjects, mut remedies) = (HashSet::new(), HashSet::new());
-        hints.retain(|hint| subjects.insert(hint.subject.clone()) && remedies.insert(hint.remedy.clone()));
+        hints.retain(|hint| {
+            let is_advised = hint.remedy.as_ref().is_some_and(|remedy| !remedies.insert(remedy.clone()));
+            !is_advised && subjects.insert(hint.subject.clone())
+        });
         hints
     }
 
@@ -146,7 +155,11 @@ impl HintSource {
         let explainer = &self.judge.explainer;
         let (host, port) = line.arguments().find_map(destination)?;
         let flags = explainer.proxy_flags.unwrap_or("--profile repo-write --allow");
-        let remedy = format!("{flags} {host}:{port} allows it");
+        let preset = Host::parse(host).ok().and_then(|host| preset::of_host(&host, Some(port)));
+        let remedy = match preset.map(Preset::word) {
+            Some(preset) => format!("{flags} {preset} allows it, or {flags} {host}:{port} that one host"),
+            None => format!("{flags} {host}:{port} allows it"),
+        };
         (explainer.network == NetworkMode::None)
             .then(|| Note::new(host, "the sandbox has no network", Some(&remedy)))
     }
@@ -189,6 +202,12 @@ impl HintSource {
     }
 }
 
+/// What the proxy could not reach, if the command did not succeed.
+pub(crate) fn of_network_failures(outcome: &Outcome) -> Vec<Note> {
+    let failures = outcome.network_failures.iter().filter(|_| !outcome.status.success());
+    failures.map(NetworkFailure::note).collect()
+}
+
 /// The status of a command that failed by itself. From 129 on, a shell says that a signal ended its child.
 fn failed(outcome: &Outcome) -> Option<i32> {
     outcome.status.code().filter(|code| (1..=FATAL).contains(code))
@@ -223,6 +242,13 @@ fn of_packages(line: &Typed) -> Option<Note> {
     line.arguments()
         .any(|word| words.contains(&word))
         .then(|| Note::new(name, "the sandbox cannot change the system", Some(remedy)))
+}
+
+/// What package managers downloaded into their caches is gone.
+fn of_caches(registries: &[String]) -> Option<Note> {
+    let text = format!("what it downloaded from {} is gone with the sandbox", registries.join(", "));
+    (!registries.is_empty())
+        .then(|| Note::new("caches", &text, Some("--caches keep keeps it for the next one")))
 }
 
 /// The caller wanted to leave processes behind, and Kennel ended them with the command.

@@ -37,6 +37,7 @@ use crate::policy::limits::Limits;
 use crate::protect::recheck;
 use crate::report::enforcement::{Enforcement, Entry};
 use crate::report::error::Error;
+use crate::report::network_failure::NetworkFailure;
 use crate::report::published::PublishedPort;
 use crate::sys;
 
@@ -166,6 +167,13 @@ pub(crate) struct RefusalLogs {
     pub(crate) seccomp: Option<Refusals>,
     /// What the command uses, with `learn`. `None` until the listener has arrived.
     pub(crate) observed: Option<Recorder>,
+}
+
+impl RefusalLogs {
+    /// What the proxy could not reach.
+    pub(crate) fn network_failures(&self) -> Vec<NetworkFailure> {
+        self.proxy.iter().flat_map(Witness::failures).collect()
+    }
 }
 
 impl Running {

@@ -165,7 +165,7 @@ fn reply(refusal: &ProxyRefusal) -> ReplyError {
         | Reason::Unrecorded => ReplyError::ConnectionNotAllowed,
         Reason::Method(_) => ReplyError::CommandNotSupported,
         Reason::Malformed(_) => ReplyError::GeneralFailure,
-        Reason::Unreachable(_) => ReplyError::HostUnreachable,
+        Reason::Unreachable(..) => ReplyError::HostUnreachable,
         Reason::Timeout(_) => ReplyError::TtlExpired,
     }
 }

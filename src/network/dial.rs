@@ -23,6 +23,7 @@ use crate::network::stream::{Limited, ReadLimit, Stream};
 use crate::policy::destination::{Destination, Host};
 use crate::policy::upstream::Upstream;
 use crate::report::failure;
+use crate::report::network_failure::NetworkCause;
 use crate::sys::dirfd::own_path;
 
 /// The time limit for a connection, all attempts together.
@@ -37,8 +38,10 @@ const MAX_ANSWER: usize = 256 << 10;
 /// A connection to a destination.
 pub(crate) struct Dialled {
     pub(crate) stream: Stream,
-    /// Bytes that followed the answer of another proxy.
+    /// Bytes that came before the relay: behind the answer of another proxy, or of a server that switched protocols.
     pub(crate) early: Bytes,
+    /// Whether `early` is counted already.
+    pub(crate) is_counted: bool,
     pub(crate) record: ConnectionRecord,
 }
 
@@ -48,7 +51,15 @@ pub(crate) struct Dialled {
 /// The refusal. It is already recorded and in the audit log.
 pub(crate) async fn connect(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, ProxyRefusal> {
     let permit = permit(proxy, destination).await?;
-    let reached = match timeout(TIME_LIMIT, tunnel(proxy, &permit)).await {
+    through(proxy, &permit).await
+}
+
+/// Makes a connection of which nothing but bytes are relayed: an upstream proxy is asked for it with CONNECT.
+///
+/// # Errors
+/// As [`connect`].
+pub(crate) async fn through(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, ProxyRefusal> {
+    let reached = match timeout(TIME_LIMIT, tunnel(proxy, permit)).await {
         Ok(reached) => reached,
         Err(_) => Err(ProxyRefusal::of(&permit.destination, Reason::Timeout("connecting"))),
     };
@@ -80,8 +91,7 @@ pub(crate) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Resu
 
 async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, ProxyRefusal> {
     let Permit { destination, route, by } = permit;
-    let failed =
-        |error: io::Error| ProxyRefusal::of(destination, Reason::Unreachable(failure::words(&error)));
+    let failed = |error: io::Error| ProxyRefusal::of(destination, unreachable(route, &error));
     let (stream, early, address) = match route {
         Route::Direct(addresses) => {
             let stream = connect_fastest(&proxy.relays.spare, addresses).await.map_err(failed)?;
@@ -100,7 +110,8 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, ProxyRef
             (Stream::Unix(stream), early, None)
         }
     };
-    Ok(Dialled { stream, early, record: ConnectionRecord::new(proxy, destination, address, by.word()) })
+    let record = ConnectionRecord::new(proxy, destination, address, by.word());
+    Ok(Dialled { stream, early, is_counted: false, record })
 }
 
 /// A plain connection for HTTP requests, to the destination or to the upstream proxy. Also returns the address
@@ -122,7 +133,7 @@ pub(crate) async fn first_hop(
     };
     let connected = match timeout(TIME_LIMIT, connect).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(Reason::Unreachable(failure::words(&error))),
+        Ok(Err(error)) => Err(unreachable(&permit.route, &error)),
         Err(_) => Err(Reason::Timeout("connecting")),
     };
     let stream = match connected {
@@ -132,6 +143,16 @@ pub(crate) async fn first_hop(
     let is_direct = matches!(permit.route, Route::Direct(_));
     let address = stream.peer_addr().ok().map(|at| at.ip()).filter(|_| is_direct);
     Ok((stream, address))
+}
+
+/// Why a destination cannot be reached by this route.
+fn unreachable(route: &Route, error: &io::Error) -> Reason {
+    match route {
+        Route::Direct(_) => Reason::of_io(error),
+        Route::Upstream(_) | Route::Foreign(_) => {
+            Reason::Unreachable(NetworkCause::Upstream, failure::words(error))
+        }
+    }
 }
 
 /// The policy alone names its upstream proxy, so the address of that proxy is not checked.

@@ -13,18 +13,22 @@ use hyper::client::conn::http1;
 use hyper::client::conn::http1::SendRequest;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::http::uri::{Authority, PathAndQuery, Scheme};
+use hyper::upgrade::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, header};
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
 use crate::network::dial;
+use crate::network::dial::Dialled;
 use crate::network::gate::{Permit, Route};
 use crate::network::metered::Metered;
 use crate::network::proxy::{ConnectionRecord, Proxy};
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::stream::{Limited, ReadLimit};
+use crate::network::stream::{Limited, ReadLimit, Stream};
+use crate::network::upgrade::Offer;
 use crate::policy::destination::Destination;
 use crate::report::failure;
+use crate::report::network_failure::NetworkCause;
 
 /// The body of an answer: text of the proxy, or bytes of an origin.
 pub(crate) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
@@ -42,6 +46,12 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
 ];
+
+/// An answer to pass on, and the connection behind it if the server switched protocols.
+pub(crate) struct Forwarded {
+    pub(crate) response: Response<Body>,
+    pub(crate) switched: Option<Dialled>,
+}
 
 /// The connection to an origin that a client connection keeps for its next request.
 #[derive(Default)]
@@ -69,6 +79,12 @@ enum NextHop {
 }
 
 impl NextHop {
+    fn of(route: &Route) -> Self {
+        let Route::Upstream(upstream) = route else { return Self::Origin };
+        let value = upstream.authorization.as_deref();
+        Self::Proxy { authorization: value.and_then(|value| HeaderValue::from_str(value).ok()) }
+    }
+
     fn is_proxy(&self) -> bool {
         matches!(self, Self::Proxy { .. })
     }
@@ -80,7 +96,7 @@ impl KeptConnection {
         &mut self,
         proxy: &Arc<Proxy>,
         mut request: Request<Incoming>,
-    ) -> Result<Response<Body>, ProxyRefusal> {
+    ) -> Result<Forwarded, ProxyRefusal> {
         let destination = match destination(&request) {
             Ok(destination) => destination,
             Err(refusal) => return Err(proxy.recorded(refusal).await),
@@ -88,16 +104,20 @@ impl KeptConnection {
         // Each request is decided anew: the embedding program may have denied the destination meanwhile.
         let permit = dial::permit(proxy, destination).await?;
         let destination = &permit.destination;
+        let offer = Offer::of(&request);
         let mut is_new = false;
         loop {
-            let mut origin = match self.reusable(destination).await {
+            let mut origin = match self.reusable(destination).await.filter(|_| offer.is_none()) {
                 Some(origin) => origin,
                 None => {
                     is_new = true;
-                    Origin::connect(proxy, &permit).await?
+                    Origin::connect(proxy, &permit, offer.is_some()).await?
                 }
             };
             rewrite(&mut request, destination, &origin.next_hop);
+            if let Some(offer) = &offer {
+                offer.write_to(request.headers_mut());
+            }
             let limits = &proxy.gate.settings().limits;
             origin.limit.set(limits.header_size * 4);
             let answer = origin.sender.try_send_request(request).await;
@@ -107,9 +127,17 @@ impl KeptConnection {
                     if let Some(reason) = reason_not_to_forward(&response, &origin.next_hop) {
                         return Err(proxy.recorded(ProxyRefusal::of(destination, reason)).await);
                     }
+                    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                        let switched = origin.switch(response, offer.as_ref()).await;
+                        let refused = |reason| ProxyRefusal::of(destination, reason);
+                        return match switched.map_err(refused) {
+                            Ok(forwarded) => Ok(forwarded),
+                            Err(refusal) => Err(proxy.recorded(refusal).await),
+                        };
+                    }
                     self.origin = Some(origin);
                     strip_hop_by_hop(response.headers_mut());
-                    return Ok(response.map(BodyExt::boxed_unsync));
+                    return Ok(Forwarded { response: response.map(BodyExt::boxed_unsync), switched: None });
                 }
                 Err(mut error) => match error.take_message() {
                     // The origin has closed the kept connection, and nothing of the request was sent.
@@ -135,10 +163,27 @@ impl KeptConnection {
 }
 
 impl Origin {
-    async fn connect(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Self, ProxyRefusal> {
-        let (stream, address) = dial::first_hop(proxy, permit).await?;
+    /// `switches`: the connection may become one of another protocol. An upstream proxy must not be a party of that: it
+    /// would take what follows as requests of its own.
+    async fn connect(proxy: &Arc<Proxy>, permit: &Permit, switches: bool) -> Result<Self, ProxyRefusal> {
         let destination = permit.destination.clone();
-        let record = ConnectionRecord::new(proxy, &destination, address, permit.by.word());
+        let (stream, record, next_hop) = match &permit.route {
+            Route::Upstream(_) if switches => match dial::through(proxy, permit).await? {
+                Dialled { stream: Stream::Tcp(stream), early, record, .. } if early.is_empty() => {
+                    (stream, record, NextHop::Origin)
+                }
+                _ => {
+                    let words = "it spoke before the request".to_owned();
+                    let reason = Reason::Unreachable(NetworkCause::Broken, words);
+                    return Err(proxy.recorded(ProxyRefusal::of(&destination, reason)).await);
+                }
+            },
+            route => {
+                let (stream, address) = dial::first_hop(proxy, permit).await?;
+                let record = ConnectionRecord::new(proxy, &destination, address, permit.by.word());
+                (stream, record, NextHop::of(route))
+            }
+        };
         let metered = Metered::new(stream, Arc::clone(proxy), record);
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
@@ -148,24 +193,38 @@ impl Origin {
         let (sender, connection) = match handshake {
             Ok(both) => both,
             Err(error) => {
-                let reason = Reason::Unreachable(failure::words(&error));
+                let reason = Reason::Unreachable(NetworkCause::Broken, failure::words(&error));
                 return Err(proxy.recorded(ProxyRefusal::of(&destination, reason)).await);
             }
         };
         let mut driver = JoinSet::new();
         driver.spawn(async move {
-            if let Err(error) = connection.await {
+            if let Err(error) = connection.with_upgrades().await {
                 tracing::debug!(%error, "connection to an origin");
             }
         });
-        let next_hop = match &permit.route {
-            Route::Upstream(upstream) => {
-                let value = upstream.authorization.as_deref();
-                NextHop::Proxy { authorization: value.and_then(|value| HeaderValue::from_str(value).ok()) }
-            }
-            _ => NextHop::Origin,
-        };
         Ok(Self { destination, sender, next_hop, limit, _driver: driver })
+    }
+
+    /// Takes the connection out of HTTP, after an answer that switches to a protocol of the offer. hyper hands it over once
+    /// the request is sent to its end, with the bytes that followed the answer.
+    async fn switch(
+        self,
+        mut response: Response<Incoming>,
+        offer: Option<&Offer>,
+    ) -> Result<Forwarded, Reason> {
+        let broken = |words: &str| Reason::Unreachable(NetworkCause::Broken, words.to_owned());
+        let Some(offer) = offer else { return Err(broken("it switched protocols without a request to")) };
+        let taken = offer.taken(response.headers());
+        let taken = taken.ok_or_else(|| broken("it switched to a protocol that was not asked for"))?;
+        let upgraded = hyper::upgrade::on(&mut response).await.map_err(|error| unanswered(&error))?;
+        let parts = upgraded.downcast::<TokioIo<Limited<Metered>>>();
+        let Parts { io, read_buf, .. } = parts.map_err(|_| broken("unexpected stream type"))?;
+        let (stream, record) = io.into_inner().into_inner().into_parts();
+        strip_hop_by_hop(response.headers_mut());
+        taken.write_to(response.headers_mut());
+        let switched = Dialled { stream: Stream::Tcp(stream), early: read_buf, is_counted: true, record };
+        Ok(Forwarded { response: response.map(BodyExt::boxed_unsync), switched: Some(switched) })
     }
 }
 
@@ -174,7 +233,7 @@ fn unanswered(error: &hyper::Error) -> Reason {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     match cause.map(io::Error::kind) {
         Some(io::ErrorKind::TimedOut) => Reason::Timeout("its answer"),
-        _ => Reason::Unreachable(failure::words(error)),
+        _ => Reason::Unreachable(NetworkCause::Broken, failure::words(error)),
     }
 }
 
@@ -183,11 +242,8 @@ fn reason_not_to_forward(response: &Response<Incoming>, next_hop: &NextHop) -> O
     match response.status() {
         // The upstream proxy asks for credentials. If the client saw this, it would send its own.
         StatusCode::PROXY_AUTHENTICATION_REQUIRED if next_hop.is_proxy() => {
-            Some(Reason::Unreachable(format!("the upstream proxy answered {}", response.status())))
-        }
-        // The request had no `Upgrade` header, because that is hop-by-hop.
-        StatusCode::SWITCHING_PROTOCOLS => {
-            Some(Reason::Unreachable("it switched protocols without a request to".to_owned()))
+            let words = format!("the upstream proxy answered {}", response.status());
+            Some(Reason::Unreachable(NetworkCause::Upstream, words))
         }
         _ => None,
     }

@@ -12,12 +12,13 @@ use nix::sys::stat::Mode;
 
 use crate::network::ask::Ask;
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::resolve::{Interfaces, Resolver};
+use crate::network::resolve::{Interfaces, NO_ADDRESS, Resolver};
 use crate::plan::network::{ProxyUpstream, Settings};
 use crate::policy::address;
 use crate::policy::destination::{Destination, Host, Name};
 use crate::policy::upstream::Upstream;
 use crate::report::error::Error;
+use crate::report::network_failure::NetworkCause;
 use crate::sys::inode::Identity;
 
 /// Decides for all sandboxes of one policy.
@@ -168,7 +169,9 @@ impl Gate {
                 io::ErrorKind::TimedOut => {
                     ProxyRefusal::of(destination, Reason::Timeout("resolving its name"))
                 }
-                _ => ProxyRefusal::of(destination, Reason::Unreachable(error.to_string())),
+                _ => {
+                    ProxyRefusal::of(destination, Reason::Unreachable(NetworkCause::Name, error.to_string()))
+                }
             })?,
         };
         let mut refused = None;
@@ -182,7 +185,8 @@ impl Gate {
         match (checked.is_empty(), refused) {
             (true, Some(refusal)) => Err(refusal),
             (true, None) => {
-                Err(ProxyRefusal::of(destination, Reason::Unreachable("its name has no address".to_owned())))
+                let reason = Reason::Unreachable(NetworkCause::Name, NO_ADDRESS.to_owned());
+                Err(ProxyRefusal::of(destination, reason))
             }
             (false, _) => Ok(checked),
         }

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use crate::network::dial::Dialled;
-use crate::network::forward::{Body, KeptConnection, shown};
+use crate::network::forward::{Body, Forwarded, KeptConnection, shown};
 use crate::network::metered::{ClientTraffic, Watched};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
@@ -26,7 +26,7 @@ use crate::network::{dial, relay};
 use crate::policy::destination::Destination;
 use crate::sys::locked;
 
-/// An accepted CONNECT: what to relay once the answer has been sent.
+/// An accepted CONNECT, or an `Upgrade` that the server took: what to relay once the answer has been sent.
 type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
 
 /// Serves one HTTP connection to its end.
@@ -63,7 +63,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     }
 }
 
-/// Relays the bytes after a CONNECT.
+/// Relays the bytes after the answer.
 async fn begin(proxy: &Proxy, upgrade: OnUpgrade, dialled: Dialled) {
     let Ok(upgraded) = upgrade.await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<Watched>>() else { return };
@@ -77,12 +77,15 @@ async fn answer(
     kept: &tokio::sync::Mutex<KeptConnection>,
 ) -> Response<Body> {
     if request.method() != Method::CONNECT {
-        return kept
-            .lock()
-            .await
-            .forward(proxy, request)
-            .await
-            .unwrap_or_else(|refusal| explain(proxy, &refusal));
+        let upgrade = hyper::upgrade::on(&mut request);
+        let forwarded = kept.lock().await.forward(proxy, request).await;
+        return match forwarded {
+            Ok(Forwarded { response, switched }) => {
+                *locked(tunnel) = switched.map(|switched| (upgrade, switched));
+                response
+            }
+            Err(refusal) => explain(proxy, &refusal),
+        };
     }
     match connect(proxy, &request).await {
         Ok(dialled) => {
@@ -131,6 +134,12 @@ pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
     }
     if let Some(flag) = refusal.flag() {
         words.push_str(&format!("kennel: to allow it, run the sandbox with: {flag}\n"));
+    }
+    if let Some(preset) = refusal.preset() {
+        words.push_str(&format!(
+            "kennel: the rule {} has it, and the hosts that belong to it\n",
+            preset.word()
+        ));
     }
     let mut response = Response::new(text(words));
     *response.status_mut() = refusal.status();

@@ -34,6 +34,11 @@ impl Metered {
         Self { stream, proxy, record, pause: None, idle }
     }
 
+    /// The connection, of which somebody else counts the rest.
+    pub(crate) fn into_parts(self) -> (TcpStream, ConnectionRecord) {
+        (self.stream, self.record)
+    }
+
     fn passed(&mut self, direction: Direction, bytes: usize) -> io::Result<()> {
         self.record.traffic.add(direction, bytes);
         let end = Instant::now() + self.proxy.gate.settings().limits.idle_time;

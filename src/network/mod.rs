@@ -17,3 +17,4 @@ pub(crate) mod relay;
 pub(crate) mod resolve;
 pub(crate) mod serving;
 pub(crate) mod stream;
+pub(crate) mod upgrade;

@@ -16,6 +16,7 @@ use crate::network::meter::{Meter, Traffic};
 use crate::network::refusal::{Denials, ProxyRefusal, Reason};
 use crate::network::relay::Relays;
 use crate::policy::destination::{Destination, Host};
+use crate::policy::preset;
 
 /// How long the proxy delays an answer at most, for a client that causes too many refusals.
 const MAX_DELAY: Duration = Duration::from_secs(2);
@@ -53,7 +54,7 @@ impl Proxy {
     /// It delays a client that causes too many refusals, so that a command cannot fill the disk with them.
     pub(crate) async fn record(&self, refusal: &ProxyRefusal) {
         self.write_refusal(refusal);
-        if let Some(until) = self.denials.add(refusal) {
+        if let Some(until) = self.denials.add(refusal, self.has_unused_upstream(refusal)) {
             // Only a short delay: the waiting client occupies a connection slot.
             tokio::time::sleep_until(until.min(Instant::now() + MAX_DELAY)).await;
         }
@@ -71,8 +72,15 @@ impl Proxy {
             return false;
         }
         self.write_refusal(refusal);
-        self.denials.add(refusal);
+        self.denials.add(refusal, false);
         true
+    }
+
+    /// Whether the caller's environment names a proxy for what could not be reached.
+    fn has_unused_upstream(&self, refusal: &ProxyRefusal) -> bool {
+        let host = refusal.destination.as_ref().map(|destination| &destination.host);
+        let unused = self.gate.settings().unused_upstream.as_ref();
+        host.zip(unused).is_some_and(|(host, unused)| !host.is_loopback() && !unused.passes_by(host))
     }
 
     /// Replaces a loopback address that the DNS stub gave out by the name it stands for.
@@ -118,6 +126,8 @@ impl ConnectionRecord {
         address: Option<IpAddr>,
         reason: &'static str,
     ) -> Self {
+        let registry = proxy.gate.settings().notes_registries.then(|| preset::with_cache(destination));
+        proxy.denials.reached(destination, registry.flatten());
         Self {
             exec: proxy.trail.only_command(),
             proxy: Arc::clone(proxy),

@@ -1,18 +1,21 @@
 //! Refusals: why the proxy does not connect, in words that a person or a model can act on.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+use std::{fmt, io};
 
 use hyper::StatusCode;
 use tokio::time::Instant;
 
 use crate::policy::destination::{Destination, Host, Malformed};
-use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, advice};
+use crate::policy::preset::{self, Preset};
+use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW, advice};
 use crate::report::enforcement::Protection;
+use crate::report::failure;
 use crate::report::failure::Class;
+use crate::report::network_failure::{NetworkCause, NetworkFailure};
 use crate::sys::locked;
 
 /// What a program should know that asks the proxy for its own loopback.
@@ -37,8 +40,8 @@ pub(crate) enum Reason {
     Limit,
     /// The policy requires an audit record, and the log cannot be written.
     Unrecorded,
-    /// The destination cannot be reached.
-    Unreachable(String),
+    /// The destination cannot be reached: why, and the same in words.
+    Unreachable(NetworkCause, String),
     /// The destination took too long.
     Timeout(&'static str),
 }
@@ -79,7 +82,7 @@ impl ProxyRefusal {
             Reason::Method(_) => "method",
             Reason::Limit => "limit",
             Reason::Unrecorded => "unrecorded",
-            Reason::Unreachable(_) => "unreachable",
+            Reason::Unreachable(..) => "unreachable",
             Reason::Timeout(_) => "timeout",
         }
     }
@@ -94,7 +97,7 @@ impl ProxyRefusal {
             Reason::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Reason::Limit => StatusCode::TOO_MANY_REQUESTS,
             Reason::Unrecorded => StatusCode::SERVICE_UNAVAILABLE,
-            Reason::Unreachable(_) => StatusCode::BAD_GATEWAY,
+            Reason::Unreachable(..) => StatusCode::BAD_GATEWAY,
             Reason::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
         }
     }
@@ -110,14 +113,23 @@ impl ProxyRefusal {
             | Reason::Method(_) => Class::CapabilityDenied,
             Reason::Limit => Class::ResourceLimitExceeded,
             Reason::Unrecorded => Class::RuntimeError,
-            Reason::Unreachable(_) => Class::NetworkUnreachable,
+            Reason::Unreachable(..) => Class::NetworkUnreachable,
             Reason::Timeout(_) => Class::NetworkError,
         }
     }
 
     /// Whether the policy refused it. `false` for errors of the network.
     pub(crate) fn is_denial(&self) -> bool {
-        !matches!(self.reason, Reason::Unreachable(_) | Reason::Timeout(_))
+        self.cause().is_none()
+    }
+
+    /// What failed, if no policy refused it.
+    fn cause(&self) -> Option<NetworkCause> {
+        match self.reason {
+            Reason::Unreachable(cause, _) => Some(cause),
+            Reason::Timeout(_) => Some(NetworkCause::Timeout),
+            _ => None,
+        }
     }
 
     /// The flag that would allow it, if one would.
@@ -134,14 +146,26 @@ impl ProxyRefusal {
         }
     }
 
+    /// The preset that would allow it, if one would.
+    pub(crate) fn preset(&self) -> Option<&'static Preset> {
+        match (&self.reason, &self.destination) {
+            (Reason::NotAllowed, Some(destination)) => {
+                preset::of_host(&destination.host, Some(destination.port))
+            }
+            (Reason::NotAllowed, None) => preset::of_host(&Host::parse(&self.subject).ok()?, None),
+            _ => None,
+        }
+    }
+
     /// The reason and the remedy, for a [`Denial`].
     pub(crate) fn advice(&self) -> String {
         match (&self.reason, self.flag()) {
             (Reason::Denied(rule), _) => format!("{self}; remove --deny {rule} to allow it"),
             (Reason::NotAllowed, Some(flag)) if self.destination.is_none() => {
-                advice(self.to_string(), Some(&flag), "would allow it") + ONLY_LOOKED_UP
+                advice(self.to_string(), Some(&flag), WOULD_ALLOW) + ONLY_LOOKED_UP
             }
-            (_, flag) => advice(self.to_string(), flag.as_deref(), "would allow it"),
+            (Reason::Malformed(_) | Reason::Method(_), _) => format!("the proxy refuses it: {self}"),
+            (_, flag) => advice(self.to_string(), flag.as_deref(), WOULD_ALLOW),
         }
     }
 }
@@ -168,16 +192,28 @@ impl fmt::Display for ProxyRefusal {
                 f.write_str("the byte limit of the sandbox is used up (network.limits.bytes)")
             }
             Reason::Unrecorded => f.write_str("the audit log cannot be written, and the policy requires it"),
-            Reason::Unreachable(why) => write!(f, "it cannot be reached: {why}"),
+            Reason::Unreachable(_, why) => write!(f, "it cannot be reached: {why}"),
             Reason::Timeout(what) => write!(f, "{what} took too long"),
         }
     }
 }
 
-// Recent denials for the outcomes of commands. Their number is bounded: a command that causes a million sees
+impl Reason {
+    /// For an error of the destination itself.
+    pub(crate) fn of_io(error: &io::Error) -> Self {
+        let cause = match error.kind() {
+            io::ErrorKind::ConnectionRefused => NetworkCause::Refused,
+            io::ErrorKind::TimedOut => NetworkCause::Timeout,
+            _ => NetworkCause::Unreachable,
+        };
+        Self::Unreachable(cause, failure::words(error))
+    }
+}
+
+// Recent denials and failures for the outcomes of commands. Their number is bounded: a command that causes a million sees
 // only the last ones.
 
-/// How many different denials are kept.
+/// How many different ones are kept of each.
 const MAX_KEPT: usize = 100;
 
 /// The rate limit of refusals: one each 20 ms on average, and 250 at once.
@@ -194,12 +230,37 @@ pub(crate) struct Denials {
 
 #[derive(Default)]
 struct Log {
-    /// The number of all denials so far.
+    /// The number of all denials and failures so far.
     count: u64,
-    /// Different denials, each with the number of its last occurrence.
-    recent: VecDeque<(u64, Denial)>,
+    denials: Recent<Denial>,
+    failures: Recent<NetworkFailure>,
+    /// Presets of which a host was reached.
+    registries: Recent<String>,
     /// When the next refusal is due.
     due: Option<Instant>,
+}
+
+/// Different ones, each with the number of its last occurrence.
+struct Recent<T>(VecDeque<(u64, T)>);
+
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T: Clone + PartialEq> Recent<T> {
+    fn add(&mut self, count: u64, one: T) {
+        self.0.retain(|(_, other)| *other != one);
+        if self.0.len() == MAX_KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back((count, one));
+    }
+
+    fn since(&self, position: u64) -> Vec<T> {
+        self.0.iter().filter(|(count, _)| *count > position).map(|(_, one)| one.clone()).collect()
+    }
 }
 
 impl Log {
@@ -214,29 +275,46 @@ impl Log {
 }
 
 impl Denials {
-    /// Keeps a denial. Returns when the client may get its answer, if that is later.
-    pub(crate) fn add(&self, refusal: &ProxyRefusal) -> Option<Instant> {
-        if !refusal.is_denial() {
-            return self.lock().delay();
+    /// Keeps a denial, or a failure. Returns when the client may get its answer, if that is later.
+    pub(crate) fn add(&self, refusal: &ProxyRefusal, has_unused_upstream: bool) -> Option<Instant> {
+        if let Some(cause) = refusal.cause() {
+            let destination = refusal.subject.clone();
+            let reason = refusal.to_string();
+            let mut log = self.lock();
+            log.count += 1;
+            let count = log.count;
+            log.failures.add(count, NetworkFailure { destination, cause, reason, has_unused_upstream });
+            return log.delay();
         }
         let reason = refusal.advice();
         tracing::info!(subject = refusal.subject, reason, "denied");
+        let preset = refusal.preset();
         let denial = Denial {
-            protection: Protection::Proxy,
-            subject: refusal.subject.clone(),
-            reason,
-            basis: Basis::Observed,
             remedy: refusal.flag(),
+            preset: preset.map(Preset::word),
+            is_update_check: preset.is_some_and(Preset::has_update_checks),
+            ..Denial::new(Protection::Proxy, refusal.subject.clone(), reason, Basis::Observed)
         };
         let mut log = self.lock();
         log.count += 1;
-        log.recent.retain(|(_, other)| *other != denial);
-        if log.recent.len() == MAX_KEPT {
-            log.recent.pop_front();
-        }
         let count = log.count;
-        log.recent.push_back((count, denial));
+        log.denials.add(count, denial);
         log.delay()
+    }
+
+    /// Records that a destination was reached, and the registry that it belongs to. What failed there before is forgotten: a
+    /// command may wait for its server.
+    pub(crate) fn reached(&self, destination: &Destination, registry: Option<&'static Preset>) {
+        let mut log = self.lock();
+        if let Some(registry) = registry {
+            log.count += 1;
+            let count = log.count;
+            log.registries.add(count, registry.word());
+        }
+        if !log.failures.0.is_empty() {
+            let subject = destination.to_string();
+            log.failures.0.retain(|(_, failure)| failure.destination != subject);
+        }
     }
 
     /// Whether the next refusal would be delayed.
@@ -252,8 +330,17 @@ impl Denials {
 
     /// The denials after that position.
     pub(crate) fn since(&self, position: u64) -> Vec<Denial> {
-        let log = self.lock();
-        log.recent.iter().filter(|(count, _)| *count > position).map(|(_, denial)| denial.clone()).collect()
+        self.lock().denials.since(position)
+    }
+
+    /// The failures after that position.
+    pub(crate) fn failures_since(&self, position: u64) -> Vec<NetworkFailure> {
+        self.lock().failures.since(position)
+    }
+
+    /// The presets of which a host was reached after that position.
+    pub(crate) fn registries_since(&self, position: u64) -> Vec<String> {
+        self.lock().registries.since(position)
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
@@ -266,23 +353,23 @@ mod tests {
     use super::Reason;
     use super::*;
 
-    fn refusal(name: &str) -> ProxyRefusal {
-        ProxyRefusal::request(name, Reason::NotAllowed)
+    fn add(denials: &Denials, name: &str) -> Option<Instant> {
+        denials.add(&ProxyRefusal::request(name, Reason::NotAllowed), false)
     }
 
     #[tokio::test]
     async fn each_point_in_time_sees_what_came_after_it_once() {
         let denials = Denials::default();
         let first = denials.position();
-        denials.add(&refusal("a.example"));
+        add(&denials, "a.example");
         let second = denials.position();
-        denials.add(&refusal("b.example"));
-        denials.add(&refusal("b.example"));
+        add(&denials, "b.example");
+        add(&denials, "b.example");
         let subjects =
             |position| denials.since(position).into_iter().map(|denial| denial.subject).collect::<Vec<_>>();
         assert_eq!(subjects(first), ["a.example", "b.example"]);
         assert_eq!(subjects(second), ["b.example"]);
-        denials.add(&refusal("a.example"));
+        add(&denials, "a.example");
         assert_eq!(subjects(second), ["b.example", "a.example"], "again is also after");
         assert!(subjects(denials.position()).is_empty());
     }
@@ -290,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn who_is_refused_a_thousand_times_waits_and_is_forgotten() {
         let denials = Denials::default();
-        let waits: Vec<_> = (0..1000).map(|n| denials.add(&refusal(&format!("n{n}.example")))).collect();
+        let waits: Vec<_> = (0..1000).map(|n| add(&denials, &format!("n{n}.example"))).collect();
         assert!(waits[..usize::try_from(BURST).expect("small")].iter().all(Option::is_none));
         let last = waits.last().copied().flatten().expect("a wait");
         assert!(last > Instant::now() + INTERVAL * 700, "each takes its time");
@@ -302,7 +389,7 @@ mod tests {
     async fn a_flood_is_over_a_minute_after_it() {
         let denials = Denials::default();
         for _ in 0..100_000 {
-            denials.add(&refusal("a.example"));
+            add(&denials, "a.example");
         }
         assert!(denials.is_flooded());
         tokio::time::advance(MAX_BACKLOG).await;
@@ -313,11 +400,27 @@ mod tests {
     async fn what_the_network_refuses_is_no_denial() {
         let denials = Denials::default();
         let destination = crate::policy::destination::Destination::parse("a.example:1").expect("valid");
-        for reason in [Reason::Unreachable("x".into()), Reason::Timeout("x")] {
-            denials.add(&ProxyRefusal::of(&destination, reason));
+        for reason in [Reason::Unreachable(NetworkCause::Refused, "x".into()), Reason::Timeout("x")] {
+            denials.add(&ProxyRefusal::of(&destination, reason), false);
         }
         assert!(denials.since(0).is_empty());
-        denials.add(&ProxyRefusal::of(&destination, Reason::Limit));
-        assert_eq!(denials.since(0).len(), 1);
+        let causes: Vec<_> = denials.failures_since(0).iter().map(|failure| failure.cause).collect();
+        assert_eq!(causes, [NetworkCause::Refused, NetworkCause::Timeout]);
+        assert_eq!(denials.failures_since(1).len(), 1, "each point in time sees what came after it");
+        denials.add(&ProxyRefusal::of(&destination, Reason::Limit), false);
+        assert_eq!((denials.since(0).len(), denials.failures_since(0).len()), (1, 2));
+    }
+
+    #[tokio::test]
+    async fn what_was_reached_later_is_no_failure() {
+        let denials = Denials::default();
+        let at = |text| Destination::parse(text).expect("valid");
+        for to in ["a.example:1", "a.example:2"] {
+            denials.add(&ProxyRefusal::of(&at(to), Reason::Timeout("x")), true);
+        }
+        denials.reached(&at("a.example:1"), None);
+        let left = denials.failures_since(0);
+        assert_eq!(left.len(), 1);
+        assert_eq!((&*left[0].destination, left[0].has_unused_upstream), ("a.example:2", true));
     }
 }

@@ -71,25 +71,28 @@ impl Relays {
 pub(crate) struct End {
     pub(crate) stream: Stream,
     pub(crate) early: Bytes,
+    /// Whether these bytes are counted already.
+    pub(crate) is_counted: bool,
 }
 
 impl From<Stream> for End {
     fn from(stream: Stream) -> Self {
-        Self { stream, early: Bytes::new() }
+        Self { stream, early: Bytes::new(), is_counted: false }
     }
 }
 
 /// Relays between a client and its dialled connection. `early` are bytes that the client has already sent.
 pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: Dialled) {
-    let Dialled { stream, early: answer, record } = dialled;
-    let (inside, outside) = (End { stream: client, early }, End { stream, early: answer });
+    let Dialled { stream, early: answer, is_counted, record } = dialled;
+    let inside = End { stream: client, early, is_counted: false };
+    let outside = End { stream, early: answer, is_counted };
     between(&proxy.relays, &record.traffic, inside, outside).await;
 }
 
 /// Relays between the end in the sandbox and the end outside.
 pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: End, outside: End) {
-    let End { stream: inside, early } = inside;
-    let End { stream: outside, early: answer } = outside;
+    let End { stream: inside, early, is_counted } = inside;
+    let End { stream: outside, early: answer, is_counted: is_answer_counted } = outside;
     // Set before anything else, for every end of the relay, even a crash of the process: an incomplete stream
     // must end with a reset.
     inside.resets(true);
@@ -99,7 +102,7 @@ pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: End, out
         let up = OneWay { relays, traffic, direction: Direction::Up, from: &inside, to: &outside };
         let down = OneWay { relays, traffic, direction: Direction::Down, from: &outside, to: &inside };
         let pass_up = async {
-            up.pass(early).await?;
+            up.pass(early, is_counted).await?;
             sent.send_replace(true);
             Ok(())
         };
@@ -119,7 +122,7 @@ pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: End, out
             let _ = sent.subscribe().wait_for(|is_sent| *is_sent).await;
         };
         tokio::select! {
-            ended = async { tokio::try_join!(pass_up, down.pass(answer)).map(drop) } => ended,
+            ended = async { tokio::try_join!(pass_up, down.pass(answer, is_answer_counted)).map(drop) } => ended,
             () = idle => Err(io::ErrorKind::TimedOut.into()),
             () = half_open => Err(io::ErrorKind::TimedOut.into()),
             () = closed => Ok(()),
@@ -165,8 +168,8 @@ enum Flow {
 
 impl OneWay<'_> {
     /// Moves all bytes, `early` first, until the end of the stream.
-    async fn pass(&self, early: Bytes) -> io::Result<()> {
-        let until = self.count(early.len())?;
+    async fn pass(&self, early: Bytes, is_counted: bool) -> io::Result<()> {
+        let until = if is_counted { None } else { self.count(early.len())? };
         self.write(&early).await?;
         self.wait(until).await;
         while self.copy().await? != Flow::Ended {

@@ -28,6 +28,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Concurrent lookups; more have to wait.
 const MAX_CONCURRENT: usize = 64;
 
+/// Why a name does not lead to a host.
+pub(crate) const NO_ADDRESS: &str = "its name does not resolve: it has no address";
+
 /// The name server on this host, the default of resolv.conf(5). Even if none runs there, the hosts file is
 /// read.
 const LOCAL_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
@@ -111,7 +114,7 @@ fn lookup_error(error: &NetError) -> io::Error {
         return io::ErrorKind::TimedOut.into();
     }
     if error.is_nx_domain() || error.is_no_records_found() {
-        return io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+        return io::Error::new(io::ErrorKind::NotFound, NO_ADDRESS);
     }
     io::Error::other(format!("resolving its name: {}", failure::words(error)))
 }

@@ -21,6 +21,7 @@ use crate::network::proxy::Proxy;
 use crate::plan::network::PORT;
 use crate::report::denial::Denial;
 use crate::report::error::Error;
+use crate::report::network_failure::NetworkFailure;
 use crate::sys::locked;
 
 /// How long `drain` waits for bytes that clients have already sent.
@@ -178,6 +179,17 @@ impl std::fmt::Debug for Witness {
 }
 
 impl Witness {
+    /// What could not be reached since the command started.
+    pub(crate) fn failures(&self) -> Vec<NetworkFailure> {
+        self.proxy.denials.failures_since(self.since)
+    }
+
+    /// The presets of package registries that were reached since the command started, if what came from there is gone with
+    /// the sandbox.
+    pub(crate) fn registries(&self) -> Vec<String> {
+        self.proxy.denials.registries_since(self.since)
+    }
+
     /// Everything refused since the command started.
     pub(crate) fn denials(&self) -> Vec<Denial> {
         self.proxy.denials.since(self.since)

@@ -129,7 +129,7 @@ impl Explainer {
             _ => "would allow it",
         };
         let reason = advice(reason, remedy.as_deref(), would);
-        Some(Denial { protection, subject: shown(&subject), reason, basis, remedy })
+        Some(Denial { remedy, ..Denial::new(protection, shown(&subject), reason, basis) })
     }
 
     /// A granted file that a program tried to replace: it makes another file beside it and renames that, which needs the
@@ -181,17 +181,14 @@ impl Explainer {
                 Some(self.read_only_bind(path, &at, place))
             }
             Node::Dir => Some(self.own_root(path)),
-            Node::Cover => Some(certain(
-                place.protection,
-                format!("it is covered ({}), and read-only", place.what),
-                None,
-            )),
+            Node::Cover => {
+                Some(certain(place.protection, format!("read-only: it is covered ({})", place.what), None))
+            }
             Node::File { .. } | Node::OwnFile { .. } if is_it => {
-                Some(certain(place.protection, "it is a read-only file of the sandbox's own", None))
+                Some(certain(place.protection, "read-only: it is a file of the sandbox's own", None))
             }
             Node::Proc { .. } => {
-                let reason =
-                    "/proc of the sandbox is read-only for root, who owns the settings of the kernel in it";
+                let reason = "read-only: it is in /proc, of root, who owns the settings of the kernel there";
                 Some(certain(Protection::Root, reason, None))
             }
             _ => None,
@@ -205,50 +202,48 @@ impl Explainer {
         let parent = path.parent().filter(is_deep);
         let parent = parent.filter(|parent| self.may_be_granted(parent) && !self.is_secret(parent));
         let flag = parent.and_then(|parent| bind_flag("--rw", parent, parent));
-        certain(Protection::Root, "the sandbox's own root is read-only", flag)
+        certain(Protection::Root, "read-only: it is in the sandbox's own root", flag)
     }
 
     /// A read-only bind of the host.
     fn read_only_bind(&self, path: &Path, at: &Path, place: &ViewEntry) -> Finding {
         let Some(source) = place.node.source() else {
-            return certain(Protection::Root, "it is read-only", None);
+            return certain(Protection::Root, "read-only", None);
         };
         let could_be_written =
             is_writable_outside(&self.view.host_path(path).unwrap_or_default(), &source.path);
         let flag = |text: Option<String>| text.filter(|_| could_be_written);
         match place.origin {
             Origin::Wall => {
-                let reason = format!(
-                    "it is read-only: {} {}; change it outside of the sandbox",
-                    place.what,
-                    shown(at)
-                );
+                let reason =
+                    format!("read-only: {} {}; change it outside of the sandbox", place.what, shown(at));
                 certain(place.protection, reason, self.git_flag(at, path))
             }
             Origin::Policy if place.what == "workspace" && self.read_only_workspace => {
-                let reason = "the workspace is read-only in profile read-only";
+                let reason = "read-only: the workspace of profile read-only";
                 certain(Protection::Root, reason, flag(Some("--profile repo-write".to_owned())))
             }
             Origin::Policy => {
-                let reason = format!("{} is granted read-only", shown(at));
+                let reason = format!("read-only: {} is granted for reading", shown(at));
                 let instead = bind_flag("--rw", &source.path, at);
                 certain(Protection::Root, reason, flag(instead))
             }
             Origin::Profile if place.what == "cache" => {
-                let reason = format!("{} is a cache, which the policy shows read-only", shown(at));
+                let reason =
+                    format!("read-only: {} is a cache, which the policy shows for reading", shown(at));
                 certain(Protection::Root, reason, Some("--caches private".to_owned()))
             }
             Origin::Profile if place.what == git::WORK_TREE => {
-                let reason = format!("{} is read-only, because it is not in the workspace", shown(at));
+                let reason = format!("read-only: {} is not in the workspace", shown(at));
                 let instead = is_plain(at).then(|| format!("--workspace {}", at.display()));
                 certain(Protection::Root, reason, instead)
             }
             Origin::Profile if place.what == git::REPOSITORY && self.git == Git::ReadOnly => {
-                let reason = format!("the repository {} is read-only", shown(at));
+                let reason = format!("read-only: the repository {}", shown(at));
                 certain(Protection::Root, reason, Some("--git protect".to_owned()))
             }
             Origin::Profile => {
-                let reason = format!("{} is shown read-only by the profile; work on a copy", shown(at));
+                let reason = format!("read-only: {} is shown by the profile; work on a copy", shown(at));
                 certain(Protection::Root, reason, None)
             }
         }
@@ -323,14 +318,14 @@ impl Explainer {
             Node::Private { .. } | Node::Layered { .. } => {
                 let TmpfsSize { size, inodes, .. } = self.private;
                 let size = Size::from_bytes(size);
-                let reason = format!("private places hold {size} and {inodes} inodes together");
+                let reason = format!("full: private places hold {size} and {inodes} inodes together");
                 Some(possible(&reason, Some(format!("--tmp-size {}", twice(size)))))
             }
             Node::Tmpfs { room, .. } => {
                 let (size, at) = (Size::from_bytes(room.size), shown(&at));
                 let flag = format!("--tmpfs {at}:{}", twice(size));
                 let remedy = Some(flag).filter(|_| is_plain(at.as_ref()));
-                Some(possible(&format!("{at} holds {size} and {} inodes", room.inodes), remedy))
+                Some(possible(&format!("full: {at} holds {size} and {} inodes", room.inodes), remedy))
             }
             _ => None,
         }

@@ -14,6 +14,7 @@ use crate::plan::Section;
 use crate::plan::cgroup::place::MissingCgroup;
 use crate::plan::cgroup::{CgroupPlan, own_processes};
 use crate::policy::cgroup::Cgroup;
+use crate::policy::limits::Limits;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;

@@ -23,6 +23,7 @@ use crate::report::error::Error;
 use crate::report::policy_error::PolicyError;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
+use crate::view::layers::forgets_caches;
 use crate::view::source::BindSource;
 use crate::view::{Node, View, desktop};
 
@@ -289,12 +290,18 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
             .map_or(ProxyUpstream::Direct, ProxyUpstream::Upstream),
         (None, None) => ProxyUpstream::Direct,
     };
+    let unused_upstream = match upstream {
+        ProxyUpstream::Direct => Upstream::of_environment(&inputs.caller.environment).ok().flatten(),
+        _ => None,
+    };
     let addresses = address::networks(network.allow_addresses.iter().map(String::as_str));
     Ok(Some(Settings {
         allow: rules(&network.allow),
         deny: rules(&network.deny),
         addresses: addresses.unwrap_or_default(),
         upstream,
+        unused_upstream,
+        notes_registries: forgets_caches(inputs),
         name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
         limits: ProxyLimits::of(&network.limits, inputs.caller.descriptors[0]),
         ports: if serves_connections(inputs) { served_ports(network) } else { Vec::new() },
@@ -403,6 +410,10 @@ pub(crate) struct Settings {
     /// Special address ranges that names may resolve to.
     pub(crate) addresses: Vec<IpNet>,
     pub(crate) upstream: ProxyUpstream,
+    /// The upstream proxy that the caller's environment names, if the policy names none.
+    pub(crate) unused_upstream: Option<Upstream>,
+    /// Whether to note which package registries were reached: what came from there is gone with the sandbox.
+    pub(crate) notes_registries: bool,
     /// Name servers that the proxy asks instead of the system's.
     pub(crate) name_servers: Vec<SocketAddr>,
     pub(crate) limits: ProxyLimits,

@@ -3,7 +3,12 @@
 //!
 //! The table is data: add a row for another one.
 
+use std::sync::LazyLock;
+
 use thiserror::Error;
+
+use crate::policy::destination::{Destination, Host};
+use crate::policy::rule::Rules;
 
 /// What a preset begins with. No host does.
 const SIGN: char = '@';
@@ -124,6 +129,39 @@ pub(crate) struct UnknownPreset(String);
 pub(crate) fn of(rule: &str) -> Option<Result<&'static Preset, UnknownPreset>> {
     let name = rule.strip_prefix(SIGN)?;
     Some(PRESETS.iter().find(|preset| preset.name == name).ok_or_else(|| UnknownPreset(name.to_owned())))
+}
+
+/// The presets with their rules, parsed once.
+static PARSED: LazyLock<Vec<(&Preset, Rules)>> = LazyLock::new(|| {
+    let parsed = |preset: &'static Preset| Some((preset, Rules::parse(preset.rules.iter().copied()).ok()?));
+    PRESETS.iter().filter_map(parsed).collect()
+});
+
+/// The preset that allows a host, at a port if that is known.
+pub(crate) fn of_host(host: &Host, port: Option<u16>) -> Option<&'static Preset> {
+    let allows = |rules: &Rules| match port {
+        Some(port) => rules.find(&Destination { host: host.clone(), port }).is_some(),
+        None => rules.may_match(host),
+    };
+    PARSED.iter().find(|(_, rules)| allows(rules)).map(|(preset, _)| *preset)
+}
+
+/// The preset that allows a destination, if its package manager keeps what it downloads in a cache.
+pub(crate) fn with_cache(destination: &Destination) -> Option<&'static Preset> {
+    let keepers = ["cargo", "go", "gradle", "maven", "npm", "nuget", "packagist", "pypi", "rubygems"];
+    of_host(&destination.host, Some(destination.port)).filter(|preset| keepers.contains(&preset.name))
+}
+
+impl Preset {
+    /// Its name, as a rule.
+    pub(crate) fn word(&self) -> String {
+        format!("{SIGN}{}", self.name)
+    }
+
+    /// Whether package managers ask one of its hosts, unasked, for a newer version of themselves.
+    pub(crate) fn has_update_checks(&self) -> bool {
+        ["npm", "nuget", "packagist", "pypi", "rubygems", "rustup"].contains(&self.name)
+    }
 }
 
 /// The rules with each preset in full. What is no preset, and what there is none of, stays.

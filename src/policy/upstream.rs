@@ -60,14 +60,19 @@ impl Upstream {
     /// # Errors
     /// As [`check`](Self::check), also for the values of the environment.
     pub(crate) fn of(text: &str, environment: &BTreeMap<OsString, OsString>) -> Result<Option<Self>, String> {
+        if text == ENVIRONMENT { Self::of_environment(environment) } else { Self::parse(text, "").map(Some) }
+    }
+
+    /// The upstream proxy that the caller's environment names, if it names one.
+    ///
+    /// # Errors
+    /// Why what it names is not one.
+    pub(crate) fn of_environment(environment: &BTreeMap<OsString, OsString>) -> Result<Option<Self>, String> {
         let variable = |names: [&str; 2]| {
             let value = names.iter().find_map(|name| environment.get(std::ffi::OsStr::new(name)));
             value.map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
         };
         let no_proxy = variable(["no_proxy", "NO_PROXY"]).unwrap_or_default();
-        if text != ENVIRONMENT {
-            return Self::parse(text, "").map(Some);
-        }
         variable(["https_proxy", "HTTPS_PROXY"])
             .map(|url| Self::parse(&url, &no_proxy).map_err(|reason| format!("https_proxy: {reason}")))
             .transpose()

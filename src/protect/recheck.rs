@@ -129,7 +129,7 @@ pub(crate) fn denial(path: &Path, done: &Done) -> Denial {
 }
 
 fn denial_for(path: &Path, reason: String, basis: Basis) -> Denial {
-    Denial { protection: Protection::ProtectedPaths, subject: shown(path), reason, basis, remedy: None }
+    Denial::new(Protection::ProtectedPaths, shown(path), reason, basis)
 }
 
 #[cfg(test)]

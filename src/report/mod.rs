@@ -9,6 +9,7 @@ pub(crate) mod escape;
 pub(crate) mod failure;
 pub(crate) mod listen_error;
 pub(crate) mod missing_program;
+pub(crate) mod network_failure;
 pub(crate) mod observed;
 pub(crate) mod outcome;
 pub(crate) mod overlay_error;
@@ -28,6 +29,7 @@ use crate::report::denial::Denial;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::failure::{Failure, Limit};
+use crate::report::network_failure::NetworkFailure;
 use crate::report::outcome::{Ended, Outcome, Usage};
 use crate::report::published::PublishedPort;
 use crate::report::shell::ShellReport;
@@ -66,6 +68,8 @@ pub struct Report {
     pub enforcement: Option<Enforcement>,
     /// What Kennel refused.
     pub denials: Vec<Denial>,
+    /// Connections that the policy allows and that could not be made.
+    pub network_failures: Vec<NetworkFailure>,
     /// The published ports of the command's sandbox or session. Only present if there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<PublishedPort>,
@@ -110,6 +114,7 @@ impl Report {
             truncated: outcome.truncated,
             enforcement: Some(outcome.enforcement.clone()),
             denials: outcome.denials.clone(),
+            network_failures: outcome.network_failures.clone(),
             published: outcome.published.clone(),
             changes: None,
             refused_changes: None,
@@ -139,6 +144,7 @@ impl Report {
             truncated: false,
             enforcement: None,
             denials: Vec::new(),
+            network_failures: Vec::new(),
             published: Vec::new(),
             changes: None,
             refused_changes: None,

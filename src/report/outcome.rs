@@ -1,5 +1,6 @@
 //! The outcome of a command: how it ended, what it used, what was refused. Plain data.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -11,6 +12,7 @@ use crate::report::denial::{self, Denial};
 use crate::report::enforcement::{Enforcement, FlagsOf, Note};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
+use crate::report::network_failure::NetworkFailure;
 use crate::report::observed::Observed;
 use crate::report::published::PublishedPort;
 
@@ -101,6 +103,9 @@ pub struct Outcome {
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
     pub denials: Vec<Denial>,
+    /// Connections that the policy allows and that Kennel's proxy could not make. Commands of a session share the network, so
+    /// some may be those of others. What a later attempt reached is left out.
+    pub network_failures: Vec<NetworkFailure>,
     /// What of the sandbox's doing may have made it fail, the likeliest first, if
     /// [`Command::hints`](crate::command::Command::hints) asked for that.
     pub hints: Vec<Note>,
@@ -117,6 +122,8 @@ pub struct Outcome {
     /// How many records of the sandbox could not be written to the audit log so far, and why, in words. With
     /// [`fail_closed`](crate::policy::audit::Audit::fail_closed), nothing runs in that case.
     pub unaudited: Option<String>,
+    /// Whether the policy asks for explanations.
+    pub(crate) explains: bool,
     /// The configured value of the limit that ended it, in words.
     pub(crate) configured: Option<String>,
     /// How much of that limit it used, in the same words, if known.
@@ -151,7 +158,7 @@ impl Outcome {
 
     /// [`remarks`](Self::remarks), with flags as `kennel run` or `kennel session start` takes them.
     pub(crate) fn lines(&self, flags_of: FlagsOf) -> Vec<String> {
-        let (unlisted, others) = denial::apart(&self.denials);
+        let (unlisted, others) = denial::apart(&self.told_denials().collect::<Vec<_>>());
         let hosts = unlisted.map(|hosts| hosts.line(flags_of));
         let denials = others.into_iter().map(|denial| denial.line_of(flags_of));
         // The default size applies to callers who set none, so name the flags.
@@ -172,6 +179,20 @@ impl Outcome {
         let room = MOST_HELP.saturating_sub(lines.len());
         lines.extend(self.hints.iter().filter(is_new).take(room).map(|hint| hint.line_of("hint", flags_of)));
         lines
+    }
+
+    /// The denials that a person should see. A command that succeeded did not need what a package manager asks about itself.
+    fn told_denials(&self) -> impl Iterator<Item = &Denial> {
+        let needs_all = self.explains || !self.status.success();
+        self.denials.iter().filter(move |denial| needs_all || !denial.is_update_check)
+    }
+
+    /// The flags that would allow what was certainly refused, each once, as [`remarks`](Self::remarks) advises them.
+    #[must_use]
+    pub fn advised_flags(&self) -> Vec<String> {
+        let certain = self.told_denials().filter(|denial| denial.basis.is_certain());
+        let flags: BTreeSet<String> = certain.filter_map(Denial::advised_flag).collect();
+        flags.into_iter().collect()
     }
 
     /// What was lost of the output and of the audit log.

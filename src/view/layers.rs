@@ -108,6 +108,14 @@ fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> 
     None
 }
 
+/// Whether what a command downloads into caches is gone with its sandbox, and need not be.
+pub(crate) fn forgets_caches(inputs: &Inputs<'_>) -> bool {
+    inputs.policy.caches == Caches::Private
+        && may_have_layers(inputs.policy)
+        && !inputs.shape.is_session()
+        && are_possible(inputs)
+}
+
 /// Whether what commands write to a directory is to be kept.
 fn keeps(inputs: &Inputs<'_>, otherwise: Unlayered) -> bool {
     inputs.policy.caches == Caches::Keep && otherwise == Unlayered::Empty

@@ -201,7 +201,8 @@ class CalledProcessError(subprocess.CalledProcessError):
         return self.outcome.denials if self.outcome is not None else []
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *(str(denial) for denial in self.denials)])
+        failures = self.outcome.network_failures if self.outcome is not None else []
+        return "\n".join([super().__str__(), *map(str, self.denials), *map(str, failures)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.returncode, self.cmd, self.output, self.stderr, self.outcome)

@@ -29,7 +29,7 @@ class Denial:
     """Something that the sandbox refused. `remedy` is the flag that would allow it, or `None`.
 
     >>> print(Denial("proxy", "crates.io:443", "not on the list of what is allowed", "observed", "--allow crates.io:443"))
-    denied by proxy: crates.io:443: not on the list of what is allowed (--allow crates.io:443 would allow it)
+    denied: crates.io:443: not on the list of what is allowed (--allow crates.io:443 would allow it)
     """
 
     protection: str
@@ -37,12 +37,33 @@ class Denial:
     reason: str
     basis: str = "observed"
     remedy: str | None = None
+    preset: str | None = None
+    """The preset that has the host, such as `@cargo`: `--allow @cargo` would allow its other hosts, too."""
 
     def __str__(self) -> str:
-        verb = {"possible": "possibly denied by ", "kept": "note: "}.get(self.basis, "denied by ")
+        verb = {"possible": "possibly denied", "kept": "note"}.get(self.basis, "denied")
         known = self.remedy is None or self.remedy in self.reason
         remedy = "" if known else f" ({self.remedy} would allow it)"
-        return f"{verb}{self.protection}: {self.subject}: {self.reason}{remedy}"
+        return f"{verb}: {self.subject}: {self.reason}{remedy}"
+
+
+@dataclass(frozen=True)
+class NetworkFailure:
+    """A connection that the policy allows and that could not be made.
+
+    >>> print(NetworkFailure("localhost:9", "refused", "it cannot be reached: Connection refused"))
+    localhost:9: it cannot be reached: Connection refused
+    """
+
+    destination: str
+    cause: str
+    """`name`, `refused`, `timeout`, `unreachable`, `upstream` or `broken`."""
+    reason: str
+    has_unused_upstream: bool = False
+    """Your own `https_proxy` names a proxy for it that the policy does not use: `upstream="environment"` does."""
+
+    def __str__(self) -> str:
+        return f"{self.destination}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +121,7 @@ class Outcome:
     weaker: list[Weaker] = field(default_factory=list)
     """What the policy asks for and this machine does not enforce in full."""
     denials: list[Denial] = field(default_factory=list)
+    network_failures: list[NetworkFailure] = field(default_factory=list)
     failure: dict[str, Any] | None = None
     shell: dict[str, Any] | None = None
     message: str = ""
@@ -129,6 +151,8 @@ class Outcome:
             enforcement = raw.get("enforcement") or {}
             entries = [_of(Weaker, entry) for entry in enforcement.get("protections") or ()]
             values["weaker"] = [entry for entry in entries if entry.state != "enforced"]
+            failures = raw.get("network_failures") or ()
+            values["network_failures"] = [_of(NetworkFailure, failure) for failure in failures]
             values["usage"] = _of(Usage, raw["usage"]) if raw.get("usage") else None
         except (TypeError, AttributeError):
             raise _wire.malformed() from None

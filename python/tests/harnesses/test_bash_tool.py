@@ -56,7 +56,7 @@ def test_a_timeout_ends_the_call_and_not_the_shell(session: kennel.Session) -> N
 
 def test_what_the_sandbox_refused_is_told_to_the_model(session: kennel.Session) -> None:
     said = bash_tool.bash(session, "curl -sS --max-time 20 https://example.com")
-    assert "denied by proxy: example.com:443" in said
+    assert "denied: example.com:443" in said
     assert "exit status" in said
 
 

@@ -102,7 +102,7 @@ impl Entry {
 }
 
 fn denial(subject: String, reason: String) -> Denial {
-    Denial { protection: Protection::Seccomp, subject, reason, basis: Basis::Observed, remedy: None }
+    Denial::new(Protection::Seccomp, subject, reason, Basis::Observed)
 }
 
 impl Log {

@@ -88,7 +88,10 @@ impl Explainer {
             return Some(Note::new(&shown(&subject), &reason, Some(&remedy)));
         }
         let Finding { reason, remedy, .. } = self.read_only(path, &[])?;
-        Some(Note::new(&shown(path), &reason, Some(&format!("{} allows it", remedy?))))
+        let remedy = remedy.map(|flag| format!("{flag} allows it"));
+        // What may only be read by a program that can also replace it, such as sed, is no reason by itself.
+        let helps = remedy.is_some() || used == Use::Write;
+        helps.then(|| Note::new(&shown(path), &reason, remedy.as_deref()))
     }
 
     /// Whether a whole directory is a fair thing to grant.

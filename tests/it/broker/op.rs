@@ -85,7 +85,7 @@ fn git_reaches_no_other_host() {
     let mut op = home.op(&git(&home, at), &["list", "--arg", &host]);
     let output = op.env("GIT_TOKEN", "hunter2").env("no_proxy", "").env("NO_PROXY", "").output().unwrap();
     assert_eq!(output.status.code(), Some(128), "{output:?}");
-    assert!(stderr(&output).contains("kennel: denied by proxy"), "{output:?}");
+    assert!(stderr(&output).contains("kennel: denied: "), "{output:?}");
     assert!(told.try_recv().is_err(), "nobody came");
 }
 

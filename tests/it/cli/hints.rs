@@ -171,10 +171,10 @@ const HELPED: &[(&[&str], &str, &str, &str)] = &[
     (&[], "mkdir {hid}/made", "kennel: hint: {hid}/made: ", ""),
     (&[], "rm {hid}/f && echo x > {hid}/f", "kennel: hint: {hid}/f: ", ""),
     // A path that is read-only.
-    (&["--ro={ro}"], "touch {ro}/new", "kennel: hint: {ro}/new: {ro} is granted read-only", ""),
+    (&["--ro={ro}"], "touch {ro}/new", "kennel: hint: {ro}/new: read-only: {ro} is granted for reading", ""),
     (&["--ro={ro}"], "echo y > {ro}/f", "kennel: hint: {ro}/f: ", ""),
     (&["--ro={ro}"], "cp f {ro}", "kennel: hint: {ro}: ", ""),
-    (&["--profile=read-only"], "touch made", "kennel: hint: {ws}/made: the workspace is read-only", ""),
+    (&["--profile=read-only"], "touch made", "kennel: hint: {ws}/made: read-only: the workspace", ""),
     (
         &["--rw={one}/f"],
         "sed -i s/x/y/ {one}/f && echo x > {one}/f",
@@ -327,6 +327,19 @@ fn a_failure_of_the_command_s_own_says_nothing() {
 }
 
 #[test]
+fn what_no_flag_makes_writable_is_explained() {
+    let dir = workspace();
+    let line = "kennel: hint: /usr/x: read-only: /usr is shown by the profile; work on a copy";
+    for script in ["touch /usr/x", "echo x > /usr/x", "mkdir /usr/x"] {
+        let (code, lines) = at_terminal(dir.path(), &[], script);
+        assert!(code != Some(0) && lines == [line], "{script}: {lines:?}");
+    }
+    // It may only read.
+    let (_, lines) = at_terminal(dir.path(), &[], "sed -n 's/a/' /etc/passwd");
+    assert_eq!(lines, Vec::<String>::new());
+}
+
+#[test]
 fn errors_on_a_terminal_that_kennel_reads_make_hints() {
     require!(has("setsid"), "setsid of util-linux");
     let places = Places::new();
@@ -378,7 +391,7 @@ fn there_are_three_lines_at_most_and_each_path_is_named_once() {
     let (_, lines) = at_terminal(dir, &[], &places.fill("cat {hid}/a {hid}/a; cat {hid}/a"));
     assert_eq!(lines.len(), 1, "{lines:?}");
     let (_, lines) = at_terminal(dir, &["--explain"], &places.fill("cat {hid}/a"));
-    assert!(lines.len() == 1 && lines[0].contains("possibly denied by root"), "{lines:?}");
+    assert!(lines.len() == 1 && lines[0].contains("possibly denied: "), "{lines:?}");
 }
 
 #[test]

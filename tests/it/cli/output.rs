@@ -82,7 +82,7 @@ fn output_that_cannot_be_written_is_reported() {
         let (status, said, report) = way.writing(PROTECTED, full());
         let line = "write to stdout what the command wrote: No space left on device";
         assert_eq!((status, &report["exit_code"]), (Some(125), &125.into()), "{said} {report}");
-        assert!(said.contains(line) && said.contains("denied by protected_paths"), "{said}");
+        assert!(said.contains(line) && said.contains("a protected path"), "{said}");
         // The command ran, and the report says so.
         assert_eq!((&report["ended"], &report["stdout_bytes"]), (&"exited".into(), &4.into()), "{report}");
         assert_eq!((&report["truncated"], &report["failure"]["message"]), (&true.into(), &line.into()));
@@ -108,7 +108,7 @@ fn denials_are_reported_even_if_the_report_is_lost() {
         let output = command.output().unwrap();
         let said = stderr(&output);
         assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), &b"out\n"[..]), "{said}");
-        assert!(said.contains("denied by protected_paths"), "{said}");
+        assert!(said.contains("a protected path"), "{said}");
         assert!(said.contains("report /dev/full: No space left on device"), "{said}");
         assert!(!place.join(".git/hooks/pre-commit").exists());
     }
@@ -232,7 +232,7 @@ fn a_denial_is_reported_even_if_the_command_filled_stderr() {
     reader.read_to_string(&mut said).unwrap();
     assert_eq!(ends("with a reader", &mut child).code(), Some(0));
     let said = said.trim_start_matches('.');
-    let denials = said.lines().filter(|line| line.starts_with("kennel: denied by protected_paths: "));
+    let denials = said.lines().filter(|line| line.starts_with("kennel: denied: "));
     assert!(denials.count() == 1 && said.ends_with('\n'), "{said}");
 }
 

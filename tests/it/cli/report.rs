@@ -26,6 +26,7 @@ fn has_every_key(report: &Value) -> &Value {
         "exit_code",
         "failure",
         "limit",
+        "network_failures",
         "signal",
         "stderr_bytes",
         "stdout_bytes",

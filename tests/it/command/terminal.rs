@@ -259,7 +259,7 @@ fn errors_on_the_terminal_are_explained_on_request() {
         Window::with(flags, &mut kennel, dir.path(), "cat /srv/kennel-nothing")
     };
     let (status, seen) = open(&["--explain"]).end();
-    let line = "\nkennel: possibly denied by root: /srv/kennel-nothing: the sandbox does not show it; ";
+    let line = "\nkennel: possibly denied: /srv/kennel-nothing: the sandbox does not show it; ";
     assert!(status == Some(1) && seen.replace("\n  ", " ").contains(line), "{seen}");
     let (status, seen) = open(&[]).end();
     assert!(status == Some(1) && !seen.contains("kennel: "), "{seen}");

@@ -248,7 +248,7 @@ fn a_wall_that_is_replaced_outside_is_reported() {
         "{said}"
     );
     // Besides the lines about what a host may lack.
-    assert_eq!(said.matches("denied by").count(), 2, "{said}");
+    assert_eq!(said.matches("kennel: denied: ").count(), 2, "{said}");
     assert!(is_there(&ws.path().join(".git/config")));
 }
 

@@ -202,12 +202,29 @@ fn what_was_refused_is_named_with_the_flag_for_a_person() {
     let done = client.call("run", json!({"command": "LC_ALL=C touch /usr/x"}));
     let denial = &done.data("denials")[0];
     assert!(denial["subject"] == "/usr/x" && denial["is_certain"] == true, "{}", done.0);
-    assert!(done.text().contains("kennel: denied by root: /usr/x"), "{}", done.text());
+    assert!(done.text().contains("kennel: denied: /usr/x"), "{}", done.text());
     require!(has("curl"), "curl");
     let done = client.call("run", json!({"argv": ["curl", "-sS", "http://nowhere.example/"]}));
     assert_eq!(done.data("denials")[0]["flag"], "--allow nowhere.example:80", "{}", done.0);
     let person = "start `kennel mcp` with --allow nowhere.example:80; you cannot";
     assert!(done.text().contains(person), "{}", done.text());
+    let done = client.call("run", json!({"argv": ["curl", "-sSf", "http://pypi.org:443/"]}));
+    assert!(done.text().contains("start `kennel mcp` with --allow @pypi; you cannot"), "{}", done.text());
+    assert!(done.text().contains("or --allow pypi.org:443 that one host"), "{}", done.text());
+}
+
+#[test]
+fn what_cannot_be_reached_is_explained() {
+    require!(has("curl"), "curl");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let to = format!("localhost:{port}");
+    let mut client = Client::start(&["--allow", &to]);
+    let curl = format!("curl -s http://{to}/");
+    let done = client.call("run", json!({"command": curl}));
+    let failure = &done.data("network_failures")[0];
+    assert_eq!((&failure["destination"], &failure["cause"]), (&json!(to), &json!("refused")), "{}", done.0);
+    let line = format!("kennel: hint: {to}: it cannot be reached: Connection refused");
+    assert!(done.text().contains(&line), "{}", done.text());
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn report_and_stderr_list_the_same_denials() {
     assert_eq!(denials(&report), expected);
     let said = stderr(&output);
     let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("kennel: ")).collect();
-    let wanted = expected.map(|line| format!("kennel: denied by proxy: {line}"));
+    let wanted = expected.map(|line| format!("kennel: denied: {line}"));
     assert_eq!(lines, wanted.each_ref());
     assert!(origin.is_untouched());
     assert_eq!(report["failure"], serde_json::Value::Null);
@@ -110,7 +110,7 @@ fn denials_of_every_kind_of_client_are_reported() {
             "c.test:80: not on the list of what is allowed; --allow c.test:80 would allow it",
             "d.test: not on the list of what is allowed; --allow d.test:PORT would allow it (the command only looked up the \
              name, which tells no port)",
-            "e.test: method TRACE is not served",
+            "e.test: the proxy refuses it: method TRACE is not served",
         ]
     );
     let said = stderr(&output);
@@ -118,10 +118,66 @@ fn denials_of_every_kind_of_client_are_reported() {
     assert_eq!(
         lines,
         [
-            "kennel: denied by proxy: e.test: method TRACE is not served",
+            "kennel: denied: e.test: the proxy refuses it: method TRACE is not served",
             "kennel: 4 hosts were refused: --allow a.test:80 --allow b.test:80 --allow c.test:80 --allow d.test:PORT",
         ]
     );
+}
+
+#[test]
+fn a_host_of_a_preset_is_offered_with_its_preset() {
+    require!(has("curl"), "curl");
+    let net = Net::new();
+    let flags = net.flags(&[], &[]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let one = "curl -s -o body http://index.crates.io:443/; cat body; exit 1";
+    let (output, report) = report(net.path(), &flags, &["sh", "-c", one]);
+    let denial = &report["denials"][0];
+    assert_eq!(
+        (&denial["preset"], &denial["remedy"]),
+        (&"@cargo".into(), &"--allow index.crates.io:443".into())
+    );
+    assert_eq!(
+        stderr(&output).trim_end(),
+        "kennel: denied: index.crates.io:443: not on the list of what is allowed; --allow @cargo would allow it, or --allow \
+         index.crates.io:443 that one host"
+    );
+    assert!(stdout(&output).contains("kennel: the rule @cargo has it"), "{output:?}");
+    let several = "for host in pypi.org static.crates.io files.pythonhosted.org a.test; do curl -s http://$host:443/; done; exit 1";
+    let output = net.shell(&net.flags(&[], &[]), several);
+    assert_eq!(
+        stderr(&output).trim_end(),
+        "kennel: 4 hosts were refused: --allow @pypi --allow @cargo --allow a.test:443 (or one by one: pypi.org, \
+         static.crates.io, files.pythonhosted.org)"
+    );
+    // The preset does not have this port.
+    let output = net.shell(&net.flags(&[], &[]), "curl -s http://pypi.org/; exit 1");
+    assert!(!stderr(&output).contains('@'), "{output:?}");
+}
+
+#[test]
+fn a_success_hides_a_refused_update_check_unless_it_is_to_be_explained() {
+    require!(has("curl"), "curl");
+    let net = Net::new();
+    let script = "curl -s -o body http://pypi.org:443/; curl -s -o body http://registry.npmjs.org:443/";
+    let flags = |more: &[&str]| net.flags(&[], more);
+    let words = flags(&[]);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (output, report) = report(net.path(), &words, &["sh", "-c", script]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+    assert_eq!(denials(&report).len(), 2, "the report has them");
+    for (more, script, is_said) in [
+        (&[][..], format!("{script}; exit 1"), true),
+        (&["--explain"], script.to_owned(), true),
+        (
+            &[],
+            "curl -s -o body http://evil.test:443/; curl -s -o body http://github.com:443/".to_owned(),
+            true,
+        ),
+    ] {
+        let output = net.shell(&flags(more), &script);
+        assert_eq!(stderr(&output).contains("2 hosts were refused"), is_said, "{script}: {output:?}");
+    }
 }
 
 #[test]

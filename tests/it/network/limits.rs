@@ -157,7 +157,7 @@ fn bytes_of_a_sandbox_run_out() {
     assert!(lines[3].starts_with("429 "), "{output:?}");
     let words = "the byte limit of the sandbox is used up (network.limits.bytes)";
     assert_eq!(lines[4], format!("kennel: {to}: {words}"));
-    assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: denied by proxy: {to}: {words}")));
+    assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: denied: {to}: {words}")));
 }
 
 #[test]

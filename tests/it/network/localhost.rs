@@ -133,7 +133,7 @@ fn a_rule_that_denies_wins() {
         let script = format!("exec 3<>/dev/tcp/127.0.0.1/{} && cat <&3", server.port);
         let output = net.command(&flags, &["bash", "-c", &script]).output().unwrap();
         assert!(!output.status.success() && stdout(&output).is_empty(), "{output:?}");
-        assert!(stderr(&output).contains(&format!("denied by proxy: {to}: ")), "{output:?}");
+        assert!(stderr(&output).contains(&format!("denied: {to}: ")), "{output:?}");
     }
     assert_eq!(server.accepted(), 0);
 }

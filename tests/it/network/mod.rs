@@ -23,11 +23,13 @@
 //! | `sessions` | the network of sessions, pools and one-shots |
 //! | `ask` | the embedding program decides |
 //! | `bulk` | large transfers lose nothing |
+//! | `failures` | what cannot be reached is explained |
 //! | `faults` | deaths and resets |
 //! | `found` | holes that existed once |
 //! | `denials` | the user of the sandbox learns of each denial |
 //! | `audit` | the audit log |
 //! | `publish` | programs outside reach what is published, and nothing else |
+//! | `upgrade` | WebSockets and the like |
 //! | `unset` | a policy without a rule |
 
 mod ask;
@@ -35,6 +37,7 @@ mod audit;
 mod bulk;
 mod crowd;
 mod denials;
+mod failures;
 mod faults;
 mod foreign;
 mod found;
@@ -55,6 +58,7 @@ mod tools;
 mod transparent;
 mod tunnel;
 mod unset;
+mod upgrade;
 mod upstream;
 mod variables;
 mod walls;

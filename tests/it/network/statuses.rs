@@ -207,9 +207,10 @@ fn a_name_that_nobody_knows() {
         _ => Reply::Failure,
     }));
     let flags = net.flags(&["*.test:80"], &[]);
-    for (to, words) in
-        [("none.test:80", "its name has no address"), ("empty.test:80", "its name has no address")]
-    {
+    for (to, words) in [
+        ("none.test:80", "its name does not resolve: it has no address"),
+        ("empty.test:80", "its name does not resolve: it has no address"),
+    ] {
         let line = format!("kennel: {to}: it cannot be reached: {words}");
         both_hear(&net, &flags, to, "502 Bad Gateway", "x-kennel-error: unreachable", &[&line]);
     }

@@ -106,5 +106,5 @@ fn a_refused_tunnel_is_reported() {
     assert_eq!(output.status.code(), Some(56), "{output:?}");
     let said = stderr(&output);
     assert!(said.contains("HTTP/1.1 403 Forbidden") && said.contains("x-kennel-deny: not-allowed"), "{said}");
-    assert!(said.contains("kennel: denied by proxy: one.test:443: "), "{said}");
+    assert!(said.contains("kennel: denied: one.test:443: "), "{said}");
 }

@@ -1,6 +1,6 @@
 //! What the model learns about a command that ran, or that could not.
 
-use kennel::{Basis, Denial, Error, Outcome, Protection, Report};
+use kennel::{Basis, Denial, Error, NetworkFailure, Outcome, Protection, Report};
 use rmcp::{
     model::{CallToolResult, ContentBlock},
     schemars::{self, JsonSchema},
@@ -49,8 +49,14 @@ pub(super) struct CommandResult {
     dropped_bytes: u64,
     /// What the sandbox refused.
     denials: Vec<Refusal>,
+    /// What is allowed and could not be reached over the network.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    network_failures: Vec<Unreached>,
     /// Lines for people: denials, the limit that ended it, hints.
     remarks: Vec<String>,
+    /// The flags with which a person could allow what was refused.
+    #[serde(skip)]
+    advised_flags: Vec<String>,
     /// The shell that ran a snippet.
     #[serde(skip_serializing_if = "Option::is_none")]
     shell: Option<ShellState>,
@@ -69,6 +75,23 @@ struct Refusal {
     is_certain: bool,
     /// The flag of `kennel mcp` with which a person could allow it.
     flag: Option<String>,
+}
+
+/// A destination that is allowed and could not be reached.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Unreached {
+    /// The host and port.
+    destination: String,
+    /// name, refused, timeout, unreachable, upstream or broken.
+    cause: String,
+    /// Why, in words.
+    reason: String,
+}
+
+impl From<&NetworkFailure> for Unreached {
+    fn from(NetworkFailure { destination, cause, reason, .. }: &NetworkFailure) -> Self {
+        Self { destination: destination.clone(), cause: cause.to_string(), reason: reason.clone() }
+    }
 }
 
 /// The shell after a snippet.
@@ -166,6 +189,8 @@ impl Ending<'_> {
             stderr_end: stderr.text.end,
             stderr_file: stderr.rest.path,
             denials: outcome.denials.iter().filter(is_refusal).map(Refusal::from).collect(),
+            network_failures: outcome.network_failures.iter().map(Unreached::from).collect(),
+            advised_flags: outcome.advised_flags(),
             remarks,
             shell,
         };
@@ -192,7 +217,9 @@ impl CommandResult {
             left_out_bytes: 0,
             dropped_bytes: 0,
             denials: Vec::new(),
+            network_failures: Vec::new(),
             remarks: error.lines(),
+            advised_flags: Vec::new(),
             shell: None,
         };
         let mut answer = answer(result.remarks.join("\n"), &result);
@@ -218,12 +245,8 @@ impl CommandResult {
             lines.push(own(state.trim_start_matches(", ")));
         }
         lines.extend(self.remarks.iter().map(|line| own(line)));
-        let certain = self.denials.iter().filter(|denial| denial.is_certain);
-        let mut flags: Vec<&str> = certain.filter_map(|denial| denial.flag.as_deref()).collect();
-        flags.sort_unstable();
-        flags.dedup();
-        if !flags.is_empty() {
-            let flags = flags.join(" ");
+        if !self.advised_flags.is_empty() {
+            let flags = self.advised_flags.join(" ");
             lines.push(own(&format!("a person can allow it: start `kennel mcp` with {flags}; you cannot")));
         }
         lines

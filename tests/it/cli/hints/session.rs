@@ -73,7 +73,7 @@ fn a_session_that_explains_names_flags_of_sessions() {
     let output = exec(&session, &[], &format!("cat {path}")).output().unwrap();
     let said = stderr(&output);
     let expected = format!(
-        "kennel: possibly denied by root: {path}: /tmp is the sandbox's own, and empty at the start; {OF_SESSION}--ro \
+        "kennel: possibly denied: {path}: /tmp is the sandbox's own, and empty at the start; {OF_SESSION}--ro \
          {path} would show it, if there is such a path outside"
     );
     assert_eq!(said.lines().filter(|line| line.starts_with("kennel: ")).collect::<Vec<_>>(), [expected]);
