@@ -442,7 +442,7 @@ mod tests {
         let mut whole = crate::args::Arguments::command();
         whole.build();
         let run = whole.find_subcommand("run").expect("a command");
-        let own = run.get_arguments().filter(|argument| !argument.is_global_set());
+        let own = run.get_arguments().filter(|argument| !argument.is_global_set() && !argument.is_hide_set());
         let flags = own.filter_map(|argument| argument.get_long());
         let flags: BTreeSet<String> =
             flags.filter(|flag| *flag != "help").map(|flag| format!("--{flag}")).collect();

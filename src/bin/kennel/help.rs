@@ -38,13 +38,14 @@ pub(crate) fn shortened(command: Command) -> Command {
 }
 
 /// Variables that Kennel itself obeys, for the manual pages.
-pub(crate) const ENVIRONMENT: [(&str, &str); 15] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 16] = [
     ("HOME", "what ~/ means in flags and policy files, and the home that commands see, empty"),
     ("PATH", "where commands are searched, and which directories of programs are visible"),
     (
         "CARGO_HOME, RUSTUP_HOME, GOPATH and others",
         "where a toolchain or a cache is, and is visible; docs/policy.md lists them",
     ),
+    ("TERMINFO, TERMINFO_DIRS", "where terminals are described, besides ~/.terminfo; commands see it"),
     ("NO_COLOR, CLICOLOR=0, TERM=dumb", "no colours, unless --color asks for them"),
     ("CLICOLOR_FORCE=1", "colours in pipes and files too"),
     ("COLUMNS", "the width of help if no terminal tells it"),
@@ -280,6 +281,8 @@ mod tests {
             } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
                 let text = fs::read_to_string(&path).expect("UTF-8");
                 let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+                let is_code = |line: &&str| !line.trim_start().starts_with("//");
+                let code = code.lines().filter(is_code).collect::<Vec<_>>().join("\n");
                 for call in ["env::var(", "var_os(", "variable(", "path_in("] {
                     let given = code.split(call).skip(1).filter_map(|rest| rest.split(')').next());
                     names.extend(

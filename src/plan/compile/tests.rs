@@ -349,7 +349,9 @@ fn the_environment_is_scrubbed_by_default() {
     };
     let proxy = ["http_proxy", "https_proxy", "no_proxy", "npm_config_fetch_retries"];
     let retries = ["CARGO_NET_RETRY", "PIP_RETRIES", "UV_HTTP_RETRIES", "YARN_HTTP_RETRY"];
-    let mut expected = [&["HOME", "PATH", "PROC_ROOT"][..], &proxy, &retries].concat();
+    let git = ["GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_CONFIG_KEY_1"];
+    let values = ["GIT_CONFIG_VALUE_0", "GIT_CONFIG_VALUE_1"];
+    let mut expected = [&["HOME", "PATH", "PROC_ROOT"][..], &proxy, &retries, &git, &values].concat();
     expected.sort_unstable();
     assert_eq!(names(&policy), expected);
     assert!(names(&policy.pass_env("SECRET")).contains(&"SECRET".to_owned()));

@@ -206,11 +206,11 @@ fn a_full_file_system_is_explained_with_its_size() {
     let explainer = explainer(host.path());
     let full =
         |path| explainer.explain(Path::new(path), reading(Errno::ENOSPC), &[]).map(|denial| denial.reason);
-    let private = "private places hold 2M and 512 inodes together; --tmp-size 4M would give more";
+    let private = "full: private places hold 2M and 512 inodes together; --tmp-size 4M would give more";
     assert_eq!(full("/tmp/x").as_deref(), Some(private));
     assert_eq!(
         full("/scratch/x").as_deref(),
-        Some("/scratch holds 4K and 64 inodes; --tmpfs /scratch:8K would give more")
+        Some("full: /scratch holds 4K and 64 inodes; --tmpfs /scratch:8K would give more")
     );
     assert_eq!(full("/rw/x"), None, "the host's disk");
 }

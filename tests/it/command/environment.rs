@@ -23,12 +23,10 @@ fn run(dir: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Output {
         .unwrap()
 }
 
-/// The variables that a command gets if its caller has these, without those of the proxy.
+/// The variables that a command gets if its caller has these, without those that Kennel sets for git and for the proxy.
 fn inside(flags: &[&str], variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     let mut found = all_inside(flags, variables);
-    // See `git_maintains_a_repository_before_its_command_ends`.
-    found.retain(|name, _| !name.starts_with("GIT_CONFIG_"));
-    found.retain(|name, value| !TO_PROXY.contains(&(name, value)));
+    found.retain(|name, value| ![&TO_GIT[..], &TO_PROXY].concat().contains(&(name, value)));
     found
 }
 
@@ -60,6 +58,15 @@ const USUAL: [(&str, &str); 12] = [
     ("USER", "me"),
 ];
 
+/// What tells git to finish its maintenance before it ends.
+const TO_GIT: [(&str, &str); 5] = [
+    ("GIT_CONFIG_COUNT", "2"),
+    ("GIT_CONFIG_KEY_0", "gc.autoDetach"),
+    ("GIT_CONFIG_VALUE_0", "false"),
+    ("GIT_CONFIG_KEY_1", "maintenance.autoDetach"),
+    ("GIT_CONFIG_VALUE_1", "false"),
+];
+
 /// What commands get if no rule allows anything.
 const TO_PROXY: [(&str, &str); 8] = [
     ("CARGO_NET_RETRY", "0"),
@@ -88,9 +95,10 @@ const SECRETS: [(&str, &str); 10] = [
 #[test]
 fn scrubbed_environment_is_exactly_the_documented_list() {
     let all = [&USUAL[..], &SECRETS].concat();
-    assert_eq!(all_inside(&["--net", "none"], &all), map(&USUAL));
+    let without_network = [&USUAL[..], &TO_GIT].concat();
+    assert_eq!(all_inside(&["--net", "none"], &all), map(&without_network));
     for flags in [&[][..], &["--env", "scrubbed"]] {
-        assert_eq!(all_inside(flags, &all), map(&[&USUAL[..], &TO_PROXY].concat()), "{flags:?}");
+        assert_eq!(all_inside(flags, &all), map(&[&without_network[..], &TO_PROXY].concat()), "{flags:?}");
     }
 }
 
