@@ -122,7 +122,11 @@ pub(crate) fn start_thread(name: &str, serve: impl FnOnce() + Send + 'static) ->
         // The other threads of this program handle its signals.
         let _ = SigSet::all().thread_block();
         // Without a thread that has the rights of a command and no others, nobody answers.
-        if let Err(error) = dirfd::of_a_command(|| Ok(serve())) {
+        let served = dirfd::of_a_command(|| {
+            serve();
+            Ok(())
+        });
+        if let Err(error) = served {
             tracing::error!(%error, "a thread cannot give up its capabilities");
         }
     };

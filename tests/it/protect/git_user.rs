@@ -49,7 +49,8 @@ fn name_and_address_are_there_and_credentials_are_not() {
     write(&place, ".config/git/config", "[user] email = me@x\n[credential] helper = secret\n");
     write(&place, ".config/git/credentials", "https://me:secret@h\n");
     write(&place, ".git-credentials", "https://me:secret@h\n");
-    let list = works(&place, &[], "git config --list | grep -v ^core | sort; grep -rs secret ~");
+    let list =
+        works(&place, &[], "git config --list | grep -v -e ^core -e autodetach | sort; grep -rs secret ~");
     assert_eq!(list, "user.email=me@x\nuser.name=Me");
     for flags in [["--git", "workspace"], ["--profile", "ci-only"]] {
         if flags[1] == "ci-only" {

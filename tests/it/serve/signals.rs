@@ -105,7 +105,7 @@ fn a_session_that_does_not_answer_is_listed_without_a_wait() {
     let line = stdout(&listed).lines().last().unwrap().to_owned();
     let words: Vec<&str> = line.split_whitespace().collect();
     let host = session.host().to_string();
-    assert!(matches!(words[..], ["s", "-", _, "-", pid, "-"] if pid == host), "{listed:?}");
+    assert!(matches!(words[..], ["s", "-", _, "-", "-", pid, "-"] if pid == host), "{listed:?}");
     assert!(stderr(&listed).contains("it does not answer"), "{listed:?}");
     let lines: serde_json::Value = serde_json::from_slice(&as_json.stdout).unwrap();
     assert_eq!(lines[0]["pid"], session.host());

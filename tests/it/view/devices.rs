@@ -71,7 +71,8 @@ fn processes_are_the_sandbox_s_own() {
 }
 
 #[test]
-fn proc_cannot_be_written() {
+fn root_writes_nothing_in_proc() {
+    only_as_root!();
     let dir = workspace();
     for path in ["/proc/self/oom_score_adj", "/proc/self/comm", "/proc/self/uid_map"] {
         let said = fails(dir.path(), &[], &format!("echo 1 > {path}"));
