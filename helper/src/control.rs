@@ -135,8 +135,8 @@ enum ZygoteOrder {
     /// Carry out that many bytes of steps in a mount namespace. A socket for the report comes with this message,
     /// then the memfd of the steps, then the mount namespace.
     2 = Remount { steps: u32 },
-    /// SIGTERM and SIGHUP to every process of the session's commands: it will end in a moment. No socket comes with this.
-    3 = Terminate {},
+    /// A signal to every process of the session's commands, which ends in a moment. No socket comes with this.
+    3 = Signal { number: u32 },
 }
 }
 

@@ -298,7 +298,7 @@ impl Running {
         self.owner.membership.as_ref().is_some_and(|membership| membership.session_has_ended())
     }
 
-    /// Whether the end of its session has ended it: all commands got SIGTERM and SIGHUP. A shell reports such a signal as
+    /// Whether the end of its session has ended it: all commands got SIGTERM, and SIGHUP after it. A shell reports such a signal as
     /// status 128 + signal.
     pub(crate) fn ended_with_session(&self, status: ExitStatus) -> bool {
         let signal = status.signal().or(status.code().map(|code| code - 128));

@@ -43,6 +43,10 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// The longest time between two looks at the processes of a session that ends.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long after SIGTERM the processes of a session get SIGHUP. Interactive shells ignore SIGTERM, and a program that only
+/// handles SIGTERM has this time for it.
+const BEFORE_HANGUP: Duration = Duration::from_millis(200);
+
 /// How long the processes of a session may take to end after SIGTERM. Then they are killed.
 const MOMENT: Duration = Duration::from_secs(1);
 
@@ -153,16 +157,21 @@ impl Live {
         if self.terminated.swap(true, Relaxed) || !self.has_commands() {
             return;
         }
-        let mut order = Vec::new();
-        ZygoteOrder::Terminate {}.put(&mut order);
-        if self.zygote.send(&order, []).is_err() {
-            return;
-        }
         let begun = Instant::now();
-        let mut pause = CHECK_INTERVAL;
-        while self.has_commands() && processes::has_some(&self.zygote).await && begun.elapsed() < MOMENT {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+        for (signal, end) in [(libc::SIGTERM, BEFORE_HANGUP), (libc::SIGHUP, MOMENT)] {
+            let mut order = Vec::new();
+            ZygoteOrder::Signal { number: signal.cast_unsigned() }.put(&mut order);
+            if self.zygote.send(&order, []).is_err() {
+                return;
+            }
+            let mut pause = CHECK_INTERVAL;
+            while begun.elapsed() < end {
+                if !self.has_commands() || !processes::has_some(&self.zygote).await {
+                    return;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
         }
     }
 

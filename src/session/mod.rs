@@ -260,7 +260,7 @@ impl Session {
         (inputs.policy.profile, clean(inputs.caller.absolute(&inputs.policy.workspace)))
     }
 
-    /// Ends the session. Every process gets SIGTERM and SIGHUP, and a second later SIGKILL; then this waits until they are gone.
+    /// Ends the session. Every process gets SIGTERM, 0.2 s later SIGHUP, and a second after the first SIGKILL; then this waits until they are gone.
     /// Running commands end with [`Error::SessionEnded`], unless they end by themselves in that second. Dropping the last handle
     /// kills at once. Idempotent.
     pub async fn shutdown(&self) {

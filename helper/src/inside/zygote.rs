@@ -4,7 +4,7 @@ use crate::{
     Fault,
     channel::{self, Channel},
     control::{ZygoteOrder, section},
-    kernel::{ENOSYS, EPROTO, SIGCONT, SIGHUP, SIGTERM},
+    kernel::{ENOSYS, EPROTO, SIGCONT},
     live,
     plan::Plan,
     reach::ALL_PROCESSES,
@@ -34,18 +34,18 @@ pub(crate) fn serve(
                 fork(&socket, plan, (steps, narrow), leaf.as_ref(), (file_mask, shared != 0));
             }
             (ZygoteOrder::Remount { steps }, Some(socket)) => remount(&socket, (second, steps), third),
-            (ZygoteOrder::Terminate {}, _) => terminate(),
+            (ZygoteOrder::Signal { number }, _) => signal(number),
             (_, None) => return Err(Fault::init(Errno(EPROTO))),
         }
     }
     Ok(())
 }
 
-/// Asks every process of the commands to end. Kennel's own block these signals. An interactive shell ignores SIGTERM.
-fn terminate() {
-    for signal in [SIGTERM, SIGHUP, SIGCONT] {
+/// Sends every process of the commands a signal, and lets those that are stopped go on. Kennel's own block SIGTERM and SIGHUP.
+fn signal(number: u32) {
+    for number in [number, SIGCONT] {
         // Nobody may be there.
-        let _ = sys::kill(ALL_PROCESSES, signal);
+        let _ = sys::kill(ALL_PROCESSES, number);
     }
 }
 

@@ -113,7 +113,7 @@ fn a_mode_that_cannot_be_set_has_the_errno_of_outside() {
     if !is_root() {
         let closed = |ws: &Path| {
             tree(ws);
-            fs::set_permissions(ws.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(ws.join("closed"), fs::Permissions::from_mode(0o0)).unwrap();
         };
         same(closed, &["chmod s:closed/in 0x5fd", "fchmodat -100 s:closed/../d 0x5fd"]);
     }

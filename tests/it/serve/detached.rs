@@ -209,7 +209,9 @@ fn ends_with_its_session(isolation: &str) {
     assert_eq!(output.status.code(), Some(125));
     let said = stderr(&output);
     assert!(said.contains("ended") || said.contains("no session of that name"), "{said}");
-    assert_eq!(ends("logs -f", &mut follower).code(), Some(125));
+    // The command is asked to end first. Whoever has all of its output then has lost nothing.
+    let code = ends("logs -f", &mut follower).code();
+    assert!(matches!(code, Some(0 | 125)), "{code:?}");
 }
 
 #[test]

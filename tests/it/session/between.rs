@@ -96,7 +96,7 @@ async fn ipc_objects_do_not_pass_to_the_next_command() {
     let there = |answer: &str| if answer == "ok" { "ok" } else { "ENOENT" };
     let both: Vec<(&str, &str)> = objects
         .iter()
-        .flat_map(|(make, answer, find)| [(&**make, *answer), (&**find, there(*answer))])
+        .flat_map(|(make, answer, find)| [(make.as_str(), *answer), (find.as_str(), there(answer))])
         .collect();
     let found: Vec<(&str, &str)> = objects.iter().map(|(.., find)| (&**find, "ENOENT")).collect();
     check(&session, &both).await;
