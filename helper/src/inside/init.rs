@@ -211,7 +211,7 @@ fn finish(
     signals: &Fd,
 ) -> Result<(), Errno> {
     let mut count = 0u32;
-    let is_alone = match reach {
+    let mut is_alone = match reach {
         // This process is the reaper of all that have the mark. The common init kills them.
         Reach::Mark(_) => rest(&mut usage, &mut count, true),
         Reach::Namespace if is_killed => false,
@@ -221,7 +221,7 @@ fn finish(
         match reach.signal(SIGKILL) {
             // One that ends now may be no child yet: its parent ends too.
             Ok(()) => drop(rest(&mut usage, &mut count, false)),
-            Err(Errno(ESRCH)) => break,
+            Err(Errno(ESRCH)) => is_alone = true,
             Err(_) => return Ok(()),
         }
     }

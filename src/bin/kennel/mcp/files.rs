@@ -267,7 +267,7 @@ mod tests {
             ("ääa äää", "ää", "in line 1 and in line 1"),
             ("aaa", "aa", "more than once"),
         ] {
-            let refused = place(text, old).unwrap_err();
+            let refused = place(text, old).expect_err("it is refused");
             assert!(refused.contains(why), "{text:?}: {refused}");
         }
     }

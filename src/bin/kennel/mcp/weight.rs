@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_id_is_found_wherever_it_is() {
-        let of = |message: &str| serde_json::to_value(weighed(message).1).unwrap();
+        let of = |message: &str| serde_json::to_value(weighed(message).1).expect("JSON");
         for (message, id) in [
             (r#"{"id":7,"method":"x"}"#, "7"),
             (r#"{"method":"x","params":{"id":1,"a":[{"id":2}]},"id" : "a\"}b" }"#, r#""a\"}b""#),
@@ -159,6 +159,6 @@ mod tests {
         scale.add(br#"{"id":1,"a":[{"""#);
         scale.end();
         scale.add(br#"{"id":2}"#);
-        assert_eq!(serde_json::to_value(scale.end().1).unwrap(), 2);
+        assert_eq!(serde_json::to_value(scale.end().1).expect("JSON"), 2);
     }
 }
