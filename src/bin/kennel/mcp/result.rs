@@ -50,7 +50,7 @@ pub(super) struct CommandResult {
     /// What the sandbox refused.
     denials: Vec<Refusal>,
     /// What is allowed and could not be reached over the network.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     network_failures: Vec<Unreached>,
     /// Lines for people: denials, the limit that ended it, hints.
     remarks: Vec<String>,
