@@ -201,29 +201,29 @@ fn a_terminal_is_as_without_it() {
         &mut screen,
         "$K sh -c 'stty size; test -t 0 && test -t 2 && echo is-tty; read a; echo got-$a; until stty size | grep -q 40.100; do sleep 0.05; done; echo resized'",
     );
-    expect(&mut screen, "\n33 77\r");
-    expect(&mut screen, "\nis-tty\r");
+    expect(&mut screen, "\n33 77");
+    expect(&mut screen, "\nis-tty");
     kennel::Terminal::set_size(screen.master.as_fd(), 40, 100).unwrap();
     screen.type_in("keys\r");
-    expect(&mut screen, "\ngot-keys\r");
-    expect(&mut screen, "\nresized\r");
+    expect(&mut screen, "\ngot-keys");
+    expect(&mut screen, "\nresized");
     // A key that interrupts.
     types_line(&mut screen, "$K sh -c 'echo ready; exec sleep 100'; echo st=$?");
-    expect(&mut screen, "\nready\r");
+    expect(&mut screen, "\nready");
     screen.type_in("\x03");
     types_line(&mut screen, "echo after=$?");
-    expect(&mut screen, "\nafter=130\r");
+    expect(&mut screen, "\nafter=130");
     // A job that is stopped before it reads, and goes on. A key at the moment at which it begins to read is not what this is about.
     types_line(&mut screen, "$K sh -c 'echo first; sleep 2; read a; echo second-$a'");
-    expect(&mut screen, "\nfirst\r");
+    expect(&mut screen, "\nfirst");
     screen.type_in("\x1a");
     expect(&mut screen, "Stopped");
     types_line(&mut screen, "echo at-the-shell$((1+1))");
-    expect(&mut screen, "\nat-the-shell2\r");
+    expect(&mut screen, "\nat-the-shell2");
     types_line(&mut screen, "fg");
     expect(&mut screen, "second-$a'");
     screen.type_in("line\r");
-    expect(&mut screen, "\nsecond-line\r");
+    expect(&mut screen, "\nsecond-line");
     types_line(&mut screen, "exit");
 }
 
@@ -238,22 +238,22 @@ fn keys_go_to_whoever_reads_them() {
         &mut screen,
         "$K sh -c 'echo ready; sleep 100' | sh -c 'read a; echo $a; read k < /dev/tty; echo other-$k; kill 0'",
     );
-    expect(&mut screen, "\nready\r");
+    expect(&mut screen, "\nready");
     screen.type_in("keys\r");
-    expect(&mut screen, "\nother-keys\r");
+    expect(&mut screen, "\nother-keys");
     types_line(&mut screen, "$K sh -c 'echo ready; read a; echo got-$a' | cat");
-    expect(&mut screen, "\nready\r");
+    expect(&mut screen, "\nready");
     screen.type_in("mine\r");
-    expect(&mut screen, "\ngot-mine\r");
+    expect(&mut screen, "\ngot-mine");
     // In the background, what it reads stops it.
     types_line(&mut screen, "set -b; $K sh -c 'read a; echo got-$a' &");
     expect(&mut screen, "Stopped");
     screen.type_in("echo secret$((1+1))\r");
-    expect(&mut screen, "\nsecret2\r");
+    expect(&mut screen, "\nsecret2");
     types_line(&mut screen, "fg");
     expect(&mut screen, "echo got-$a'");
     screen.type_in("meant\r");
-    expect(&mut screen, "\ngot-meant\r");
+    expect(&mut screen, "\ngot-meant");
     types_line(&mut screen, "exit");
 }
 
