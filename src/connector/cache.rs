@@ -157,7 +157,9 @@ fn who_can_write(path: &Path, metadata: &Metadata, is_above: bool) -> Option<Str
     if is_above && metadata.mode() & STICKY != 0 {
         return None;
     }
-    another_writer(path, metadata, &[0, own]).map(|_| "others".to_owned())
+    // What is here runs as it is: so no group may write, even one that has no other member today.
+    let is_open = metadata.mode() & 0o022 != 0;
+    (is_open || another_writer(path, metadata, &[0, own]).is_some()).then(|| "others".to_owned())
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
