@@ -136,10 +136,11 @@ impl Job {
         {
             self.user.before = modes;
         }
-        self.user.set_raw();
+        // In this order, output at this moment may keep a carriage return too many, which nobody sees, but loses none.
         if !self.user.is_shared {
             self.is_raw.0.store(true, Relaxed);
         }
+        self.user.set_raw();
         self.typist.set_open(true);
     }
 
@@ -200,13 +201,12 @@ impl Job {
         match number {
             libc::SIGTTIN | libc::SIGTTOU => {
                 if self.may_read() {
-                    self.give(command)?;
-                } else {
-                    // Nobody can continue this job, so the kernel does not stop it. Reading would fail.
-                    command.foreground(true)?;
-                    if number == libc::SIGTTIN {
-                        self.type_end();
-                    }
+                    return self.give(command);
+                }
+                // Nobody can continue this job, so the kernel does not stop it. Reading would fail.
+                command.foreground(true)?;
+                if number == libc::SIGTTIN {
+                    self.type_end();
                 }
                 command.signal(libc::SIGCONT)
             }
@@ -242,10 +242,14 @@ impl Job {
         let _ = self.master.as_ref().map(Terminal::discard_typed);
     }
 
+    /// Continues the command with the terminal. Until that is done, keys are this program's own: one that stops or
+    /// interrupts would reach nobody on the command's terminal, and SIGCONT discards a stop that has just been typed.
     fn give(&mut self, command: &impl Orders) -> Result<(), Error> {
         self.discard();
+        command.foreground(true)?;
+        command.signal(libc::SIGCONT)?;
         self.take_keys();
-        command.foreground(true)
+        Ok(())
     }
 
     /// Does what the command did: it reads, though nothing. In the background the kernel stops this whole process group
@@ -275,7 +279,7 @@ impl Job {
         };
         stopped.map_err(|errno| Error::Io { what: "stop", source: errno.into() })?;
         if had_terminal && is_in_foreground(&self.user.input) {
-            self.give(command)?;
+            return self.give(command);
         }
         command.signal(libc::SIGCONT)
     }

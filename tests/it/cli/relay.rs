@@ -213,8 +213,8 @@ fn a_terminal_is_as_without_it() {
     screen.type_in("\x03");
     types_line(&mut screen, "echo after=$?");
     expect(&mut screen, "\nafter=130");
-    // A job that is stopped before it reads, and goes on. A key at the moment at which it begins to read is not what this is about.
-    types_line(&mut screen, "$K sh -c 'echo first; sleep 2; read a; echo second-$a'");
+    // A job that is stopped at the moment at which it begins to read, and goes on.
+    types_line(&mut screen, "$K sh -c 'echo first; read a; echo second-$a'");
     expect(&mut screen, "\nfirst");
     screen.type_in("\x1a");
     expect(&mut screen, "Stopped");

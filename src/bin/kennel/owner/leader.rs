@@ -38,6 +38,8 @@ pub(super) const FOREGROUND: u8 = 1;
 pub(super) const STOPPED: u8 = 0;
 pub(super) const EXITED: u8 = 1;
 pub(super) const KILLED: u8 = 2;
+/// It has obeyed an order.
+pub(super) const DONE: u8 = 3;
 
 /// Runs the leader to the end of Kennel.
 pub(super) fn lead(step: &Step, socket: i32) -> Result<ExitCode, Error> {
@@ -172,7 +174,7 @@ impl Leader {
                 let _ = self.terminal.as_ref().map(|terminal| tcsetpgrp(terminal, group));
             }
         }
-        Ok(())
+        self.relay.write_all(&[DONE, 0])
     }
 
     /// A process that has ended is no error.

@@ -1,6 +1,8 @@
 //! The relay: stays root, and copies between root's streams and those of the owner's process.
 
 use std::{
+    cell::RefCell,
+    collections::VecDeque,
     env,
     ffi::OsString,
     io::{self, Read, Write},
@@ -12,9 +14,8 @@ use std::{
         },
     },
     process::{Child, Command, ExitCode, Stdio},
-    sync::Mutex,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use kennel::{Error, Parent};
@@ -32,7 +33,7 @@ use nix::{
 
 use super::{
     Request,
-    leader::{EXITED, FOREGROUND, KILLED, SIGNAL, STOPPED},
+    leader::{DONE, EXITED, FOREGROUND, KILLED, SIGNAL, STOPPED},
     step::{Identity, Step},
     streams::Streams,
 };
@@ -81,7 +82,8 @@ pub(super) fn relay(
         let screen = job.user().output().map_err(user_terminal::failed)?;
         window = Some(Window::open(master, screen, job.is_raw()));
     }
-    Relay { child, leader: Leader(Mutex::new(socket)), signals, job, window, streams }.run()
+    let leader = Leader { socket, told: RefCell::default() };
+    Relay { child, leader, signals, job, window, streams }.run()
 }
 
 /// A terminal like the user's, which belongs to the owner: its master side, which never blocks, and the other one.
@@ -141,23 +143,36 @@ fn start(
     Ok((command.spawn()?, own))
 }
 
-/// The socket to the leader.
-struct Leader(Mutex<UnixStream>);
+/// The leader, by the socket to it.
+struct Leader {
+    socket: UnixStream,
+    /// What it has told before it obeyed an order.
+    told: RefCell<VecDeque<[u8; 2]>>,
+}
 
 impl Leader {
+    /// Gives an order, and waits until the leader has obeyed.
     fn send(&self, order: [u8; 2]) -> Result<(), Error> {
-        let mut socket = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        match socket.write_all(&order) {
+        match (&self.socket).write_all(&order) {
             // It has ended, and has told how.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            sent => sent.map_err(|source| Error::Io { what: "pass a signal on", source }),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            sent => sent.map_err(|source| Error::Io { what: "pass a signal on", source })?,
         }
+        while let Some(told) = self.read().filter(|[what, _]| *what != DONE) {
+            self.told.borrow_mut().push_back(told);
+        }
+        Ok(())
     }
 
     fn next(&self) -> Option<[u8; 2]> {
+        let earlier = self.told.borrow_mut().pop_front();
+        earlier.or_else(|| self.read())
+    }
+
+    /// `None` once the leader has ended.
+    fn read(&self) -> Option<[u8; 2]> {
         let mut told = [0; 2];
-        let mut socket = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        socket.read_exact(&mut told).ok().map(|()| told)
+        (&self.socket).read_exact(&mut told).ok().map(|()| told)
     }
 }
 
@@ -185,11 +200,12 @@ impl Relay {
     fn run(mut self) -> Result<ExitCode, Error> {
         let mut ending = Ending::default();
         loop {
-            let socket = self.leader.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let woken = wait(&*socket, &self.signals, (self.job.as_ref(), self.window.as_mut()), None);
+            let at_once = (!self.leader.told.borrow().is_empty()).then(Instant::now);
+            let window = (self.job.as_ref(), self.window.as_mut());
+            let woken = wait(&self.leader.socket, &self.signals, window, at_once);
             let Woken { by_session, by_signal, by_keys } =
                 woken.map_err(|source| Error::Io { what: "wait for the owner's process", source })?;
-            if by_session {
+            if by_session || at_once.is_some() {
                 match self.leader.next() {
                     Some([STOPPED, number]) => {
                         if let Some(job) = &mut self.job {
