@@ -225,7 +225,7 @@ enum Report {
     /// An optional step failed; the sandbox goes on without that protection.
     2 = Skipped { section: u32, index: u32, errno: i32 },
     /// execve(2) of the command succeeded.
-    3 = Started {},
+    3 = Started { asks: u32 },
     /// The master side of the pseudoterminal comes with this message.
     4 = Terminal {},
     /// The command ended, and init is the only process left in the sandbox. `status` is as in wait(2).

@@ -260,9 +260,16 @@ impl Child {
                 Err(running.failure(section, index, errno))
             }
             // The message lost its descriptor: this program has no room for another one.
-            Arrival::Report(Report::Terminal {} | Report::Refusing {}) => Err(Error::no_descriptor()),
+            Arrival::Report(Report::Terminal {} | Report::Refusing {} | Report::Started { asks: 1 }) => {
+                Err(Error::no_descriptor())
+            }
             Arrival::Refusing(listener) => {
                 running.follow_seccomp(listener)?;
+                return Ok(None);
+            }
+            Arrival::Started(listener) => {
+                running.follow_seccomp(listener)?;
+                running.note(&Report::Started { asks: 0 });
                 return Ok(None);
             }
             Arrival::Born(..)

@@ -209,9 +209,6 @@ impl Running {
             supervisor: None,
         };
         worker.reports.iter().for_each(|report| running.note(report));
-        if let Some(listener) = worker.seccomp_listener {
-            running.follow_seccomp(listener)?;
-        }
         Ok(running)
     }
 
@@ -374,7 +371,7 @@ impl Running {
     /// Records a report that does not end the command.
     pub(crate) fn note(&mut self, report: &Report) {
         match *report {
-            Report::Started {} => {
+            Report::Started { .. } => {
                 self.has_started = true;
                 // The kernel allows one listener for each task. In some containers, an outer filter has it.
                 if self.spec.judge.is_some() && self.refusals.seccomp.is_none() {

@@ -52,7 +52,10 @@ pub(crate) fn another_writer(path: &Path, metadata: &Metadata, trusted: &[u32]) 
     }
     match xattr::get_deref(path, ACCESS_LIST) {
         Ok(Some(list)) => writer_in(&list, metadata.gid(), trusted),
-        _ => group_writer(metadata.gid(), trusted),
+        Ok(None) => group_writer(metadata.gid(), trusted),
+        // A file system without access lists.
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => group_writer(metadata.gid(), trusted),
+        Err(_) => Some(Writer::Everyone),
     }
 }
 

@@ -211,6 +211,7 @@ impl HandedOut {
                 Arrival::Refusing(listener) => handed_out.seccomp_listener = Some(listener),
                 Arrival::Born(..)
                 | Arrival::Terminal(_)
+                | Arrival::Started(_)
                 | Arrival::Root(_)
                 | Arrival::Upper(_)
                 | Arrival::Mounts(_) => {}

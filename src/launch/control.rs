@@ -45,6 +45,8 @@ pub(crate) enum Arrival {
     Upper(OwnedFd),
     /// The notification descriptor of the seccomp filter.
     Refusing(OwnedFd),
+    /// The program runs, and this is the notification descriptor of its seccomp filter.
+    Started(OwnedFd),
     /// The peer has closed its end; no message follows.
     Closed,
 }
@@ -64,6 +66,7 @@ impl Arrival {
             (Some(Report::Mounts {}), Some(mounts)) => Ok(Self::Mounts(mounts)),
             (Some(Report::Upper {}), Some(upper)) => Ok(Self::Upper(upper)),
             (Some(Report::Refusing {}), Some(listener)) => Ok(Self::Refusing(listener)),
+            (Some(Report::Started { .. }), Some(listener)) => Ok(Self::Started(listener)),
             (Some(report), _) => Ok(Self::Report(report)),
             (None, _) => Err(io::ErrorKind::InvalidData.into()),
         }

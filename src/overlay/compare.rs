@@ -12,6 +12,7 @@ use nix::sys::stat::FileStat;
 use nix::unistd::{Whence, lseek};
 use xattr::FileExt as _;
 
+use crate::host::writers::ACCESS_LIST;
 use crate::sys::inode::{FileKind, kind};
 
 /// Mode bits that a commit carries over: never set-user-ID or set-group-ID. The sticky bit of a directory stays, as
@@ -35,7 +36,7 @@ pub(crate) fn same_time(upper: &FileStat, lower: &FileStat) -> bool {
 }
 
 /// The attributes that hold POSIX access control lists, acl(5): of files and directories, and for what is made in a directory.
-pub(crate) const ACCESS_LISTS: [&str; 2] = ["system.posix_acl_access", "system.posix_acl_default"];
+pub(crate) const ACCESS_LISTS: [&str; 2] = [ACCESS_LIST, "system.posix_acl_default"];
 
 /// The access lists of a file or directory, in the order of [`ACCESS_LISTS`]. `None` where its mode says all.
 pub(crate) type AccessLists = [Option<Vec<u8>>; 2];

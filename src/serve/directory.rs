@@ -16,7 +16,6 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::host::caller::runtime_directory;
-use crate::host::writers::another_writer;
 use crate::report::listen_error::ListenError;
 use crate::sys;
 use crate::sys::dirfd;
@@ -121,17 +120,14 @@ const ELSEWHERE: &str = "let XDG_RUNTIME_DIR name a directory of your own, such 
 /// Checks the parent directory: a user who can write there can replace the runtime directory.
 fn check_above(above: &OwnedFd, path: &Path) -> Result<(), ListenError> {
     let stat = stat(above, path)?;
-    let own = geteuid().as_raw();
-    if stat.st_uid != 0 && stat.st_uid != own {
+    if stat.st_uid != 0 && stat.st_uid != geteuid().as_raw() {
         let reason = format!("belongs to user {}, neither to you nor to root", stat.st_uid);
         return Err(refused(path, reason, ELSEWHERE));
     }
-    if stat.st_mode & libc::S_ISVTX != 0 {
-        return Ok(());
-    }
-    let metadata = fs::metadata(dirfd::own_path(above)).map_err(ListenError::io("look at", path))?;
-    if let Some(who) = another_writer(&dirfd::own_path(above), &metadata, &[0, own]) {
-        let reason = format!("is writable by others (mode {:o}): {who}", stat.st_mode & 0o7777);
+    let sticky = stat.st_mode & libc::S_ISVTX != 0;
+    // The bits of the group are also the mask of an access list, so they cover all whom that lets write.
+    if stat.st_mode & 0o022 != 0 && !sticky {
+        let reason = format!("is writable by others (mode {:o})", stat.st_mode & 0o7777);
         return Err(refused(path, reason, "let XDG_RUNTIME_DIR name a directory that only you can write to"));
     }
     Ok(())

@@ -47,8 +47,6 @@ pub(crate) struct Worker {
     mounts: Option<OwnedFd>,
     /// Sockets of its network namespace, if its steps send them.
     sockets: Vec<OwnedFd>,
-    /// The listener of its seccomp filter.
-    seccomp_listener: Option<OwnedFd>,
 }
 
 /// The step that failed, as a worker reports it.
@@ -75,7 +73,6 @@ impl Worker {
             root: None,
             mounts: None,
             sockets: Vec::new(),
-            seccomp_listener: None,
         }
     }
 
@@ -93,14 +90,7 @@ impl Worker {
     fn into_ready(self, hold: CommandHold) -> ReadyWorker {
         let mut inside = self.inside;
         inside.hold(hold, &self.watches);
-        ReadyWorker {
-            inside,
-            reports: self.skipped,
-            proxy: None,
-            published: None,
-            seccomp_listener: self.seccomp_listener,
-            own: self.own,
-        }
+        ReadyWorker { inside, reports: self.skipped, proxy: None, published: None, own: self.own }
     }
 
     /// Processes its messages. Waits until it is born, unless `fail_fast`.
@@ -222,10 +212,13 @@ impl Worker {
             Arrival::Report(Report::Root {} | Report::Mounts {} | Report::Listening { .. }) => {
                 return Err(Error::no_descriptor());
             }
-            Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
-            // Without the pidfd nobody could kill it. Without the listener nobody would answer its filter.
-            Arrival::Report(Report::Born { .. } | Report::Refusing {}) => self.lost_descriptor = true,
-            Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Upper(_) => {}
+            // Without the pidfd nobody could kill it.
+            Arrival::Report(Report::Born { .. }) => self.lost_descriptor = true,
+            Arrival::Report(_)
+            | Arrival::Refusing(_)
+            | Arrival::Started(_)
+            | Arrival::Terminal(_)
+            | Arrival::Upper(_) => {}
         }
         Ok(())
     }

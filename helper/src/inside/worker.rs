@@ -25,6 +25,7 @@ pub(crate) fn forked<'p>(
 ) -> Result<(), Fault> {
     born(channel).map_err(Fault::init)?;
     let mut state = State::default();
+    state.keeps_listener = !is_shared;
     steps::carry_out(plan.worker, section::WORKER, &mut state, channel)?;
     steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
@@ -41,6 +42,7 @@ pub(crate) fn serve<'p>(
     narrow: &'p [u8],
     (mut state, file_mask): (State<'p>, usize),
 ) -> Result<(), Fault> {
+    state.keeps_listener = true;
     steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
     command(channel, plan, Payload { state, file_mask, begun: None }, Reach::Namespace)
@@ -69,7 +71,10 @@ pub(crate) fn command<'p>(
                 }
             }
         };
-        channel.report(&Report::Started {}).map_err(Fault::init)?;
+        let listener = payload.state.listener.take();
+        let started = Report::Started { asks: listener.is_some().into() };
+        channel.report_with(&started, listener.as_ref()).map_err(Fault::init)?;
+        drop(listener);
         let is_free = init::serve(channel, (running, reach), &rooms, (&signals, terminal));
         if !is_free.map_err(Fault::init)? {
             return Ok(());

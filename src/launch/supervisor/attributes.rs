@@ -75,7 +75,7 @@ impl Request {
         let held = self.file.find(caller)?;
         Ok(match self.change {
             Change::Mode(mode) => set_mode(&held, mode)?,
-            Change::Owner(user, group) => set_owner(&held, user, group),
+            Change::Owner(user, group) => set_owner(&held, user, group)?,
         })
     }
 }
@@ -111,12 +111,20 @@ fn set_mode(held: &OwnedFd, mode: u32) -> nix::Result<Answer> {
     }
 }
 
-/// Gives the file to a user and a group. Root of the sandbox has no power over owners, and is told that it was done.
-fn set_owner(held: &OwnedFd, user: Option<Uid>, group: Option<Gid>) -> Answer {
-    match fchownat(held, "", user, group, AtFlags::AT_EMPTY_PATH) {
-        Err(Errno::EPERM) if geteuid().is_root() => Answer::Pretended,
-        changed => made(changed),
+/// Gives the file to a user and a group. Root of the sandbox has no power over owners, and is told that it was done. The
+/// kernel says `EINVAL` where root itself is one of a user namespace that lacks that owner.
+fn set_owner(held: &OwnedFd, user: Option<Uid>, group: Option<Gid>) -> nix::Result<Answer> {
+    let changed = fchownat(held, "", user, group, AtFlags::AT_EMPTY_PATH);
+    if geteuid().is_root() && matches!(changed, Err(Errno::EPERM | Errno::EINVAL)) {
+        let now = fstat(held)?;
+        let is_other = user.is_some_and(|user| user.as_raw() != now.st_uid)
+            || group.is_some_and(|group| group.as_raw() != now.st_gid);
+        // Otherwise it fails for another reason: the file is immutable, for one.
+        if is_other {
+            return Ok(Answer::Pretended);
+        }
     }
+    Ok(made(changed))
 }
 
 fn made(result: nix::Result<()>) -> Answer {

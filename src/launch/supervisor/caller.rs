@@ -2,16 +2,16 @@
 //! file opens files only to hold them (`O_PATH`), and changes nothing.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, readlinkat};
-use nix::sys::stat::{Mode, fstat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat};
+use nix::sys::stat::{Mode, fstat, fstatat};
 
 use crate::sys;
 use crate::sys::dirfd;
@@ -86,13 +86,13 @@ impl Caller {
         }
     }
 
-    /// Whether a descriptor only holds a file (`O_PATH`): calls that change the file by it fail.
+    /// Whether a descriptor only holds a file (`O_PATH`): calls that change the file by it fail. The mode of its link in
+    /// proc(5) says whether it can read or write; its fdinfo may be as long as the caller likes.
     pub(crate) fn only_holds(&self, number: i32) -> Result<bool, Failure> {
-        let info = File::from(self.open(&format!("fdinfo/{number}"), OFlag::O_RDONLY)?);
-        let text = io::read_to_string(info).map_err(|_| Failure::Unseen)?;
-        let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
-        let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
-        Ok(flags.ok_or(Failure::Unseen)? & libc::O_PATH != 0)
+        let link = format!("fd/{number}");
+        let link =
+            fstatat(&self.proc, link.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).map_err(|_| Failure::Unseen)?;
+        Ok(link.st_mode & (libc::S_IRUSR | libc::S_IWUSR) == 0)
     }
 
     /// The file at a path, as the caller would find it from the directory `base`.

@@ -15,6 +15,7 @@ use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 use xattr::FileExt as _;
 
+use crate::host::writers::ACCESS_LIST;
 use crate::protect::forbid::Creation;
 use crate::protect::{forbid, recheck};
 use crate::session::view_fd::FileCall;
@@ -119,9 +120,6 @@ impl Replacement {
         undo_if_watched(&call, &place, Creation::File)
     }
 }
-
-/// The attribute that holds a file's access control list: acl(5).
-const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// The most bytes of attributes that are kept.
 const MOST_ATTRIBUTES: usize = 1 << 20;

@@ -16,7 +16,7 @@ use rmcp::{
     service::RequestContext,
 };
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -48,6 +48,8 @@ pub(super) struct Server {
     /// The other tools, and why they are not there.
     missing: Vec<(Name, &'static str)>,
     turns: Semaphore,
+    /// Who holds it may change files: an edit reads a file and writes it.
+    files: Mutex<()>,
     flow: Arc<Flow>,
     calls: AtomicUsize,
     shells: Shells,
@@ -78,6 +80,7 @@ impl Server {
             tools,
             missing,
             turns: Semaphore::new(MOST_AT_ONCE),
+            files: Mutex::new(()),
             flow,
             calls: AtomicUsize::new(0),
             shells: Shells::default(),
@@ -105,8 +108,14 @@ impl Server {
                 arguments::<Snippet>(given)?.call(session, (&self.shells, &self.shared), listener).await
             }
             Name::ReadFile => arguments::<Read>(given)?.call(session).await,
-            Name::WriteFile => arguments::<Write>(given)?.call(session).await,
-            Name::EditFile => arguments::<Edit>(given)?.call(session).await,
+            Name::WriteFile => {
+                let _files = self.files.lock().await;
+                arguments::<Write>(given)?.call(session).await
+            }
+            Name::EditFile => {
+                let _files = self.files.lock().await;
+                arguments::<Edit>(given)?.call(session).await
+            }
             Name::ListDir => arguments::<List>(given)?.call(session).await,
             Name::Changes => arguments::<Changes>(given)?.call(session).await,
             Name::Commit => arguments::<Commit>(given)?.call(session).await,

@@ -58,10 +58,17 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Lines<
         }
     }
 
-    /// Reads a line. `None` at the end of the input. Dropping the future loses nothing.
+    /// Reads a line; the last one may lack its newline. `None` at the end of the input. Dropping the future loses nothing.
     async fn line(&mut self) -> Option<(usize, Option<RequestId>)> {
         loop {
-            let there = self.input.fill_buf().await.ok().filter(|there| !there.is_empty())?;
+            let there = match self.input.fill_buf().await {
+                Ok([]) if !self.line.is_empty() => {
+                    self.line.extend_from_slice(b"\n");
+                    return Some(self.scale.end());
+                }
+                Ok([]) | Err(_) => return None,
+                Ok(there) => there,
+            };
             let end = there.iter().position(|byte| *byte == b'\n');
             let piece = there.get(..=end.unwrap_or(there.len() - 1)).unwrap_or(there);
             self.scale.add(piece);
@@ -151,7 +158,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Transp
                 {
                     self.answer(TxJsonRpcMessage::<RoleServer>::error(
                         ErrorData::invalid_request("Invalid request", None),
-                        None,
+                        id,
                     ));
                 }
                 // An answer to what is no JSON could be another message that is no JSON.

@@ -104,7 +104,8 @@ pub(crate) fn choose(flag: &AsOwner, request: Request<'_>) -> Result<Option<Exit
         return Err(failed(cause, "run kennel as root, or as the owner"));
     }
     let account = Account::of(uid.as_raw());
-    let gid = Gid::from_raw(account.as_ref().map_or(directory.gid(), |account| account.gid));
+    // Without an account, the group with the user's number, as of a private group. That of the directory could be root's.
+    let gid = Gid::from_raw(account.as_ref().map_or(uid.as_raw(), |account| account.gid));
     let groups = account.as_ref().map(|account| groups_with(&account.name)).unwrap_or_default();
     let variables = environment::environment(uid.as_raw(), account.as_ref(), &request);
     relay::relay(Identity { uid, gid, groups }, variables, request).map(Some)

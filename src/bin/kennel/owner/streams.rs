@@ -4,21 +4,18 @@ use std::{
     fs::File,
     io::{self, ErrorKind, PipeReader, PipeWriter, Read, Seek, SeekFrom, pipe},
     os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::FileExt,
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::{FileExt, OpenOptionsExt},
     },
     process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
 use kennel::is_one_file;
 use nix::{
+    errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     unistd::{Uid, fchown},
@@ -120,9 +117,7 @@ fn copy(mut from: PipeReader, to: &OwnedFd, until: &PipeReader) -> io::Result<()
             let mut fds = [watched(from.as_fd()), watched(until.as_fd())];
             let _ = poll(&mut fds, PollTimeout::NONE);
             let [_, is_over] = fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()));
-            let size =
-                || fcntl(&from, FcntlArg::F_GETPIPE_SZ).ok().and_then(|size| usize::try_from(size).ok());
-            left = is_over.then(|| size().unwrap_or(SIZE));
+            left = is_over.then(|| size_of_pipe(&from));
         }
         let room = left.unwrap_or(SIZE).min(SIZE);
         match from.read(bytes.get_mut(..room).unwrap_or_default()) {
@@ -141,6 +136,11 @@ fn copy(mut from: PipeReader, to: &OwnedFd, until: &PipeReader) -> io::Result<()
     }
 }
 
+fn size_of_pipe(pipe: impl AsFd) -> usize {
+    let size = fcntl(pipe, FcntlArg::F_GETPIPE_SZ).ok().and_then(|size| usize::try_from(size).ok());
+    size.unwrap_or(SIZE)
+}
+
 fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map(drop).map_err(io::Error::from)
 }
@@ -155,16 +155,12 @@ struct Input {
 struct Ahead {
     file: File,
     begin: u64,
-    shared: Arc<Shared>,
-    /// Another descriptor of the owner's end.
-    rest: PipeReader,
-    copying: JoinHandle<()>,
-}
-
-#[derive(Default)]
-struct Shared {
-    is_over: AtomicBool,
-    written: AtomicU64,
+    /// The owner's end, opened again: whoever has the other descriptors cannot make a read of this one wait.
+    rest: File,
+    /// Dropping it ends the copy.
+    running: PipeWriter,
+    /// Returns how many bytes it has written.
+    copying: JoinHandle<u64>,
 }
 
 impl Input {
@@ -174,31 +170,32 @@ impl Input {
             return Ok(Self { file: None });
         }
         set_nonblocking(&to)?;
-        let (begin, shared) = (from.stream_position()?, Arc::new(Shared::default()));
-        let (file, rest, state) = (from.try_clone()?, owner.try_clone()?, Arc::clone(&shared));
-        let copying = thread::Builder::new().spawn(move || read_ahead(&from, begin, &to, &state))?;
-        Ok(Self { file: Some(Ahead { file, begin, shared, rest, copying }) })
+        let (begin, file) = (from.stream_position()?, from.try_clone()?);
+        let flags = libc::O_NONBLOCK;
+        let path = format!("/proc/self/fd/{}", owner.as_raw_fd());
+        let rest = File::options().read(true).custom_flags(flags).open(path)?;
+        let (until, running) = pipe()?;
+        let copying = thread::Builder::new().spawn(move || read_ahead(&from, begin, &to, &until))?;
+        Ok(Self { file: Some(Ahead { file, begin, rest, running, copying }) })
     }
 
     /// Moves the file to the first byte that nobody has read, as if the command had read it itself.
     fn give_back(self) {
-        let Some(Ahead { mut file, begin, shared, mut rest, copying }) = self.file else { return };
-        shared.is_over.store(true, Relaxed);
-        let mut unread = 0;
-        if set_nonblocking(&rest).is_ok() {
-            unread += drain(&mut rest);
-            let _ = copying.join();
-            unread += drain(&mut rest);
-        }
-        let read = shared.written.load(Relaxed).saturating_sub(unread);
+        let Some(Ahead { mut file, begin, rest, running, copying }) = self.file else { return };
+        drop(running);
+        let written = copying.join().unwrap_or_default();
+        let read = written.saturating_sub(unread(&rest));
         let _ = file.seek(SeekFrom::Start(begin + read));
     }
 }
 
-/// Reads a pipe until it is empty, and counts.
-fn drain(from: &mut PipeReader) -> u64 {
+/// Empties a pipe, and counts. It reads no more than a pipe holds: somebody may go on writing.
+fn unread(pipe: &File) -> u64 {
     let (mut bytes, mut count) = ([0; 8192], 0);
-    while let Ok(read @ 1..) = from.read(&mut bytes) {
+    let most = size_of_pipe(pipe) as u64;
+    while count < most
+        && let Ok(read @ 1..) = (&*pipe).read(&mut bytes)
+    {
         count += read as u64;
     }
     count
@@ -225,25 +222,28 @@ fn pour(from: &mut File, to: &PipeWriter) {
     }
 }
 
-/// Copies a regular file and leaves its position where it is.
-fn read_ahead(from: &File, begin: u64, to: &PipeWriter, shared: &Shared) {
+/// Copies a regular file and leaves its position where it is, until `until` hangs up. Returns how much it has written.
+fn read_ahead(from: &File, begin: u64, to: &PipeWriter, until: &PipeReader) -> u64 {
     let mut bytes = vec![0; SIZE];
+    let mut written = 0;
     loop {
-        let at = begin + shared.written.load(Relaxed);
-        let Ok(count @ 1..) = from.read_at(&mut bytes, at) else { return };
+        let Ok(count @ 1..) = from.read_at(&mut bytes, begin + written) else { return written };
         let mut left = bytes.get(..count).unwrap_or_default();
         while !left.is_empty() {
-            wait(to, PollFlags::POLLOUT, None);
-            if shared.is_over.load(Relaxed) {
-                return;
+            let watched = [(to.as_fd(), PollFlags::POLLOUT), (until.as_fd(), PollFlags::POLLIN)];
+            let mut fds = watched.map(|(fd, events)| PollFd::new(fd, events));
+            let _ = poll(&mut fds, PollTimeout::NONE);
+            let [_, is_over] = fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()));
+            if is_over {
+                return written;
             }
             match nix::unistd::write(to, left) {
                 Ok(count) => {
-                    shared.written.fetch_add(count as u64, Relaxed);
+                    written += count as u64;
                     left = left.get(count..).unwrap_or_default();
                 }
-                Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => {}
-                Err(_) => return,
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                Err(_) => return written,
             }
         }
     }
