@@ -6,6 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 
 use kennel_helper::client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK};
 use kennel_helper::wire::Field;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::Linger;
 use serde_json::Value;
 use serde_json::ser::CompactFormatter;
 use tokio::io::Interest;
@@ -251,6 +253,10 @@ fn turn_away_after_request(socket: HeldFd, tell: impl FnOnce(BorrowedFd<'_>) + S
         let socket = socket.into_own();
         // Read the request first: closing a socket with unread data makes the kernel discard the answer.
         let request = packet::receive(&socket, LONGEST_ASK);
+        // Closing what it sent takes one of the few threads that close, so a socket must not linger.
+        for descriptor in request.iter().flat_map(|packet| &packet.descriptors) {
+            let _ = setsockopt(descriptor, Linger, &libc::linger { l_onoff: 0, l_linger: 0 });
+        }
         tell(socket.as_fd());
         drop((socket, request));
     });

@@ -74,6 +74,9 @@ fn what_is_made_and_written_belongs_to_the_owner() {
     assert_eq!(stdout(&echo), "--as-owner x");
     let root = workspace();
     assert_eq!(stdout(&run(root.path(), &["--as-owner"], "id -u")), "0", "its own workspace");
+    // An owner without an account, in a directory of root's group.
+    chown(root.path(), Some(54_321), Some(0)).unwrap();
+    assert_eq!(stdout(&run(root.path(), &["--as-owner"], "id -u; id -g")), "54321\n54321");
 }
 
 #[test]

@@ -284,3 +284,33 @@ fn who_holds_a_pipe_delays_nothing() {
     assert_eq!(line, "done\n");
     drop(held);
 }
+
+/// A pipe that the owner fills without end does not hold up root's process, which looks how much of a file was read.
+#[test]
+fn who_fills_a_pipe_delays_nothing() {
+    only_as_root!();
+    let dir = of_owner();
+    fs::write(dir.path().join("lines"), "one\ntwo\n").unwrap();
+    let mut child = command(dir.path(), "read a; echo $a; until test -e go; do sleep 0.05; done")
+        .stdin(File::open(dir.path().join("lines")).unwrap())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "one\n");
+    // Each has the pipe as its standard input, and a blocking read of it would wait.
+    let pids = descendants(child.id());
+    let fill = "for pid; do cat /dev/zero > /proc/$pid/fd/0 & done; echo; wait";
+    let mut filling = Command::new("setpriv");
+    filling.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", fill, "fill"]);
+    filling.args(pids.iter().map(u32::to_string)).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut filling = std::os::unix::process::CommandExt::process_group(&mut filling, 0).spawn().unwrap();
+    filling.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    fs::write(dir.path().join("go"), "").unwrap();
+    let status = ends("it ends", &mut child);
+    let _ = nix::sys::signal::killpg(Pid::from_raw(filling.id().cast_signed()), Signal::SIGKILL);
+    filling.wait().unwrap();
+    assert_eq!(status.code(), Some(0));
+}

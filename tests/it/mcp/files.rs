@@ -170,6 +170,23 @@ fn a_text_that_occurs_once_is_replaced() {
 }
 
 #[test]
+fn edits_of_one_file_at_the_same_time_are_all_kept() {
+    let mut client = Client::start(&[]);
+    let names: Vec<String> = (0..20).map(|number| format!("<{number}>")).collect();
+    fs::write(client.path().join("f"), names.concat()).unwrap();
+    let edit = |client: &mut Client, name: &String| {
+        let arguments = json!({"path": "f", "old_text": name, "new_text": name.to_owned() + "!"});
+        client.begin_call("edit_file", arguments)
+    };
+    let calls: Vec<u64> = names.iter().map(|name| edit(&mut client, name)).collect();
+    for call in calls {
+        assert!(!client.result(call).is_error());
+    }
+    let all: String = names.iter().map(|name| name.to_owned() + "!").collect();
+    assert_eq!(fs::read_to_string(client.path().join("f")).unwrap(), all);
+}
+
+#[test]
 fn a_directory_is_listed_in_parts() {
     let mut client = Client::start(&[]);
     assert_eq!(client.call("list_dir", json!({})).last(), "[kennel: the directory is empty]");

@@ -43,6 +43,10 @@ fn what_is_no_message_changes_nothing() {
     }
     client.send_bytes(format!("{deep_params}\n").as_bytes());
     assert!(client.request("ping", json!({}))["result"].is_object());
+    // A request with an id gets an answer, whatever its shape.
+    client.send_bytes(b"{\"jsonrpc\":\"2.0\",\"id\":7007,\"method\":\"tools/call\",\"params\":5}\n");
+    let answer = client.wait("an answer to a wrong shape", |message| message["id"] == 7007);
+    assert!(answer["error"].is_object(), "{answer}");
     for method in ["no/such", "", "resources/list", "tools/call/x", "shutdown"] {
         let answer = client.request(method, json!({}));
         assert!(answer["error"].is_object() || answer["result"].is_object(), "{answer}");

@@ -93,7 +93,10 @@ fn a_client_that_says_nothing_or_reads_nothing_can_leave() {
 fn calls_that_end_soon_are_answered_after_the_end_of_stdin() {
     let mut client = Client::start(&[]);
     let id = client.begin_call("run", json!({"command": "echo last"}));
+    // The last line needs no newline.
+    client.send_bytes(br#"{"jsonrpc":"2.0","id":"end","method":"ping"}"#);
     drop(client.stdin.take());
+    client.wait("the answer to the last line", |message| message["id"] == "end");
     assert_eq!(client.result(id).data("stdout"), "last\n");
     assert_eq!(client.ended().0, Some(0));
 }
