@@ -158,3 +158,4 @@ pub use sys::inode::{FileKind, is_one_file};
 pub use sys::keyring::leave_session_keyring;
 pub use sys::packet::inherited_descriptor;
 pub use sys::parent::Parent;
+pub use view::place_kind::PlaceKind;

@@ -240,8 +240,9 @@ impl Grants {
         };
         let reads = all("fs_read", &manifest.spawn.fs_read)?;
         let writes = all("fs_write", &manifest.spawn.fs_write)?;
+        let is_only_read = |path: &PathBuf| !writes.iter().any(|root| root.path == *path);
         Ok(Self {
-            reads: Self::kept("fs_read", &reads, &writes)?,
+            reads: Self::kept("fs_read", &reads, &writes)?.into_iter().filter(is_only_read).collect(),
             writes: Self::kept("fs_write", &writes, &writes)?,
         })
     }
@@ -259,8 +260,7 @@ impl Grants {
                 let requested = (what, path.named.display());
                 return Err(SpawnError::denied(ManifestBoundary, requested, reason, NOTHING));
             }
-            let is_written = what == "fs_read" && writes.iter().any(|root| root.path == path.path);
-            if !covered && !is_written && !kept.contains(&path.path) {
+            if !covered && !kept.contains(&path.path) {
                 kept.push(path.path.clone());
             }
         }

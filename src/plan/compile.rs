@@ -36,6 +36,7 @@ use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
 use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
+use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{
@@ -251,7 +252,7 @@ fn show_grants(view: &mut View, inputs: &Inputs<'_>, resolved: Option<&ResolvedP
     symlink_check::refuse_links_of_commands(view, &named)?;
     if let Subject::Program(Some(program)) = inputs.subject {
         let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
-        view.grant("program", program.at.clone(), node)?;
+        view.grant(PlaceKind::Program, program.at.clone(), node)?;
     }
     if let Some(workspace) = workspace {
         view.overlay = overlay::overlaid(inputs, view, workspace)?;

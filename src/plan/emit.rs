@@ -322,7 +322,7 @@ fn is_missing(error: &io::Error) -> bool {
 
 fn refuse(target: &Path, place: &ViewEntry, reason: &str, remedy: &str) -> Error {
     Error::View {
-        what: place.what,
+        what: place.what.as_str(),
         path: target.to_owned(),
         reason: reason.to_owned(),
         remedy: Some(remedy.to_owned()),

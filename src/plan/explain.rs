@@ -29,9 +29,10 @@ use crate::report::denial::{Basis, Denial, TRUST_GIT, advice, shown};
 use crate::report::enforcement::Protection;
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::exists;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, OBEYED_BY_GIT, Origin, View, ViewEntry, secrets};
+use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// What explanations are made from: the view and the settings of the policy.
 #[derive(Debug)]
@@ -219,7 +220,7 @@ impl Explainer {
                     format!("read-only: {} {}; change it outside of the sandbox", place.what, shown(at));
                 certain(place.protection, reason, self.git_flag(at, path))
             }
-            Origin::Policy if place.what == "workspace" && self.read_only_workspace => {
+            Origin::Policy if place.what == PlaceKind::Workspace && self.read_only_workspace => {
                 let reason = "read-only: the workspace of profile read-only";
                 certain(Protection::Root, reason, flag(Some("--profile repo-write".to_owned())))
             }
@@ -228,17 +229,17 @@ impl Explainer {
                 let instead = bind_flag("--rw", &source.path, at);
                 certain(Protection::Root, reason, flag(instead))
             }
-            Origin::Profile if place.what == "cache" => {
+            Origin::Profile if place.what == PlaceKind::Cache => {
                 let reason =
                     format!("read-only: {} is a cache, which the policy shows for reading", shown(at));
                 certain(Protection::Root, reason, Some("--caches private".to_owned()))
             }
-            Origin::Profile if place.what == git::WORK_TREE => {
+            Origin::Profile if place.what == PlaceKind::WorkTree => {
                 let reason = format!("read-only: {} is not in the workspace", shown(at));
                 let instead = is_plain(at).then(|| format!("--workspace {}", at.display()));
                 certain(Protection::Root, reason, instead)
             }
-            Origin::Profile if place.what == git::REPOSITORY && self.git == Git::ReadOnly => {
+            Origin::Profile if place.what == PlaceKind::Repository && self.git == Git::ReadOnly => {
                 let reason = format!("read-only: the repository {}", shown(at));
                 certain(Protection::Root, reason, Some("--git protect".to_owned()))
             }
@@ -304,7 +305,7 @@ impl Explainer {
 
     /// The flag that would let the command change `path`, if the wall at `at` is there for git, or on the way to one that is.
     fn git_flag(&self, at: &Path, path: &Path) -> Option<String> {
-        let is_for_git = self.view.within(at).any(|(_, place)| place.what == OBEYED_BY_GIT);
+        let is_for_git = self.view.within(at).any(|(_, place)| place.what == PlaceKind::ObeyedByGit);
         let is_obeyed = path.iter().any(|name| git::OBEYED.iter().any(|obeyed| name == *obeyed));
         let flag = if self.git == Git::ReadOnly && !is_obeyed { "--git protect" } else { TRUST_GIT };
         is_for_git.then(|| flag.to_owned())

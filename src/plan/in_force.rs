@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::plan::compile::Compiled;
+use crate::view::place_kind::PlaceKind;
 use crate::view::{Access, Node, Origin, ViewEntry};
 
 /// What holds for commands of a sandbox, as far as it is known before one starts.
@@ -39,8 +40,8 @@ pub struct Place {
     pub host: Option<PathBuf>,
     /// What commands may do there.
     pub access: PlaceAccess,
-    /// What it is, in a few words: `workspace`, `secret`, `read-only grant`, …
-    pub what: &'static str,
+    /// What it is.
+    pub what: PlaceKind,
     /// What asked for it.
     pub origin: PlaceOrigin,
 }

@@ -21,6 +21,7 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::sys::inode::Identity;
+use crate::view::place_kind::PlaceKind;
 use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 
 /// Paths of the host, and what was there at the time of the snapshot.
@@ -130,7 +131,7 @@ impl MountSnapshot {
         };
         let of_grant = |(_, place): (&Path, &ViewEntry)| match &place.node {
             Node::Bind { source, .. } if ahead && place.origin == Origin::Policy => {
-                Some((source.path.clone(), Role::Grant(place.what)))
+                Some((source.path.clone(), Role::Grant(place.what.as_str())))
             }
             _ => None,
         };
@@ -244,11 +245,11 @@ fn source_role(
         _ if place.origin == Origin::Wall => None,
         Node::Bind { access: Access::Device, .. } => None,
         // A system that is upgraded keeps its directories.
-        Node::Bind { source, .. } if place.what == "system" && source.is_dir() => None,
+        Node::Bind { source, .. } if place.what == PlaceKind::System && source.is_dir() => None,
         // Whatever happens to the host's cache, commands can go on with theirs.
-        Node::Layered { .. } if place.what == "cache" => None,
-        Node::Bind { source, .. } if place.what == "workspace" => {
-            Some((source.path.clone(), Role::Grant(place.what)))
+        Node::Layered { .. } if place.what == PlaceKind::Cache => None,
+        Node::Bind { source, .. } if place.what == PlaceKind::Workspace => {
+            Some((source.path.clone(), Role::Grant(place.what.as_str())))
         }
         Node::Bind { source, .. } | Node::Layered { source, .. } => {
             let is_repeated = |mount: &MountOnHost| mount.target == target && mount.path == source.path;
@@ -260,8 +261,8 @@ fn source_role(
                 target != source.path && Identity::at(target).is_ok_and(|found| found == source.identity);
             let path = if is_named { target } else { &source.path };
             let role = match place.origin {
-                Origin::Policy => Role::Source(place.what),
-                _ => Role::Offer(place.what),
+                Origin::Policy => Role::Source(place.what.as_str()),
+                _ => Role::Offer(place.what.as_str()),
             };
             Some((path.to_owned(), role))
         }
@@ -274,7 +275,7 @@ fn source_role(
                 .within(leads_to)
                 .find(|(_, place)| place.origin == Origin::Policy && place.node.source().is_some());
             let (_, ViewEntry { what, .. }) = granted.filter(|_| Identity::at(target).is_ok())?;
-            Some((target.to_owned(), Role::Source(what)))
+            Some((target.to_owned(), Role::Source(what.as_str())))
         }
         _ => None,
     }

@@ -24,6 +24,7 @@ use crate::report::policy_error::PolicyError;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::layers::forgets_caches;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 use crate::view::{Node, View, desktop};
 
@@ -379,7 +380,7 @@ pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
     let usual = Path::new("/etc/resolv.conf");
     let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
     let is_hosts = view.host_path(usual).is_some() && !view.is_merged(usual);
-    let mut show = |at: &Path, node| view.wall("name server", at, node, Protection::Proxy);
+    let mut show = |at: &Path, node| view.wall(PlaceKind::NameServer, at, node, Protection::Proxy);
     if !is_hosts {
         return show(usual, Node::file(contents));
     }
@@ -388,10 +389,10 @@ pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
         Ok(leads_to) if view.host_path(&leads_to).is_some() => {
             let own = Path::new("/run/kennel/resolv.conf");
             let source = own.to_owned();
-            view.wall("name server", own, Node::file(contents), Protection::Proxy);
-            view.wall("name server", &leads_to, Node::OwnFile { source }, Protection::Proxy);
+            view.wall(PlaceKind::NameServer, own, Node::file(contents), Protection::Proxy);
+            view.wall(PlaceKind::NameServer, &leads_to, Node::OwnFile { source }, Protection::Proxy);
         }
-        Ok(leads_to) => view.wall("name server", &leads_to, Node::file(contents), Protection::Proxy),
+        Ok(leads_to) => view.wall(PlaceKind::NameServer, &leads_to, Node::file(contents), Protection::Proxy),
         // Without the file, programs ask 127.0.0.1.
         Err(_) => {}
     }

@@ -178,6 +178,7 @@ mod tests {
     use crate::report::enforcement::Protection;
     use crate::report::enforcement::State;
     use crate::view::inputs::{HomeNames, SandboxKind, Subject};
+    use crate::view::place_kind::PlaceKind;
     use crate::view::source::BindSource;
 
     fn names(names: &[&str]) -> tempfile::TempDir {
@@ -258,8 +259,8 @@ mod tests {
         for (name, node) in things {
             let path = base.join(name);
             match name.starts_with('k') {
-                true => view.grant("mask", path.clone(), node.clone()).expect("free"),
-                false => view.wall("protected path", &path, node.clone(), Protection::ProtectedPaths),
+                true => view.grant(PlaceKind::Mask, path.clone(), node.clone()).expect("free"),
+                false => view.wall(PlaceKind::ProtectedPath, &path, node.clone(), Protection::ProtectedPaths),
             }
             mounts.push(MountOnHost { target: path.clone(), path });
         }

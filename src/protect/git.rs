@@ -24,15 +24,12 @@ use crate::sys::lexical;
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::{UnresolvedPath, WalkAim};
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// Bytes that are read of a link file or of a config.
 const MOST_READ: usize = 1 << 20;
-
-/// Names in messages of what is shown besides the workspace.
-pub(crate) const REPOSITORY: &str = "repository";
-pub(crate) const WORK_TREE: &str = "work tree";
 
 /// Repositories whose objects are borrowed that are named in notes.
 const MOST_BORROWED: usize = 4;
@@ -53,7 +50,7 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
     let repository = match tree.repository {
         Repository::Inside(path) => {
             if let (true, Ok(source)) = (is_around, BindSource::exact(&path)) {
-                view.offer(REPOSITORY, path.clone(), Node::Bind { source, access });
+                view.offer(PlaceKind::Repository, path.clone(), Node::Bind { source, access });
             }
             note_work_tree(view, inputs, &path);
             path
@@ -63,7 +60,7 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
             if is_within(&tree.top, &path) {
                 show_around(view, inputs, &tree.top, source, access);
             } else if may_show(view, inputs, &path) {
-                view.offer(REPOSITORY, path.clone(), Node::Bind { source, access });
+                view.offer(PlaceKind::Repository, path.clone(), Node::Bind { source, access });
             }
             path
         }
@@ -86,9 +83,13 @@ fn show_around(view: &mut View, inputs: &Inputs<'_>, top: &Path, source: BindSou
     }
     match around::others(&path, top) {
         Ok(others) => {
-            view.offer(REPOSITORY, path, Node::Bind { source, access });
+            view.offer(PlaceKind::Repository, path, Node::Bind { source, access });
             for source in others {
-                view.offer(WORK_TREE, source.path.clone(), Node::Bind { source, access: Access::Read });
+                view.offer(
+                    PlaceKind::WorkTree,
+                    source.path.clone(),
+                    Node::Bind { source, access: Access::Read },
+                );
             }
         }
         Err(why) => note_unshown(view, top, &path, &why),
@@ -127,7 +128,7 @@ fn show_work_tree(view: &mut View, inputs: &Inputs<'_>, top: &Path) -> bool {
         return false;
     }
     if let Ok(source) = BindSource::exact(top) {
-        view.offer(WORK_TREE, top, Node::Bind { source, access: Access::Read });
+        view.offer(PlaceKind::WorkTree, top, Node::Bind { source, access: Access::Read });
     }
     true
 }

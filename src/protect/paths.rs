@@ -24,8 +24,9 @@ use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
-use crate::view::{Access, Node, OBEYED_BY_GIT, Origin, View, ViewEntry, pin};
+use crate::view::{Access, Node, Origin, View, ViewEntry, pin};
 
 /// The result of [`protect`].
 #[derive(Debug, Default)]
@@ -240,7 +241,7 @@ fn pin_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Resu
 /// Binds the host's `path` read-only over itself in every place where the sandbox shows it.
 fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path, aim: WalkAim) -> Result<(), Error> {
     let source = pin::exact_source(path)?;
-    let what = if aim.is_of_repository() { OBEYED_BY_GIT } else { "protected path" };
+    let what = if aim.is_of_repository() { PlaceKind::ObeyedByGit } else { PlaceKind::ProtectedPath };
     for place in grants.shown_at(view, path) {
         pin::parents_of(view, &place)?;
         let node = Node::Bind { source: source.clone(), access: Access::Read };
@@ -263,7 +264,7 @@ fn close_pins(view: &mut View) {
         let around = view.mount_above(&at).map(|(_, place)| &place.node);
         if matches!(around, Some(Node::Bind { access: Access::Read, .. })) {
             let node = Node::Bind { source, access: Access::Read };
-            view.wall("protected path", &at, node, Protection::ProtectedPaths);
+            view.wall(PlaceKind::ProtectedPath, &at, node, Protection::ProtectedPaths);
         }
     }
 }

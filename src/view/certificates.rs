@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::network::NetworkMode;
 use crate::view::inputs::Inputs;
+use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::search_path::{is_trusted, is_visible};
 use crate::view::{Access, Node, View, secrets};
@@ -63,7 +64,11 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
         let source = resolved.source;
         match if source.is_dir() { check_directory(&source.path, inputs) } else { Ok(()) } {
             Ok(()) => {
-                view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
+                view.offer(
+                    PlaceKind::Certificates,
+                    source.path.clone(),
+                    Node::Bind { source, access: Access::Read },
+                );
             }
             Err(why) => {
                 let text = format!("{} is not shown: {why}", source.path.display());

@@ -12,6 +12,7 @@ use crate::policy::HOST_NAME;
 use crate::policy::mount::Mount;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::exists;
 use crate::view::{Access, Node, View, search_path};
 
@@ -37,7 +38,7 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
         && view.has_children(&runtime)
         && view.is_free(&runtime)
     {
-        view.offer("private directory", runtime, Node::Private { mode: 0o700 });
+        view.offer(PlaceKind::PrivateDirectory, runtime, Node::Private { mode: 0o700 });
     }
     note_host_name(view, inputs);
 }
@@ -72,7 +73,7 @@ fn offer(view: &mut View, inputs: &Inputs<'_>, directory: &Path) {
     }
     if view.is_free(&source.path) {
         let node = Node::Bind { source: source.clone(), access: Access::Read };
-        view.offer("terminal descriptions", &source.path, node);
+        view.offer(PlaceKind::TerminalDescriptions, &source.path, node);
     }
     view.offer_links(&resolved.links, directory, &source.path);
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use crate::report::error::Error;
 use crate::view::inputs::Inputs;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 use crate::view::{Access, LARGEST_COPY, Node, View};
 
@@ -94,7 +95,7 @@ fn merge(view: &mut View, inputs: &Inputs<'_>) -> bool {
         }
         return false;
     };
-    view.offer("system", ETC, Node::Merged { source });
+    view.offer(PlaceKind::System, ETC, Node::Merged { source });
     true
 }
 
@@ -117,7 +118,7 @@ fn show_mounts(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
             continue;
         }
         let source = BindSource::of(path.clone(), &metadata);
-        view.offer("mount of the host", path, Node::Bind { source, access: Access::Read });
+        view.offer(PlaceKind::HostMount, path, Node::Bind { source, access: Access::Read });
     }
     Ok(())
 }
@@ -125,23 +126,23 @@ fn show_mounts(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
 /// Replaces or leaves out files of the host's /etc that are about the host.
 fn replace(view: &mut View) {
     for path in ETC_HIDDEN {
-        view.offer("file about the host", *path, Node::Absent);
+        view.offer(PlaceKind::HostFile, *path, Node::Absent);
     }
     let resolver = Path::new("/etc/resolv.conf");
-    view.offer("file", resolver, copy(resolver).unwrap_or(Node::Absent));
-    view.offer("file", "/etc/machine-id", Node::file(MACHINE_ID));
+    view.offer(PlaceKind::File, resolver, copy(resolver).unwrap_or(Node::Absent));
+    view.offer(PlaceKind::File, "/etc/machine-id", Node::file(MACHINE_ID));
 }
 
 /// Shows the files of /etc without which little works.
 fn show_least(view: &mut View) {
     for path in ETC_SHOWN {
         if let Ok(source) = BindSource::stat(Path::new(path)) {
-            view.offer("system", *path, Node::Bind { source, access: Access::Read });
+            view.offer(PlaceKind::System, *path, Node::Bind { source, access: Access::Read });
         }
     }
     for path in ETC_COPIED {
         if let Some(node) = copy(Path::new(path)) {
-            view.offer("system", *path, node);
+            view.offer(PlaceKind::System, *path, node);
         }
     }
 }
@@ -149,8 +150,8 @@ fn show_least(view: &mut View) {
 /// Shows files of /etc that describe the sandbox rather than the host.
 fn show_own(view: &mut View) {
     let names = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n";
-    view.offer("file", "/etc/nsswitch.conf", Node::file(names));
-    view.offer("link", "/etc/mtab", Node::Symlink { points_to: "/proc/self/mounts".into() });
+    view.offer(PlaceKind::File, "/etc/nsswitch.conf", Node::file(names));
+    view.offer(PlaceKind::Link, "/etc/mtab", Node::Symlink { points_to: "/proc/self/mounts".into() });
 }
 
 /// A copy of the file at `path`. Links are followed. `None` if it cannot be read or is too large.

@@ -17,6 +17,7 @@ use crate::sys::dirfd;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::HostLink;
+use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, SourceKind};
 use crate::view::symlink_check::NamedPath;
@@ -76,7 +77,7 @@ pub(crate) fn show_workspace(
     if inputs.caller.is_root() && inputs.users() == Users::Own {
         check_owner(view, &source.path, metadata.uid(), access)?;
     }
-    view.grant("workspace", source.path.clone(), Node::Bind { source: source.clone(), access })?;
+    view.grant(PlaceKind::Workspace, source.path.clone(), Node::Bind { source: source.clone(), access })?;
     let given = clean(inputs.caller.absolute(&inputs.policy.workspace));
     show_links(view, links, &given, &source.path);
     Ok(())
@@ -115,9 +116,13 @@ fn show_mount<'p>(
     mount: &'p Mount,
 ) -> Result<Option<NamedPath<'p>>, Error> {
     let (what, given, target, access) = match mount {
-        Mount::ReadOnly { source, target } => ("read-only grant", source, target.as_deref(), Access::Read),
-        Mount::ReadWrite { source, target } => ("read-write grant", source, target.as_deref(), Access::Write),
-        Mount::Device { path } => ("device", path, None, Access::Device),
+        Mount::ReadOnly { source, target } => {
+            (PlaceKind::ReadOnlyGrant, source, target.as_deref(), Access::Read)
+        }
+        Mount::ReadWrite { source, target } => {
+            (PlaceKind::ReadWriteGrant, source, target.as_deref(), Access::Write)
+        }
+        Mount::Device { path } => (PlaceKind::Device, path, None, Access::Device),
         other => return show_own(view, inputs, other).map(|()| None),
     };
     bind(view, inputs, what, (given, target), access).map(Some)
@@ -128,17 +133,17 @@ fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), E
     match mount {
         Mount::Tmpfs { target, size } => {
             let room = TmpfsSize::from_policy(inputs, *size);
-            view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, room })
+            view.grant(PlaceKind::Tmpfs, clean(target), Node::Tmpfs { mode: 0o1777, room })
         }
         Mount::File { target, contents, executable } => {
             let mode = if *executable { 0o755 } else { 0o644 };
             let contents = contents.clone().into_bytes();
-            view.grant("file", clean(target), Node::File { contents, mode })
+            view.grant(PlaceKind::File, clean(target), Node::File { contents, mode })
         }
         Mount::Symlink { target, points_to } => {
-            view.grant("link", clean(target), Node::Symlink { points_to: points_to.clone() })
+            view.grant(PlaceKind::Link, clean(target), Node::Symlink { points_to: points_to.clone() })
         }
-        Mount::Proc { target } => view.grant("procfs", clean(target), inputs.proc()),
+        Mount::Proc { target } => view.grant(PlaceKind::Procfs, clean(target), inputs.proc()),
         // `mask::show` adds them.
         _ => Ok(()),
     }
@@ -147,13 +152,13 @@ fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), E
 fn bind<'p>(
     view: &mut View,
     inputs: &Inputs<'_>,
-    what: &'static str,
+    what: PlaceKind,
     (given, target): (&'p Path, Option<&Path>),
     access: Access,
 ) -> Result<NamedPath<'p>, Error> {
     let path = inputs.caller.absolute(given);
     let refused = |source: io::Error, remedy: Option<&str>| Error::Grant {
-        what,
+        what: what.as_str(),
         path: given.to_owned(),
         source,
         remedy: remedy.map(str::to_owned),
@@ -190,7 +195,7 @@ fn bind<'p>(
         show_links(view, &resolved.links, &clean(path), &source.path);
     }
     view.grant(what, place, Node::Bind { source: source.clone(), access })?;
-    Ok(NamedPath { what, given, resolved })
+    Ok(NamedPath { what: what.as_str(), given, resolved })
 }
 
 /// Root in a sandbox has no power over the files of others: says so if the workspace belongs to another user and commands
@@ -237,9 +242,9 @@ pub(crate) fn show_home(view: &mut View, inputs: &Inputs<'_>) {
     if view.is_merged(&home) && !home.is_dir() {
         // The merged directory is read-only.
         let node = Node::Tmpfs { mode: 0o700, room: TmpfsSize::from_policy(inputs, None) };
-        view.offer("private directory", home, node);
+        view.offer(PlaceKind::PrivateDirectory, home, node);
     } else if view.host_path(&home).is_none() {
-        view.offer("private directory", home, Node::Private { mode: 0o700 });
+        view.offer(PlaceKind::PrivateDirectory, home, Node::Private { mode: 0o700 });
     }
 }
 
@@ -259,7 +264,7 @@ fn show_real_home(view: &mut View, inputs: &Inputs<'_>, home: &Path) -> bool {
     if matches!(node, Node::Bind { .. }) {
         view.note(&shown(home), "commands cannot write there while Kennel learns: it cannot be a copy", None);
     }
-    view.offer(system::REST, place, node);
+    view.offer(PlaceKind::ShownToLearn, place, node);
     true
 }
 
@@ -282,8 +287,8 @@ pub(crate) fn show_identity(view: &mut View, inputs: &Inputs<'_>) {
     }
     let hostname = desktop::host_name(inputs);
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n");
-    view.offer("file", "/etc/passwd", Node::file(passwd));
-    view.offer("file", "/etc/group", Node::file(group));
-    view.offer("file", "/etc/hosts", Node::file(hosts));
-    view.offer("file", "/etc/hostname", Node::file(format!("{hostname}\n")));
+    view.offer(PlaceKind::File, "/etc/passwd", Node::file(passwd));
+    view.offer(PlaceKind::File, "/etc/group", Node::file(group));
+    view.offer(PlaceKind::File, "/etc/hosts", Node::file(hosts));
+    view.offer(PlaceKind::File, "/etc/hostname", Node::file(format!("{hostname}\n")));
 }

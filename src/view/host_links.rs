@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::sys::dirfd::MOST_LINKS;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::{HostLink, reversed};
+use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::{Node, View};
 
@@ -25,7 +26,7 @@ impl View {
         if self.get(at).is_some() || self.has_children(at) || !self.is_free(at) {
             return false;
         }
-        self.offer("link", at, Node::Symlink { points_to: to.clone() });
+        self.offer(PlaceKind::Link, at, Node::Symlink { points_to: to.clone() });
         self.links.insert(at.into(), to.clone());
         true
     }
@@ -35,7 +36,7 @@ impl View {
     pub(crate) fn offer_links(&mut self, links: &[HostLink], given: &Path, canonical: &Path) {
         let all_are_there = links.iter().all(|link| self.offer_link(link));
         if !all_are_there && self.get(given).is_none() && !self.has_children(given) && self.is_free(given) {
-            self.offer("link", given, Node::Symlink { points_to: canonical.to_owned() });
+            self.offer(PlaceKind::Link, given, Node::Symlink { points_to: canonical.to_owned() });
         }
     }
 
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn what_is_shown_through_a_link_is_at_its_end() {
         let mut view = view(&[("/home", "var/home")]);
-        view.offer("", "/home/me", Node::Private { mode: 0o700 });
+        view.offer(PlaceKind::Directory, "/home/me", Node::Private { mode: 0o700 });
         assert!(view.get(Path::new("/var/home/me")).is_some() && view.get(Path::new("/home/me")).is_none());
         assert!(!view.offer_link(&HostLink { at: "/var".into(), to: "x".into() }), "something is below");
         assert!(

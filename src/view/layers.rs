@@ -17,6 +17,7 @@ use crate::report::failure;
 use crate::sys::inode::Identity;
 use crate::view::inputs::{Inputs, SandboxKind, may_have_layers};
 use crate::view::kept::Kept;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::{BindSource, SourceKind};
 use crate::view::{Access, Node, Unlayered, View};
 
@@ -122,7 +123,7 @@ fn keeps(inputs: &Inputs<'_>, otherwise: Unlayered) -> bool {
 }
 
 /// With kept changes, shows a cache below HOME that the host lacks.
-pub(crate) fn show_absent(view: &mut View, inputs: &Inputs<'_>, what: &'static str, path: &Path) {
+pub(crate) fn show_absent(view: &mut View, inputs: &Inputs<'_>, what: PlaceKind, path: &Path) {
     if !may_have_layers(inputs.policy) || !keeps(inputs, Unlayered::Empty) || !are_possible(inputs) {
         return;
     }

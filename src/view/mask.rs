@@ -14,6 +14,7 @@ use crate::sys::dirfd;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
+use crate::view::place_kind::PlaceKind;
 use crate::view::search::{SearchBudget, search};
 use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, pin, secrets};
@@ -234,6 +235,6 @@ fn cover(view: &mut View, path: &Path) -> Result<bool, Error> {
         return if view.has_children(path) { Err(refused(path, GRANTED)) } else { Ok(false) };
     };
     pin::parents_of(view, path)?;
-    view.grant(MASK, path.to_owned(), secrets::cover_node(kind))?;
+    view.grant(PlaceKind::Mask, path.to_owned(), secrets::cover_node(kind))?;
     Ok(true)
 }

@@ -13,6 +13,7 @@ pub(crate) mod layers;
 pub(crate) mod mask;
 pub(crate) mod path_walk;
 pub(crate) mod pin;
+pub(crate) mod place_kind;
 pub(crate) mod resolved_path;
 pub(crate) mod search;
 pub(crate) mod search_path;
@@ -34,6 +35,7 @@ use crate::report::error::Error;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::layers::Layers;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 use crate::view::tmpfs_size::TmpfsSize;
 
@@ -74,7 +76,7 @@ impl View {
     }
 
     /// Adds a node of the profile at `target`, unless there is one already.
-    pub(crate) fn offer(&mut self, what: &'static str, target: impl AsRef<OsStr>, node: Node) {
+    pub(crate) fn offer(&mut self, what: PlaceKind, target: impl AsRef<OsStr>, node: Node) {
         let place = ViewEntry { node, origin: Origin::Profile, what, protection: Protection::Root };
         let target = self.follow(Path::new(&target)).into_owned();
         self.places.entry(target.into()).or_insert(place);
@@ -84,7 +86,7 @@ impl View {
     ///
     /// # Errors
     /// The policy names two different nodes for one place.
-    pub(crate) fn grant(&mut self, what: &'static str, target: PathBuf, node: Node) -> Result<(), Error> {
+    pub(crate) fn grant(&mut self, what: PlaceKind, target: PathBuf, node: Node) -> Result<(), Error> {
         let target = self.follow(&target).into_owned();
         if let Some(old) = self.get(&target)
             && old.origin >= Origin::Policy
@@ -92,13 +94,13 @@ impl View {
         {
             let remedy = match old.what {
                 // Every policy has a workspace, and the profile sets its access.
-                "workspace" => {
+                PlaceKind::Workspace => {
                     "leave the other out: the profile says whether the workspace is writable (--profile)"
                 }
                 _ => "keep one of the two",
             };
             return Err(Error::View {
-                what,
+                what: what.as_str(),
                 path: target,
                 reason: format!("the policy puts a {} there as well", old.what),
                 remedy: Some(remedy.to_owned()),
@@ -110,7 +112,7 @@ impl View {
     }
 
     /// Adds a wall at `target`, unless the policy names exactly that place.
-    pub(crate) fn wall(&mut self, what: &'static str, target: &Path, node: Node, protection: Protection) {
+    pub(crate) fn wall(&mut self, what: PlaceKind, target: &Path, node: Node, protection: Protection) {
         if self.get(target).is_none_or(|old| old.origin != Origin::Policy) {
             let place = ViewEntry { node, origin: Origin::Wall, what, protection };
             self.places.insert(target.into(), place);
@@ -415,9 +417,6 @@ pub(crate) enum Unlayered {
     ReadOnly,
 }
 
-/// The name in messages of a wall that keeps commands from changing what git obeys in a repository.
-pub(crate) const OBEYED_BY_GIT: &str = "path that git obeys";
-
 /// What asked for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
@@ -429,12 +428,12 @@ pub(crate) enum Origin {
     Wall,
 }
 
-/// A node, its origin, and its name in messages.
+/// A node, its origin, and what it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ViewEntry {
     pub(crate) node: Node,
     pub(crate) origin: Origin,
-    pub(crate) what: &'static str,
+    pub(crate) what: PlaceKind,
     pub(crate) protection: Protection,
 }
 
@@ -454,11 +453,11 @@ mod tests {
     #[test]
     fn directories_can_be_only_where_something_is_shown() {
         let mut view = View::default();
-        view.offer("", "/tmp", Node::Private { mode: 0o1777 });
-        view.offer("", "/bin", Node::Symlink { points_to: "usr/bin".into() });
-        view.offer("", "/etc", Node::Dir);
-        view.offer("", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
-        view.offer("", "/home/me/.ssh", Node::Cover);
+        view.offer(PlaceKind::Directory, "/tmp", Node::Private { mode: 0o1777 });
+        view.offer(PlaceKind::Directory, "/bin", Node::Symlink { points_to: "usr/bin".into() });
+        view.offer(PlaceKind::Directory, "/etc", Node::Dir);
+        view.offer(PlaceKind::Directory, "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
+        view.offer(PlaceKind::Directory, "/home/me/.ssh", Node::Cover);
         for path in ["/", "/tmp", "/tmp/a/b", "/bin", "/bin/a", "/etc", "/home", "/home/me", "/home/me/.ssh"]
         {
             assert!(view.may_be_entered(Path::new(path)), "{path}");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::EXCHANGED;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry};
 
@@ -37,7 +38,7 @@ fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) ->
         if view.get(&place).is_none() {
             let source = exact_source(&base.join(parent))?;
             let node = Node::Bind { source, access: Access::Write };
-            view.wall("directory on the way to a wall", &place, node, Protection::ProtectedPaths);
+            view.wall(PlaceKind::Pin, &place, node, Protection::ProtectedPaths);
         }
     }
     Ok(())
@@ -72,7 +73,7 @@ pub(crate) fn shared_places(view: &mut View) {
     }
     for parent in parents {
         let node = Node::Private { mode: 0o755 };
-        view.wall("directory on the way to a wall", &parent, node, Protection::Root);
+        view.wall(PlaceKind::Pin, &parent, node, Protection::Root);
     }
 }
 

@@ -16,6 +16,7 @@ use std::{fs, io};
 use crate::host::writers::{Writer, another_writer};
 use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
+use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, exists};
 use crate::view::{Unlayered, View, layers, secrets, system};
@@ -44,9 +45,6 @@ const MOST_LINKS: usize = 256;
 
 /// In such a directory, only its owner and that of an entry can replace the entry.
 const STICKY: u32 = 0o1000;
-
-/// The name of a shown prefix in messages.
-const WHAT: &str = "toolchain";
 
 /// The remedy where a limit left something out.
 const SHOW_MORE: &str = "show what is missing with --ro";
@@ -91,7 +89,7 @@ fn offer_at_its_path(view: &mut View, inputs: &Inputs<'_>, source: BindSource) {
     if view.is_free(&source.path) {
         let path = source.path.clone();
         let node = layers::node(view, inputs, source, Unlayered::ReadOnly);
-        view.offer(WHAT, path, node);
+        view.offer(PlaceKind::Toolchain, path, node);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::report::shortage::{EXCHANGED, is_shortage, of_call};
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::UnresolvedPath;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, kept, path_walk, pin};
 
@@ -103,9 +104,6 @@ const SYSTEM_SECRETS: &[&str] = &[
     "/var/run/docker.sock",
 ];
 
-/// Their name in messages.
-const SECRET: &str = "secret";
-
 /// Covers every secret that the view would show, at every path that shows it.
 ///
 /// Returns the paths of secrets that are reached through links. The caller protects these links: if a command removed one,
@@ -118,7 +116,7 @@ pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<Vec<Unresolve
     for secret in secrets {
         for target in view.shown_at(&secret.path) {
             pin::parents_of(view, &target)?;
-            cover(view, SECRET, &target, secret.kind);
+            cover(view, PlaceKind::Secret, &target, secret.kind);
         }
     }
     Ok(ways)
@@ -149,7 +147,7 @@ fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<Un
     let system_secrets = system_secrets.filter(|path| !view.shown_at(path).is_empty());
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
     for path in home_secrets.chain(system_secrets) {
-        let Some(secret) = find(view, inputs, SECRET, &path)? else { continue };
+        let Some(secret) = find(view, inputs, PlaceKind::Secret.as_str(), &path)? else { continue };
         if secret.path != path {
             ways.push(UnresolvedPath::new(Path::new("/"), path));
         }
@@ -247,7 +245,7 @@ pub(crate) fn holds_secret(path: &Path, caller: &Caller) -> bool {
 }
 
 /// Hides `path`: with an empty read-only directory, with `/dev/null`, or by leaving it out of a merged directory.
-pub(crate) fn cover(view: &mut View, what: &'static str, path: &Path, kind: SourceKind) {
+pub(crate) fn cover(view: &mut View, what: PlaceKind, path: &Path, kind: SourceKind) {
     let node = if view.is_merged(path) { Node::Absent } else { cover_node(kind) };
     view.wall(what, path, node, Protection::Root);
 }

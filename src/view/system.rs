@@ -17,6 +17,7 @@ use crate::sys::dirfd::open_without_links;
 use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
 use crate::view::path_walk::HostLink;
+use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::secrets::cover;
 use crate::view::source::{BindSource, SourceKind, exists};
@@ -75,9 +76,6 @@ const NOT_SHOWN: &[&str] = &["dev", "lost+found", "proc", "run", "sys", "tmp"];
 /// Entries of the host's root that hold homes. `learn` shows the caller's own, and no other.
 const HOMES: &[&str] = &["home", "root"];
 
-/// The name in messages of what only `learn` shows.
-pub(crate) const REST: &str = "shown by --learn";
-
 /// Whether every profile shows `path`, which has no link in it.
 pub(crate) fn is_system_path(path: &Path) -> bool {
     SYSTEM.iter().any(|directory| path.starts_with(directory))
@@ -117,12 +115,12 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
         show_rest(view);
     }
     if view.is_free(Path::new("/var")) {
-        view.offer("directory", "/var", Node::Dir);
-        view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
+        view.offer(PlaceKind::Directory, "/var", Node::Dir);
+        view.offer(PlaceKind::Link, "/var/run", Node::Symlink { points_to: "/run".into() });
     }
     show_listed(view, inputs, DATA);
     if view.is_free(Path::new("/var")) || exists(Path::new("/var/tmp")) {
-        view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
+        view.offer(PlaceKind::PrivateDirectory, "/var/tmp", Node::Private { mode: 0o1777 });
     }
     Ok(())
 }
@@ -138,7 +136,11 @@ fn show_rest(view: &mut View) {
         if let Ok(source) = BindSource::exact(&entry.path())
             && view.get(&source.path).is_none()
         {
-            view.offer(REST, source.path.clone(), Node::Bind { source, access: Access::Read });
+            view.offer(
+                PlaceKind::ShownToLearn,
+                source.path.clone(),
+                Node::Bind { source, access: Access::Read },
+            );
         }
     }
 }
@@ -148,7 +150,7 @@ fn show_root_entry(view: &mut View, path: &Path) {
     if !show_root_link(view, path)
         && let Ok(source) = BindSource::stat(path)
     {
-        view.offer("system", path, Node::Bind { source, access: Access::Read });
+        view.offer(PlaceKind::System, path, Node::Bind { source, access: Access::Read });
     }
 }
 
@@ -168,7 +170,7 @@ fn show_usr_local(view: &mut View) {
         && metadata.uid() == 0
         && view.is_free(&source.path)
     {
-        view.offer("system", source.path.clone(), Node::Bind { source, access: Access::Read });
+        view.offer(PlaceKind::System, source.path.clone(), Node::Bind { source, access: Access::Read });
     }
 }
 
@@ -209,7 +211,7 @@ fn show_whole_tree(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     // systemd-resolved has a socket there that resolves names, so it is shown only together with the host's network.
     let has_network = inputs.policy.effective_network() == NetworkMode::Host;
     if has_network && let Ok(source) = BindSource::stat(Path::new("/run/systemd/resolve")) {
-        view.offer("system", "/run/systemd/resolve", Node::Bind { source, access: Access::Read });
+        view.offer(PlaceKind::System, "/run/systemd/resolve", Node::Bind { source, access: Access::Read });
     }
     Ok(())
 }
@@ -218,7 +220,7 @@ fn show_whole_tree(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
 fn show_listed(view: &mut View, inputs: &Inputs<'_>, paths: &[&str]) {
     for path in paths.iter().filter(|_| inputs.policy.profile.meaning().knows_caller) {
         if let Ok(source) = BindSource::exact(Path::new(path)) {
-            view.offer("system", *path, Node::Bind { source, access: Access::Read });
+            view.offer(PlaceKind::System, *path, Node::Bind { source, access: Access::Read });
         }
     }
 }
@@ -228,25 +230,25 @@ fn show_devices(view: &mut View, inputs: &Inputs<'_>) {
         if let Ok(source) = BindSource::stat(Path::new(path))
             && source.kind == SourceKind::Device
         {
-            view.offer("device", *path, Node::Bind { source, access: Access::Device });
+            view.offer(PlaceKind::Device, *path, Node::Bind { source, access: Access::Device });
         }
     }
     for (path, points_to) in DEVICE_LINKS {
-        view.offer("link", *path, Node::Symlink { points_to: points_to.into() });
+        view.offer(PlaceKind::Link, *path, Node::Symlink { points_to: points_to.into() });
     }
-    view.offer("terminals", "/dev/pts", Node::DevPts);
-    view.offer("processes", "/proc", inputs.proc());
+    view.offer(PlaceKind::Terminals, "/dev/pts", Node::DevPts);
+    view.offer(PlaceKind::Processes, "/proc", inputs.proc());
     let of_root = if inputs.caller.is_root() { PROC_OF_ROOT } else { &[] };
     for path in PROC_KEYS.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
-        cover(view, "kernel file", Path::new(path), SourceKind::File);
+        cover(view, PlaceKind::KernelFile, Path::new(path), SourceKind::File);
     }
 }
 
 /// Places that commands may write to in every profile. They start empty and end with the sandbox.
 fn show_private(view: &mut View) {
-    view.offer("private directory", "/tmp", Node::Private { mode: 0o1777 });
-    view.offer("private directory", "/dev/shm", Node::Private { mode: 0o1777 });
-    view.offer("directory", "/run", Node::Dir);
+    view.offer(PlaceKind::PrivateDirectory, "/tmp", Node::Private { mode: 0o1777 });
+    view.offer(PlaceKind::PrivateDirectory, "/dev/shm", Node::Private { mode: 0o1777 });
+    view.offer(PlaceKind::Directory, "/run", Node::Dir);
 }
 
 // Kernel file systems, wherever the host mounts them: a chroot has a procfs, the root of a container a sysfs. A procfs shows
@@ -275,9 +277,6 @@ const KERNEL_SETTINGS: [&str; 17] = [
     "tracefs",
     "xenfs",
 ];
-
-/// Their name in messages.
-const WHAT: &str = "kernel file system";
 
 /// Checks that a grant may show a source that is no device.
 ///
@@ -315,11 +314,15 @@ pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     for mount in found {
         let path = &*mount.mount_point;
         for target in must_be_covered(view, path, mount.fs_type == PROC) {
-            let Some(BindSource { kind, .. }) = secrets::find(view, inputs, WHAT, path)? else { continue };
+            let Some(BindSource { kind, .. }) =
+                secrets::find(view, inputs, PlaceKind::KernelFileSystem.as_str(), path)?
+            else {
+                continue;
+            };
             pin::parents_of(view, &target)?;
             secrets::cover(
                 view,
-                WHAT,
+                PlaceKind::KernelFileSystem,
                 &target,
                 if kind == SourceKind::Directory { kind } else { SourceKind::File },
             );

@@ -107,6 +107,7 @@ pub(crate) fn for_worker<'p>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::place_kind::PlaceKind;
 
     fn own(view: &View, target: &str) -> [u64; 2] {
         let Own { bytes, inodes } = Own::of(view, Path::new(target));
@@ -117,22 +118,22 @@ mod tests {
     fn own_is_what_the_view_puts_there_and_what_leads_there() {
         let mut view = View::default();
         assert_eq!(own(&view, "/"), [0, 1]);
-        view.offer("", "/tmp", Node::Private { mode: 0o1777 });
-        view.offer("", "/etc/passwd", Node::File { contents: vec![0; 4097], mode: 0o644 });
-        view.offer("", "/etc/ssl/certs", Node::Dir);
-        view.offer("", "/proc/keys", Node::CoverFile);
+        view.offer(PlaceKind::Directory, "/tmp", Node::Private { mode: 0o1777 });
+        view.offer(PlaceKind::Directory, "/etc/passwd", Node::File { contents: vec![0; 4097], mode: 0o644 });
+        view.offer(PlaceKind::Directory, "/etc/ssl/certs", Node::Dir);
+        view.offer(PlaceKind::Directory, "/proc/keys", Node::CoverFile);
         assert_eq!(own(&view, "/"), [2, 1 + 1 + 2 + 2], "root, tmp, etc, passwd, ssl, certs");
         assert_eq!(own(&view, "/etc/ssl"), [0, 1 + 1]);
         assert_eq!(own(&view, "/tmp"), [0, 1]);
-        view.offer("", "/tmp/short", Node::Symlink { points_to: "a".repeat(127).into() });
-        view.offer("", "/tmp/long", Node::Symlink { points_to: "a".repeat(128).into() });
+        view.offer(PlaceKind::Directory, "/tmp/short", Node::Symlink { points_to: "a".repeat(127).into() });
+        view.offer(PlaceKind::Directory, "/tmp/long", Node::Symlink { points_to: "a".repeat(128).into() });
         assert_eq!(own(&view, "/tmp"), [1, 3]);
     }
 
     #[test]
     fn a_tmpfs_has_room_for_what_the_sandbox_puts_there() {
         let mut view = View::default();
-        view.offer("", "/tmp/a/b", Node::Dir);
+        view.offer(PlaceKind::Directory, "/tmp/a/b", Node::Dir);
         let room = TmpfsSize { inodes: 5, ..TmpfsSize::from_bytes(8192) }.with_own(&view, Path::new("/tmp"));
         assert_eq!(room.options(0o755).as_c_str(), c"mode=755,size=8192,nr_inodes=8");
         assert_eq!(TmpfsSize::from_bytes(4096).inodes, FEWEST_INODES);

@@ -13,6 +13,7 @@ use crate::host::caller::Caller;
 use crate::policy::profile::{Caches, Toolchains};
 use crate::view::inputs::{Inputs, may_have_layers};
 use crate::view::kept::CACHE_BASE;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::exists;
 use crate::view::{Access, Node, Origin, Unlayered, View, layers, search_path, tool_variables};
 
@@ -26,10 +27,10 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn called(self) -> &'static str {
+    fn place(self) -> PlaceKind {
         match self {
-            Self::Toolchain => "toolchain",
-            Self::Cache => "cache",
+            Self::Toolchain => PlaceKind::Toolchain,
+            Self::Cache => PlaceKind::Cache,
         }
     }
 }
@@ -233,7 +234,7 @@ fn home_of(row: &Row, caller: &Caller) -> PathBuf {
 fn make_room(view: &mut View, inputs: &Inputs<'_>, at: &Path) {
     let is_outside = at.is_absolute() && !inputs.caller.homes.iter().any(|home| at.starts_with(home));
     if is_outside && view.is_free(at) && search_path::is_fit(at, inputs) {
-        view.offer("private directory", at, Node::Private { mode: 0o755 });
+        view.offer(PlaceKind::PrivateDirectory, at, Node::Private { mode: 0o755 });
     }
 }
 
@@ -244,7 +245,7 @@ fn offer(view: &mut View, inputs: &Inputs<'_>, kind: Kind, path: &Path) {
             && inputs.policy.caches == Caches::Keep
             && !(inputs.names.may_exist(path) && exists(path))
         {
-            layers::show_absent(view, inputs, Cache.called(), path);
+            layers::show_absent(view, inputs, Cache.place(), path);
         }
         return;
     };
@@ -256,7 +257,7 @@ fn offer(view: &mut View, inputs: &Inputs<'_>, kind: Kind, path: &Path) {
             Cache => Unlayered::Empty,
         };
         let node = layers::node(view, inputs, source.clone(), otherwise);
-        view.offer(kind.called(), &source.path, node);
+        view.offer(kind.place(), &source.path, node);
     }
     view.offer_links(links, path, &source.path);
 }

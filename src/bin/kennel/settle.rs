@@ -56,7 +56,7 @@ impl Choice {
                     choice.kept = Some(directory);
                 }
                 // The commit needs no directory.
-                Err(error) if run.commit && is_about_directory(&error) => {}
+                Err(_) if run.commit => {}
                 Err(error) => return Err(error),
             }
         }
@@ -75,7 +75,7 @@ impl Choice {
             KeptChanges::drop_unused(unused);
         }
         match prepared {
-            Err(error) if self.commit && self.is_own && self.kept.is_some() && is_about_directory(&error) => {
+            Err(error) if self.commit && self.is_own && self.cannot_keep(&error) => {
                 self.kept = None;
                 let in_memory = Policy { overlay: Some(Overlay::default()), ..policy.clone() };
                 session(&in_memory).await
@@ -94,6 +94,18 @@ impl Choice {
             return None;
         }
         Some(self.settle_now(session, outcome).await)
+    }
+
+    /// Whether the directory cannot keep changes.
+    fn cannot_keep(&self, error: &Error) -> bool {
+        match error {
+            Error::Grant { path, .. } => self.kept.as_ref() == Some(path),
+            Error::Overlay(error) => {
+                self.kept.is_some()
+                    && matches!(error, OverlayError::Attributes { .. } | OverlayError::Io { .. })
+            }
+            _ => false,
+        }
     }
 
     async fn settle_now(&self, session: &Session, outcome: &mut Outcome) -> Result<Settled, Error> {
@@ -162,15 +174,6 @@ fn counted(changes: &[Change]) -> String {
     let count = |kind| changes.iter().filter(|change| change.kind == kind).count();
     let counts = kinds.map(|(kind, word)| (count(kind), word)).into_iter().filter(|(count, _)| *count > 0);
     counts.map(|(count, word)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
-}
-
-/// Whether a directory cannot keep changes.
-fn is_about_directory(error: &Error) -> bool {
-    match error {
-        Error::Grant { what, .. } => *what == "overlay directory",
-        Error::Overlay(error) => matches!(error, OverlayError::Attributes { .. } | OverlayError::Io { .. }),
-        _ => false,
-    }
 }
 
 /// Whether the command succeeded. Lost output does not matter here.

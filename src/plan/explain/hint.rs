@@ -14,8 +14,9 @@ use crate::protect::git;
 use crate::report::denial::{TRUST_GIT, shown};
 use crate::report::enforcement::Note;
 use crate::sys::lexical;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::exists;
-use crate::view::{Node, OBEYED_BY_GIT, secrets};
+use crate::view::{Node, secrets};
 
 /// What a program does with a path of its command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +123,7 @@ impl Explainer {
     /// git writes in a place that programs outside obey, in the repository around `directory`.
     pub(crate) fn hint_of_git_settings(&self, directory: &Path) -> Option<Note> {
         let repository = directory.ancestors().find(|above| exists(&above.join(".git")))?;
-        let is_walled = self.view.within(repository).any(|(_, place)| place.what == OBEYED_BY_GIT);
+        let is_walled = self.view.within(repository).any(|(_, place)| place.what == PlaceKind::ObeyedByGit);
         let text = "the settings and hooks of the repository are read-only";
         (self.git == Git::Protect && is_walled)
             .then(|| Note::new("git", text, Some(&format!("{TRUST_GIT} allows it"))))

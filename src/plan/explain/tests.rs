@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::plan::explain::hint::Use;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 
 /// A view that shows a directory of the host writable at /rw and read-only at /deep/er/ro, with one entry of every
@@ -13,26 +14,35 @@ fn explainer(host: &Path) -> Explainer {
     let mut view = View::default();
     let source = || BindSource::resolve(host).expect("a directory");
     let bind = |access| Node::Bind { source: source(), access };
-    view.offer("system", "/usr", bind(Access::Read));
-    view.offer("link", "/bin", Node::Symlink { points_to: "usr/bin".into() });
-    view.offer("private directory", "/tmp", Node::Private { mode: 0o1777 });
-    view.offer("processes", "/proc", Node::Proc { is_writable: false });
-    view.offer("directory", "/run", Node::Dir);
-    view.offer("file", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
-    view.grant("read-write grant", "/rw".into(), bind(Access::Write)).expect("granted");
-    view.grant("read-only grant", "/deep/er/ro".into(), bind(Access::Read)).expect("granted");
-    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: TmpfsSize::from_bytes(4096) })
-        .expect("granted");
-    view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
-    view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
-    view.wall("protected path", Path::new("/rw/hooks"), bind(Access::Read), Protection::ProtectedPaths);
-    view.wall(OBEYED_BY_GIT, Path::new("/rw/r/hooks"), bind(Access::Read), Protection::ProtectedPaths);
+    view.offer(PlaceKind::System, "/usr", bind(Access::Read));
+    view.offer(PlaceKind::Link, "/bin", Node::Symlink { points_to: "usr/bin".into() });
+    view.offer(PlaceKind::PrivateDirectory, "/tmp", Node::Private { mode: 0o1777 });
+    view.offer(PlaceKind::Processes, "/proc", Node::Proc { is_writable: false });
+    view.offer(PlaceKind::Directory, "/run", Node::Dir);
+    view.offer(PlaceKind::File, "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
+    view.grant(PlaceKind::ReadWriteGrant, "/rw".into(), bind(Access::Write)).expect("granted");
+    view.grant(PlaceKind::ReadOnlyGrant, "/deep/er/ro".into(), bind(Access::Read)).expect("granted");
+    view.grant(
+        PlaceKind::Tmpfs,
+        "/scratch".into(),
+        Node::Tmpfs { mode: 0o1777, room: TmpfsSize::from_bytes(4096) },
+    )
+    .expect("granted");
+    view.wall(PlaceKind::Secret, Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
+    view.wall(PlaceKind::Secret, Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
     view.wall(
-        "directory on the way to a wall",
-        Path::new("/rw/r"),
-        bind(Access::Write),
+        PlaceKind::ProtectedPath,
+        Path::new("/rw/hooks"),
+        bind(Access::Read),
         Protection::ProtectedPaths,
     );
+    view.wall(
+        PlaceKind::ObeyedByGit,
+        Path::new("/rw/r/hooks"),
+        bind(Access::Read),
+        Protection::ProtectedPaths,
+    );
+    view.wall(PlaceKind::Pin, Path::new("/rw/r"), bind(Access::Write), Protection::ProtectedPaths);
     Explainer {
         view: view.into(),
         read_only_workspace: false,
@@ -151,7 +161,7 @@ fn a_file_with_a_grant_of_its_own_cannot_be_replaced() {
     let mut view = View::clone(&explainer.view);
     let node = || Node::Bind { source: BindSource::resolve(&file).expect("a file"), access: Access::Write };
     for place in ["/alone/file", "/rw/file", "/home/me/file"] {
-        view.grant("read-write grant", place.into(), node()).expect("granted");
+        view.grant(PlaceKind::ReadWriteGrant, place.into(), node()).expect("granted");
     }
     explainer.view = view.into();
     let directory = host.path().canonicalize().expect("canonical").display().to_string();

@@ -17,6 +17,7 @@ use crate::report::failure::shown;
 use crate::sys::dirfd::{open_without_links, own_path};
 use crate::sys::inode::regular;
 use crate::view::inputs::Inputs;
+use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 use crate::view::{LARGEST_COPY, Node, View, secrets};
 
@@ -159,7 +160,7 @@ impl Copies<'_> {
 
     fn offer_plain(&mut self, path: &Path, text: Vec<u8>) {
         if self.view.is_free(path) && !secrets::is_secret(path, self.inputs.caller) {
-            self.view.offer("file", path, Node::file(text));
+            self.view.offer(PlaceKind::File, path, Node::file(text));
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::view::inputs::{HomeNames, SandboxKind};
+use crate::view::place_kind::PlaceKind;
 
 /// A directory with a workspace `w`, which has these directories, and links with these texts.
 fn workspace(directories: &[&str], links: &[(&str, &str)]) -> TempDir {
@@ -69,9 +70,9 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
     };
     let mut view = View::default();
     let node = Node::Bind { source: source.clone(), access: Access::Write };
-    view.grant("workspace", base.clone(), node).expect("the first place");
+    view.grant(PlaceKind::Workspace, base.clone(), node).expect("the first place");
     for path in covers {
-        view.wall("cover", &base.join(path), Node::Cover, Protection::Root);
+        view.wall(PlaceKind::Secret, &base.join(path), Node::Cover, Protection::Root);
     }
     let protected = protect(&mut view, &inputs, Some(&source), &[]).expect("protected");
     let bound = |wanted: Access| -> Vec<String> {

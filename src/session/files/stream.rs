@@ -264,8 +264,9 @@ pub(crate) fn failed(what: &'static str, path: &Path, source: io::Error) -> Erro
         ),
         Some(libc::EOPNOTSUPP) => Some("only regular files and directories work here: run a command instead"),
         Some(libc::EBUSY) => Some("it is a mount point: its own grant, or a parent of a protected path"),
-        Some(libc::EFBIG) if what == "read" => Some("read it in pieces"),
-        Some(libc::EFBIG) => Some("raise the file size limit of the program (ulimit -f)"),
+        Some(libc::EFBIG) => {
+            Some("read it in pieces; to write it, raise the file size limit of the program (ulimit -f)")
+        }
         _ => None,
     };
     Error::File { what, path: path.to_owned(), source, remedy: remedy.map(str::to_owned) }

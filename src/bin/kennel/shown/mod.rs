@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{InForce, Limits, Mount, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Size};
+use kennel::{InForce, Limits, Mount, NetworkMode, Place, PlaceAccess, PlaceKind, PlaceOrigin, Policy, Size};
 use serde_json::Value;
 
 use crate::parse::short;
@@ -76,13 +76,13 @@ impl Holds<'_> {
         }
         for place in &self.in_force.places {
             // Links lead to places that have rows of their own.
-            if place.what == "link" {
+            if place.what == PlaceKind::Link {
                 continue;
             }
             let is_writable = place.access == PlaceAccess::Write && place.origin != PlaceOrigin::Wall;
             let section = match place.access {
                 PlaceAccess::Write
-                    if is_writable && self.policy.overlay.is_some() && place.what == "workspace" =>
+                    if is_writable && self.policy.overlay.is_some() && place.what == PlaceKind::Workspace =>
                 {
                     Section::Copies
                 }
@@ -105,15 +105,15 @@ impl Holds<'_> {
 
     fn origin(&self, place: &Place) -> String {
         match place.origin {
-            PlaceOrigin::Profile if matches!(place.what, "cache" | "toolchain") => {
-                let key = if place.what == "cache" { "caches" } else { "toolchains" };
+            PlaceOrigin::Profile if matches!(place.what, PlaceKind::Cache | PlaceKind::Toolchain) => {
+                let key = if place.what == PlaceKind::Cache { "caches" } else { "toolchains" };
                 let origin = self.origins.get(key);
                 if origin.is_empty() { "profile".to_owned() } else { origin.to_owned() }
             }
             PlaceOrigin::Profile => "profile".to_owned(),
-            PlaceOrigin::Wall if place.what == "protected path" => "protect".to_owned(),
+            PlaceOrigin::Wall if place.what == PlaceKind::ProtectedPath => "protect".to_owned(),
             PlaceOrigin::Wall => "always".to_owned(),
-            _ if place.what == "workspace" => self.workspace().to_owned(),
+            _ if place.what == PlaceKind::Workspace => self.workspace().to_owned(),
             _ => self.mount(place).unwrap_or_else(|| "policy".to_owned()),
         }
     }
@@ -271,20 +271,20 @@ fn place_of(mount: &Mount) -> &Path {
 /// What a place is, for people.
 fn what(place: &Place) -> &'static str {
     match place.what {
-        "file" | "private directory" | "directory" => match place.access {
+        PlaceKind::File | PlaceKind::PrivateDirectory | PlaceKind::Directory => match place.access {
             PlaceAccess::Private => "directories",
             _ => "files",
         },
-        "device" => "devices",
-        "system" => "system",
-        "secret" => "secrets",
-        "cache" => "caches",
-        "toolchain" => "toolchains",
-        "path that git obeys" => "what git obeys",
-        "file about the host" => "about the host",
-        "kernel file" => "about the kernel",
-        "mask" => "masked",
-        what => what,
+        PlaceKind::Device => "devices",
+        PlaceKind::System => "system",
+        PlaceKind::Secret => "secrets",
+        PlaceKind::Cache => "caches",
+        PlaceKind::Toolchain => "toolchains",
+        PlaceKind::ObeyedByGit => "what git obeys",
+        PlaceKind::HostFile => "about the host",
+        PlaceKind::KernelFile => "about the kernel",
+        PlaceKind::Mask => "masked",
+        what => what.as_str(),
     }
 }
 
