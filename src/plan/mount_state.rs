@@ -45,7 +45,7 @@ enum Role {
     /// What a grant shows; with its name in messages. It is mounted once, for the whole session.
     Source(&'static str),
     /// The same for what the profile shows besides.
-    Offer(&'static str),
+    Offer,
     /// A mount that shows what commands write. No command can move its mount point.
     Mount,
     /// A mount that keeps commands from writing. No command can move its mount point.
@@ -171,17 +171,17 @@ impl MountSnapshot {
     }
 
     /// Compares with the host. Paths that commands may modify are compared only if no command is running (`is_idle`), and
-    /// what the profile shows only if somebody can make new mounts for it (`renews`).
+    /// what the profile shows only if the caller makes new mounts for it (`renews`).
     pub(crate) fn change(&self, is_idle: bool, renews: bool) -> MountChange {
         let counts = |seen: &&SnapshotEntry| match seen.role {
             Role::Watch | Role::Listed => is_idle,
-            Role::Offer(_) => renews,
+            Role::Offer => renews,
             _ => true,
         };
         // What nobody can mend comes first. Of equals, `max_by_key` takes the last.
         let severity = |seen: &&SnapshotEntry| match seen.role {
             Role::Grant(_) => 2,
-            Role::Source(_) | Role::Offer(_) => 1,
+            Role::Source(_) => 1,
             _ => 0,
         };
         let changed = self.seen.iter().rev().filter(counts).filter(|seen| seen.has_changed());
@@ -190,7 +190,7 @@ impl MountSnapshot {
             Some(SnapshotEntry { role: Role::Grant(what), path, .. }) => {
                 MountChange::Grant(what, path.clone())
             }
-            Some(SnapshotEntry { role: Role::Source(what) | Role::Offer(what), path, .. }) => {
+            Some(SnapshotEntry { role: Role::Source(what), path, .. }) => {
                 MountChange::Source(what, path.clone())
             }
             Some(_) => MountChange::Some,
@@ -199,7 +199,7 @@ impl MountSnapshot {
 
     /// What the profile shows and is another file by now.
     pub(crate) fn outdated_offer(&self) -> Option<&Path> {
-        let mut offers = self.seen.iter().filter(|seen| matches!(seen.role, Role::Offer(_)));
+        let mut offers = self.seen.iter().filter(|seen| matches!(seen.role, Role::Offer));
         offers.find(|seen| seen.has_changed()).map(|seen| &*seen.path)
     }
 
@@ -262,7 +262,7 @@ fn source_role(
             let path = if is_named { target } else { &source.path };
             let role = match place.origin {
                 Origin::Policy => Role::Source(place.what.as_str()),
-                _ => Role::Offer(place.what.as_str()),
+                _ => Role::Offer,
             };
             Some((path.to_owned(), role))
         }
@@ -285,7 +285,7 @@ fn source_role(
 /// ms: a change in the same tick as the recorded one goes unnoticed.
 fn read_state(path: &Path, role: Role) -> Option<FileState> {
     let metadata = match role {
-        Role::Source(_) | Role::Offer(_) => fs::metadata(path),
+        Role::Source(_) | Role::Offer => fs::metadata(path),
         _ => fs::symlink_metadata(path),
     };
     metadata.ok().map(|metadata| file_state(&metadata, role))
@@ -295,10 +295,10 @@ fn file_state(metadata: &fs::Metadata, role: Role) -> FileState {
     let is_recorded = match role {
         Role::Wall => !metadata.is_dir(),
         Role::Listed | Role::Merged => metadata.is_dir(),
-        Role::Grant(_) | Role::Source(_) | Role::Offer(_) | Role::Mount | Role::Watch => false,
+        Role::Grant(_) | Role::Source(_) | Role::Offer | Role::Mount | Role::Watch => false,
     };
     // The mount of a session keeps the inode, and so its number. A one-shot looks the path up again.
-    let is_kept = matches!(role, Role::Source(_) | Role::Offer(_));
+    let is_kept = matches!(role, Role::Source(_) | Role::Offer);
     let born = if is_kept { None } else { metadata.created().ok() };
     let changed = is_recorded.then(|| (metadata.ctime(), metadata.ctime_nsec()));
     FileState { identity: Identity::of_metadata(metadata), born, changed }

@@ -13,7 +13,6 @@ use crate::report::change::{Change, Committed, Conflicts};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::Session;
-use crate::session::mount_state::SettlingFor;
 use crate::sys::blocking;
 use crate::sys::inode::Identity;
 
@@ -94,7 +93,7 @@ impl Session {
     pub async fn commit_part(&self, paths: &[PathBuf], conflicts: Conflicts) -> Result<Committed, Error> {
         let live = self.live();
         let ledger = live.ledger()?;
-        let settling = live.settle(&SettlingFor::Commit, PATIENCE).await.ok_or(OverlayError::Running)?;
+        let settling = live.settle(PATIENCE).await.ok_or(OverlayError::Running)?;
         let paths = paths.to_vec();
         let committed = blocking(move || {
             // Held until the last file is in place, even if the caller no longer waits.

@@ -195,8 +195,8 @@ impl Session {
         path: &Path,
         act: impl FnOnce(FileCall, &Path) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let (live, entered) = self.owner.renewable.enter().await?;
-        let call = live.file_call(entered).await?;
+        let live = self.live();
+        let call = live.file_call(live.enter().await?).await?;
         if path.as_os_str().is_empty() {
             return Err(failed(what, path, Errno::ENOENT.into()));
         }

@@ -13,7 +13,8 @@ use procfs::{Current, MemoryPressure};
 
 use crate::audit::record::Record;
 use crate::audit::trail::Trail;
-use crate::command::source::{Entered, Membership, ReadyWorker, Workers};
+use crate::command::detached::DetachedCommands;
+use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
 use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
@@ -25,11 +26,11 @@ use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::overlay::ledger::SharedLedger;
 use crate::plan::Section;
 use crate::protect::recheck;
-use crate::report::enforcement::{Enforcement, Note};
+use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::report::published::PublishedPort;
-use crate::session::mount_state::{MountCheck, SessionMounts, Settling, SettlingFor};
+use crate::session::mount_state::{SessionMounts, Settling};
 use crate::session::processes;
 use crate::session::shared::Shared;
 use crate::session::stats::{Counts, Stats, Using};
@@ -67,8 +68,8 @@ pub(crate) struct Live {
     pub(crate) view: Mutex<Option<Arc<ViewFd>>>,
     /// What connects to servers of the commands, once the first connection has made it.
     pub(crate) sockets: tokio::sync::Mutex<Option<Arc<NamespaceSockets>>>,
-    /// The published ports, also of the zygotes before this one.
-    pub(crate) published: Arc<Publishing>,
+    /// The published ports.
+    pub(crate) published: Publishing,
     /// Sandboxes of ended commands that left background processes.
     pub(crate) background: Mutex<Vec<Inside>>,
     pub(crate) ready_workers: ReadyWorkers,
@@ -82,8 +83,8 @@ pub(crate) struct Live {
     pub(crate) proxy: Option<Serving>,
     pub(crate) trail: Arc<Trail>,
     pub(crate) span: tracing::Span,
-    /// A note for the report of the next command.
-    pub(crate) news: Mutex<Option<Note>>,
+    /// The commands that stay.
+    pub(crate) detached: Arc<DetachedCommands>,
     /// Answers for the seccomp filter of all commands, unless each command has a filter with a listener.
     pub(crate) supervisor: Option<Supervisor>,
 }
@@ -114,11 +115,11 @@ impl Live {
 
     /// Keeps commands from starting until the result is dropped. Waits a moment for killed commands to be gone; `None` if a
     /// command still runs then.
-    pub(crate) async fn settle(&self, reason: &SettlingFor, patience: Duration) -> Option<Settling> {
+    pub(crate) async fn settle(&self, patience: Duration) -> Option<Settling> {
         let begun = Instant::now();
         loop {
             self.drop_ended_background();
-            match self.mounts.settle(reason) {
+            match self.mounts.settle() {
                 Some(settling) => return Some(settling),
                 None if begun.elapsed() > patience => return None,
                 None => tokio::time::sleep(CHECK_INTERVAL).await,
@@ -134,12 +135,6 @@ impl Live {
         let mut enforcement = self.enforcement.clone();
         self.mounts.report(&mut enforcement);
         enforcement
-    }
-
-    /// Kills the zygote and with it every process of the session.
-    pub(crate) fn end(&self) {
-        self.close();
-        self.retire();
     }
 
     /// Takes no more commands.
@@ -181,8 +176,9 @@ impl Live {
         self.counts.running.load(Relaxed) > 0 || !self.background().is_empty()
     }
 
-    /// Kills the zygote and with it all of its processes, while the session goes on with another one.
-    pub(crate) fn retire(&self) {
+    /// Kills the zygote and with it every process of the session.
+    pub(crate) fn end(&self) {
+        self.close();
         // If the kill fails, `gone` reports what is left.
         let _ = self.zygote.kill();
         if let Some(proxy) = &self.proxy {
@@ -230,7 +226,7 @@ impl Live {
 
     /// Whether a command could run now. Takes only the first steps of one.
     pub(crate) fn takes_commands(&self) -> bool {
-        !self.is_gone() && matches!(self.mounts.enter(), Ok(MountCheck::Entered(_)))
+        !self.is_gone() && self.mounts.enter().is_ok()
     }
 
     /// Runs `act`, which waits for the zygote. If the zygote ends meanwhile, this fails.
@@ -353,11 +349,6 @@ impl ReadyWorkers {
         Self { wanted, begun: Instant::now(), due_ms: AtomicU64::new(0), is_short: AtomicBool::new(false) }
     }
 
-    /// How many workers the caller asked for.
-    pub(crate) fn wanted(&self) -> usize {
-        self.wanted
-    }
-
     /// How many workers shall be ready now.
     pub(crate) fn target(&self) -> usize {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -373,6 +364,27 @@ impl ReadyWorkers {
 
 fn reduced(wanted: usize, is_short: bool) -> usize {
     if is_short { wanted / 2 } else { wanted }
+}
+
+impl WorkerSource for Live {
+    fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(&self.prepared)
+    }
+
+    fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>> {
+        Box::pin(async move {
+            let (prepared, entered) = (Arc::clone(&self.prepared), Some(self.enter().await?));
+            Ok(Turn { prepared, workers: self as Arc<dyn Workers>, entered })
+        })
+    }
+
+    fn detached(&self) -> Option<&Arc<DetachedCommands>> {
+        Some(&self.detached)
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
 }
 
 impl Workers for Live {
@@ -410,24 +422,20 @@ impl Workers for Live {
 #[derive(Debug)]
 pub(crate) struct CountedCommand {
     live: Arc<Live>,
-    news: Option<Note>,
     _using: Option<Using>,
 }
 
 impl CountedCommand {
     pub(crate) fn new(live: Arc<Live>, is_keeper: bool) -> Self {
         live.counts().running.fetch_add(1, Relaxed);
-        let news = locked(&live.news).take();
         let _using = (!is_keeper).then(|| Using::new(&live.counts));
-        Self { live, news, _using }
+        Self { live, _using }
     }
 }
 
 impl Membership for CountedCommand {
     fn enforcement(&self) -> Enforcement {
-        let mut enforcement = self.live.enforcement();
-        enforcement.add_notes(self.news.clone());
-        enforcement
+        self.live.enforcement()
     }
 
     fn refilled(&self, took_us: u64) {

@@ -14,7 +14,6 @@ pub(crate) mod pool;
 pub(crate) mod ports;
 pub(crate) mod prepare;
 pub(crate) mod processes;
-pub(crate) mod renewal;
 pub(crate) mod sandbox;
 pub(crate) mod shared;
 pub(crate) mod shell;
@@ -41,7 +40,6 @@ use crate::policy::profile::Profile;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::renewal::Renewable;
 use crate::session::shell::Shell;
 use crate::session::stats::{Stats, Using};
 use crate::sys::lexical::clean;
@@ -76,17 +74,17 @@ pub struct Session {
     owner: Arc<Owner>,
 }
 
-/// Ends the session when the last handle is dropped. Commands hold only `renewable`, so they do not keep the session alive.
+/// Ends the session when the last handle is dropped. Commands hold only `live`, so they do not keep the session alive.
 #[derive(Debug)]
 struct Owner {
-    renewable: Arc<Renewable>,
+    live: Arc<Live>,
     /// Those that have a name.
     shells: Mutex<BTreeMap<String, Shell>>,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.renewable.end();
+        self.live.end();
     }
 }
 
@@ -136,9 +134,7 @@ impl Session {
     /// handle, or with the session. Its bash starts with the first call.
     #[must_use]
     pub fn shell(&self) -> Shell {
-        let shell = Shell::new(self.source());
-        self.owner.renewable.add_shell(shell.state());
-        shell
+        Shell::new(self.source())
     }
 
     /// The shell with this name; a new one if there is none. It stays until the session ends.
@@ -149,24 +145,24 @@ impl Session {
     }
 
     fn source(&self) -> Arc<dyn WorkerSource> {
-        Arc::clone(&self.owner.renewable) as Arc<dyn WorkerSource>
+        Arc::clone(&self.owner.live) as Arc<dyn WorkerSource>
     }
 
     /// The [detached](Command::detach) commands of this session, by their numbers: all that run, and the 64 that ended
     /// last.
     #[must_use]
     pub fn detached(&self) -> Vec<Detached> {
-        self.owner.renewable.detached.all()
+        self.live().detached.all()
     }
 
     /// The detached command with this number; `None` if there was none, or it ended before the 64 that are remembered.
     #[must_use]
     pub fn detached_command(&self, id: u32) -> Option<Detached> {
-        self.owner.renewable.detached.get(id)
+        self.live().detached.get(id)
     }
 
-    pub(crate) fn live(&self) -> Arc<Live> {
-        self.owner.renewable.live()
+    pub(crate) fn live(&self) -> &Arc<Live> {
+        &self.owner.live
     }
 
     pub(crate) fn prepared(&self) -> Arc<Prepared> {
@@ -175,17 +171,18 @@ impl Session {
 
     /// Waits until the session has no processes any more, for whatever reason.
     pub(crate) async fn closed(&self) {
-        self.owner.renewable.closed().await;
+        self.live().closed().await;
     }
 
     /// Starts no more commands, asks every process to end, and waits a moment until they have.
     pub(crate) async fn terminate(&self) {
-        self.owner.renewable.terminate().await;
+        self.live().close();
+        self.live().terminate().await;
     }
 
     /// Kills every process of the session and does not wait until they are gone.
     pub(crate) fn end(&self) {
-        self.owner.renewable.end();
+        self.live().end();
     }
 
     /// What the session enforces for its next command.
@@ -320,12 +317,11 @@ impl SessionBuilder<'_> {
         };
         let live =
             Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?;
-        let renewable = Arc::new(Renewable::new(live));
-        let session = Session {
-            owner: Arc::new(Owner { renewable: Arc::clone(&renewable), shells: Mutex::default() }),
-        };
+        let live = Arc::new(live);
+        let session =
+            Session { owner: Arc::new(Owner { live: Arc::clone(&live), shells: Mutex::default() }) };
         for bound in bound {
-            renewable.publish(bound)?;
+            live.publish(bound)?;
         }
         Ok(session)
     }

@@ -1,11 +1,11 @@
 //! Checks before each command whether the host's files still match the mounts of a session. Somebody outside may have replaced
 //! a protected file, and with it its mount, or created a new repository.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::{fs, io};
 
 use crate::command::source::Entered;
 use crate::host::Host;
@@ -16,7 +16,6 @@ use crate::plan::compile::Compiled;
 use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
-use crate::policy::profile::{Caches, TmpLife};
 use crate::protect::watch::{self, Watch};
 use crate::report::denial::shown;
 use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
@@ -27,10 +26,7 @@ use crate::sys::locked;
 use crate::view::inputs::SandboxKind;
 
 /// What helps if a session cannot show what is there now.
-pub(crate) const NEW_SESSION: &str = "prepare a new session (kennel session stop, then start)";
-
-/// What helps if commands keep a session from showing what is there now.
-const AFTER_COMMANDS: &str = "the first command that starts while no other one runs sees it";
+const NEW_SESSION: &str = "prepare a new session (kennel session stop, then start)";
 
 /// What a plan is compiled from, to compile it again.
 pub(crate) struct CompileInputs {
@@ -66,23 +62,14 @@ struct Current {
     own: Option<Arc<OwnSteps>>,
     /// How often something has changed. A worker of an older generation is out of date.
     generation: u64,
-    /// A path of the profile that was replaced and cannot be shown anew now.
+    /// A path of the profile that was replaced.
     outdated: Option<PathBuf>,
-    /// Why no command may start.
-    settling: Option<SettlingFor>,
+    /// Whether the changes of an overlay are committed, so that no command may start.
+    is_settling: bool,
     /// How many files were kept at watched paths when this was made.
     kept: u64,
     /// Whether commands ran when this was made. Then the watches before are still among these.
     is_provisional: bool,
-}
-
-/// What must not happen while a command runs.
-#[derive(Clone, Debug)]
-pub(crate) enum SettlingFor {
-    /// The changes of an overlay are committed.
-    Commit,
-    /// Another zygote takes over, because of this path.
-    Renewal(&'static str, PathBuf),
 }
 
 /// No command runs, and none can start, until this is dropped.
@@ -91,17 +78,8 @@ pub(crate) struct Settling(Arc<Mutex<Current>>);
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        locked(&self.0).settling = None;
+        locked(&self.0).is_settling = false;
     }
-}
-
-/// What the check before a command finds.
-pub(crate) enum MountCheck {
-    /// The command may run.
-    Entered(Entered),
-    /// Something that the zygote mounted once was replaced: its name in messages, and its path. Only another zygote can
-    /// show what is there now.
-    Outdated(&'static str, PathBuf),
 }
 
 /// What a new worker needs.
@@ -121,7 +99,7 @@ impl Current {
             own: None,
             generation,
             outdated: None,
-            settling: None,
+            is_settling: false,
             kept: watch::kept_so_far(),
             is_provisional: false,
         }
@@ -140,31 +118,27 @@ impl SessionMounts {
     /// as the configuration of a new repository.
     ///
     /// # Errors
-    /// The workspace was replaced or removed, or a grant was removed; a compile error, because the new files cannot be
-    /// protected.
-    pub(crate) fn enter(&self) -> Result<MountCheck, Error> {
+    /// The workspace or a grant was replaced or removed; a compile error, because the new files cannot be protected.
+    pub(crate) fn enter(&self) -> Result<Entered, Error> {
         // Before the look at the files: what is kept later counts the next time.
         let kept = watch::kept_so_far();
         let mut current = self.lock();
-        match &current.settling {
-            None => {}
-            Some(SettlingFor::Commit) => return Err(OverlayError::Committing.into()),
-            Some(SettlingFor::Renewal(what, path)) => return Ok(MountCheck::Outdated(what, path.clone())),
+        if current.is_settling {
+            return Err(OverlayError::Committing.into());
         }
         let is_idle = self.holds.load(SeqCst) == 0;
-        let renews = is_idle && self.is_renewable();
         let has_kept = current.kept != kept && current.watches.iter().any(Watch::has_kept);
         if !has_kept {
             current.kept = kept;
         }
-        let change = match current.snapshot.change(is_idle, renews) {
+        let change = match current.snapshot.change(is_idle, false) {
             MountChange::None if has_kept || (is_idle && current.is_provisional) => MountChange::Some,
             change => change,
         };
         match change {
             MountChange::None => {}
             MountChange::Grant(what, path) => return Err(replaced(what, path, NEW_SESSION)),
-            MountChange::Source(what, path) => return Ok(MountCheck::Outdated(what, path)),
+            MountChange::Source(what, path) => return Err(outdated(what, path)),
             MountChange::Some => {
                 tracing::info!(
                     "somebody outside replaced a mounted or protected file: the session makes new workers"
@@ -188,21 +162,9 @@ impl SessionMounts {
                 (current.own, current.generation) = (own, generation);
             }
         }
-        // With `renews`, a replaced path has been returned above.
-        let outdated = (!renews).then(|| current.snapshot.outdated_offer().map(Path::to_owned)).flatten();
-        current.outdated = outdated;
+        current.outdated = current.snapshot.outdated_offer().map(Path::to_owned);
         let hold = CommandHold::new(&self.holds);
-        Ok(MountCheck::Entered(Entered { hold, generation: current.generation }))
-    }
-
-    /// Whether another zygote may take over: commands share no files that would be lost, and no directory for changes that
-    /// only one zygote can have.
-    pub(crate) fn is_renewable(&self) -> bool {
-        let Policy { tmp, overlay, caches, .. } = &self.inputs.policy;
-        !self.inputs.policy.shares_processes()
-            && *tmp == TmpLife::Exec
-            && overlay.is_none()
-            && *caches != Caches::Keep
+        Ok(Entered { hold, generation: current.generation })
     }
 
     /// Compiles the policy again, against the host's files now.
@@ -226,12 +188,12 @@ impl SessionMounts {
     }
 
     /// Keeps commands from starting; `None` if one runs.
-    pub(crate) fn settle(&self, reason: &SettlingFor) -> Option<Settling> {
+    pub(crate) fn settle(&self) -> Option<Settling> {
         let mut current = self.lock();
-        if current.settling.is_some() || self.holds.load(SeqCst) > 0 {
+        if current.is_settling || self.holds.load(SeqCst) > 0 {
             return None;
         }
-        current.settling = Some(reason.clone());
+        current.is_settling = true;
         Some(Settling(Arc::clone(&self.current)))
     }
 
@@ -258,8 +220,8 @@ impl SessionMounts {
         now.protections().iter().filter(is_weaker).for_each(|entry| set_up.weaken(entry.name, &entry.detail));
         set_up.add_notes(now.notes().iter().cloned());
         set_up.add_notes(current.outdated.iter().map(|path| {
-            let remedy = if self.is_renewable() { AFTER_COMMANDS } else { NEW_SESSION };
-            Note::new(&shown(path), "was replaced outside; commands see what was there before", Some(remedy))
+            let text = "was replaced outside; commands see what was there before";
+            Note::new(&shown(path), text, Some(NEW_SESSION))
         }));
     }
 
@@ -270,7 +232,7 @@ impl SessionMounts {
 
     /// Whether a commit goes on.
     pub(crate) fn is_committing(&self) -> bool {
-        matches!(self.lock().settling, Some(SettlingFor::Commit))
+        self.lock().is_settling
     }
 
     pub(crate) fn watches(&self) -> Arc<[Watch]> {
@@ -279,5 +241,17 @@ impl SessionMounts {
 
     fn lock(&self) -> MutexGuard<'_, Current> {
         locked(&self.current)
+    }
+}
+
+/// The error for a path that was mounted once, and has another file now, or none.
+fn outdated(what: &'static str, path: PathBuf) -> Error {
+    match fs::symlink_metadata(&path) {
+        Ok(_) => replaced(what, path, NEW_SESSION),
+        Err(source) => {
+            let remedy =
+                format!("it was there when the session began: have it there again, or {NEW_SESSION}");
+            Error::Grant { what, path, source, remedy: Some(remedy) }
+        }
     }
 }

@@ -25,7 +25,6 @@ use crate::report::policy_error::PolicyError;
 use crate::report::published::PublishedPort;
 use crate::session::Session;
 use crate::session::live::Live;
-use crate::session::renewal::Renewable;
 
 /// # Ports of a session
 ///
@@ -65,7 +64,7 @@ impl Session {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn connect(&self, port: u16) -> io::Result<PortStream> {
-        self.owner.renewable.connect(port).await.map(PortStream)
+        self.live().connect(port).await.map(PortStream)
     }
 
     /// Publishes a port from now on: programs outside connect to `PORT` of `[ADDR:]PORT[:INSIDE]` and reach `INSIDE`; see
@@ -94,7 +93,7 @@ impl Session {
             return Err(PolicyError::value("network.publish", publish, NO_NAMESPACE).into());
         }
         network::check_publish(&live.mounts.inputs.policy, &publish)?;
-        self.owner.renewable.publish(Bound::at(publish)?)
+        live.publish(Bound::at(publish)?)
     }
 
     /// The published ports, with the ports that the kernel chose.
@@ -147,55 +146,51 @@ impl AsyncWrite for PortStream {
     }
 }
 
-impl Renewable {
-    /// Connects to a port of the zygote that takes commands now.
+/// Leads published ports to the session, and does not keep it alive.
+struct ToSession(Weak<Live>);
+
+impl Inward for ToSession {
+    fn connect(&self, port: u16) -> BoxFuture<'_, io::Result<TcpStream>> {
+        Box::pin(async move {
+            let live = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+            live.connect(port).await
+        })
+    }
+}
+
+impl Live {
+    /// Connects to a port inside.
     async fn connect(&self, port: u16) -> io::Result<TcpStream> {
-        let live = self.live();
-        if !live.has_network_namespace() {
+        if !self.has_network_namespace() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "the session has the network of the host",
             ));
         }
-        network::check_publish(&live.mounts.inputs.policy, &Publish::inward(port))
+        network::check_publish(&self.mounts.inputs.policy, &Publish::inward(port))
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let sockets = live.namespace_sockets().await.map_err(|error| match error {
+        let sockets = self.namespace_sockets().await.map_err(|error| match error {
             Error::SessionEnded => io::Error::new(io::ErrorKind::NotConnected, error),
             error => io::Error::other(error),
         })?;
         sockets.connect(port).await
     }
 
-    /// Publishes ports. Another zygote takes them over with the session.
+    /// Publishes ports.
     pub(crate) fn publish(self: &Arc<Self>, bound: Bound) -> Result<PublishedPort, Error> {
-        let live = self.live();
-        if live.is_gone() {
+        if self.is_gone() {
             return Err(Error::SessionEnded);
         }
         let inward = Arc::new(ToSession(Arc::downgrade(self)));
-        let port = live.published.serve(bound, inward).map_err(Error::io("serve a published port"))?;
+        let port = self.published.serve(bound, inward).map_err(Error::io("serve a published port"))?;
         // It may have ended meanwhile.
-        if live.has_ended() {
-            live.published.end();
+        if self.has_ended() {
+            self.published.end();
             return Err(Error::SessionEnded);
         }
         Ok(port)
     }
-}
 
-/// Leads published ports to the session, and does not keep it alive.
-struct ToSession(Weak<Renewable>);
-
-impl Inward for ToSession {
-    fn connect(&self, port: u16) -> BoxFuture<'_, io::Result<TcpStream>> {
-        Box::pin(async move {
-            let renewable = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-            renewable.connect(port).await
-        })
-    }
-}
-
-impl Live {
     /// Whether commands have a network of their own.
     fn has_network_namespace(&self) -> bool {
         let entry = self.enforcement.get(Protection::NetworkNamespace);

@@ -8,14 +8,12 @@ use std::sync::{Arc, Mutex};
 use kennel_helper::control::Report;
 
 use crate::audit::record::Record;
-use crate::audit::trail::Trail;
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::bridge::HandedOut;
 use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::image::Images;
-use crate::launch::inside::Inside;
 use crate::launch::prepared::Prepared;
 use crate::launch::start;
 use crate::launch::supervisor::Supervisor;
@@ -25,27 +23,14 @@ use crate::overlay::claim::Claim;
 use crate::overlay::ledger::Ledger;
 use crate::overlay::record::Heading;
 use crate::plan::compile;
-use crate::plan::mount_state::replaced;
 use crate::policy::Policy;
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::live::{Live, ReadyWorkers};
-use crate::session::mount_state::{CompileInputs, NEW_SESSION, SessionMounts};
-use crate::session::stats::Counts;
+use crate::session::mount_state::{CompileInputs, SessionMounts};
 use crate::sys::birth::{SpawnOptions, Users};
-use crate::view::View;
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
-
-/// What a session keeps when another zygote takes over.
-struct Lasting {
-    /// How many workers to keep ready.
-    ready: usize,
-    counts: Arc<Counts>,
-    span: tracing::Span,
-    trail: Arc<Trail>,
-    published: Arc<Publishing>,
-}
 
 impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
@@ -78,48 +63,6 @@ impl Live {
             prepared.set_ask(ask);
         }
         let span = tracing::info_span!("session", name = trail.session(), workspace = %workspace.display());
-        let published = Arc::new(Publishing::new(&trail));
-        let lasting = Lasting { ready, counts: Arc::default(), span, trail, published };
-        let live = Self::hand_over(prepared, (zygote, groups), mounts, claim, lasting).await?;
-        live.trail.write(None, || Record::Session {
-            profile: policy.profile,
-            workspace: workspace.display().to_string(),
-            network: policy.effective_network(),
-            enforcement: live.enforcement.level(),
-        })?;
-        tracing::info!(parent: &live.span, "ready");
-        Ok(live)
-    }
-
-    /// Another zygote for the same session, which shows the host's files as they are now. Proxy rules, log and numbers go on.
-    pub(crate) async fn successor(&self) -> Result<Self, Error> {
-        let inputs = Arc::clone(&self.mounts.inputs);
-        let compiled = inputs.compile()?;
-        refuse_new_links(&self.prepared.compiled.view, &compiled.view)?;
-        let mounts = SessionMounts::new(&compiled, inputs);
-        let prepared = self.prepared.recompiled(compiled);
-        let (images, compiled) = (&prepared.images, &prepared.compiled);
-        let groups = compiled.groups.plan.as_ref().map(|plan| Groups::make(plan, images)).transpose()?;
-        let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
-        let zygote = start::begin_session(images, &compiled.namespaces, leaf)?;
-        let lasting = Lasting {
-            ready: self.ready_workers.wanted(),
-            counts: Arc::clone(&self.counts),
-            span: self.span.clone(),
-            trail: Arc::clone(&self.trail),
-            published: Arc::clone(&self.published),
-        };
-        Self::hand_over(prepared, (zygote, groups), mounts, None, lasting).await
-    }
-
-    /// Sends the plan to the zygote and waits until it has carried it out.
-    async fn hand_over(
-        prepared: Prepared,
-        (zygote, groups): (Inside, Option<Arc<Groups>>),
-        mounts: SessionMounts,
-        claim: Option<Claim>,
-        Lasting { ready, counts, span, trail, published }: Lasting,
-    ) -> Result<Self, Error> {
         start::hand_over_session(&zygote, &prepared)?;
         let mut live = Self {
             // `mounts` has the notes of the plan, which change with the host's files.
@@ -132,31 +75,44 @@ impl Live {
             shared: None,
             view: Mutex::default(),
             sockets: tokio::sync::Mutex::default(),
-            published,
+            published: Publishing::new(&trail),
             background: Mutex::default(),
             ready_workers: ReadyWorkers::new(ready),
             ended: AtomicBool::new(false),
             terminated: AtomicBool::new(false),
-            counts,
+            counts: Arc::default(),
             ledger: Mutex::default(),
             proxy: None,
             span,
             trail,
-            news: Mutex::default(),
+            detached: Arc::default(),
             supervisor: None,
         };
-        // Orders wait in the socket of the zygote until it has set up.
-        if live.mounts.inputs.policy.shares_processes() {
-            let init = live.order_common_init();
-            // If the zygote has failed, this tells why.
-            live.set_up(claim).await?;
-            live.share(init?).await?;
-            live.refill();
-        } else {
-            live.refill();
-            live.set_up(claim).await?;
-        }
+        live.begin(claim).await?;
+        live.trail.write(None, || Record::Session {
+            profile: policy.profile,
+            workspace: workspace.display().to_string(),
+            network: policy.effective_network(),
+            enforcement: live.enforcement.level(),
+        })?;
+        tracing::info!(parent: &live.span, "ready");
         Ok(live)
+    }
+
+    /// Waits until the zygote has carried out the plan, and orders the first workers.
+    async fn begin(&mut self, claim: Option<Claim>) -> Result<(), Error> {
+        // Orders wait in the socket of the zygote until it has set up.
+        if self.mounts.inputs.policy.shares_processes() {
+            let init = self.order_common_init();
+            // If the zygote has failed, this tells why.
+            self.set_up(claim).await?;
+            self.share(init?).await?;
+            self.refill();
+        } else {
+            self.refill();
+            self.set_up(claim).await?;
+        }
+        Ok(())
     }
 
     /// Waits until the zygote has carried out the session's steps.
@@ -207,14 +163,4 @@ impl Live {
         }
         Ok(())
     }
-}
-
-/// Refuses a view whose grants lead over links that did not lead to the grants of `old`. A command of another sandbox may have
-/// put such a link in place of a grant, and nobody looks at the path again before the session shows its target.
-///
-/// # Errors
-/// There is such a link.
-fn refuse_new_links(old: &View, new: &View) -> Result<(), Error> {
-    let Some(link) = new.links_to_grants.difference(&old.links_to_grants).next() else { return Ok(()) };
-    Err(replaced("grant", link.clone(), NEW_SESSION))
 }

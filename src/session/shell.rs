@@ -49,14 +49,12 @@ pub struct Shell {
 #[derive(Debug)]
 struct Inner {
     source: Arc<dyn WorkerSource>,
-    state: Arc<StateLock>,
+    /// Each call holds it.
+    state: Arc<tokio::sync::Mutex<State>>,
     /// Counts interrupts.
     interrupts: watch::Sender<u64>,
     left: LeftPipes,
 }
-
-/// Each call holds it.
-pub(crate) type StateLock = tokio::sync::Mutex<State>;
 
 /// What one call at a time has.
 #[derive(Debug, Default)]
@@ -64,13 +62,6 @@ pub(crate) struct State {
     keeper: Option<Keeper>,
     /// Whether a shell has run before.
     has_had_one: bool,
-}
-
-impl State {
-    /// Kills the shell, and does not wait until it is gone.
-    pub(crate) fn end(&mut self) {
-        self.keeper = None;
-    }
 }
 
 /// What a snippet did.
@@ -103,12 +94,8 @@ impl Deref for ShellOutput {
 
 impl Shell {
     pub(crate) fn new(source: Arc<dyn WorkerSource>) -> Self {
-        let (state, left) = (Arc::default(), LeftPipes::default());
+        let (state, left) = Default::default();
         Self { inner: Arc::new(Inner { source, state, interrupts: watch::Sender::new(0), left }) }
-    }
-
-    pub(crate) fn state(&self) -> &Arc<StateLock> {
-        &self.inner.state
     }
 
     /// Runs a snippet and collects what it writes. A snippet is what a file of the shell may have, of any length. Its

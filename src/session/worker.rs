@@ -20,8 +20,7 @@ use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::mount_state::{MountCheck, NEW_SESSION, WorkerMounts};
-use crate::session::renewal::outdated;
+use crate::session::mount_state::WorkerMounts;
 use crate::session::shared;
 use crate::session::stats::Counts;
 
@@ -286,15 +285,15 @@ impl Live {
         }
     }
 
-    /// Checks the mounts again, for a command that has no worker yet. Another zygote cannot take over now.
+    /// Checks the host's files before a command or a file call.
+    ///
+    /// # Errors
+    /// Those of [`SessionMounts::enter`](crate::session::mount_state::SessionMounts::enter).
     pub(crate) async fn enter(&self) -> Result<Entered, Error> {
-        match self.mounts.enter()? {
-            MountCheck::Entered(entered) => {
-                self.mount_again(&entered).await?;
-                Ok(entered)
-            }
-            MountCheck::Outdated(what, path) => Err(outdated(what, path, NEW_SESSION)),
-        }
+        self.drop_ended_background();
+        let entered = self.mounts.enter()?;
+        self.mount_again(&entered).await?;
+        Ok(entered)
     }
 
     /// The oldest waiting worker. Drops workers that are out of date.

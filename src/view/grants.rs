@@ -189,7 +189,6 @@ fn bind<'p>(
     if access != Access::Device {
         system::check_source(source, access).map_err(|error| refused(error, Some("grant another path")))?;
     }
-    view.links_to_grants.extend(resolved.links.iter().map(|link| link.at.clone()));
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {
         show_links(view, &resolved.links, &clean(path), &source.path);

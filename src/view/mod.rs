@@ -25,7 +25,7 @@ pub(crate) mod tmpfs_size;
 pub(crate) mod tool_variables;
 pub(crate) mod toolchains;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::{Path, PathBuf};
@@ -47,8 +47,6 @@ pub(crate) struct View {
     places: BTreeMap<OsString, ViewEntry>,
     /// The places that are links of the host, and their texts. Empty on most machines.
     links: BTreeMap<OsString, PathBuf>,
-    /// The links of the host that lead to grants of the policy.
-    pub(crate) links_to_grants: BTreeSet<PathBuf>,
     /// The overlay over the workspace, if the policy asks for one.
     pub(crate) overlay: Option<Overlaid>,
     /// The copy-on-write layers whose parts [`Node::Layered`] shows.

@@ -109,17 +109,7 @@ impl Calling {
 
     /// Has a shell that fits the host's files now: the one there is, or a new one.
     async fn ready(&mut self) -> Result<ShellOrigin, Error> {
-        let generation = match self.generation().await {
-            Ok(generation) => generation,
-            // The shell itself may keep the session from showing what is there now.
-            Err(error) => match self.state.keeper.take() {
-                Some(mut keeper) => {
-                    let _ = keeper.child.kill().await;
-                    self.generation().await?
-                }
-                None => return Err(error),
-            },
-        };
+        let generation = self.generation().await?;
         if let Some(mut keeper) = self.state.keeper.take() {
             // Shared mounts are mounted again under the shell.
             let is_current = self.source.is_shared() || keeper.generation == generation;

@@ -22,7 +22,7 @@
 //! | `forked` | the same if another process has an end of a control socket |
 //! | `counts` | many commands and sessions leave nothing in the program |
 //! | `ports` | servers of commands are reached from outside |
-//! | `renewal` | a replaced grant is shown anew or refused |
+//! | `replaced` | a replaced grant is refused, with path and remedy |
 //! | `report` | enforcement and numbers are true |
 //! | `outside` | changes outside meanwhile: walls hold, and the user's files stay |
 //! | `whose` | a file at a protected path counts as the user's only if no command can have made it |
@@ -50,7 +50,7 @@ mod outside;
 mod places;
 mod pool;
 mod ports;
-mod renewal;
+mod replaced;
 mod report;
 mod sharing;
 mod shells;
