@@ -17,6 +17,7 @@
 
 mod console;
 mod pages;
+mod programs;
 
 use std::fs;
 
