@@ -95,6 +95,14 @@ impl Caller {
         Ok(flags.ok_or(Failure::Unseen)? & libc::O_PATH != 0)
     }
 
+    /// The mask of modes of new files: umask(2).
+    pub(crate) fn umask(&self) -> Option<u32> {
+        let status = File::from(self.open("status", OFlag::O_RDONLY).ok()?);
+        let text = io::read_to_string(status).ok()?;
+        let mask = text.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+        u32::from_str_radix(mask.trim(), 8).ok()
+    }
+
     /// The file at a path, as the caller would find it from the directory `base`.
     ///
     /// # Errors
