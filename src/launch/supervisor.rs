@@ -2,8 +2,8 @@
 //! seccomp_unotify(2).
 //!
 //! A filter sees numbers and no files. The supervisor finds the file as the caller would, holds it by a descriptor, looks at
-//! what it holds, and makes the call itself on that descriptor. It never lets a call go on for which a path decides: the
-//! command could change the path in its memory meanwhile, or what is at the path.
+//! what it holds, and makes the call itself on that descriptor. It never lets a call go on that the filter alone would refuse:
+//! the command could change the path in its memory meanwhile, or what is at the path.
 //!
 //! It has no more rights than the command: the same user and groups, no capability over files, and the mounts of the command,
 //! because it opens files below the caller's own root. There is one exception ([`git_files`]): a few files of git, by their

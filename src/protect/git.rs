@@ -99,7 +99,7 @@ fn show_common(
     if access != Access::Write || path.ends_with(".git") && !is_around {
         return view.offer(REPOSITORY, path, Node::Bind { source, access });
     }
-    around::make_logs(&path);
+    around::make_logs(&source);
     match around::directories(&path) {
         Ok(directories) => {
             view.offer(REPOSITORY, &path, Node::Bind { source: source.clone(), access: Access::Read });

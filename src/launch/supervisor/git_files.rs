@@ -73,7 +73,7 @@ impl GitFiles {
             libc::SYS_chmod => self.set_mode(plain(first)?, word(second)),
             libc::SYS_rename => {
                 let old = plain(first)?;
-                let (_, new) = RENAMES.iter().find(|(from, _)| *from == old)?;
+                let new = RENAMES.iter().find(|(from, _)| *from == old)?.1;
                 let new = self.name(&caller, libc::AT_FDCWD, second, &[new])?;
                 renameat(&self.directory, old, &self.directory, new)
             }
