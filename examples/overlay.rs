@@ -20,8 +20,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     for change in &changes {
         println!("{:?} {}", change.kind, change.path.display());
     }
-    let added: Vec<PathBuf> =
-        changes.into_iter().filter(|change| change.kind == ChangeKind::Added).map(|change| change.path).collect();
+    let added: Vec<PathBuf> = changes
+        .into_iter()
+        .filter(|change| change.kind == ChangeKind::Added)
+        .map(|change| change.path)
+        .collect();
     let committed = session.commit_part(&added, Conflicts::Refuse).await?;
     println!("applied {}", committed.applied.len());
     session.discard().await?;

@@ -30,6 +30,7 @@ use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandKey, Inside, PATIENCE, Rest};
 use crate::launch::prepared::Prepared;
 use crate::launch::supervisor::Supervisor;
+use crate::launch::supervisor::git_files::GitFiles;
 use crate::network::publish::Publishing;
 use crate::network::serving::{Serving, Witness};
 use crate::plan::Section;
@@ -222,12 +223,14 @@ impl Running {
             self.refusals.observed = Some(recorder.map_err(Error::io("follow what the command uses"))?);
             return Ok(());
         }
+        let files = GitFiles::of(&self.prepared.compiled.view);
         if self.prepared.compiled.explains {
-            let refusals = Refusals::follow(listener).map_err(Error::io("follow what seccomp refuses"))?;
+            let refusals = Refusals::follow(listener, files);
+            let refusals = refusals.map_err(Error::io("follow what seccomp refuses"))?;
             self.refusals.seccomp = Some(refusals);
             return Ok(());
         }
-        let supervisor = Supervisor::follow(listener);
+        let supervisor = Supervisor::follow(listener, files);
         self.supervisor = Some(supervisor.map_err(Error::io("answer for the seccomp filter"))?);
         Ok(())
     }

@@ -2,14 +2,16 @@
 //! seccomp_unotify(2).
 //!
 //! A filter sees numbers and no files. The supervisor finds the file as the caller would, holds it by a descriptor, looks at
-//! what it holds, and makes the call itself on that descriptor. It never lets a call go on for which a path decides: the
-//! command could change the path in its memory meanwhile, or what is at the path.
+//! what it holds, and makes the call itself on that descriptor. It never lets a call go on that the filter alone would refuse:
+//! the command could change the path in its memory meanwhile, or what is at the path.
 //!
 //! It has no more rights than the command: the same user and groups, no capability over files, and the mounts of the command,
-//! because it opens files below the caller's own root. If it is gone, the kernel answers `ENOSYS`.
+//! because it opens files below the caller's own root. There is one exception ([`git_files`]): a few files of git, by their
+//! exact names, in a directory that is read-only inside. If it is gone, the kernel answers `ENOSYS`.
 
 mod attributes;
 pub(crate) mod caller;
+pub(crate) mod git_files;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,6 +32,7 @@ use tokio::task::JoinHandle;
 
 use crate::launch::supervisor::attributes::Request;
 use crate::launch::supervisor::caller::{Caller, Failure};
+use crate::launch::supervisor::git_files::GitFiles;
 use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::table::{SystemCall, judge};
 use crate::sys;
@@ -60,10 +63,11 @@ impl Supervisor {
     ///
     /// # Errors
     /// The kernel does not watch another descriptor.
-    pub(crate) fn follow(listener: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn follow(listener: OwnedFd, files: Option<GitFiles>) -> io::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let heir = Heir { listener: Arc::new(listener), is_over: Arc::clone(&is_over) };
-        let listener = sys::watched(Arc::clone(&heir.listener), Interest::READABLE)?;
+        let asked = Arc::new(Asked { listener: Arc::new(listener), files });
+        let heir = Heir { asked, is_over: Arc::clone(&is_over) };
+        let listener = sys::watched(Arc::clone(&heir.asked.listener), Interest::READABLE)?;
         Ok(Self { task: tokio::spawn(attend(listener, heir)), is_over })
     }
 }
@@ -75,18 +79,30 @@ impl Drop for Supervisor {
     }
 }
 
+/// Who asks, and the files of git that are in question.
+struct Asked {
+    listener: Arc<OwnedFd>,
+    files: Option<GitFiles>,
+}
+
+impl Asked {
+    fn serve(&self, patience: PollTimeout) -> Served {
+        serve(&self.listener, patience, |listener| respond(listener, self.files.as_ref()))
+    }
+}
+
 /// Goes on with a thread if the runtime ends before the sandbox, as that of a session may.
 struct Heir {
-    listener: Arc<OwnedFd>,
+    asked: Arc<Asked>,
     is_over: Arc<AtomicBool>,
 }
 
 impl Drop for Heir {
     fn drop(&mut self) {
         if !self.is_over.load(Relaxed) {
-            let listener = Arc::clone(&self.listener);
+            let asked = Arc::clone(&self.asked);
             let serve = move || {
-                serve(&listener, PollTimeout::NONE, respond);
+                asked.serve(PollTimeout::NONE);
             };
             if let Err(error) = start_thread(NAME, serve) {
                 tracing::error!(%error, "no thread answers for a seccomp filter any more");
@@ -97,10 +113,10 @@ impl Drop for Heir {
 
 async fn attend(listener: AsyncFd<Arc<OwnedFd>>, heir: Heir) {
     while let Ok(mut ready) = listener.readable().await {
-        let held = Arc::clone(listener.get_ref());
+        let asked = Arc::clone(&heir.asked);
         let (ended, end) = oneshot::channel();
         let started = start_thread(NAME, move || {
-            let _ = ended.send(serve(&held, PollTimeout::from(IDLE), respond));
+            let _ = ended.send(asked.serve(PollTimeout::from(IDLE)));
         });
         match started {
             // Of a question that comes after the thread has looked for the last time, the descriptor tells again.
@@ -173,10 +189,9 @@ pub(crate) fn serve(
 }
 
 /// Answers one question.
-fn respond(listener: BorrowedFd<'_>) -> Result<(), Errno> {
+fn respond(listener: BorrowedFd<'_>, files: Option<&GitFiles>) -> Result<(), Errno> {
     let call = sys::receive_notification(listener).map_err(errno)?;
-    let answer = answer(listener, &call);
-    sys::answer_notification(listener, call.id, answer.errno()).map_err(errno)
+    answer(listener, &call, files).send(listener, call.id)
 }
 
 /// The answer to a question.
@@ -184,10 +199,14 @@ fn respond(listener: BorrowedFd<'_>) -> Result<(), Errno> {
 pub(crate) enum Answer {
     /// The call was made. 0, or the kernel's errno.
     Made(i32),
+    /// The call was made, and the caller has the file at this number.
+    Opened(i32),
     /// The call was not made, and returns 0: root cannot give the file to that owner.
     Pretended,
     /// The call would leave a set-group-ID file behind.
     Refused,
+    /// The kernel makes the call, and checks it as if nobody had been asked.
+    LetGo,
 }
 
 impl Answer {
@@ -195,16 +214,43 @@ impl Answer {
     pub(crate) fn errno(self) -> i32 {
         match self {
             Self::Made(errno) => errno,
-            Self::Pretended => 0,
+            Self::Opened(_) | Self::Pretended | Self::LetGo => 0,
             Self::Refused => libc::EPERM,
         }
+    }
+
+    /// Answers the kernel.
+    ///
+    /// # Errors
+    /// Those of the ioctl.
+    pub(crate) fn send(self, listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
+        let sent = match (self, self.errno()) {
+            (Self::LetGo, _) => sys::continue_notification(listener, id),
+            (Self::Opened(number), _) => sys::answer_notification(listener, id, Ok(number)),
+            (_, 0) => sys::answer_notification(listener, id, Ok(0)),
+            (_, errno) => sys::answer_notification(listener, id, Err(errno)),
+        };
+        sent.map_err(errno)
     }
 }
 
 /// The answer to a call of which the filter asks.
-pub(crate) fn answer(listener: BorrowedFd<'_>, call: &libc::seccomp_notif) -> Answer {
+pub(crate) fn answer(
+    listener: BorrowedFd<'_>,
+    call: &libc::seccomp_notif,
+    files: Option<&GitFiles>,
+) -> Answer {
     let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
-    let (Verdict::Ask(question), _) = judge(&asked) else { return Answer::Refused };
+    let question = match judge(&asked).0 {
+        Verdict::Ask(question) => question,
+        // Only the question about files is asked before this verdict: the call may go on, because the kernel checks it.
+        Verdict::Allow => {
+            let made = files.and_then(|files| files.answer(listener, call, &asked));
+            return made.unwrap_or(if files.is_some() { Answer::LetGo } else { Answer::Refused });
+        }
+        Verdict::Refuse(errno) => return Answer::Made(errno.cast_signed()),
+        Verdict::Pretend | Verdict::Kill => return Answer::Refused,
+    };
     let made = Caller::of(listener, call).and_then(|caller| Request::of(&asked)?.carry_out(&caller));
     match made {
         Ok(answer) => answer,

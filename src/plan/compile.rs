@@ -1,7 +1,7 @@
 //! Policy and facts of the host in, plan out: the only place that turns the one into the other.
 //!
-//! It reads files of the host to check the grants. It starts nothing, and changes nothing except the directories
-//! of kept caches, which it creates and locks. It decides every condition on the policy, so that the inside
+//! It reads files of the host to check the grants. It starts nothing, and changes nothing, with two
+//! exceptions: it creates and locks the directories of kept caches, and creates that of a repository's logs. It decides every condition on the policy, so that the inside
 //! decides none.
 
 #[cfg(test)]
@@ -156,7 +156,7 @@ fn finish_for(
     enforcement.add_notes(inputs.policy.notes.iter().cloned());
     enforcement.add_notes(std::mem::take(&mut view.notes));
     case_fold::report(&inputs, &view, &on_host, &mut enforcement)?;
-    let payload = sections::payload_steps(&inputs, &groups, &mut enforcement)?;
+    let payload = sections::payload_steps(&inputs, &view, &groups, &mut enforcement)?;
     let files = sections::file_steps(&inputs, &view);
 
     // What the outside needs while commands run.

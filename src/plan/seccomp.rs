@@ -39,7 +39,7 @@ use std::sync::LazyLock;
 use libc::sock_filter;
 
 use crate::plan::seccomp::observed::OBSERVED;
-use crate::plan::seccomp::rule::{Question, Verdict};
+use crate::plan::seccomp::rule::{Question, Verdict, Word};
 use crate::plan::seccomp::table::Part;
 
 /// The filter that every command runs under, before [`program`] completes it. Building it on first use takes 10 µs.
@@ -124,6 +124,32 @@ pub(crate) fn observing() -> Vec<sock_filter> {
     program.push(statement(tree::RETURN, libc::SECCOMP_RET_ALLOW));
     program.push(statement(tree::RETURN, libc::SECCOMP_RET_USER_NOTIF));
     program
+}
+
+/// Puts a question before a filter that has a listener: about the calls that make a new file, or remove, rename or change the
+/// mode of one by its path. The listener learns the verdict of the filter from [`table::judge`].
+pub(crate) fn asking_about_files(filter: Vec<sock_filter>) -> Vec<sock_filter> {
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let is_call = |call, jt, jf| step(tree::EQUAL, jt, jf, u32::try_from(call).unwrap_or_default());
+    let load = |word: Word| step(tree::LOAD, 0, 0, word.offset());
+    let is_new = |jt, jf| step(tree::ANY_BIT, jt, jf, rule::bits(libc::O_EXCL));
+    // Jumps say how many steps to leave out. The last step asks, and `filter` comes after it.
+    let question = [
+        load(Word::Arch),
+        step(tree::EQUAL, 0, 11, tree::AUDIT_ARCH_X86_64),
+        load(Word::Number),
+        is_call(libc::SYS_unlink, 8, 0),
+        is_call(libc::SYS_rename, 7, 0),
+        is_call(libc::SYS_chmod, 6, 0),
+        is_call(libc::SYS_open, 1, 0),
+        is_call(libc::SYS_openat, 2, 5),
+        load(Word::Low(1)),
+        is_new(2, 3),
+        load(Word::Low(2)),
+        is_new(0, 1),
+        step(tree::RETURN, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+    ];
+    question.into_iter().chain(filter).collect()
 }
 
 /// Allows every call: what takes the place of [`observing`] if the kernel refuses the listener.

@@ -39,7 +39,7 @@ pub(crate) fn setup_steps(
         // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
         // the call from the listener, because a refusal takes precedence over a notification (seccomp(2)).
         if inputs.host.seccomp && !asks_about_refusals(inputs) {
-            install(inputs, &mut setup, seccomp::for_zygote(), asks(inputs));
+            install(inputs, view, &mut setup, (seccomp::for_zygote(), asks(inputs)));
         }
     }
     Ok((setup, on_host))
@@ -84,7 +84,7 @@ pub(crate) fn wall_steps(
     if inputs.are_shared() {
         landlock::restrict(inputs, &mut walls);
     } else {
-        filter(inputs, &mut walls, enforcement)?;
+        filter(inputs, view, &mut walls, enforcement)?;
     }
     Ok((walls, sizes))
 }
@@ -95,6 +95,7 @@ pub(crate) fn wall_steps(
 /// or trace each other. There the payload installs the filter, because it keeps the mark that its worker sets.
 pub(crate) fn payload_steps(
     inputs: &Inputs<'_>,
+    view: &View,
     groups: &CgroupPlan,
     enforcement: &mut Enforcement,
 ) -> Result<Section, Error> {
@@ -102,7 +103,7 @@ pub(crate) fn payload_steps(
     payload.push(Protection::PidNamespace, &Step::NewSession {});
     limits::limits(inputs, groups, &mut payload, enforcement)?;
     if inputs.are_shared() {
-        filter(inputs, &mut payload, enforcement)?;
+        filter(inputs, view, &mut payload, enforcement)?;
     } else {
         landlock::restrict(inputs, &mut payload);
     }
@@ -110,7 +111,12 @@ pub(crate) fn payload_steps(
 }
 
 /// The seccomp filter. Children inherit it.
-fn filter(inputs: &Inputs<'_>, section: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
+fn filter(
+    inputs: &Inputs<'_>,
+    view: &View,
+    section: &mut Section,
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
     if !inputs.host.seccomp {
         if inputs.policy.learn {
             return Err(cannot_learn());
@@ -130,23 +136,27 @@ fn filter(inputs: &Inputs<'_>, section: &mut Section, enforcement: &mut Enforcem
     match inputs.shape {
         // The zygote has the listener of all of its workers.
         SandboxKind::Session { .. } if !asks_about_refusals(inputs) => {
-            install(inputs, section, seccomp::for_worker(), Asks::Nothing);
+            install(inputs, view, section, (seccomp::for_worker(), Asks::Nothing));
         }
-        _ => install(inputs, section, seccomp::full(), asks(inputs)),
+        _ => install(inputs, view, section, (seccomp::full(), asks(inputs))),
     }
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls limited to an allow-list");
     Ok(())
 }
 
 /// Appends a filter for the command, and its listener.
-fn install(inputs: &Inputs<'_>, section: &mut Section, filter: &[sock_filter], asks: Asks) {
+fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, (filter, asks): (&[sock_filter], Asks)) {
     let ids = Ids { user: inputs.caller.uid, group: inputs.caller.gid };
-    let program = |asks| seccomp::bytes(&seccomp::program(filter, asks, ids));
-    let plain = &program(Asks::Nothing);
+    let program = |asks| seccomp::program(filter, asks, ids);
+    let plain = &seccomp::bytes(&program(Asks::Nothing));
     if asks == Asks::Nothing {
         return push_filter(inputs, section, &Step::Seccomp { program: plain });
     }
-    let (program, flags) = (&program(asks), listener_flags(inputs.host.kernel));
+    let program = match view.common_repository {
+        Some(_) => seccomp::asking_about_files(program(asks)),
+        None => program(asks),
+    };
+    let (program, flags) = (&seccomp::bytes(&program), listener_flags(inputs.host.kernel));
     push_filter(inputs, section, &Step::SeccompAsking { program, flags, plain });
 }
 

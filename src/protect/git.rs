@@ -1,6 +1,6 @@
 //! Git: what of the repository is shown, and what git obeys in a repository.
 
-mod around;
+pub(crate) mod around;
 pub(crate) mod config;
 pub(crate) mod modules;
 pub(crate) mod obeyed;
@@ -17,6 +17,7 @@ use std::{fs, io};
 use crate::host::caller::Caller;
 use crate::policy::profile::Git;
 use crate::protect::git::repository::{Repository, WorkTree, is_own, named_work_tree};
+use crate::report::failure;
 use crate::report::failure::shown;
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::regular;
@@ -57,11 +58,14 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
         }
         Repository::Linked(source) => {
             let path = source.path.clone();
-            if is_within(&tree.top, &path) {
-                show_around(view, inputs, &tree.top, source, access);
-            } else if may_show(view, inputs, &path) {
+            if may_show(view, inputs, &path) {
                 view.offer(PlaceKind::Repository, path.clone(), Node::Bind { source, access });
             }
+            path
+        }
+        Repository::Common(source) => {
+            let path = source.path.clone();
+            show_common(view, inputs, (&workspace.path, &tree.top), source, access);
             path
         }
         Repository::Unproven(path) => {
@@ -74,26 +78,49 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
     note_borrowed(view, inputs, &repository);
 }
 
-/// Shows a repository around the work tree. What is not of git in it, such as other worktrees, is read-only.
-fn show_around(view: &mut View, inputs: &Inputs<'_>, top: &Path, source: BindSource, access: Access) {
+/// Shows the repository of linked worktrees. Nobody works in a `.git`, so it is writable as a whole. Any other may have
+/// worktrees in it, now or later, and only what git needs is writable.
+fn show_common(
+    view: &mut View,
+    inputs: &Inputs<'_>,
+    (workspace, top): (&Path, &Path),
+    source: BindSource,
+    access: Access,
+) {
     let path = source.path.clone();
-    let is_own = fs::symlink_metadata(&path).is_ok_and(|it| is_own(&it, inputs.caller));
-    if !is_own || !may_show_around(view, inputs, &path) {
+    let is_around = is_within(top, &path);
+    let is_own = || fs::symlink_metadata(&path).is_ok_and(|it| is_own(&it, inputs.caller));
+    if !may_show_around(view, inputs, &path) || is_around && !is_own() {
         return;
     }
-    match around::others(&path, top) {
-        Ok(others) => {
-            view.offer(PlaceKind::Repository, path, Node::Bind { source, access });
-            for source in others {
-                view.offer(
-                    PlaceKind::WorkTree,
-                    source.path.clone(),
-                    Node::Bind { source, access: Access::Read },
-                );
+    if access != Access::Write || path.ends_with(".git") && !is_around {
+        return view.offer(PlaceKind::Repository, path, Node::Bind { source, access });
+    }
+    around::make_logs(&source);
+    match around::directories(&path) {
+        Ok(directories) => {
+            view.offer(
+                PlaceKind::Repository,
+                &path,
+                Node::Bind { source: source.clone(), access: Access::Read },
+            );
+            for source in directories {
+                view.offer(PlaceKind::Repository, source.path.clone(), Node::Bind { source, access });
+            }
+            let protects = |given: &PathBuf| protects_directly(&workspace.join(given), &path);
+            if !inputs.policy.protect.iter().any(protects) {
+                view.common_repository = Some(source);
             }
         }
-        Err(why) => note_unshown(view, top, &path, &why),
+        Err(error) => note_unshown(view, top, &path, &failure::words(&error)),
     }
+}
+
+/// Whether a path that the policy protects is the repository, around it, or directly in it.
+fn protects_directly(given: &Path, repository: &Path) -> bool {
+    let leads = |to: &Path| fs::canonicalize(to).ok();
+    leads(given).is_some_and(|at| is_within(repository, &at))
+        || given.parent().and_then(leads).is_some_and(|parent| parent == repository)
 }
 
 /// Says that the repository of the work tree `top` is not shown, and why.

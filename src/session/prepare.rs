@@ -17,6 +17,7 @@ use crate::launch::image::Images;
 use crate::launch::prepared::Prepared;
 use crate::launch::start;
 use crate::launch::supervisor::Supervisor;
+use crate::launch::supervisor::git_files::GitFiles;
 use crate::network::ask::Ask;
 use crate::network::publish::Publishing;
 use crate::overlay::claim::Claim;
@@ -151,7 +152,7 @@ impl Live {
 
     /// Answers for the seccomp filter of all commands.
     fn supervise(&mut self, listener: OwnedFd) -> Result<(), Error> {
-        let supervisor = Supervisor::follow(listener);
+        let supervisor = Supervisor::follow(listener, GitFiles::of(&self.prepared.compiled.view));
         self.supervisor = Some(supervisor.map_err(Error::io("answer for the seccomp filter"))?);
         Ok(())
     }

@@ -301,14 +301,31 @@ pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<libc:
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(call) }
 }
 
-/// ioctl(SECCOMP_IOCTL_NOTIF_SEND): the system call with that id is not made and returns `errno`, or 0. There is no flag that
-/// lets the call continue.
-pub(crate) fn answer_notification(listener: BorrowedFd<'_>, id: u64, errno: c_int) -> io::Result<()> {
-    let answer = libc::seccomp_notif_resp { id, val: 0, error: -errno, flags: 0 };
+/// ioctl(SECCOMP_IOCTL_NOTIF_SEND): the system call with that id is not made and fails with `errno`, or returns a value. There
+/// is no flag that lets the call continue.
+pub(crate) fn answer_notification(
+    listener: BorrowedFd<'_>,
+    id: u64,
+    result: Result<c_int, c_int>,
+) -> io::Result<()> {
+    let (val, error) = result.map_or_else(|errno| (0, -errno), |value| (value.into(), 0));
+    let answer = libc::seccomp_notif_resp { id, val, error, flags: 0 };
     let request = libc::SECCOMP_IOCTL_NOTIF_SEND;
     // SAFETY: the call reads one seccomp_notif_resp at the address.
     let sent = unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const answer) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// ioctl(SECCOMP_IOCTL_NOTIF_ADDFD): the process whose system call waits gets this file, closed on execve(2). Returns its number
+/// there. Linux 5.9.
+pub(crate) fn add_descriptor(listener: BorrowedFd<'_>, id: u64, file: impl AsFd) -> io::Result<c_int> {
+    let srcfd = file.as_fd().as_raw_fd().cast_unsigned();
+    let newfd_flags = libc::O_CLOEXEC.cast_unsigned();
+    let added = libc::seccomp_notif_addfd { id, flags: 0, srcfd, newfd: 0, newfd_flags };
+    let request = libc::SECCOMP_IOCTL_NOTIF_ADDFD;
+    // SAFETY: the call reads one seccomp_notif_addfd at the address. The descriptor in it is open.
+    let number = unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const added) };
+    if number < 0 { Err(io::Error::last_os_error()) } else { Ok(number) }
 }
 
 /// ioctl(SECCOMP_IOCTL_NOTIF_SEND) with SECCOMP_USER_NOTIF_FLAG_CONTINUE: the kernel goes on with the system call with that

@@ -55,6 +55,8 @@ pub(crate) struct View {
     pub(crate) certificates: Vec<(&'static str, PathBuf)>,
     /// What the report says about what is visible.
     pub(crate) notes: Vec<Note>,
+    /// A repository of git that is shown read-only, but for some directories, in which git makes a few files too.
+    pub(crate) common_repository: Option<BindSource>,
     pub(crate) awaited: Awaited,
 }
 

@@ -1,5 +1,5 @@
 //! Records the system calls that the seccomp filter refuses: seccomp_unotify(2). The kernel asks what a call shall return, and
-//! a thread answers with the errno of the filter. It never lets a call through. What the filter itself would ask, the
+//! a thread answers with the errno of the filter. It lets no refused call through. What the filter itself would ask, the
 //! supervisor answers. If the thread is gone, the kernel refuses the calls with `ENOSYS`.
 //!
 //! This is a thread, not a task: a command must not wait for a busy runtime. The thread ends when no process has the filter
@@ -16,6 +16,7 @@ use syscalls::Sysno;
 
 use crate::launch::supervisor;
 use crate::launch::supervisor::caller::is_own_proc;
+use crate::launch::supervisor::git_files::GitFiles;
 use crate::launch::supervisor::{Answer, serve, start_thread};
 use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::table::{SystemCall, judge};
@@ -63,11 +64,11 @@ impl Refusals {
     ///
     /// # Errors
     /// The kernel refuses a thread.
-    pub(crate) fn follow(listener: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn follow(listener: OwnedFd, files: Option<GitFiles>) -> io::Result<Self> {
         let log = Arc::new(Mutex::new(Log::default()));
         let thread_log = Arc::clone(&log);
         start_thread("kennel-explain", move || {
-            serve(&listener, PollTimeout::NONE, |listener| answer(listener, &thread_log));
+            serve(&listener, PollTimeout::NONE, |listener| answer(listener, &thread_log, files.as_ref()));
         })?;
         Ok(Self { log })
     }
@@ -124,24 +125,22 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
 }
 
 /// Answers one call.
-fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>) -> Result<(), Errno> {
+fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>, files: Option<&GitFiles>) -> Result<(), Errno> {
     let call = sys::receive_notification(listener).map_err(supervisor::errno)?;
     let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
     let (verdict, because) = judge(&asked);
-    let (errno, is_recorded) = match verdict {
-        Verdict::Ask(_) => {
-            let answer = supervisor::answer(listener, &call);
-            (answer.errno(), !matches!(answer, Answer::Made(_)))
-        }
-        Verdict::Refuse(errno) => (errno.cast_signed(), true),
-        Verdict::Allow | Verdict::Pretend | Verdict::Kill => (libc::EPERM, true),
+    let answer = match verdict {
+        Verdict::Ask(_) | Verdict::Allow => supervisor::answer(listener, &call, files),
+        Verdict::Refuse(errno) => Answer::Made(errno.cast_signed()),
+        Verdict::Pretend | Verdict::Kill => Answer::Refused,
     };
-    if is_recorded {
+    let is_of_filter = matches!(verdict, Verdict::Refuse(_));
+    if is_of_filter || matches!(answer, Answer::Pretended | Answer::Refused) {
         // Before the answer: when the command ends, its last refusal must be in the log.
-        let refused = RefusedCall { errno, because };
+        let refused = RefusedCall { errno: answer.errno(), because };
         lock(log).add(asked.number, refused, || caller(listener, call.id, call.pid));
     }
-    sys::answer_notification(listener, call.id, errno).map_err(supervisor::errno)
+    answer.send(listener, call.id)
 }
 
 /// The name of the calling process, if the call still waits and the pid is therefore still its own.

@@ -132,12 +132,12 @@ fn made(result: nix::Result<()>) -> Answer {
 }
 
 /// An argument that the kernel cuts to `int`.
-fn int(argument: u64) -> i32 {
+pub(super) fn int(argument: u64) -> i32 {
     word(argument).cast_signed()
 }
 
 /// An argument that the kernel cuts to `unsigned int`.
 #[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
-fn word(argument: u64) -> u32 {
+pub(super) fn word(argument: u64) -> u32 {
     argument as u32
 }

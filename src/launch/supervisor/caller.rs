@@ -2,12 +2,12 @@
 //! file opens files only to hold them (`O_PATH`), and changes nothing.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat};
@@ -93,6 +93,14 @@ impl Caller {
         let link =
             fstatat(&self.proc, link.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW).map_err(|_| Failure::Unseen)?;
         Ok(link.st_mode & (libc::S_IRUSR | libc::S_IWUSR) == 0)
+    }
+
+    /// The mask of modes of new files: umask(2).
+    pub(crate) fn umask(&self) -> Option<u32> {
+        let status = File::from(self.open("status", OFlag::O_RDONLY).ok()?);
+        let text = io::read_to_string(status).ok()?;
+        let mask = text.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+        u32::from_str_radix(mask.trim(), 8).ok()
     }
 
     /// The file at a path, as the caller would find it from the directory `base`.

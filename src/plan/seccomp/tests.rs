@@ -11,7 +11,9 @@ use libc::{
 
 use crate::plan::seccomp::rule::{Question, Verdict};
 use crate::plan::seccomp::tests::interpreter::{Call, Run, X86_64};
-use crate::plan::seccomp::{bytes, for_bridge, for_reaper, for_worker, for_zygote, full, rules, syscalls};
+use crate::plan::seccomp::{
+    asking_about_files, bytes, for_bridge, for_reaper, for_worker, for_zygote, full, rules, syscalls,
+};
 
 const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
 
@@ -49,6 +51,36 @@ fn the_kernel_accepts_the_program_and_it_is_small() {
     let longest = all_lists().map(|call| run(call, &[]).steps).max();
     assert!(full().len() < 370, "{} instructions", full().len());
     assert!(longest < Some(48), "{longest:?} steps");
+}
+
+#[test]
+fn new_files_are_asked_about_and_everything_else_is_as_it_was() {
+    let program = asking_about_files(full().to_vec());
+    interpreter::check(&program);
+    let exclusive = bits(libc::O_CREAT | libc::O_EXCL);
+    let asked = |number: u32, arguments: [u64; 6], arch| {
+        let call = Call { number, arch, arguments };
+        let action = interpreter::run(&program, &call).action;
+        let is_asked = action == libc::SECCOMP_RET_USER_NOTIF;
+        assert!(is_asked || action == interpreter::run(full(), &call).action, "{call:?}");
+        is_asked
+    };
+    for number in (0..600).chain([0x4000_0000, u32::MAX]) {
+        let is = |call: &c_long| u32::try_from(*call) == Ok(number);
+        let by_path = [libc::SYS_unlink, libc::SYS_rename, libc::SYS_chmod].iter().any(is);
+        assert_eq!(asked(number, [0; 6], X86_64), by_path, "{number}");
+        assert!(!asked(number, [exclusive; 6], X86_64 - 1), "{number}");
+    }
+    for (call, flags) in [(libc::SYS_open, 1), (libc::SYS_openat, 2)] {
+        let number = u32::try_from(call).expect("a number");
+        let with = |value| {
+            let mut arguments = [0; 6];
+            arguments[flags] = value;
+            arguments
+        };
+        assert!(asked(number, with(exclusive | HIGH_BITS), X86_64));
+        assert!(!asked(number, with(bits(libc::O_CREAT)), X86_64));
+    }
 }
 
 #[test]

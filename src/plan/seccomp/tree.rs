@@ -7,7 +7,7 @@ use crate::plan::seccomp::table::{CallDecision, Range};
 
 /// EM_X86_64, 64 bit, little endian (linux/audit.h). An i386 call (int 0x80) has another value, and other
 /// numbers.
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
+pub(crate) const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 
 /// How many single numbers are compared, one after the other, at the end of a search.
 const MOST_SINGLES: usize = 2;
@@ -118,6 +118,7 @@ fn member(out: &mut Assembler, word: Word, mask: u32, values: &[u32], found: Lab
 pub(crate) const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 pub(crate) const EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub(crate) const ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
 const JUMP_ALWAYS: u16 = 0x05; // BPF_JMP | BPF_JA
 pub(crate) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
@@ -137,7 +138,7 @@ impl Compare {
         match self {
             Self::Equal => EQUAL,
             Self::AtLeast => 0x35, // BPF_JMP | BPF_JGE | BPF_K
-            Self::AnyBit => 0x45,  // BPF_JMP | BPF_JSET | BPF_K
+            Self::AnyBit => ANY_BIT,
         }
     }
 }

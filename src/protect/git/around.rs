@@ -1,81 +1,78 @@
-//! A repository around the work tree, as with `git worktree add` in a bare repository.
+//! The repository of linked worktrees, which may have worktrees in it: `git worktree add` in a bare repository.
 //!
-//! Commands may change the repository, and nothing else in that directory: a command of an earlier sandbox may have made a
-//! repository of the directory around its workspace.
+//! To programs outside, the directory around a worktree is an ordinary one: they obey its `.cargo/config.toml` or its
+//! `package.json`. So it is read-only, but for what git in a linked worktree writes there.
 
-use std::ffi::OsStr;
 use std::path::Path;
 use std::{fs, io};
 
-use crate::report::failure;
-use crate::sys::lexical::is_within;
-use crate::view::source::{BindSource, SourceKind};
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{Mode, fstat, mkdirat};
 
-/// What git has in a repository: gitrepository-layout(5). Names of refs and messages, such as `FETCH_HEAD`, are in capitals.
-const OWN: &[&str] = &[
-    "annex",
-    "branches",
-    "commondir",
-    "config",
-    "config.worktree",
-    "description",
-    "gc.log",
-    "gc.pid",
-    "gitdir",
-    "hooks",
-    "index",
-    "info",
-    "lfs",
-    "logs",
-    "modules",
-    "objects",
-    "packed-refs",
-    "rebase-apply",
-    "rebase-merge",
-    "refs",
-    "reftable",
-    "remotes",
-    "rr-cache",
-    "sequencer",
-    "shallow",
-    "svn",
-    "worktrees",
+use crate::sys::dirfd;
+use crate::sys::dirfd::mode_of;
+use crate::view::source::BindSource;
+
+/// Holds a directory.
+const HELD: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// The directories that git writes to for a linked worktree: gitrepository-layout(5), git-rerere(1), reftable, and
+/// `lfs.storage` of git-lfs-config(5).
+const DIRECTORIES: &[&str] = &["objects", "refs", "reftable", LOGS, "info", "worktrees", "rr-cache", "lfs"];
+
+/// Where git logs changes of branches: git-config(1), `core.logAllRefUpdates`. In a bare repository git makes it only when
+/// a worktree has a commit.
+const LOGS: &str = "logs";
+
+/// The files that git makes beside these directories, and removes: git-pack-refs(1), git-gc(1), and the boundary of a
+/// shallow repository. Git takes the lock of `packed-refs` whenever it deletes a ref, and most commands delete some. A
+/// mount cannot tell names apart, so the supervisor makes these files.
+pub(crate) const FILES: &[&str] =
+    &["packed-refs.lock", "packed-refs.new", "gc.pid.lock", "gc.pid", "shallow.lock", "shallow"];
+
+/// Which of them git renames, and to what. Other programs for repositories rename the lock of `packed-refs` itself.
+pub(crate) const RENAMES: &[(&str, &str)] = &[
+    ("packed-refs.new", "packed-refs"),
+    ("packed-refs.lock", "packed-refs"),
+    ("gc.pid.lock", "gc.pid"),
+    ("shallow.lock", "shallow"),
 ];
 
-/// How many other entries are shown.
-const MOST: usize = 64;
-
-/// The other files and directories in the repository around the work tree `top`, such as its other worktrees.
+/// The directories of git in a repository. A worktree with such a name is none of them.
 ///
 /// # Errors
-/// It cannot be listed, or there are too many; in words.
-pub(crate) fn others(repository: &Path, top: &Path) -> Result<Vec<BindSource>, String> {
-    let words = |error: io::Error| failure::words(&error);
-    let mut others = Vec::new();
-    for entry in fs::read_dir(repository).map_err(words)? {
-        let entry = entry.map_err(words)?;
-        let kind = entry.file_type().map_err(words)?;
-        let is_of_git = is_own(&entry.file_name()) && !is_within(top, &entry.path());
-        if is_of_git || !(kind.is_dir() || kind.is_file()) {
-            continue;
-        }
-        if others.len() == MOST {
-            return Err(format!("it has more than {MOST} files and directories that are not of git"));
-        }
-        let source = BindSource::exact(&entry.path()).map_err(words)?;
-        if source.kind != SourceKind::Device {
-            others.push(source);
+/// One cannot be looked at.
+pub(crate) fn directories(repository: &Path) -> io::Result<Vec<BindSource>> {
+    let mut found = Vec::new();
+    for name in DIRECTORIES {
+        let path = repository.join(name);
+        match fs::symlink_metadata(&path) {
+            Ok(there) if there.is_dir() && fs::symlink_metadata(path.join(".git")).is_err() => {
+                found.push(BindSource::exact(&path)?);
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
     }
-    Ok(others)
+    Ok(found)
 }
 
-fn is_own(name: &OsStr) -> bool {
-    let text = name.to_str().unwrap_or_default();
-    let is_capital = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
-    OWN.contains(&text)
-        || text.ends_with(".lock")
-        || text.starts_with("sharedindex.")
-        || text.ends_with("HEAD") && text.bytes().all(is_capital)
-        || text.bytes().all(is_capital) && text.contains('_')
+/// Makes the directory for logs, as git would with the first commit of a worktree, with the rights of a command. If that
+/// fails, git says so then.
+pub(crate) fn make_logs(repository: &BindSource) {
+    let made = dirfd::of_a_command(|| {
+        let (held, now) = BindSource::open_exact(&repository.path)?;
+        if now.identity != repository.identity {
+            return Ok(());
+        }
+        mkdirat(&held, LOGS, Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO)?;
+        // As in a repository that users share: git-init(1), `--shared`.
+        let refs = openat(&held, "refs", HELD, Mode::empty())?;
+        dirfd::change_mode(openat(&held, LOGS, HELD, Mode::empty())?, mode_of(&fstat(&refs)?))?;
+        Ok(())
+    });
+    if let Err(error) = made {
+        tracing::debug!(path = %repository.path.display(), %error, "no directory for logs was made");
+    }
 }

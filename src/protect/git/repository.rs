@@ -31,8 +31,10 @@ pub(crate) struct WorkTree {
 pub(crate) enum Repository {
     /// In the work tree, at this path.
     Inside(PathBuf),
-    /// Elsewhere, or around the work tree. It names the work tree too.
+    /// Elsewhere. It names the work tree too.
     Linked(BindSource),
+    /// That of linked worktrees, elsewhere or around this one. It names this one too.
+    Common(BindSource),
     /// Elsewhere, and it does not name the work tree.
     Unproven(PathBuf),
 }
@@ -135,15 +137,16 @@ pub(crate) fn repository_of(top: &Path) -> Option<Repository> {
     if is_within(&own, top) {
         return Some(Repository::Inside(own));
     }
-    let linked = common_of_worktree(&mark, &own);
-    let (at, named) = match &linked {
-        Some((common, linked)) => (*common, linked.clone()),
+    let (at, proven) = match common_of_worktree(&mark, &own) {
+        Some((common, named)) => (common, named.map(Repository::Common)),
         // Git makes no submodule in its own repository.
         None if is_within(top, &own) => return None,
-        None => (&*own, open_if(&own, |held| named_work_tree(held, &own).is_some_and(|named| named == top))),
+        None => {
+            let named = open_if(&own, |held| named_work_tree(held, &own).is_some_and(|named| named == top));
+            (&*own, named.map(Repository::Linked))
+        }
     };
-    let unproven = || is_repository(at).then(|| Repository::Unproven(at.to_owned()));
-    named.map(Repository::Linked).or_else(unproven)
+    proven.or_else(|| is_repository(at).then(|| Repository::Unproven(at.to_owned())))
 }
 
 /// The repository of a linked worktree, and whether it names the worktree too.
@@ -201,7 +204,7 @@ mod tests {
     /// The repository of a work tree, if it names the work tree too.
     fn linked_repository(top: &Path) -> Option<PathBuf> {
         match repository_of(top) {
-            Some(Repository::Linked(source)) => Some(source.path),
+            Some(Repository::Linked(source) | Repository::Common(source)) => Some(source.path),
             _ => None,
         }
     }

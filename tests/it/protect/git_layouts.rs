@@ -47,78 +47,110 @@ const LAYOUTS: &[(&str, &str)] = &[
     ("worktree", "git -C r config extensions.worktreeConfig true; git -C r worktree add -q ../worktree; git -C worktree config --worktree a.b c"),
 ];
 
-/// Prints a line for each path of what git obeys here that a command could change.
+/// Commits, and prints what git says. Then prints a line for each path of what git obeys here that a command could change, and
+/// makes what is taken away after the command.
 const ATTEMPTS: &str = r#"
+{ git status --porcelain; echo "$1" > new; git add new; git commit -qm new; git status --porcelain; } 2>&1
 common=$(git rev-parse --path-format=absolute --git-common-dir); own=$(git rev-parse --absolute-git-dir); top=$(git rev-parse --show-toplevel)
 for file in "$common/hooks/post-commit" "$common/config" "$own/commondir" "$top/.git"; do
     if [ -d "$file" ] || [ ! -e "$file" ] && [ "${file##*/}" != post-commit ]; then continue; fi
     { echo >> "$file" || mv "$file" "$file.x" || rm "$file"; } 2>/dev/null && echo "$file"
 done
 for directory in "$common" "$own" "$common/hooks"; do mv "$directory" "$directory.x" 2>/dev/null && echo "$directory"; done
+echo x > "$own/config.worktree"
 exit 0"#;
 
 #[test]
 fn git_works_in_every_layout_and_what_it_obeys_stays() {
     require!(has("git"), "git");
-    for (directory, script) in LAYOUTS {
+    let place = Place::new();
+    // Each in a directory of its own, with its own `r`.
+    let made = LAYOUTS.iter().zip(0..).map(|((directory, script), number)| {
+        format!("mkdir {number}; cp -a r {number}; (cd {number}\n{script}\ncd {directory}; git rev-list --count HEAD)")
+    });
+    let before = place.outside(".", &made.collect::<Vec<_>>().join("\n"));
+    for ((directory, script), number) in LAYOUTS.iter().zip(0..) {
         for flags in [&[][..], &["--workspace", "."]] {
-            let place = Place::new();
-            place.outside(".", script);
-            let before: u32 = place.commits(directory).trim().parse().unwrap();
-            let said = place.works(directory, flags, "git status --porcelain; echo 2 > new; git add new; git commit -qm new; git status --porcelain");
-            assert_eq!(said, "", "{directory}: {script}");
-            assert_eq!(place.commits(directory), (before + 1).to_string(), "{directory}: {script}");
-            let changed = place.inside(directory, flags, ATTEMPTS);
-            assert_eq!(stdout(&changed), "", "{directory} {flags:?}: {script}: {}", stderr(&changed));
-            // What git obeys later is taken away after the command.
-            let made = place.inside(
-                directory,
-                flags,
-                "cd \"$(git rev-parse --git-dir)\" && echo x > config.worktree",
-            );
-            let is_there = place.outside(
-                directory,
-                "cd \"$(git rev-parse --git-dir)\" && cat config.worktree 2>/dev/null || true",
-            );
-            assert_ne!(is_there, "x", "{directory} {flags:?}: {script}: {made:?}");
+            let script_of_run = ATTEMPTS.replace("$1", &flags.len().to_string());
+            let output = place.inside(&format!("{number}/{directory}"), flags, &script_of_run);
+            assert!(output.status.success(), "{output:?}");
+            assert_eq!(stdout(&output), "", "{directory} {flags:?}: {script}: {}", stderr(&output));
         }
     }
+    let looks = LAYOUTS.iter().zip(0..).map(|((directory, _), number)| {
+        format!(
+            "(cd {number}/{directory}; git rev-list --count HEAD; cd \"$(git rev-parse --git-dir)\"; grep -sx x config.worktree || true)"
+        )
+    });
+    let after = place.outside(".", &looks.collect::<Vec<_>>().join("\n"));
+    let expected: Vec<String> =
+        before.lines().map(|count| (count.parse::<u32>().unwrap() + 2).to_string()).collect();
+    assert_eq!(after.lines().collect::<Vec<_>>(), expected);
 }
 
+/// What git does in a worktree: it packs refs and deletes some, and most commands take the lock for that.
+const WORK: &str = "
+    git commit -q --allow-empty -m work; git branch -q new; git tag tag; git pack-refs --all; git tag -d tag > /dev/null
+    git checkout -q new; date +%N > top; git commit -qam new; git checkout -q -; git cherry-pick new > /dev/null
+    date +%N > top; git stash -q; git stash pop -q; git reset -q --hard; git branch -D new > /dev/null 2>&1
+    git fetch -q $remote main; git gc -q; git status --porcelain";
+
+/// Prints what of the repository `$top` a command could change, beside git's own.
+const PLANTS: &str = r#"
+cd $top
+for name in .envrc package.json Cargo.lock yarn.lock MY_NOTES packed-refs HEAD HEAD.lock config.lock hooks/x branches/x own/x other/x other/top other/.git Makefile; do
+    { echo x > $name; } 2>/dev/null && echo $name
+    (set -C; echo x > $name) 2>/dev/null && echo new $name
+done
+mkdir -p .cargo modules node_modules 2>/dev/null && echo mkdir
+{ rm current || ln -s /tmp link || mv other o || mkfifo fifo || mv -T $OLDPWD/x other/top || chmod 777 own || rm -r own; } 2>/dev/null && echo changed
+git worktree add -q $PWD/added 2>/dev/null && echo added
+exit 0"#;
+
 #[test]
-fn of_a_repository_around_the_workspace_only_what_git_has_there_is_writable() {
+fn of_a_repository_with_worktrees_in_it_only_what_git_has_there_is_writable() {
     require!(has("git"), "git");
     let place = Place::new();
     place.outside(
         ".",
-        "git clone -q --bare r b.git; cd b.git; for tree in f other deep/x; do git worktree add -q $tree; done; echo 1 > Makefile; mkdir own",
+        "git clone -q --bare r b.git; cd b.git; for tree in f other deep/x ../trees/beside; do git worktree add -q $tree; done
+         mkdir own; ln -s other current; echo 1 > Makefile",
     );
-    let cannot = |paths: &str| {
-        format!("for path in {paths}; do if echo x > $path; then echo $path; fi; done 2>/dev/null")
-    };
-    for flags in [&[][..], &["--workspace", "."]] {
-        place.works(
-            "b.git/f",
-            flags,
-            "git branch -q new; git pack-refs --all; git branch -qD new 2>/dev/null; git gc -q; cat ../other/top > /dev/null",
-        );
-        let others = cannot(
-            "../other/x ../other/.git ../other/top ../deep/x/x ../own/x ../Makefile ../hooks/x ../config",
-        );
-        assert_eq!(place.works("b.git/f", flags, &others), "");
-        place.works("b.git/deep/x", flags, "echo 2 >> top; git commit -qam two");
-        assert_eq!(
-            place.works("b.git/deep/x", flags, &cannot("../x ../../f/x ../../other/x ../../Makefile")),
-            ""
-        );
+    let list = "ls -A . own other hooks branches | grep -vx logs; cat HEAD config Makefile other/top; readlink current";
+    let (before, remote) = (place.outside("b.git", list), place.text("r"));
+    for (directory, top) in [("b.git/f", ".."), ("b.git/deep/x", "../.."), ("trees/beside", "../../b.git")] {
+        for flags in [&[][..], &["--workspace", "."], &["--explain"]] {
+            let flags = [flags, &["--ro", &remote]].concat();
+            let said = place.works(directory, &flags, &WORK.replace("$remote", &remote));
+            assert_eq!(said, "", "{directory} {flags:?}");
+            let planted = place.inside(directory, &flags, &format!("top={top}; {PLANTS}"));
+            assert_eq!(stdout(&planted), "", "{directory} {flags:?}");
+            assert_eq!(place.outside("b.git", list), before, "{directory} {flags:?}");
+        }
     }
     let said = place.fails("b.git/f", &["--explain"], "echo x > ../other/top");
     assert!(said.contains("is not in the workspace"), "{said}");
-    // If there is more than Kennel looks at, it shows none of it and says so.
-    place.outside("b.git", "for n in $(seq 80); do mkdir d$n; done");
-    let said = place.fails("b.git/f", &[], "git status");
-    let advice = format!("; --rw {} shows it", place.text("b.git"));
-    assert!(said.contains("not of git") && said.ends_with(&advice), "{said}");
+    place.works("b.git/f", &["--git", "read-only"], "git log --oneline > /dev/null; git status --porcelain");
+    let said = place.fails("b.git/f", &["--git", "read-only"], "git tag x");
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert_eq!(
+        place.outside("b.git", "git fsck 2>&1 | grep -v dangling || true; ls *.lock 2>/dev/null || true"),
+        ""
+    );
+}
+
+#[test]
+fn a_worktree_that_is_added_meanwhile_is_not_writable() {
+    require!(has("git"), "git");
+    let place = Place::new();
+    place.outside(".", "git clone -q --bare r b.git; git -C b.git worktree add -q f");
+    let mut command = place.command("b.git/f", &crate::support::kennel_path());
+    let script = "touch ready; until [ -e ../new/top ]; do sleep 0.05; done; ! echo evil > ../new/top && ! touch ../new/x";
+    let running = command.args(["run", "--timeout", "60s", "--", "sh", "-c", script]).spawn().unwrap();
+    place.outside("b.git", "until [ -e f/ready ]; do sleep 0.05; done; git worktree add -q new");
+    let output = running.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(place.outside("b.git/new", "cat top; ls -A"), "1\n.git\nsub\ntop");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use kennel::{Command, Error, Mount, Policy, Sandbox, Session};
 
 use super::{attempt, in_time, probing, ready, said, sharing::server, with_payload};
-use crate::support::{require, workspace};
+use crate::support::{has, require, workspace};
 
 /// The results of creating and of overwriting a file at each path.
 async fn writes(command: &mut Command, paths: &[&Path]) -> Vec<String> {
@@ -32,6 +32,58 @@ async fn a_read_only_workspace_is_so_for_one_command() {
         assert_eq!(said(reads.read_only(dir.path())).await, "[kept]\n");
         assert_eq!(writes(&mut call(&session), &[&old, &new]).await, ["ok", "ok"], "the next may write");
         fs::remove_file(&new).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_read_only_repository_is_so_for_one_command() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    let script =
+        "git init -q r; git -C r -c user.name=me -c user.email=me@example.com commit -q --allow-empty -m one
+                  git clone -q --bare r b.git; git -C b.git worktree add -q f";
+    let made =
+        std::process::Command::new("sh").args(["-ec", script]).current_dir(dir.path()).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let session = probing(&dir.path().join("b.git/f")).await;
+    let top = dir.path().join("b.git");
+    let at = |name: &str| format!("s:{}", top.join(name).display());
+    let (lock, new, refs) = (at("packed-refs.lock"), at("packed-refs.new"), at("packed-refs"));
+    // What git does to pack refs, and what is like it.
+    let calls = [
+        format!("open {lock} 0xc1 0x1b6"),
+        format!("openat -100 {new} 0xc2 0x1b6"),
+        format!("open {new} 0xc2 0x1b6"),
+        format!("chmod {new} 0x1a4"),
+        format!("chmod {new} 0xda4"),
+        format!("rename {new} {}", at("HEAD")),
+        format!("rename {new} {}", at(".envrc")),
+        format!("rename {lock} {new}"),
+        format!("rename {} {lock}", at("f/.git")),
+        format!("link {} {}", at("f/.git"), at("shallow.lock")),
+        format!("symlink s:/etc {}", at("shallow.lock")),
+        format!("mkdir {} 0x1ff", at("shallow.lock")),
+        format!("open {} 0xc1 0x1b6", at("Cargo.lock")),
+        format!("open {} 0xc1 0x1b6", at("other/shallow.lock")),
+        format!("open {new} 0x2"),
+        format!("unlink {refs}"),
+        format!("rename {new} {refs}"),
+        format!("unlink {lock}"),
+    ]
+    .join(" + ");
+    let answers = [
+        "ok", "ok", "EEXIST", "ok", "EPERM", "EROFS", "EROFS", "EROFS", "EXDEV", "EROFS", "EROFS", "EROFS",
+        "EROFS", "ENOENT", "EROFS", "EROFS", "ok", "ok",
+    ];
+    for _ in 0..2 {
+        assert_eq!(said(call(&session).args(calls.split(' '))).await.lines().collect::<Vec<_>>(), answers);
+        assert_eq!(fs::read(top.join("packed-refs")).unwrap(), b"", "it was replaced");
+        for grant in [top.clone(), top.join("refs")] {
+            let calls = format!("open {lock} 0xc1 0x1b6 + rename {new} {refs}");
+            let mut narrowed = call(&session);
+            let answers = said(narrowed.args(calls.split(' ')).read_only(&grant)).await;
+            assert_eq!(answers, "EROFS\nEROFS\n", "{}", grant.display());
+        }
     }
 }
 
