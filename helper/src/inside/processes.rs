@@ -6,6 +6,7 @@ use core::ffi::CStr;
 use crate::{
     digits::{decimal, number, value},
     directory::{Entry, next},
+    kernel::EPROTO,
     sys::{self, Errno},
 };
 
@@ -27,6 +28,38 @@ pub(crate) fn each(mut act: impl FnMut(i32)) -> Result<(), Errno> {
     }
 }
 
+/// Looks that follow one another, each of which deals with every process that it finds alive.
+#[derive(Default)]
+pub(crate) struct Looks {
+    /// The last PID before the last look.
+    seen: i32,
+}
+
+impl Looks {
+    /// Like [`each`]; `act` returns whether the process was still there. Returns whether none can have been
+    /// missed.
+    ///
+    /// A process that ends before its turn may have forked, and the child may not be in the listing. Then a
+    /// PID was given during the look, and the process is one that the last look has not dealt with.
+    pub(crate) fn look(&mut self, mut act: impl FnMut(i32) -> bool) -> Result<bool, Errno> {
+        let last = last_pid()?;
+        // Numbers begin again after the highest one.
+        let seen = if last < self.seen { 0 } else { self.seen };
+        let mut is_complete = true;
+        each(|pid| is_complete &= act(pid) || pid <= seen)?;
+        self.seen = last;
+        Ok(is_complete || last_pid()? == last)
+    }
+}
+
+/// The last PID that this namespace gave, from proc_loadavg(5).
+pub(crate) fn last_pid() -> Result<i32, Errno> {
+    let mut buffer = [0u8; 128];
+    let text = sys::read(&sys::open_for_reading(c"/proc/loadavg")?, &mut buffer)?;
+    let last = text.split(|&byte| byte == b' ' || byte == b'\n').nth(4);
+    last.and_then(number).ok_or(Errno(EPROTO))
+}
+
 /// A process, as proc_pid_stat(5) has it.
 pub(crate) struct Stat {
     pub(crate) parent: i32,
@@ -36,15 +69,8 @@ pub(crate) struct Stat {
 
 /// Looks at one process; `None` if it is gone.
 pub(crate) fn stat(pid: i32) -> Option<Stat> {
-    let mut path = [0u8; 32];
-    let mut digits = [0u8; 10];
-    let text = b"/proc/".iter().chain(decimal(pid.unsigned_abs(), &mut digits)).chain(b"/stat");
-    for (to, &from) in path.iter_mut().zip(text) {
-        *to = from;
-    }
-    let file = sys::open_for_reading(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
     let mut buffer = [0u8; 1024];
-    let text = sys::read(&file, &mut buffer).ok()?;
+    let text = read(pid, b"/stat", &mut buffer)?;
     // The name is in parentheses and may contain any other byte.
     let end = text.iter().rposition(|&byte| byte == b')')?;
     let mut fields = text.get(end..)?.split(|&byte| byte == b' ');
@@ -53,4 +79,16 @@ pub(crate) fn stat(pid: i32) -> Option<Stat> {
     let began =
         began.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(value(*digit)?.into()))?;
     Some(Stat { parent, began })
+}
+
+/// Reads a file of a process, once; `None` if the process is gone.
+fn read<'b>(pid: i32, name: &[u8], buffer: &'b mut [u8]) -> Option<&'b [u8]> {
+    let mut path = [0u8; 32];
+    let mut digits = [0u8; 10];
+    let text = b"/proc/".iter().chain(decimal(pid.unsigned_abs(), &mut digits)).chain(name);
+    for (to, &from) in path.iter_mut().zip(text) {
+        *to = from;
+    }
+    let file = sys::open_for_reading(CStr::from_bytes_until_nul(&path).ok()?).ok()?;
+    sys::read(&file, buffer).ok()
 }
