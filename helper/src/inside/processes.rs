@@ -6,9 +6,12 @@ use core::ffi::CStr;
 use crate::{
     digits::{decimal, number, value},
     directory::{Entry, next},
-    kernel::EPROTO,
+    kernel::{EPROTO, SIGSTOP},
     sys::{self, Errno},
 };
+
+/// How many PIDs are remembered at a time.
+const MANY: usize = 1024;
 
 /// Calls `act` with the PID of each process of this pid namespace: one listing of /proc.
 pub(crate) fn each(mut act: impl FnMut(i32)) -> Result<(), Errno> {
@@ -24,6 +27,28 @@ pub(crate) fn each(mut act: impl FnMut(i32)) -> Result<(), Errno> {
                 act(pid);
             }
             rest = after;
+        }
+    }
+}
+
+/// Like [`each`], but the highest PID comes first: children mostly come before their parents.
+pub(crate) fn each_backwards(mut act: impl FnMut(i32)) -> Result<(), Errno> {
+    let mut below = i32::MAX;
+    loop {
+        // The highest ones that have not had their turn.
+        let (mut pids, mut count) = ([0i32; MANY], 0usize);
+        each(|pid| {
+            if let Some(slot) = pids.get_mut(count % MANY).filter(|_| pid < below) {
+                *slot = pid;
+                count = count.wrapping_add(1);
+            }
+        })?;
+        for back in 1..=count.min(MANY) {
+            below = pids.get(count.wrapping_sub(back) % MANY).copied().unwrap_or_default();
+            act(below);
+        }
+        if count <= MANY {
+            return Ok(());
         }
     }
 }
@@ -79,6 +104,21 @@ pub(crate) fn stat(pid: i32) -> Option<Stat> {
     let began =
         began.iter().try_fold(0u64, |sum, digit| sum.checked_mul(10)?.checked_add(value(*digit)?.into()))?;
     Some(Stat { parent, began })
+}
+
+/// Whether a process had been stopped before it got the SIGSTOP that is still pending: proc_pid_status(5).
+/// SIGCONT takes both back.
+pub(crate) fn is_stopped_twice(pid: i32) -> bool {
+    // Groups come before what is looked for. If there are more, the answer is no.
+    let mut buffer = [0u8; 4096];
+    let Some(text) = read(pid, b"/status", &mut buffer) else { return false };
+    let mut lines = text.split(|&byte| byte == b'\n');
+    let is_stopped = lines.any(|line| line.starts_with(b"State:\tT"));
+    let pending = lines.find_map(|line| line.strip_prefix(b"ShdPnd:\t")).unwrap_or_default();
+    let pending = pending.iter().fold(0u64, |sum, &digit| {
+        sum << 4 | u64::from(value(digit).unwrap_or(digit.wrapping_sub(b'a').wrapping_add(10)))
+    });
+    is_stopped && pending >> SIGSTOP.wrapping_sub(1) & 1 == 1
 }
 
 /// Reads a file of a process, once; `None` if the process is gone.

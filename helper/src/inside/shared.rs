@@ -9,7 +9,7 @@ use crate::{
     live,
     payload::Payload,
     plan::Plan,
-    processes::Looks,
+    processes::{self, Looks},
     reach::{ALL_PROCESSES, Found, Marked, Reach},
     steps::{Rooms, State},
     sys::{self, Errno, Fd},
@@ -103,10 +103,21 @@ fn end(mark: u64, spared: u32) -> u32 {
             sys::sleep(1);
         }
     }
-    if stops > 0 {
+    if stops > 1 || stops == 1 && go_on().is_err() {
         let _ = sys::kill(ALL_PROCESSES, SIGCONT);
     }
     left
+}
+
+/// Continues what [`end`] has stopped once, the last PIDs first: a parent, such as a shell or the worker of a
+/// command with a terminal, does not see that a child was stopped. What somebody else had stopped stays so.
+fn go_on() -> Result<(), Errno> {
+    processes::each_backwards(|pid| {
+        if !processes::is_stopped_twice(pid) {
+            // It may have been killed.
+            let _ = sys::kill(pid, SIGCONT);
+        }
+    })
 }
 
 /// Hands the outside a pidfd of a worker. The worker does not do it itself: another command may stop it before it has

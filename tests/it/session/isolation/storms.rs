@@ -85,6 +85,50 @@ async fn a_fast_chain_has_ended_when_the_timeout_is_reported() {
     }
 }
 
+/// Whoever stops others on purpose has the word: a debugger, ^Z, a user who waits for disk space.
+#[tokio::test]
+async fn what_others_have_stopped_stays_so_while_a_storm_ends() {
+    let dir = workspace();
+    let session = shared(with_payload(dir.path())).await;
+    // More processes than init remembers at a time.
+    let mut tree = in_time(attempt(&session, "stopped-tree 10").spawn()).await.unwrap();
+    let script = "trap 'echo > went-on' CONT; kill -STOP $$";
+    let mut stopped = in_time(session.command("sh").args(["-c", script]).spawn()).await.unwrap();
+    let script = "trap 'echo > was-stopped' CONT; echo ready; while :; do sleep 0.01; done";
+    let mut running = ready(session.command("sh").args(["-c", script]), 1).await;
+    let mut command = session.command("sh");
+    command.args(["-c", "while :; do sleep 0.01; done"]);
+    let mut with_terminal = in_time(command.terminal(24, 80).spawn()).await.unwrap();
+    let mut stops = with_terminal.stops.take().unwrap();
+    let are_stopped = || async {
+        shell(&session, "cat /proc/[0-9]*/stat | grep -c ') T '; true").await.trim().parse::<u32>().unwrap()
+    };
+    while are_stopped().await < 1025 {}
+
+    let mut storm = in_time(storm(&session, dir.path(), "").spawn()).await.unwrap();
+    let ends = async {
+        let file = dir.path().join("storm");
+        eventually("the storm has begun", || fs::metadata(&file).is_ok_and(|file| file.len() > 0)).await;
+        in_time(storm.kill()).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    tokio::select! {
+        () = ends => {}
+        end = with_terminal.wait() => panic!("{end:?}"),
+    }
+    let exists = |name: &str| dir.path().join(name).exists();
+    eventually("everything was stopped", || exists("was-stopped")).await;
+    assert!(stops.try_recv().is_err(), "no stop is reported");
+    assert_eq!(are_stopped().await, 1025);
+    assert!(!exists("went-on"));
+    for child in [&mut tree, &mut running, &mut with_terminal] {
+        in_time(child.kill()).await.unwrap();
+    }
+    stopped.signal(libc::SIGCONT).unwrap();
+    in_time(stopped.wait()).await.unwrap();
+    assert!(exists("went-on"));
+}
+
 #[tokio::test]
 async fn a_busy_neighbour_is_not_stopped_for_each_kill() {
     let dir = workspace();
