@@ -41,6 +41,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("kill-everyone", processes::kill_everyone),
     ("fork-bomb", processes::fork_bomb),
     ("storm", processes::storm),
+    ("chain", processes::chain),
     ("orphans", processes::orphans),
     ("hog", processes::hog),
     ("busy", processes::busy),

@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     io::Write,
     process::{Command, Stdio},
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -19,6 +20,10 @@ pub(crate) fn fork() -> Result<i64, i32> {
 fn leave() -> ! {
     // Flush the output first: _exit(2) does not.
     let _ = std::io::stdout().flush();
+    leave_now()
+}
+
+fn leave_now() -> ! {
     let _ = raw(libc::SYS_exit_group, [0; 6]);
     std::process::abort()
 }
@@ -124,6 +129,92 @@ pub(crate) fn storm(arguments: &[&str]) {
         say(raw(libc::SYS_kill, [parent, libc::SIGKILL.into(), 0, 0, 0, 0]));
     }
     sleep(end.saturating_duration_since(Instant::now()));
+}
+
+/// A chain whose processes share their memory: clone(2) copies nothing, and each lives for some microseconds.
+struct Chain {
+    file: File,
+    end: Instant,
+    /// What each process does besides: `timer` or `parent`.
+    more: String,
+    born: AtomicUsize,
+    stacks: Vec<[u8; 16 << 10]>,
+}
+
+/// So many chains of processes for so many seconds, as in `storm`, but each process shares the memory of the
+/// one before. With `timer` a timer continues each process once it is stopped, with `parent` the end of its
+/// parent does. Stays for that long.
+pub(crate) fn chain(arguments: &[&str]) {
+    let text = |at: usize| arguments.get(at).copied().unwrap_or_default();
+    let (chains, seconds) = (text(0).parse().unwrap_or(1), text(1).parse().unwrap_or(1));
+    let end = Instant::now() + Duration::from_secs(seconds);
+    for number in 0..chains {
+        let Ok(file) = File::options().create(true).append(true).open(text(2)) else {
+            return say(Err(libc::ENOENT));
+        };
+        let stacks = vec![[0; 16 << 10]; 64];
+        let chain = Chain { file, end, more: text(3).to_owned(), born: AtomicUsize::new(0), stacks };
+        if fork() == Ok(0) {
+            let _ = raw(libc::SYS_setsid, [0; 6]);
+            stay_on(number);
+            link((&raw const chain).cast_mut().cast());
+        }
+    }
+    println!("ready");
+    let _ = std::io::stdout().flush();
+    sleep(end.saturating_duration_since(Instant::now()));
+}
+
+/// Binds this process and its children to one processor: a child that starts on another one takes longer.
+fn stay_on(number: usize) {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut mask = [1u64 << (number % count.min(64))];
+    let address = mask.as_mut_ptr().expose_provenance() as i64;
+    let _ = raw(libc::SYS_sched_setaffinity, [0, 8, address, 0, 0, 0]);
+}
+
+/// One process of a chain.
+extern "C" fn link(chain: *mut libc::c_void) -> i32 {
+    // SAFETY: the first process made it, and none of them drops it.
+    let Chain { file, end, more, born, stacks } = unsafe { &*chain.cast::<Chain>() };
+    match more.as_str() {
+        "timer" => continue_soon(),
+        "parent" => {
+            let signal = libc::SIGCONT.into();
+            let _ = raw(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG.into(), signal, 0, 0, 0, 0]);
+        }
+        _ => {}
+    }
+    while Instant::now() < *end {
+        let count = born.fetch_add(1, Relaxed);
+        // A file takes as long as some births.
+        if count % 16 == 0 {
+            let _ = (&*file).write_all(b".");
+        }
+        let stack = &stacks[count % stacks.len()];
+        let top = stack.as_ptr_range().end.cast_mut().cast();
+        // SAFETY: the processes that used this stack have ended: 63 others were born since.
+        if unsafe { libc::clone(link, top, libc::CLONE_VM | libc::SIGCHLD, chain) } > 0 {
+            break;
+        }
+        sleep(TICK);
+    }
+    leave_now()
+}
+
+/// A timer of this process that sends SIGCONT every millisecond.
+fn continue_soon() {
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+    (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGCONT);
+    let (mut timer, mut every) = (0i32, [0i64, 1_000_000, 0, 1_000_000]);
+    let address = |pointer: *mut libc::c_void| pointer.expose_provenance() as i64;
+    let event = address((&raw mut event).cast());
+    let _ = raw(
+        libc::SYS_timer_create,
+        [libc::CLOCK_MONOTONIC.into(), event, address((&raw mut timer).cast()), 0, 0, 0],
+    );
+    let _ = raw(libc::SYS_timer_settime, [timer.into(), 0, address(every.as_mut_ptr().cast()), 0, 0, 0]);
 }
 
 /// A thousand orphans that end at once. Afterwards prints how many zombies are visible.

@@ -4,11 +4,12 @@ use crate::{
     channel::Channel,
     control::{Order, Report, full},
     kernel::{
-        ESRCH, POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM,
+        POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGSTOP, SIGTERM,
         SIGTTIN, SIGTTOU,
     },
     payload::Running,
-    reach::Reach,
+    processes,
+    reach::{ALL_PROCESSES, Reach},
     steps::Rooms,
     sys::{self, Errno, Fd, Reaped},
     terminal::Terminal,
@@ -93,7 +94,14 @@ pub(crate) fn serve(
             // A deleted file uses space until the last process that has it open ends.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
                 Some(end) if is_killed || !command.background => {
-                    return finish(channel, (end, is_killed), (usage, reach), signals).map(|()| false);
+                    let killed = match (no_child_left, reach) {
+                        (true, _) => 0,
+                        // This process is the reaper of all that have the mark. The common init kills them.
+                        (false, Reach::Mark(_)) => rest(&mut usage, true),
+                        (false, Reach::Namespace) => end_rest(channel, &mut usage, is_killed, signals)?,
+                    };
+                    // Once the outside reads this, no process of the sandbox can change a file any more.
+                    return usage.report(channel, end, (killed, false)).map(|()| false);
                 }
                 Some(end) => {
                     // What it leaves behind may have closed the terminal: then its reader sees the end.
@@ -202,57 +210,38 @@ fn carry_out(
     };
 }
 
-/// Ends every process that the command left behind, then reports. Once the outside reads the report, no process of the
-/// sandbox can change a file any more.
-fn finish(
-    channel: &Channel,
-    (end, is_killed): ((i32, u32), bool),
-    (mut usage, reach): (Usage, Reach),
-    signals: &Fd,
-) -> Result<(), Errno> {
-    let mut count = 0u32;
-    let mut is_alone = match reach {
-        // This process is the reaper of all that have the mark. The common init kills them.
-        Reach::Mark(_) => rest(&mut usage, &mut count, true),
-        Reach::Namespace if is_killed => false,
-        Reach::Namespace => terminate(channel, (&mut usage, &mut count), signals)?,
-    };
-    while !is_alone {
-        match reach.signal(SIGKILL) {
-            // One that ends now may be no child yet: its parent ends too.
-            Ok(()) => drop(rest(&mut usage, &mut count, false)),
-            Err(Errno(ESRCH)) => is_alone = true,
-            Err(_) => return Ok(()),
-        }
+/// Ends every process that the command left behind, and reaps it. Returns how many there were.
+fn end_rest(channel: &Channel, usage: &mut Usage, is_killed: bool, signals: &Fd) -> Result<u32, Errno> {
+    let asked = if is_killed { None } else { Some(ask_to_end(channel, usage, signals)?) };
+    let mut killed = 0u32;
+    while sys::kill(ALL_PROCESSES, SIGKILL).is_ok() {
+        // One that ends now may be no child yet: its parent ends too.
+        killed = killed.saturating_add(rest(usage, false));
     }
-    usage.report(channel, end, (count, false))
+    Ok(asked.unwrap_or(killed))
 }
 
-/// Asks what is left to end, and waits a moment. Programs remove their locks then. Returns whether none is left; an order
-/// of the outside cuts the moment short.
-fn terminate(channel: &Channel, (usage, count): (&mut Usage, &mut u32), signals: &Fd) -> Result<bool, Errno> {
-    if Reach::Namespace.signal(SIGTERM) == Err(Errno(ESRCH)) {
-        return Ok(true);
-    }
+/// Asks what is left to end, and waits a moment. Programs remove their locks then. Returns how many processes
+/// were asked. An order of the outside cuts the moment short.
+fn ask_to_end(channel: &Channel, usage: &mut Usage, signals: &Fd) -> Result<u32, Errno> {
+    let mut asked = 0u32;
+    // Before they start others that help them to end. It is only for the report.
+    let _ = processes::each(|pid| {
+        let is_there =
+            pid > 1 && sys::open_process(pid as usize).is_ok_and(|process| !sys::has_ended(&process));
+        asked = asked.saturating_add(u32::from(is_there));
+    });
+    let _ = sys::kill(ALL_PROCESSES, SIGTERM);
     // A stopped process takes the signal when it goes on.
-    let _ = Reach::Namespace.signal(SIGCONT);
+    let _ = sys::kill(ALL_PROCESSES, SIGCONT);
     let begun = sys::monotonic_us();
     loop {
-        loop {
-            match sys::reap(false) {
-                Ok(Some(reaped)) if is_stop(reaped.status) => {}
-                Ok(Some(reaped)) => {
-                    usage.add(&reaped);
-                    *count = count.saturating_add(1);
-                }
-                Ok(None) => break,
-                // ECHILD
-                Err(_) => return Ok(true),
-            }
+        if reap(-1, usage).no_child_left {
+            return Ok(asked);
         }
         let left = MOMENT_US.saturating_sub(sys::monotonic_us().saturating_sub(begun)) / 1000;
         if left == 0 {
-            return Ok(false);
+            return Ok(asked);
         }
         let [ended, spoken] = wait(signals, channel.socket(), left as i32)?;
         if ended {
@@ -260,30 +249,27 @@ fn terminate(channel: &Channel, (usage, count): (&mut Usage, &mut u32), signals:
         }
         if spoken {
             match channel.order()? {
-                Some((Order::Kill {}, _)) | None => return Ok(false),
-                Some((Order::Signal { number: SIGHUP | SIGINT | SIGTERM }, _)) => return Ok(false),
+                Some((Order::Kill {}, _)) | None => return Ok(asked),
+                Some((Order::Signal { number: SIGHUP | SIGINT | SIGTERM }, _)) => return Ok(asked),
                 Some(_) => {}
             }
         }
     }
 }
 
-/// Waits for one child, or with `all` for all of them, and reaps what has ended. Returns whether none is left.
-fn rest(usage: &mut Usage, count: &mut u32, all: bool) -> bool {
-    let mut wait = true;
-    loop {
-        match sys::reap(wait) {
-            Ok(Some(reaped)) if is_stop(reaped.status) => {}
-            Ok(Some(reaped)) => {
-                usage.add(&reaped);
-                *count = count.saturating_add(u32::from(reaped.status & 0x7f == SIGKILL.cast_signed()));
-                wait = all;
-            }
-            Ok(None) => return false,
-            // ECHILD
-            Err(_) => return true,
+/// Waits for one child, or with `all` for all of them, and reaps what has ended. Returns how many SIGKILL has
+/// ended.
+fn rest(usage: &mut Usage, all: bool) -> u32 {
+    let (mut wait, mut killed) = (true, 0u32);
+    // Err: ECHILD
+    while let Ok(Some(reaped)) = sys::reap(wait) {
+        if !is_stop(reaped.status) {
+            usage.add(&reaped);
+            killed = killed.saturating_add(u32::from(reaped.status & 0x7f == SIGKILL.cast_signed()));
+            wait = all;
         }
     }
+    killed
 }
 
 /// The number of the first full private file system.

@@ -9,7 +9,8 @@ use crate::{
     live,
     payload::Payload,
     plan::Plan,
-    reach::{self, ALL_PROCESSES, Found, Reach},
+    processes::{self, Looks},
+    reach::{ALL_PROCESSES, Found, Marked, Reach},
     steps::{Rooms, State},
     sys::{self, Errno, Fd},
     worker,
@@ -25,7 +26,8 @@ const QUIET: u32 = 2;
 /// A look that finds more new processes than this has met a storm: they are born faster than they are found.
 const FEW: u32 = 16;
 
-/// So many looks that find new processes have met one, too.
+/// So many looks in a row that find new processes have met one, too. Processes of other commands that come
+/// and go make one look uncertain, seldom several.
 const RACES: u32 = 4;
 
 /// Forks workers until the outside is gone. The caller then exits, which kills every process that is left.
@@ -66,21 +68,23 @@ pub(crate) fn serve(
 /// Kills every process with the mark, except `spared`. Returns how many are left: they are blocked in the kernel. With
 /// `spared`, those that die count as gone, because that process waits for them.
 ///
-/// A storm forks faster than one process looks, and leaves it little of the processor. kill(2) of all processes is
-/// atomic: no fork slips past it. So first everything stops, for as long as it takes to kill what has the mark. If
-/// that does not help, because the storm sends SIGCONT, everything in this pid namespace is killed.
+/// A storm forks faster than one process looks, and leaves it little of the processor. kill(2) of all
+/// processes is atomic: no fork slips past it. So first everything stops, for as long as it takes to kill
+/// what has the mark. If that does not help, because the storm sends SIGCONT, everything in this pid
+/// namespace is killed. One fast chain of forks is a storm too: each process has ended before its turn.
 fn end(mark: u64, spared: u32) -> u32 {
+    let marked = Marked { mark, spared: spared as usize };
     // From this tick on a process counts as new. `settled` is the first tick whose looks prove that none is left.
     let (mut since, mut settled) = (sys::boot_ticks(), 0);
     let (mut races, mut quiet, mut stops) = (0u32, 0u32, 0u32);
-    let mut left = 0;
+    let (mut looks, mut left) = (Looks::default(), 0);
     for _ in 0..TRIES {
         // An init that cannot even look has too few descriptors, which a command can do to it.
         let Found { new, dying } =
-            reach::kill_marked(mark, spared, since).unwrap_or(Found { new: u32::MAX, dying: 0 });
+            marked.signal(SIGKILL, since, &mut looks).unwrap_or(Found { new: u32::MAX, dying: 0 });
         left = new.saturating_add(dying);
         if new == 0 {
-            quiet = quiet.saturating_add(1);
+            (quiet, races) = (quiet.saturating_add(1), 0);
             if quiet >= QUIET && (left == 0 || spared != 0) && sys::boot_ticks() >= settled {
                 left = 0;
                 break;
@@ -99,10 +103,21 @@ fn end(mark: u64, spared: u32) -> u32 {
             sys::sleep(1);
         }
     }
-    if stops > 0 {
+    if stops > 1 || stops == 1 && go_on().is_err() {
         let _ = sys::kill(ALL_PROCESSES, SIGCONT);
     }
     left
+}
+
+/// Continues what [`end`] has stopped once, the last PIDs first: a parent, such as a shell or the worker of a
+/// command with a terminal, does not see that a child was stopped. What somebody else had stopped stays so.
+fn go_on() -> Result<(), Errno> {
+    processes::each_backwards(|pid| {
+        if !processes::is_stopped_twice(pid) {
+            // It may have been killed.
+            let _ = sys::kill(pid, SIGCONT);
+        }
+    })
 }
 
 /// Hands the outside a pidfd of a worker. The worker does not do it itself: another command may stop it before it has

@@ -8,9 +8,8 @@ use core::{ffi::CStr, mem::MaybeUninit};
 
 use crate::{
     control::{LONGEST_SHELL_ORDER, MOST_SHELL_FILES, SHELL_FILES, ShellOrder},
-    digits::number,
     kernel::{self, ENOENT, PollFd, SIGCHLD, SIGINT, SIGKILL},
-    processes::{self, Stat, stat},
+    processes::{self, Looks, Stat, stat},
     sys::{self, Arguments, Errno, Fd},
     wire::{Cursor, Field},
 };
@@ -27,6 +26,9 @@ const NOT_FOUND: i32 = 127;
 
 /// How often to look for processes that are to be killed, once a millisecond.
 const TRIES: u32 = 500;
+
+/// How often to look for processes that are only counted. Others that come and go make a look uncertain.
+const LOOKS: u32 = 10;
 
 /// How many parents of a process are looked at.
 const DEPTH: usize = 64;
@@ -152,7 +154,7 @@ impl Keeper {
         match ShellOrder::take(&mut Cursor::new(buffer.get(..count).unwrap_or_default())) {
             Some(ShellOrder::Write { lines }) => {
                 if descriptors.iter().any(Option::is_some) {
-                    *began = Began { ticks: sys::boot_ticks(), last_pid: last_pid() };
+                    *began = Began { ticks: sys::boot_ticks(), last_pid: processes::last_pid().unwrap_or(0) };
                 }
                 for (fd, number) in descriptors.iter().flatten().zip(SHELL_FILES..) {
                     sys::move_to(fd, number)?;
@@ -166,18 +168,19 @@ impl Keeper {
             }
             // Zero is the own group.
             Some(ShellOrder::Interrupt {}) => sys::kill(0, SIGINT)?,
-            Some(ShellOrder::Kill {}) => self.answer(self.kill_started(began)?)?,
-            Some(ShellOrder::Count {}) => self.answer(self.started(began, 0)?)?,
+            Some(ShellOrder::Kill {}) => self.answer(self.signal_started(began, (SIGKILL, TRIES))?)?,
+            Some(ShellOrder::Count {}) => self.answer(self.signal_started(began, (0, LOOKS))?)?,
             None => {}
         }
         Ok(true)
     }
 
-    /// Kills what the call that began then has started, until none is left. Returns how many are left.
-    fn kill_started(&self, began: &Began) -> Result<u32, Errno> {
+    /// Sends a signal to what the call that began then has started, as often as there is any; 0 sends none.
+    /// Returns how many are left.
+    fn signal_started(&self, began: &Began, (signal, tries): (u32, u32)) -> Result<u32, Errno> {
         let mut left = u32::MAX;
-        for _ in 0..TRIES {
-            left = self.started(began, SIGKILL)?;
+        for _ in 0..tries {
+            left = self.started(began, signal)?;
             if left == 0 {
                 break;
             }
@@ -186,33 +189,40 @@ impl Keeper {
         Ok(left)
     }
 
-    /// Sends a signal to each process that the call has started; 0 sends none. Returns how many have not ended.
+    /// Sends a signal to each process that the call has started. Returns how many have not ended: at least
+    /// one if some may have been missed.
     fn started(&self, began: &Began, signal: u32) -> Result<u32, Errno> {
         let mut count = 0u32;
-        processes::each(|pid| {
-            if self.is_of_call(pid, began)
-                && let Ok(process) = sys::open_process(pid.unsigned_abs() as usize)
-                && !sys::has_ended(&process)
-                && sys::signal_process(&process, signal).is_ok()
-            {
-                count = count.saturating_add(1);
-            }
+        let is_complete = Looks::default().look(|pid| {
+            let is_there = match self.is_of_call(pid, began) {
+                Some(false) => return true,
+                Some(true) => sys::open_process(pid.unsigned_abs() as usize).is_ok_and(|process| {
+                    !sys::has_ended(&process) && sys::signal_process(&process, signal).is_ok()
+                }),
+                None => false,
+            };
+            count = count.saturating_add(u32::from(is_there));
+            is_there
         })?;
-        Ok(count)
+        Ok(count.max(u32::from(!is_complete)))
     }
 
-    /// Whether the call has started a process: the process and its new ancestors are children of the shell, or of the
-    /// worker, which adopts what has lost its parent. Children of an earlier job are not.
-    fn is_of_call(&self, pid: i32, began: &Began) -> bool {
+    /// Whether the call has started a process: the process and its new ancestors are children of the shell,
+    /// or of the worker, which adopts what has lost its parent. Children of an earlier job are not. `None` if
+    /// one of them is gone.
+    fn is_of_call(&self, pid: i32, began: &Began) -> Option<bool> {
         let mut pid = pid;
         for _ in 0..DEPTH {
-            let Some(of) = stat(pid).filter(|of| began.is_before(of, pid)) else { return false };
+            let of = stat(pid)?;
+            if !began.is_before(&of, pid) {
+                return Some(false);
+            }
             if of.parent == self.shell || of.parent == self.worker {
-                return true;
+                return Some(true);
             }
             pid = of.parent;
         }
-        false
+        Some(false)
     }
 }
 
@@ -227,12 +237,4 @@ impl Began {
     fn is_before(&self, of: &Stat, pid: i32) -> bool {
         of.began > self.ticks || of.began == self.ticks && pid > self.last_pid
     }
-}
-
-/// The last PID that this namespace gave, from proc_loadavg(5).
-fn last_pid() -> i32 {
-    let mut buffer = [0u8; 128];
-    let text = sys::open_for_reading(c"/proc/loadavg").and_then(|file| sys::read(&file, &mut buffer));
-    let last = text.ok().and_then(|text| text.split(|&byte| byte == b' ' || byte == b'\n').nth(4));
-    last.and_then(number).unwrap_or(0)
 }
