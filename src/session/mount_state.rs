@@ -23,11 +23,14 @@ use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::overlay_error::OverlayError;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::locked;
 use crate::view::inputs::SandboxKind;
 
 /// What helps if a session cannot show what is there now.
-pub(crate) const NEW_SESSION: &str = "prepare a new session (kennel session stop, then start)";
+pub(crate) fn new_session() -> Remedy {
+    remedy!["prepare a new session (", SettingKey::StopSession, ", then start)"]
+}
 
 /// What helps if commands keep a session from showing what is there now.
 const AFTER_COMMANDS: &str = "the first command that starts while no other one runs sees it";
@@ -163,7 +166,7 @@ impl SessionMounts {
         };
         match change {
             MountChange::None => {}
-            MountChange::Grant(what, path) => return Err(replaced(what, path, NEW_SESSION)),
+            MountChange::Grant(what, path) => return Err(replaced(what, path, new_session())),
             MountChange::Source(what, path) => return Ok(MountCheck::Outdated(what, path)),
             MountChange::Some => {
                 tracing::info!(
@@ -258,7 +261,7 @@ impl SessionMounts {
         now.protections().iter().filter(is_weaker).for_each(|entry| set_up.weaken(entry.name, &entry.detail));
         set_up.add_notes(now.notes().iter().cloned());
         set_up.add_notes(current.outdated.iter().map(|path| {
-            let remedy = if self.is_renewable() { AFTER_COMMANDS } else { NEW_SESSION };
+            let remedy = if self.is_renewable() { AFTER_COMMANDS.into() } else { new_session() };
             Note::new(&shown(path), "was replaced outside; commands see what was there before", Some(remedy))
         }));
     }

@@ -30,7 +30,7 @@ use crate::policy::Policy;
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::live::{Live, ReadyWorkers};
-use crate::session::mount_state::{CompileInputs, NEW_SESSION, SessionMounts};
+use crate::session::mount_state::{CompileInputs, SessionMounts, new_session};
 use crate::session::stats::Counts;
 use crate::sys::birth::{SpawnOptions, Users};
 use crate::view::View;
@@ -216,5 +216,5 @@ impl Live {
 /// There is such a link.
 fn refuse_new_links(old: &View, new: &View) -> Result<(), Error> {
     let Some(link) = new.links_to_grants.difference(&old.links_to_grants).next() else { return Ok(()) };
-    Err(replaced("grant", link.clone(), NEW_SESSION))
+    Err(replaced("grant", link.clone(), new_session()))
 }

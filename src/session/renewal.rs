@@ -16,8 +16,9 @@ use crate::plan::mount_state::replaced;
 use crate::report::denial::shown;
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
+use crate::report::remedy::{Remedy, remedy};
 use crate::session::live::Live;
-use crate::session::mount_state::{MountCheck, NEW_SESSION, SettlingFor};
+use crate::session::mount_state::{MountCheck, SettlingFor, new_session};
 use crate::session::shell::StateLock;
 use crate::session::worker::MOST_TRIES;
 use crate::sys::locked;
@@ -87,7 +88,7 @@ impl Renewable {
                 }
                 // Somebody outside replaces it all the time.
                 MountCheck::Outdated(what, path) if tries == MOST_TRIES => {
-                    return Err(outdated(what, path, NEW_SESSION));
+                    return Err(outdated(what, path, new_session()));
                 }
                 MountCheck::Outdated(what, path) => self.renew(&live, what, path).await?,
             }
@@ -105,17 +106,17 @@ impl Renewable {
             return Ok(());
         }
         if !old.mounts().is_renewable() {
-            return Err(outdated(what, path, NEW_SESSION));
+            return Err(outdated(what, path, new_session()));
         }
         self.end_idle_shells();
         let reason = SettlingFor::Renewal(what, path.clone());
         let Some(_settling) = old.settle(&reason, PATIENCE).await else {
-            return Err(outdated(what, path, IN_USE));
+            return Err(outdated(what, path, in_use()));
         };
         tracing::info!(path = %path.display(), "was replaced outside: the session gets another zygote");
         let news = news(old, &path);
         let new = Arc::new(old.successor().await.map_err(|error| match error {
-            Error::Grant { what, path, .. } => outdated(what, path, NEW_SESSION),
+            Error::Grant { what, path, .. } => outdated(what, path, new_session()),
             error => error,
         })?);
         *locked(&new.news) = news;
@@ -171,16 +172,20 @@ fn news(old: &Live, path: &Path) -> Option<Note> {
 }
 
 /// What helps if commands keep the zygote from being replaced.
-const IN_USE: &str = "commands of this session still use the one before: wait until they have ended, or prepare a new session \
-                      (kennel session stop, then start)";
+fn in_use() -> Remedy {
+    remedy![
+        "commands of this session still use the one before: wait until they have ended, or ",
+        new_session()
+    ]
+}
 
 /// The error for a path that the zygote cannot show anew. `remedy` helps if another file is there.
-pub(crate) fn outdated(what: &'static str, path: PathBuf, remedy: &str) -> Error {
+pub(crate) fn outdated(what: &'static str, path: PathBuf, remedy: Remedy) -> Error {
     match fs::symlink_metadata(&path) {
         Ok(_) => replaced(what, path, remedy),
         Err(source) => {
             let remedy =
-                format!("it was there when the session began: have it there again, or {NEW_SESSION}");
+                remedy!["it was there when the session began: have it there again, or ", new_session()];
             Error::Grant { what, path, source, remedy: Some(remedy) }
         }
     }

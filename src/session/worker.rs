@@ -20,7 +20,7 @@ use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::mount_state::{MountCheck, NEW_SESSION, WorkerMounts};
+use crate::session::mount_state::{MountCheck, WorkerMounts, new_session};
 use crate::session::renewal::outdated;
 use crate::session::shared;
 use crate::session::stats::Counts;
@@ -293,7 +293,7 @@ impl Live {
                 self.mount_again(&entered).await?;
                 Ok(entered)
             }
-            MountCheck::Outdated(what, path) => Err(outdated(what, path, NEW_SESSION)),
+            MountCheck::Outdated(what, path) => Err(outdated(what, path, new_session())),
         }
     }
 

@@ -50,13 +50,14 @@ class Question(Generic[T]):
         if "error" in answer:
             raise self._error(answer["error"])
         try:
-            return self.read(answer["ok"])
+            return self.read(_remedy.within(answer["ok"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise _wire.malformed() from None
 
     def _error(self, error: Any) -> Error:
         if not isinstance(error, dict) or not isinstance(error.get("message"), str):
             return _wire.malformed()
+        error = _remedy.within(error)
         message, hint, failure = error["message"], error.get("hint"), error.get("failure")
         number = error.get("errno")
         if isinstance(number, int) and self.path is not None:

@@ -268,7 +268,7 @@ pub(crate) fn failed(what: &'static str, path: &Path, source: io::Error) -> Erro
         Some(libc::EFBIG) => Some("raise the file size limit of the program (ulimit -f)"),
         _ => None,
     };
-    Error::File { what, path: path.to_owned(), source, remedy: remedy.map(str::to_owned) }
+    Error::File { what, path: path.to_owned(), source, remedy: remedy.map(Into::into) }
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ async fn a_link_in_place_of_a_grant_or_above_it_is_refused() {
             let error = error_of(&session).await;
             assert!(matches!(error, Error::Grant { .. }), "{error:?}");
             assert!(
-                error.remedy().is_some_and(|remedy| remedy.contains("prepare a new session")),
+                error.remedy().is_some_and(|remedy| remedy.to_string().contains("prepare a new session")),
                 "{error:?}"
             );
         }
@@ -192,7 +192,7 @@ async fn while_commands_run_a_replaced_grant_is_refused_with_the_reason() {
     let error = error_of(&session).await;
     let Error::Grant { what: "read-only grant", path, .. } = &error else { panic!("{error:?}") };
     assert_eq!(*path, host.at("conf"));
-    let remedy = error.remedy().unwrap();
+    let remedy = error.remedy().unwrap().to_string();
     assert!(remedy.contains("another file is in its place") && remedy.contains("still use"), "{remedy}");
     assert!(session.read(host.at("conf")).await.is_err(), "no old contents");
     drop(running);
@@ -210,7 +210,10 @@ async fn a_grant_that_is_gone_is_refused_until_it_is_back() {
     for _ in 0..2 {
         let error = error_of(&session).await;
         assert!(matches!(&error, Error::Grant { path, .. } if *path == host.at("conf")), "{error:?}");
-        assert!(error.remedy().is_some_and(|remedy| remedy.contains("have it there again")), "{error:?}");
+        assert!(
+            error.remedy().is_some_and(|remedy| remedy.to_string().contains("have it there again")),
+            "{error:?}"
+        );
     }
     host.save("conf", "back");
     assert_eq!(shell(&session, &format!("cat {}", host.at("conf").display())).await, "back");
@@ -228,7 +231,10 @@ async fn a_session_with_shared_private_directories_keeps_them_and_refuses() {
     fs::hard_link(host.at("conf"), &old).unwrap();
     host.save("conf", "new");
     let error = error_of(&session).await;
-    assert!(error.remedy().is_some_and(|remedy| remedy.contains("prepare a new session")), "{error:?}");
+    assert!(
+        error.remedy().is_some_and(|remedy| remedy.to_string().contains("prepare a new session")),
+        "{error:?}"
+    );
     fs::rename(old, host.at("conf")).unwrap();
     assert_eq!(shell(&session, "cat /tmp/file").await, "kept\n");
 }
