@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from kennel import _wire
+from kennel import _remedy, _wire
 from kennel._wire import Argument, path_of_text, path_to_text, question
 from kennel.errors import Error, PolicyError, SessionError, Unsupported, file_error
 from kennel.results import (
