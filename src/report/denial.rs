@@ -257,8 +257,11 @@ mod tests {
 
     /// As a front end with flags says it.
     fn said(sentence: &Remedy) -> String {
-        let flag = |setting: &Setting| format!("--allow {}", setting.value.as_deref().unwrap_or_default());
-        let flags = Wording::new(|settings| settings.iter().map(flag).collect::<Vec<_>>().join(" "));
+        let flags = Wording::new(|settings| {
+            let flag =
+                |setting: &Setting| format!("--allow {}", setting.value.as_deref().unwrap_or_default());
+            settings.iter().map(flag).collect::<Vec<_>>().join(" ")
+        });
         sentence.in_words(flags).replace("kennel: ", "")
     }
 

@@ -5,9 +5,12 @@ use SettingKey::{Cwd, PassEnv, Ro, SetEnv};
 
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 
+/// Words of shells, and the remedy for them.
+type Row = (&'static [&'static str], fn() -> Remedy);
+
 /// Words that shells carry out themselves, and what to write instead. `sh` may have a program of the same name; then it was
 /// found.
-const OF_SHELLS: &[(&[&str], fn() -> Remedy)] = &[
+const OF_SHELLS: &[Row] = &[
     (&["cd", "pushd", "popd"], || {
         remedy![
             "it is built into shells, and changes the directory of its shell only: use ",

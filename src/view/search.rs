@@ -231,6 +231,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+    use crate::report::remedy::Wording;
 
     fn found(root: &Path, texts: &[&str]) -> Result<Found, SearchError> {
         let patterns: Vec<Pattern> =
@@ -313,7 +314,7 @@ mod tests {
         (0..=MOST_MATCHES).for_each(|n| fs::write(dir.path().join(format!("{n}.key")), "").expect("a file"));
         let error = found(dir.path(), &["none", "*.key"]).expect_err("too many");
         assert_eq!(error.pattern, 1);
-        let lines = error.about("mask", Path::new("*.key")).lines().join("\n");
+        let lines = error.about("mask", Path::new("*.key")).lines(Wording::default()).join("\n");
         assert!(lines.contains("mask *.key: there are more than 512 matches"), "{lines}");
     }
 
