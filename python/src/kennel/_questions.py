@@ -50,7 +50,7 @@ class Question(Generic[T]):
         if "error" in answer:
             raise self._error(answer["error"])
         try:
-            return self.read(_remedy.within(answer["ok"]))
+            return self.read(answer["ok"])
         except (KeyError, TypeError, ValueError, AttributeError):
             raise _wire.malformed() from None
 
@@ -127,7 +127,7 @@ def describe() -> Question[Description]:
 
     def read(values: Any) -> Description:
         paths = {name: path_of_text(values[name]) for name in ("workspace", "directory")}
-        return _of(Description, {**values, **paths})
+        return _of(Description, {**_remedy.within(values), **paths})
 
     return Question(question("describe"), read)
 
@@ -172,7 +172,7 @@ def commit(paths: Iterable[Argument], overwrite: bool) -> Question[Committed]:
 
     def read(values: Any) -> Committed:
         lists = {name: [change_of(each) for each in values[name]] for name in ("applied", "refused", "left")}
-        return _of(Committed, {**lists, "denials": _all(Denial)(values["denials"])})
+        return _of(Committed, {**lists, "denials": _all(Denial)(_remedy.within(values["denials"]))})
 
     if isinstance(paths, (str, bytes)):
         raise TypeError("paths must be a list of paths")
