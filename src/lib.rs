@@ -136,6 +136,7 @@ pub use report::outcome::{Ended, Outcome, Output, Usage};
 pub use report::overlay_error::OverlayError;
 pub use report::policy_error::PolicyError;
 pub use report::published::PublishedPort;
+pub use report::remedy::{Remedy, Setting, SettingKey, Wording};
 pub use report::shell::{ShellOrigin, ShellReport};
 pub use report::spawn_error::{CredentialError, SpawnError};
 pub use serve::Listening;

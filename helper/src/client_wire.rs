@@ -18,7 +18,7 @@ pub const LONGEST_ANSWER: usize = 16 << 10;
 pub const ALL_LINES: u64 = u64::MAX;
 
 /// The version of this protocol: first in each call and question. It reveals a client of another version.
-pub const VERSION: u32 = 0x4b4e_4333;
+pub const VERSION: u32 = 0x4b4e_4334;
 
 records! { 'w,
 /// What a client sends to the session.
@@ -113,7 +113,7 @@ pub struct Manner<'w> {
     pub window: u32,
     /// Modes of that terminal, as in [`Handed::Terminal`](crate::control::Handed).
     pub modes: &'w [u8],
-    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`], [`COLLECTS`], [`UNMARKED`], [`NAMES_VARIABLES`].
+    /// Bits: [`WANTS_REPORT`], [`IS_QUIET`], [`COLLECTS`], [`UNMARKED`], [`NAMES_VARIABLES`], [`AS_DATA`].
     pub report: u32,
 }
 
@@ -136,6 +136,10 @@ pub const UNMARKED: u32 = 8;
 /// Bit of [`Manner::report`]: the caller has named each variable, so one that the session keeps as it is is an error.
 #[cfg(not(kennel_inside))]
 pub const NAMES_VARIABLES: u32 = 16;
+
+/// Bit of [`Manner::report`]: remedies are data, in the report and in each line of the message, which is JSON then.
+#[cfg(not(kennel_inside))]
+pub const AS_DATA: u32 = 32;
 
 impl<'w> Field<'w> for Manner<'w> {
     fn take(cursor: &mut Cursor<'w>) -> Option<Self> {

@@ -193,12 +193,13 @@ def test_check_raises_with_what_was_denied(workspace):
         assert explained.run(["true"], check=True).denials == []
 
 
-def test_a_refused_host_is_named_with_the_flag_that_allows_it(session):
+def test_a_refused_host_is_named_with_the_keyword_that_allows_it(session):
     code = "import urllib.request as r\ntry: r.urlopen('http://refused.invalid/')\nexcept OSError: raise SystemExit(1)"
     with pytest.raises(kennel.CalledProcessError) as failed:
         session.run(["python3", "-c", code], check=True)
-    assert [denial.remedy for denial in failed.value.denials] == ["--allow refused.invalid:80"]
-    assert "--allow refused.invalid:80" in str(failed.value)
+    assert [denial.remedy for denial in failed.value.denials] == ['allow=["refused.invalid:80"] would allow it']
+    assert '; allow=["refused.invalid:80"] would allow it' in str(failed.value)
+    assert failed.value.outcome.message.endswith('a session started with allow=["refused.invalid:80"] would allow it')
 
 
 def test_long_calls_and_long_output_pass(session):
@@ -287,7 +288,7 @@ def test_a_variable_that_the_session_keeps_as_it_is_is_an_error(session):
     for name in ("HOME", "TMPDIR", "http_proxy", "NO_PROXY"):
         with pytest.raises(kennel.StartError, match=f"{name}.*keeps it as it is") as refused:
             session.run(["true"], env={name: "/elsewhere"})
-        assert "--setenv" in (refused.value.hint or "")
+        assert "env.set" in (refused.value.hint or "")
         with pytest.raises(kennel.StartError, match=name):
             session.popen(["true"], env={name: "/elsewhere"}).wait()
         with pytest.raises(kennel.StartError, match=name):

@@ -24,13 +24,13 @@ def test_a_call_has_the_bytes_that_the_protocol_says():
         modes=b"mm",
     )
     expected = [
-        b"3CNK",
+        b"4CNK",
         b"\x03\0\0\0/w\0",
         struct.pack("<Q", 1500),
         struct.pack("<II", 7, 24 << 16 | 80),
         b"\x02\0\0\0mm",
-        # The caller names each variable.
-        b"\x15\0\0\0",
+        # The caller names each variable, and words remedies itself.
+        b"\x35\0\0\0",
         b"\x02\0\0\0\x0e\0\0\0" + b"\x03\0\0\0ls\0" + b"\x03\0\0\0-l\0",
         b"\x01\0\0\0\x08\0\0\0" + b"\x04\0\0\0A=1\0",
     ]

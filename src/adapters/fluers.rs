@@ -130,7 +130,7 @@ impl KennelSandbox {
         }
         Err(FluersError::Policy {
             reason: "the changes of an overlay could not be committed through the harness".to_owned(),
-            remedy: Some("leave Policy::overlay out, or prepare a Session of your own".to_owned()),
+            remedy: Some("leave Policy::overlay out, or prepare a Session of your own".into()),
         })
     }
 
@@ -173,7 +173,7 @@ impl KennelSandbox {
         let probe = Probe::under(policy::to_probe(&self.base, profile)).await?;
         for finding in probe.negatives().filter(|finding| finding.needed) {
             tracing::warn!(?profile, name = finding.name, state = %finding.state, detail = finding.detail,
-                remedy = finding.remedy, "not enforced in full");
+                remedy = finding.remedy.as_ref().map(tracing::field::display), "not enforced in full");
         }
         // This must be an error, not `Unavailable`: a harness that degrades would then run commands without a sandbox.
         if let Some(refused) = probe.get("start") {

@@ -127,7 +127,7 @@ fn open_error(audit: &Audit, source: io::Error) -> Error {
         io::ErrorKind::InvalidInput => "name a new file or an existing log",
         _ => "name a file in a directory that you can write",
     };
-    let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());
+    let remedy = Some(of_path(&source, otherwise, otherwise));
     Error::Grant { what: "audit log", path: audit.path.clone(), source, remedy }
 }
 

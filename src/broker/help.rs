@@ -15,6 +15,7 @@ use crate::probe::facts::{Area, Found};
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Failure, failure_of};
 use crate::report::outcome::Output;
+use crate::report::remedy::Remedy;
 use crate::report::spawn_error::SpawnError;
 
 /// How long a program may take to print its help.
@@ -103,7 +104,7 @@ pub struct Unavailable {
     /// What is missing, in one line.
     pub reason: String,
     /// How to fix it.
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
 }
 
 failure_of!(Unavailable);
@@ -112,7 +113,7 @@ impl Unavailable {
     /// The machine-readable failure.
     #[must_use]
     pub fn failure(&self) -> Failure {
-        let details = failure::platform(self.reason.clone(), self.remedy.as_deref());
+        let details = failure::platform(self.reason.clone(), self.remedy.clone());
         Failure::new(Class::SpawnSandboxUnavailable, Boundary::Sandbox, self.reason.clone(), details)
     }
 }
@@ -123,7 +124,7 @@ impl Unavailable {
 /// ```no_run
 /// # async fn example() {
 /// if let Err(unavailable) = kennel::sandbox_available().await {
-///     eprintln!("{unavailable}; hint: {}", unavailable.remedy.as_deref().unwrap_or_default());
+///     eprintln!("{unavailable}; hint: {}", unavailable.remedy.clone().unwrap_or_default());
 /// }
 /// # }
 /// ```
@@ -135,7 +136,7 @@ impl Unavailable {
 /// Outside of a tokio runtime with I/O and time enabled.
 pub async fn sandbox_available() -> Result<(), Unavailable> {
     if let Err(error) = run::try_start().await {
-        return Err(Unavailable { reason: error.chain(), remedy: error.remedy().map(str::to_owned) });
+        return Err(Unavailable { reason: error.chain(), remedy: error.remedy() });
     }
     let probe = Probe::run(Profile::ReadOnly).await;
     let probe = probe.map_err(|error| Unavailable { reason: error.chain(), remedy: None })?;

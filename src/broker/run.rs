@@ -278,7 +278,7 @@ impl SpawnPolicy {
             return Ok(());
         }
         let reason = "programs could replace it, because it is in fs_write or is reached through it";
-        let remedy = Some("keep it outside of the manifest's fs_write".to_owned());
+        let remedy = Some("keep it outside of the manifest's fs_write".into());
         let (path, source) = (path.to_owned(), io::Error::other(reason));
         Err(Error::Grant { what, path, source, remedy }.into())
     }

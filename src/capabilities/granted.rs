@@ -147,7 +147,7 @@ fn refused<'p>(
     remedy: &'static str,
 ) -> impl FnOnce(io::Error) -> Error + 'p {
     move |source| {
-        let remedy = Some(of_path(&source, "run as a user who may reach it", remedy).to_owned());
+        let remedy = Some(of_path(&source, "run as a user who may reach it", remedy));
         Error::Grant { what, path: path.to_owned(), source, remedy }
     }
 }

@@ -271,7 +271,7 @@ impl Served {
             path: client.to_owned(),
             source: errno.into(),
             remedy: Some(
-                "set XDG_RUNTIME_DIR to a directory on a file system that is not mounted noexec".to_owned(),
+                "set XDG_RUNTIME_DIR to a directory on a file system that is not mounted noexec".into(),
             ),
         })
     }

@@ -26,6 +26,7 @@ use crate::report::error::{Error, NOT_PERMITTED, TERMINAL, WORKING_DIRECTORY};
 use crate::report::failure;
 use crate::report::failure::Limit;
 use crate::report::outcome::{Ended, Outcome, Usage};
+use crate::report::remedy::{SettingKey, remedy};
 
 /// A private file system that was full when the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,7 +305,8 @@ fn left(rest: Rest) -> Option<Note> {
         Rest::Stuck => "a killed process is stuck in a system call, which the kernel may still finish",
         Rest::Unknown => "Kennel has ordered the kill, but processes of the command may still run",
     };
-    Some(Note::new("processes", text, Some("the end of the session ends them: kennel session stop")))
+    let remedy = remedy!["the end of the session ends them: ", SettingKey::StopSession];
+    Some(Note::new("processes", text, Some(remedy)))
 }
 
 #[cfg(test)]

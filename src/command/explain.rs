@@ -24,9 +24,10 @@ use crate::policy::destination::Host;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
 use crate::policy::preset::{self, Preset};
-use crate::report::denial::{Basis, Denial, WOULD_ALLOW, advice};
+use crate::report::denial::{Basis, Denial, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
 use crate::report::failure::Limit;
+use crate::report::remedy::{Setting, SettingKey, remedy};
 
 /// Most denials from the messages of one command.
 const MOST: usize = 16;
@@ -107,7 +108,7 @@ impl Judge {
     }
 }
 
-// Limits: which limit may have caused an error, its value, and the flag that raises it.
+// Limits: which limit may have caused an error, its value, and the setting that raises it.
 
 /// The limit that causes `errno`, if the command has it. Only a possible cause: limits of the host, or limits that the command
 /// sets itself, cause the same error.
@@ -134,10 +135,10 @@ pub(crate) fn denial_for_limit(limits: &Limits, limit: Limit) -> Option<Denial> 
         Limit::OpenFiles => (Protection::OpenFiles, limits.open_files?.to_string()),
         Limit::WallTime | Limit::Output | Limit::Tmpfs => return None,
     };
-    Some(limit_denial(protection, &value, limit.flag()))
+    Some(limit_denial(protection, &value, limit.setting()))
 }
 
-fn limit_denial(protection: Protection, value: &str, flag: Option<&str>) -> Denial {
+fn limit_denial(protection: Protection, value: &str, setting: Option<Setting>) -> Denial {
     let reason = match protection {
         Protection::FileSize | Protection::OpenFiles => {
             format!("the limit is {value}, {protection} in [limits] of a policy file")
@@ -145,8 +146,8 @@ fn limit_denial(protection: Protection, value: &str, flag: Option<&str>) -> Deni
         _ => format!("the limit is {value}"),
     };
     let subject = protection.as_str().replace('_', " ");
-    let reason = advice(reason, flag, "would raise it");
-    Denial { remedy: flag.map(str::to_owned), ..Denial::new(protection, subject, reason, Basis::Possible) }
+    let remedy = setting.map(|setting| remedy![setting, " would raise it"]);
+    Denial { remedy, ..Denial::new(protection, subject, reason, Basis::Possible) }
 }
 
 // Network errors that follow from the policy. The proxy itself reports what it refuses.
@@ -173,26 +174,27 @@ fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
         (Trouble::Port(port), NetworkMode::Host) => {
             let allowed = explainer.ports.as_ref().filter(|ports| !ports.contains(port))?;
             let allowed: Vec<String> = allowed.iter().map(u16::to_string).collect();
-            let flag = format!("--allow '*:{port}'");
+            let allow = SettingKey::Allow.to(format!("*:{port}"));
             let reason = format!("TCP connections are allowed to port {} only", allowed.join(", "));
-            let reason = advice(reason, Some(&flag), WOULD_ALLOW);
             let denial =
                 Denial::new(Protection::LandlockNetwork, format!("port {port}"), reason, Basis::Derived);
-            Some(Denial { remedy: Some(flag), ..denial })
+            Some(Denial { remedy: Some(remedy![allow, WOULD_ALLOW]), ..denial })
         }
         _ => None,
     }
 }
 
 fn no_network(explainer: &Explainer, subject: String, to: &str) -> Denial {
-    let flag = explainer.proxy_flags.map(|flags| format!("{flags} {to}"));
+    let allow = |mut settings: Vec<Setting>| {
+        settings.push(SettingKey::Allow.to(to));
+        remedy![settings, WOULD_ALLOW]
+    };
     let reason = if explainer.only_refuses { "no rule allows it" } else { "the sandbox has no network" };
     let host = Host::parse(&subject).ok();
     let preset = host.and_then(|host| preset::of_host(&host, None)).map(Preset::word);
-    let reason = advice(reason.to_owned(), flag.as_deref(), WOULD_ALLOW);
     Denial {
-        remedy: flag,
+        remedy: explainer.proxy_settings.clone().map(allow),
         preset,
-        ..Denial::new(Protection::NetworkNamespace, subject, reason, Basis::Derived)
+        ..Denial::new(Protection::NetworkNamespace, subject, reason.to_owned(), Basis::Derived)
     }
 }

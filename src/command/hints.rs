@@ -1,4 +1,4 @@
-//! Short help after a failure: what of the sandbox's own doing may be the reason, and the flag that helps.
+//! Short help after a failure: what of the sandbox's own doing may be the reason, and the setting that helps.
 //!
 //! It knows what the caller typed, how the command ended and what the policy shows. It reads messages only of a command
 //! whose output passes through Kennel anyway, on a terminal or a pipe of Kennel's own: a pipe for that alone would be noticed.
@@ -19,6 +19,7 @@ use crate::report::denial::{Denial, shown};
 use crate::report::enforcement::Note;
 use crate::report::network_failure::NetworkFailure;
 use crate::report::outcome::{Ended, Outcome};
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::lexical;
 
 /// Programs that make or fill what they name.
@@ -116,8 +117,8 @@ impl HintSource {
         hints
     }
 
-    /// Adds hints for errors that the command wrote: those with a flag. What the caller typed has its hint already, or no flag
-    /// helps. A command must not make Kennel recommend a secret.
+    /// Adds hints for errors that the command wrote: those with a setting. What the caller typed has its hint already, or no
+    /// setting helps. A command must not make Kennel recommend a secret.
     pub(crate) fn add_of_errors(&self, outcome: &mut Outcome, errors: impl FnOnce() -> Vec<Denial>) {
         if failed(outcome).is_none() {
             return;
@@ -129,39 +130,42 @@ impl HintSource {
         let mut subjects: HashSet<String> =
             paths.map(|path| shown(&lexical::clean(directory.join(path)))).collect();
         subjects.extend(outcome.hints.iter().map(|hint| hint.subject.clone()));
-        for Denial { subject, reason, remedy, .. } in &errors() {
-            let flag = remedy.as_deref().filter(|_| !explainer.is_secret(Path::new(subject)));
-            let Some(flag) = flag else { continue };
-            let is_told = |hint: &Note| {
-                [Some(&hint.text), hint.remedy.as_ref()].into_iter().flatten().any(|told| told.contains(flag))
-            };
+        for Denial { subject, reason, remedy, .. } in errors() {
+            let Some(remedy) = remedy.filter(|_| !explainer.is_secret(Path::new(&subject))) else { continue };
+            let is_told = |hint: &Note| hint.remedy.iter().any(|told| told.names(remedy.settings()));
             if !outcome.hints.iter().any(is_told) && subjects.insert(subject.clone()) {
-                outcome.hints.push(Note::new(subject, reason, None));
+                outcome.hints.push(Note::new(&subject, &reason, Some(remedy)));
             }
         }
     }
 
     fn of_limit(&self, outcome: &Outcome) -> Option<Note> {
-        let flag = outcome.limit?.flag()?;
+        let setting = outcome.limit?.setting()?;
         let value = outcome.configured.as_deref().unwrap_or("reached");
         Some(Note::new(
             outcome.limit?.words(),
             &format!("the limit is {value}"),
-            Some(&format!("{flag} raises it")),
+            Some(remedy![setting, " raises it"]),
         ))
     }
 
     fn of_network(&self, line: &Typed) -> Option<Note> {
         let explainer = &self.judge.explainer;
         let (host, port) = line.arguments().find_map(destination)?;
-        let flags = explainer.proxy_flags.unwrap_or("--profile repo-write --allow");
+        let with = |rule: String| {
+            let other_profile = || vec![SettingKey::Profile.to("repo-write")];
+            let mut settings = explainer.proxy_settings.clone().unwrap_or_else(other_profile);
+            settings.push(SettingKey::Allow.to(rule));
+            settings
+        };
+        let host_alone = with(format!("{host}:{port}"));
         let preset = Host::parse(host).ok().and_then(|host| preset::of_host(&host, Some(port)));
         let remedy = match preset.map(Preset::word) {
-            Some(preset) => format!("{flags} {preset} allows it, or {flags} {host}:{port} that one host"),
-            None => format!("{flags} {host}:{port} allows it"),
+            Some(preset) => remedy![with(preset), " allows it, or ", host_alone, " that one host"],
+            None => remedy![host_alone, " allows it"],
         };
         (explainer.network == NetworkMode::None)
-            .then(|| Note::new(host, "the sandbox has no network", Some(&remedy)))
+            .then(|| Note::new(host, "the sandbox has no network", Some(remedy)))
     }
 
     fn of_paths(&self, line: &Typed) -> Vec<Note> {
@@ -228,7 +232,7 @@ fn git_command(line: &Typed) -> Option<(&str, impl Iterator<Item = &str> + Clone
     }
 }
 
-/// The caller wanted to install packages of the system, which no flag makes possible.
+/// The caller wanted to install packages of the system, which no setting makes possible.
 fn of_packages(line: &Typed) -> Option<Note> {
     let program = line
         .words
@@ -241,14 +245,15 @@ fn of_packages(line: &Typed) -> Option<Note> {
                   Python, npm, cargo), or unpack a package there (dpkg -x FILE DIR)";
     line.arguments()
         .any(|word| words.contains(&word))
-        .then(|| Note::new(name, "the sandbox cannot change the system", Some(remedy)))
+        .then(|| Note::new(name, "the sandbox cannot change the system", Some(remedy.into())))
 }
 
 /// What package managers downloaded into their caches is gone.
 fn of_caches(registries: &[String]) -> Option<Note> {
     let text = format!("what it downloaded from {} is gone with the sandbox", registries.join(", "));
-    (!registries.is_empty())
-        .then(|| Note::new("caches", &text, Some("--caches keep keeps it for the next one")))
+    (!registries.is_empty()).then(|| {
+        Note::new("caches", &text, Some(remedy![SettingKey::Caches.to("keep"), " keeps it for the next one"]))
+    })
 }
 
 /// The caller wanted to leave processes behind, and Kennel ended them with the command.
@@ -265,6 +270,7 @@ fn of_background(lines: &[Typed], outcome: &Outcome) -> Option<Note> {
     }
     let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
     let text = format!("{processes} that the command left running ended with it");
-    let remedy = "a server of a session is a command of its own: kennel exec NAME -- SERVER &";
+    let exec = SettingKey::Exec.to("NAME -- SERVER &");
+    let remedy = remedy!["a server of a session is a command of its own: ", exec];
     Some(Note::new("background", &text, Some(remedy)))
 }

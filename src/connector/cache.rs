@@ -67,7 +67,7 @@ impl Cache {
             source,
             remedy: Some(
                 "choose a directory that only you can write to, below directories that only you or root can write to"
-                    .to_owned(),
+                    .into(),
             ),
         }
         };

@@ -10,6 +10,7 @@ use crate::connector::journal::LogLine;
 use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
+use crate::report::remedy::{Remedy, SettingKey, Wording, remedy};
 
 /// Why a connector could not be loaded, or a call of it failed. Holds no value of a credential.
 ///
@@ -28,7 +29,7 @@ use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 pub struct ConnectorError {
     failure: Box<Failure>,
     logs: Vec<LogLine>,
-    remedy: Option<Cow<'static, str>>,
+    remedy: Option<Remedy>,
     exit_code: u8,
 }
 
@@ -52,8 +53,8 @@ impl ConnectorError {
     }
 
     /// The same error with a remedy.
-    pub(crate) fn with_remedy(self, remedy: &'static str) -> Self {
-        Self { remedy: Some(remedy.into()), ..self }
+    pub(crate) fn with_remedy(self, remedy: Remedy) -> Self {
+        Self { remedy: Some(remedy), ..self }
     }
 
     /// The failure that machines read.
@@ -70,14 +71,15 @@ impl ConnectorError {
 
     /// What a person can do about it, if anything is known.
     #[must_use]
-    pub fn remedy(&self) -> Option<&str> {
-        self.remedy.as_deref()
+    pub fn remedy(&self) -> Option<&Remedy> {
+        self.remedy.as_ref()
     }
 
-    /// The lines for people: the error, and a hint. Characters that a terminal obeys or that reorder text are escaped.
+    /// The lines for people: the error, and a hint, with settings in the words of a front end. Characters that a terminal obeys
+    /// or that reorder text are escaped.
     #[must_use]
-    pub fn lines(&self) -> Vec<String> {
-        let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", harmless(remedy)));
+    pub fn lines(&self, wording: Wording) -> Vec<String> {
+        let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", remedy.in_words(wording)));
         [format!("kennel: {}", harmless(&self.failure.message))].into_iter().chain(remedy).collect()
     }
 
@@ -127,30 +129,43 @@ impl From<Failure> for ConnectorError {
 
 impl From<Error> for ConnectorError {
     fn from(error: Error) -> Self {
-        let remedy = error.remedy().map(|remedy| remedy.to_owned().into());
+        let remedy = error.remedy();
         Self { remedy, ..error.failure().into() }
     }
 }
 
 /// What a person can do about a failure.
-fn remedy(failure: &Failure) -> Option<Cow<'static, str>> {
+fn remedy(failure: &Failure) -> Option<Remedy> {
     let words = match (failure.class, &failure.details) {
-        (_, Details::Platform { remedy, .. }) => return remedy.clone().map(Cow::Owned),
+        (_, Details::Platform { remedy, .. }) => return remedy.clone(),
         (_, Details::Limit { limit: Limit::Memory, .. }) => {
-            "give the call more memory: --memory SIZE, or memory_bytes in capabilities.limits of the manifest"
+            return Some(remedy![
+                "give the call more memory: ",
+                SettingKey::Memory.to("SIZE"),
+                ", or memory_bytes in capabilities.limits of the manifest",
+            ]);
         }
         (_, Details::Limit { limit: Limit::WallTime, .. }) => {
-            "give the call more time: --timeout TIME, or wall_seconds in capabilities.limits of the manifest"
+            return Some(remedy![
+                "give the call more time: ",
+                SettingKey::Timeout.to("TIME"),
+                ", or wall_seconds in capabilities.limits of the manifest",
+            ]);
         }
         (Class::CapabilityDenied, _) if failure.boundary == Boundary::Manifest => {
             "if the connector may have that, change its manifest"
         }
         (Class::CapabilityDenied, _) if failure.boundary == Boundary::Action => {
-            "if this call may have that, name it with --allow HOST:PORT or --program PROGRAM, or leave these out"
+            return Some(remedy![
+                "if this call may have that, name it with ",
+                SettingKey::Allow.to("HOST:PORT"),
+                " or ",
+                SettingKey::Program.to("PROGRAM"),
+                ", or leave these out",
+            ]);
         }
         (Class::BindingRequired, _) => {
-            "give it to the call's credential resolver; kennel connector run takes it from the environment variable of that \
-             name or --credential"
+            return Some(remedy!["give it to ", SettingKey::Credentials.to("call")]);
         }
         _ => return None,
     };

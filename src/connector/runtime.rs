@@ -39,6 +39,7 @@ use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::failure::Failure;
 use crate::report::policy_error::PolicyError;
+use crate::report::remedy::{SettingKey, remedy};
 
 /// Calls that run at once, if the caller does not say.
 const AT_ONCE: u32 = 1024;
@@ -117,14 +118,18 @@ impl Runtime {
         if let Some(import) = imports.missing(manifest).next() {
             let refused = not_loaded(format!("{own_name} imports {import}: {}", import.reason()));
             let remedy = match imports.is_component {
-                false => {
-                    "if the connector may have that, add it to the manifest; kennel connector check shows all imports"
-                }
+                false => remedy![
+                    "if the connector may have that, add it to the manifest; ",
+                    SettingKey::CheckConnector,
+                    " shows all imports",
+                ],
                 // Some languages import all functions of an interface.
-                true => {
+                true => remedy![
                     "if the connector may have that, add it to the manifest; if it never uses that, delete the function from \
-                     the connector.wit with which it is built; kennel connector check shows all imports"
-                }
+                     the connector.wit with which it is built; ",
+                    SettingKey::CheckConnector,
+                    " shows all imports",
+                ],
             };
             return Err(ConnectorError::from(refused).with_remedy(remedy));
         }

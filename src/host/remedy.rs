@@ -7,30 +7,41 @@ use Protection::*;
 use caps::{CapSet, Capability};
 
 use crate::report::enforcement::Protection;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::report::shortage::{Confined, is_shortage, shortage};
 
 /// How to get a cgroup in which Kennel can create cgroups for commands.
-pub(crate) const DELEGATE: &str = "give kennel its own cgroup: systemd-run --user --scope -p Delegate=yes kennel …; in a \
-                                   service: Delegate=yes and DelegateSubgroup=; or name a cgroup with --cgroup";
+pub(crate) fn delegate() -> Remedy {
+    remedy![
+        "give kennel its own cgroup: systemd-run --user --scope -p Delegate=yes kennel …; in a service: Delegate=yes and \
+         DelegateSubgroup=; or name a cgroup with ",
+        SettingKey::Cgroup,
+    ]
+}
 
 /// How to get controllers back from cgroup v1.
 pub(crate) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line (without systemd: cgroup_no_v1=all), so that \
      cgroup v2 has all controllers; or do without the limit";
 
 /// The remedy for `errno`, returned when Kennel set up `protection`. The sentence starts with the action.
-pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
+pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<Remedy> {
     HostState::here().remedy(protection, errno)
 }
 
 /// Like [`remedy`], if clone(2) created no process. At that point, no process has mapped IDs yet.
-pub(crate) fn remedy_for_clone(protection: Protection, error: &io::Error) -> Option<String> {
+pub(crate) fn remedy_for_clone(protection: Protection, error: &io::Error) -> Option<Remedy> {
     let errno = error.raw_os_error().unwrap_or_default();
     HostState { root_lacks_setfcap: false, ..HostState::here() }.remedy(protection, errno)
 }
 
 /// What root can do as an alternative.
-const GO_WITHOUT: &str = "or let root's commands run without one: --on-unavailable degrade, or [require] \
-                          user_namespace = \"if_available\" (not with profile ci-only)";
+fn go_without_user_namespace() -> Remedy {
+    remedy![
+        "or let root's commands run without one: ",
+        SettingKey::OnUnavailable.to("degrade"),
+        ", or [require] user_namespace = \"if_available\" (not with profile ci-only)",
+    ]
+}
 
 /// What every caller can do as an alternative, except with a profile that requires everything.
 pub(crate) fn go_without(protection: Protection) -> String {
@@ -62,12 +73,27 @@ impl HostState<'static> {
 }
 
 impl HostState<'_> {
-    fn remedy(&self, protection: Protection, errno: i32) -> Option<String> {
+    fn remedy(&self, protection: Protection, errno: i32) -> Option<Remedy> {
+        match (protection, errno) {
+            (UserNamespace, _) if self.root_has_capabilities && !is_shortage(errno) => {
+                Some(remedy![self.user_namespaces(errno), "; ", go_without_user_namespace()])
+            }
+            (Root, libc::ENOSPC) => Some(remedy![
+                "give the private places more room: ",
+                SettingKey::TmpSize,
+                ", ",
+                SettingKey::TmpInodes,
+                "; where a mount was refused, ",
+                self.raise_to("fs.mount-max", 1_000_000),
+            ]),
+            _ => self.plain_remedy(protection, errno).map(Remedy::from),
+        }
+    }
+
+    /// A remedy without settings.
+    fn plain_remedy(&self, protection: Protection, errno: i32) -> Option<String> {
         let sentence = match (protection, errno) {
             (_, errno) if is_shortage(errno) => shortage(errno)?.to_owned(),
-            (UserNamespace, _) if self.root_has_capabilities => {
-                format!("{}; {GO_WITHOUT}", self.user_namespaces(errno))
-            }
             (UserNamespace, _) => self.user_namespaces(errno),
             (_, libc::ENOSPC) if sysctl_of(protection).is_some() => self.raise(sysctl_of(protection)?),
             (_, libc::EPERM | libc::EACCES) if sysctl_of(protection).is_some() => self.user_namespaces(errno),
@@ -94,10 +120,6 @@ impl HostState<'_> {
                 "run again: another file replaced the path while the sandbox started".to_owned()
             }
             (Root, libc::ENODEV) => "load the module of the file system: modprobe overlay".to_owned(),
-            (Root, libc::ENOSPC) => format!(
-                "give the private places more room: --tmp-size, --tmp-inodes; where a mount was refused, {}",
-                self.raise_to("fs.mount-max", 1_000_000)
-            ),
             (Landlock, _) => format!(
                 "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later){}, {}",
                 self.filter_too("landlock_create_ruleset"),
@@ -289,7 +311,7 @@ mod tests {
             root_has_capabilities: false,
         };
         let remedy = surroundings.remedy(protection, errno);
-        remedy.unwrap_or_else(|| panic!("{protection} {errno} has no remedy"))
+        remedy.unwrap_or_else(|| panic!("{protection} {errno} has no remedy")).to_string()
     }
 
     #[test]
@@ -323,12 +345,12 @@ mod tests {
             root_has_capabilities: false,
         };
         for protection in [Protection::UserNamespace, Protection::Root, Protection::Keyring] {
-            let remedy = surroundings.remedy(protection, libc::EPERM).expect("a remedy");
+            let remedy = surroundings.remedy(protection, libc::EPERM).expect("a remedy").to_string();
             assert!(remedy.starts_with("this process runs in a sandbox already"), "{protection}: {remedy}");
         }
         let confined = Confined { filtered: true, ..Confined::default() };
         let hidden = HostState { confined, ..surroundings };
-        let remedy = hidden.remedy(Protection::Landlock, libc::ENOSYS).expect("a remedy");
+        let remedy = hidden.remedy(Protection::Landlock, libc::ENOSYS).expect("a remedy").to_string();
         assert!(remedy.contains("allow landlock_create_ruleset(2)"), "{remedy}");
     }
 
@@ -348,7 +370,7 @@ mod tests {
                 root_lacks_setfcap,
                 root_has_capabilities,
             };
-            here.remedy(protection, errno).expect("a remedy")
+            here.remedy(protection, errno).expect("a remedy").to_string()
         };
         let words = "let this process's AppArmor profile agent allow";
         for (protection, errno) in [
@@ -379,12 +401,13 @@ mod tests {
             root_lacks_setfcap: false,
             root_has_capabilities,
         };
-        let remedy =
-            |sufficient| root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy");
-        let flag = "; or let root's commands run without one: --on-unavailable degrade";
+        let remedy = |sufficient| {
+            root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy").to_string()
+        };
+        let flag = "; or let root's commands run without one: on_unavailable degrade";
         assert!(remedy(true).contains(flag) && !remedy(false).contains(flag));
         // The pid namespace has no such alternative.
-        let pid = root(true).remedy(Protection::PidNamespace, libc::ENOSPC).expect("a remedy");
+        let pid = root(true).remedy(Protection::PidNamespace, libc::ENOSPC).expect("a remedy").to_string();
         assert!(pid.contains("user.max_pid_namespaces") && !pid.contains(flag), "{pid}");
     }
 
@@ -401,7 +424,10 @@ mod tests {
         assert!(of(libc::ENOSPC).is_some_and(|remedy| remedy.contains("room")));
         assert!(of(libc::EPERM).is_some_and(|remedy| remedy.contains("seccomp filter")));
         let none_left = Error::io(TERMINAL)(io::Error::from_raw_os_error(libc::ENOSPC));
-        assert!(none_left.remedy().is_some_and(|remedy| remedy.contains("kernel.pty.max")), "{none_left:?}");
+        assert!(
+            none_left.remedy().is_some_and(|remedy| remedy.to_string().contains("kernel.pty.max")),
+            "{none_left:?}"
+        );
         assert_eq!((of(libc::EPIPE), of_call(&io::ErrorKind::InvalidData.into())), (None, None));
     }
 

@@ -32,6 +32,7 @@ use crate::launch::image::Images;
 use crate::plan::cgroup::CgroupTree;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::locked;
 
 /// The name of the leaf for the zygote.
@@ -221,13 +222,20 @@ impl Drop for Groups {
 
 /// The error for a failed operation on a cgroup.
 fn failed(step: String, protection: Protection, source: io::Error) -> Error {
-    let remedy = match source.raw_os_error() {
+    let remedy: Remedy = match source.raw_os_error() {
         None if source.kind() == io::ErrorKind::ResourceBusy => {
-            "stop other programs of this user from locking cgroups there"
+            "stop other programs of this user from locking cgroups there".into()
         }
-        Some(libc::EBUSY) => "move all processes of the cgroup to cgroups below it",
-        Some(libc::EAGAIN) => "raise cgroup.max.descendants and cgroup.max.depth of the cgroups above it",
-        _ => "name another cgroup with --cgroup, or use none: --cgroup off",
+        Some(libc::EBUSY) => "move all processes of the cgroup to cgroups below it".into(),
+        Some(libc::EAGAIN) => {
+            "raise cgroup.max.descendants and cgroup.max.depth of the cgroups above it".into()
+        }
+        _ => remedy![
+            "name another cgroup with ",
+            SettingKey::Cgroup,
+            ", or use none: ",
+            SettingKey::Cgroup.to("off"),
+        ],
     };
-    Error::Step { step, protection, source, remedy: Some(remedy.to_owned()) }
+    Error::Step { step, protection, source, remedy: Some(remedy) }
 }

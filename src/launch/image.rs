@@ -203,7 +203,7 @@ fn not_executed(source: io::Error) -> Error {
     let noexec = "allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or /tmp on a file system \
                   that is not mounted noexec";
     let remedy = match source.raw_os_error() {
-        Some(libc::EACCES) | None => Some(noexec.to_owned()),
+        Some(libc::EACCES) | None => Some(noexec.into()),
         _ => remedy::remedy_for_clone(Protection::Capabilities, &source),
     };
     let step = "execute the init program".to_owned();

@@ -194,7 +194,7 @@ pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32
         None if place == (section::INIT, kennel_helper::control::init::CLONE) => Error::Step {
             step: "start a process in the sandbox".to_owned(),
             protection: Protection::PidNamespace,
-            remedy: of_call(&source).map(str::to_owned),
+            remedy: of_call(&source).map(Into::into),
             source,
         },
         None => Error::Io { what: "carry out the plan inside", source },

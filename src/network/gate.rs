@@ -244,7 +244,7 @@ fn open_socket(path: &Path, identity: Identity) -> Result<OwnedFd, Error> {
         what: "proxy socket",
         path: path.to_owned(),
         source: errno.into(),
-        remedy: Some("start the proxy first, and name the Unix socket that it listens on".to_owned()),
+        remedy: Some("start the proxy first, and name the Unix socket that it listens on".into()),
     })
 }
 

@@ -124,7 +124,7 @@ fn malformed(target: &Uri, what: &'static str) -> ProxyRefusal {
     ProxyRefusal::request(shown(target), Reason::Malformed(what))
 }
 
-/// An HTTP answer for a refusal: the destination, the reason, and the flag that would allow it.
+/// An HTTP answer for a refusal: the destination, the reason, and the setting that would allow it.
 pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
     let mut words = format!("kennel: {}: {refusal}\n", refusal.subject);
     if matches!(refusal.reason, Reason::NotAllowed) {
@@ -132,8 +132,9 @@ pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
         let listed = if allow.is_empty() { "nothing".to_owned() } else { allow.to_string() };
         words.push_str(&format!("kennel: the allow list is: {listed}\n"));
     }
-    if let Some(flag) = refusal.flag() {
-        words.push_str(&format!("kennel: to allow it, run the sandbox with: {flag}\n"));
+    if let Some(setting) = refusal.setting() {
+        let setting = proxy.gate.settings().wording.of(&[setting]);
+        words.push_str(&format!("kennel: to allow it, run the sandbox with: {setting}\n"));
     }
     if let Some(preset) = refusal.preset() {
         words.push_str(&format!(

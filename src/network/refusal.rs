@@ -11,11 +11,12 @@ use tokio::time::Instant;
 
 use crate::policy::destination::{Destination, Host, Malformed};
 use crate::policy::preset::{self, Preset};
-use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW, advice};
+use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::Class;
 use crate::report::network_failure::{NetworkCause, NetworkFailure};
+use crate::report::remedy::{Remedy, Setting, SettingKey, remedy};
 use crate::sys::locked;
 
 /// What a program should know that asks the proxy for its own loopback.
@@ -132,16 +133,16 @@ impl ProxyRefusal {
         }
     }
 
-    /// The flag that would allow it, if one would.
-    pub(crate) fn flag(&self) -> Option<String> {
+    /// The setting that would allow it, if one would.
+    pub(crate) fn setting(&self) -> Option<Setting> {
         match (&self.reason, &self.destination) {
-            (Reason::NotAllowed, Some(_)) => Some(format!("--allow {}", self.subject)),
+            (Reason::NotAllowed, Some(_)) => Some(SettingKey::Allow.to(&self.subject)),
             // Only the name was looked up.
-            (Reason::NotAllowed, None) => Some(format!("--allow {}:PORT", self.subject)),
+            (Reason::NotAllowed, None) => Some(SettingKey::Allow.to(format!("{}:PORT", self.subject))),
             (Reason::AddressBlocked(address, _), Some(Destination { host: Host::Name(_), .. })) => {
-                Some(format!("--allow-address {address}"))
+                Some(SettingKey::AllowAddress.to(address))
             }
-            (Reason::AddressBlocked(..), Some(destination)) => Some(format!("--allow {destination}")),
+            (Reason::AddressBlocked(..), Some(destination)) => Some(SettingKey::Allow.to(destination)),
             _ => None,
         }
     }
@@ -157,15 +158,31 @@ impl ProxyRefusal {
         }
     }
 
-    /// The reason and the remedy, for a [`Denial`].
-    pub(crate) fn advice(&self) -> String {
-        match (&self.reason, self.flag()) {
-            (Reason::Denied(rule), _) => format!("{self}; remove --deny {rule} to allow it"),
-            (Reason::NotAllowed, Some(flag)) if self.destination.is_none() => {
-                advice(self.to_string(), Some(&flag), WOULD_ALLOW) + ONLY_LOOKED_UP
+    /// What would allow it, for a [`Denial`].
+    fn remedy(&self) -> Option<Remedy> {
+        match (&self.reason, self.setting()) {
+            (Reason::Denied(rule), _) => Some(remedy!["remove ", SettingKey::Deny.to(rule), " to allow it"]),
+            (Reason::NotAllowed, Some(allow)) if self.destination.is_none() => {
+                Some(remedy![allow, WOULD_ALLOW, ONLY_LOOKED_UP])
             }
-            (Reason::Malformed(_) | Reason::Method(_), _) => format!("the proxy refuses it: {self}"),
-            (_, flag) => advice(self.to_string(), flag.as_deref(), WOULD_ALLOW),
+            (_, setting) => setting.map(|setting| remedy![setting, WOULD_ALLOW]),
+        }
+    }
+
+    /// What a [`Denial`] says.
+    fn denial(&self) -> Denial {
+        let preset = self.preset();
+        let reason = match self.reason {
+            Reason::Malformed(_) | Reason::Method(_) => format!("the proxy refuses it: {self}"),
+            _ => self.to_string(),
+        };
+        let is_loopback = self.destination.as_ref().is_some_and(|to| to.host.is_loopback());
+        Denial {
+            remedy: self.remedy(),
+            preset: preset.map(Preset::word),
+            is_update_check: preset.is_some_and(Preset::has_update_checks),
+            is_unlisted: matches!(self.reason, Reason::NotAllowed) && !is_loopback,
+            ..Denial::new(Protection::Proxy, self.subject.clone(), reason, Basis::Observed)
         }
     }
 }
@@ -286,15 +303,8 @@ impl Denials {
             log.failures.add(count, NetworkFailure { destination, cause, reason, has_unused_upstream });
             return log.delay();
         }
-        let reason = refusal.advice();
-        tracing::info!(subject = refusal.subject, reason, "denied");
-        let preset = refusal.preset();
-        let denial = Denial {
-            remedy: refusal.flag(),
-            preset: preset.map(Preset::word),
-            is_update_check: preset.is_some_and(Preset::has_update_checks),
-            ..Denial::new(Protection::Proxy, refusal.subject.clone(), reason, Basis::Observed)
-        };
+        let denial = refusal.denial();
+        tracing::info!(subject = refusal.subject, reason = denial.reason, "denied");
         let mut log = self.lock();
         log.count += 1;
         let count = log.count;

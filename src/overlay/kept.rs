@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::host::caller::Caller;
 use crate::protect::remove;
 use crate::report::error::Error;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::dirfd;
 use crate::sys::dirfd::{DIRECTORY, open_without_links};
 use crate::view::{kept, toolchains};
@@ -68,7 +69,7 @@ pub fn clear_kept_caches(paths: &[PathBuf]) -> Result<(), Error> {
         let around = layers.iter().filter(|layer| path.starts_with(&layer.lower));
         match around.max_by_key(|layer| layer.lower.as_os_str().len()) {
             Some(layer) => layer.remove(path.strip_prefix(&layer.lower).unwrap_or(Path::new(""))),
-            None => Err(refused(&path, io::ErrorKind::NotFound.into(), "see `kennel cache list`")),
+            None => Err(refused(&path, io::ErrorKind::NotFound.into(), see_list())),
         }
     };
     let cleared: Vec<Result<(), Error>> = match paths {
@@ -146,9 +147,9 @@ impl KeptLayer {
 
     fn remove(&self, below: &Path) -> Result<(), Error> {
         let path = self.lower.join(below);
-        let _lock = self
-            .lock()
-            .map_err(|error| refused(&path, error, "a sandbox uses it: end it first, or stop its session"))?;
+        let _lock = self.lock().map_err(|error| {
+            refused(&path, error, "a sandbox uses it: end it first, or stop its session".into())
+        })?;
         let any = &|_: BorrowedFd<'_>, _: &OsStr, _: &Path| Ok(());
         let removed = match (below.parent(), below.file_name()) {
             (Some(above), Some(name)) => match self.open(above) {
@@ -157,7 +158,7 @@ impl KeptLayer {
             },
             _ => remove::tree(self.all.as_fd(), &kept::name_of(&self.lower), any),
         };
-        removed.map_err(|error| refused(&path, error, "see `kennel cache list`"))
+        removed.map_err(|error| refused(&path, error, see_list()))
     }
 }
 
@@ -178,6 +179,11 @@ fn add(directory: &OwnedFd, count: &mut Count, depth: u32) {
     }
 }
 
-fn refused(path: &Path, source: io::Error, remedy: &str) -> Error {
-    Error::Grant { what: "kept cache", path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+/// The remedy for what is not kept, or not by its path.
+fn see_list() -> Remedy {
+    remedy!["see ", SettingKey::ListCaches]
+}
+
+fn refused(path: &Path, source: io::Error, remedy: Remedy) -> Error {
+    Error::Grant { what: "kept cache", path: path.to_owned(), source, remedy: Some(remedy) }
 }

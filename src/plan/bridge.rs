@@ -65,7 +65,7 @@ pub(crate) fn compile(
     let (names, shape, subject) = (&inputs::HomeNames::default(), SandboxKind::Once, Subject::Workspace);
     let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: None };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
-        let remedy = Some(remedy.to_owned());
+        let remedy = Some(remedy.into());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }
     })?;
     let (files, connections) = capacity();

@@ -22,6 +22,7 @@ use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::remedy::Remedy;
 use crate::view::inputs::SandboxKind;
 
 /// The cgroup of a command counts its init too.
@@ -86,7 +87,7 @@ impl CgroupPlan {
     }
 
     /// Why there are no cgroups, and what the caller can do.
-    pub(crate) fn why(&self) -> Option<(String, String)> {
+    pub(crate) fn why(&self) -> Option<(String, Remedy)> {
         self.lack.clone().map(|MissingCgroup { reason, remedy }| (reason, remedy))
     }
 
@@ -149,9 +150,7 @@ pub(crate) fn groups(
                 what: "limits.cgroup",
                 path: path.clone(),
                 source,
-                remedy: Some(
-                    "name a directory of the cgroup v2 file system that you may write to".to_owned(),
-                ),
+                remedy: Some("name a directory of the cgroup v2 file system that you may write to".into()),
             })?;
             named(&spot, caller.is_root())
         }

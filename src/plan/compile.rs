@@ -34,6 +34,7 @@ use crate::protect::watch::Watch;
 use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
+use crate::report::remedy::Wording;
 use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
 use crate::view::place_kind::PlaceKind;
@@ -191,6 +192,7 @@ fn finish_for(
         bridge,
         explainer: Some(Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
         explains: policy.explain,
+        wording: policy.wording,
         learns: policy.learn,
         groups,
         enforcement,
@@ -206,7 +208,7 @@ fn check_kernel(host: &Host) -> Result<(), Error> {
     Err(Error::Unavailable {
         protection: Protection::Root,
         reason: format!("Linux {} cannot make mounts read-only as a tree", host.kernel),
-        remedy: Some(format!("use Linux {OLDEST} or later (mount_setattr)")),
+        remedy: Some(format!("use Linux {OLDEST} or later (mount_setattr)").into()),
     })
 }
 
@@ -411,6 +413,8 @@ pub(crate) struct Compiled {
     pub(crate) explainer: Option<Arc<Explainer>>,
     /// Whether the policy asks that errors of commands are explained.
     pub(crate) explains: bool,
+    /// The words for settings in lines for clients of a session.
+    pub(crate) wording: Wording,
     /// Whether the policy asks what commands use.
     pub(crate) learns: bool,
 }

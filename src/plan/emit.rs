@@ -17,6 +17,7 @@ use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
+use crate::report::remedy::Remedy;
 use crate::report::shortage::of_path;
 use crate::sys::birth::READER_CAPABILITIES;
 use crate::sys::inode::Identity;
@@ -320,12 +321,12 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn refuse(target: &Path, place: &ViewEntry, reason: &str, remedy: &str) -> Error {
+fn refuse(target: &Path, place: &ViewEntry, reason: &str, remedy: impl Into<Remedy>) -> Error {
     Error::View {
         what: place.what.as_str(),
         path: target.to_owned(),
         reason: reason.to_owned(),
-        remedy: Some(remedy.to_owned()),
+        remedy: Some(remedy.into()),
     }
 }
 

@@ -13,6 +13,7 @@ use crate::policy::Policy;
 use crate::policy::env::EnvBase;
 use crate::policy::network::NetworkMode;
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
+use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{Inputs, SandboxKind};
 use crate::view::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
@@ -242,7 +243,7 @@ fn note_credentials(inputs: &Inputs<'_>, view: &mut View, name: &OsStr, value: &
     let name = name.to_string_lossy();
     if may_hold && !inputs.policy.env.pass.iter().any(|passed| *passed == name) {
         let text = "left out of the environment, because it may hold a password";
-        view.note(&name, text, Some(&format!("--pass-env {name} passes it on")));
+        view.note(&name, text, Some(remedy![SettingKey::PassEnv.to(&name), " passes it on"]));
     }
     may_hold
 }
@@ -348,15 +349,16 @@ fn note_missing(inputs: &Inputs<'_>, view: &mut View, name: &str, value: &OsStr)
     let (what, remedy) = match missing {
         Missing::Path(path) => {
             let path = path.display();
-            (format!("{path}, which commands do not see"), Some(format!("--rw {path} grants it")))
+            let remedy = remedy![SettingKey::Rw.to(&path), " grants it"];
+            (format!("{path}, which commands do not see"), Some(remedy))
         }
         Missing::Display(port) => (
             format!("port {port} of the host, which commands do not reach"),
-            Some(format!("--allow localhost:{port} allows it")),
+            Some(remedy![SettingKey::Allow.to(format!("localhost:{port}")), " allows it"]),
         ),
         Missing::Abstract => ("an abstract socket, which commands do not reach".to_owned(), None),
     };
-    view.note(name, &format!("it names {what}"), remedy.as_deref());
+    view.note(name, &format!("it names {what}"), remedy);
 }
 
 /// Which variables a client may set in the environment of its session.

@@ -1,4 +1,4 @@
-//! Why a command could not use a path: which wall is in the way, and which flag would allow it.
+//! Why a command could not use a path: which wall is in the way, and which setting would allow it.
 //!
 //! Of the host it reads only what the sandbox shows. It never looks whether a hidden path exists, so no
 //! command learns that from the text that its caller gets. If the policy does not make a reason certain, the
@@ -25,8 +25,9 @@ use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Git, Reach};
 use crate::policy::units::Size;
 use crate::protect::git;
-use crate::report::denial::{Basis, Denial, TRUST_GIT, advice, shown};
+use crate::report::denial::{Basis, Denial, WOULD_ALLOW, shown, trust_git};
 use crate::report::enforcement::Protection;
+use crate::report::remedy::{Setting, SettingKey, remedy};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
 use crate::view::place_kind::PlaceKind;
@@ -45,9 +46,9 @@ pub(crate) struct Explainer {
     pub(crate) network: NetworkMode,
     /// Whether the proxy allows nothing, because the policy has no rule.
     pub(crate) only_refuses: bool,
-    /// The flags before a host's name that would allow it through the proxy. `None` if the profile excludes a
+    /// The settings beside a destination that would allow it through the proxy. `None` if the profile excludes a
     /// proxy.
-    pub(crate) proxy_flags: Option<&'static str>,
+    pub(crate) proxy_settings: Option<Vec<Setting>>,
     /// The only TCP ports that the command may connect to on the host's network, if Landlock restricts them.
     pub(crate) ports: Option<Vec<u16>>,
     /// The home directories of the caller.
@@ -70,7 +71,7 @@ struct Finding {
     protection: Protection,
     reason: String,
     basis: Basis,
-    remedy: Option<String>,
+    setting: Option<Setting>,
 }
 
 impl Explainer {
@@ -82,7 +83,7 @@ impl Explainer {
             private: TmpfsSize::from_policy(inputs, None),
             network: inputs.policy.effective_network(),
             only_refuses: inputs.policy.only_refuses(),
-            proxy_flags: proxy_flags(inputs),
+            proxy_settings: proxy_settings(inputs),
             ports: ports_of_host(inputs),
             homes: inputs.caller.homes.clone(),
             home_outside: inputs.caller.home.clone(),
@@ -118,18 +119,18 @@ impl Explainer {
             (None, Errno::ENOSPC) => (target.clone(), self.full(&target)?),
             _ => return None,
         };
-        let Finding { protection, reason, basis, remedy } = finding;
+        let Finding { protection, reason, basis, setting } = finding;
         let would = match errno {
-            _ if is_replacement => "in place of its own grant would allow it",
-            Errno::ENOENT if writes => "would allow it, if there is such a directory outside",
+            _ if is_replacement => " in place of its own grant would allow it",
+            Errno::ENOENT if writes => " would allow it, if there is such a directory outside",
             Errno::EROFS if self.view.host_path(&subject).is_none() => {
-                "would allow it, if there is such a directory outside"
+                " would allow it, if there is such a directory outside"
             }
-            Errno::ENOENT => "would show it, if there is such a path outside",
-            Errno::ENOSPC => "would give more",
-            _ => "would allow it",
+            Errno::ENOENT => " would show it, if there is such a path outside",
+            Errno::ENOSPC => " would give more",
+            _ => WOULD_ALLOW,
         };
-        let reason = advice(reason, remedy.as_deref(), would);
+        let remedy = setting.map(|setting| remedy![setting, would]);
         Some(Denial { remedy, ..Denial::new(protection, shown(&subject), reason, basis) })
     }
 
@@ -155,14 +156,14 @@ impl Explainer {
                 && !self.homes.iter().any(|home| home.starts_with(parent))
                 && is_writable_outside(parent, parent)
         });
-        let remedy = parent.and_then(|parent| bind_flag("--rw", parent, directory));
+        let instead = parent.and_then(|parent| grant(SettingKey::Rw, parent, directory));
         let reason = match is_shown {
             true => {
                 "it has a grant of its own, so no other file can take its place; its directory is shown anyway"
             }
             false => "it is granted without its directory, so no other file can take its place",
         };
-        Some((target.to_owned(), certain(Protection::Root, reason, remedy)))
+        Some((target.to_owned(), certain(Protection::Root, reason, instead)))
     }
 
     /// The entry of the view that holds `path`, and its path.
@@ -202,8 +203,8 @@ impl Explainer {
         let is_deep = |parent: &&Path| parent.parent().is_some_and(|above| above != Path::new("/"));
         let parent = path.parent().filter(is_deep);
         let parent = parent.filter(|parent| self.may_be_granted(parent) && !self.is_secret(parent));
-        let flag = parent.and_then(|parent| bind_flag("--rw", parent, parent));
-        certain(Protection::Root, "read-only: it is in the sandbox's own root", flag)
+        let setting = parent.and_then(|parent| grant(SettingKey::Rw, parent, parent));
+        certain(Protection::Root, "read-only: it is in the sandbox's own root", setting)
     }
 
     /// A read-only bind of the host.
@@ -213,35 +214,35 @@ impl Explainer {
         };
         let could_be_written =
             is_writable_outside(&self.view.host_path(path).unwrap_or_default(), &source.path);
-        let flag = |text: Option<String>| text.filter(|_| could_be_written);
+        let if_writable = |setting: Option<Setting>| setting.filter(|_| could_be_written);
         match place.origin {
             Origin::Wall => {
                 let reason =
                     format!("read-only: {} {}; change it outside of the sandbox", place.what, shown(at));
-                certain(place.protection, reason, self.git_flag(at, path))
+                certain(place.protection, reason, self.git_setting(at, path))
             }
             Origin::Policy if place.what == PlaceKind::Workspace && self.read_only_workspace => {
                 let reason = "read-only: the workspace of profile read-only";
-                certain(Protection::Root, reason, flag(Some("--profile repo-write".to_owned())))
+                certain(Protection::Root, reason, if_writable(Some(SettingKey::Profile.to("repo-write"))))
             }
             Origin::Policy => {
                 let reason = format!("read-only: {} is granted for reading", shown(at));
-                let instead = bind_flag("--rw", &source.path, at);
-                certain(Protection::Root, reason, flag(instead))
+                let instead = grant(SettingKey::Rw, &source.path, at);
+                certain(Protection::Root, reason, if_writable(instead))
             }
             Origin::Profile if place.what == PlaceKind::Cache => {
                 let reason =
                     format!("read-only: {} is a cache, which the policy shows for reading", shown(at));
-                certain(Protection::Root, reason, Some("--caches private".to_owned()))
+                certain(Protection::Root, reason, Some(SettingKey::Caches.to("private")))
             }
             Origin::Profile if place.what == PlaceKind::WorkTree => {
                 let reason = format!("read-only: {} is not in the workspace", shown(at));
-                let instead = is_plain(at).then(|| format!("--workspace {}", at.display()));
+                let instead = is_plain(at).then(|| SettingKey::Workspace.to(at.display()));
                 certain(Protection::Root, reason, instead)
             }
             Origin::Profile if place.what == PlaceKind::Repository && self.git == Git::ReadOnly => {
                 let reason = format!("read-only: the repository {}", shown(at));
-                certain(Protection::Root, reason, Some("--git protect".to_owned()))
+                certain(Protection::Root, reason, Some(SettingKey::Git.to("protect")))
             }
             Origin::Profile => {
                 let reason = format!("read-only: {} is shown by the profile; work on a copy", shown(at));
@@ -260,11 +261,13 @@ impl Explainer {
             return None;
         }
         // A new file needs its directory.
-        let remedy = match path.parent() {
-            Some(parent) if writes => bind_flag("--rw", parent, parent).filter(|_| parent != Path::new("/")),
-            _ => bind_flag("--ro", path, path),
+        let setting = match path.parent() {
+            Some(parent) if writes => {
+                grant(SettingKey::Rw, parent, parent).filter(|_| parent != Path::new("/"))
+            }
+            _ => grant(SettingKey::Ro, path, path),
         };
-        let remedy = remedy.filter(|_| !path.starts_with("/proc"));
+        let setting = setting.filter(|_| !path.starts_with("/proc"));
         let reason = match &place {
             Some((at, ViewEntry { node: Node::Absent, what, .. })) => {
                 format!("{} is left out ({what})", shown(at))
@@ -282,14 +285,14 @@ impl Explainer {
             }
             _ => return None,
         };
-        Some(possible(&reason, remedy))
+        Some(possible(&reason, setting))
     }
 
     /// EBUSY: a mount point can be neither renamed nor removed.
     fn in_use(&self, path: &Path) -> Option<Finding> {
         let place = self.view.get(path).filter(|place| place.node.is_mount())?;
         let reason = format!("it is a mount of the sandbox ({}), which stays in its place", place.what);
-        Some(certain(place.protection, reason, self.git_flag(path, path)))
+        Some(certain(place.protection, reason, self.git_setting(path, path)))
     }
 
     /// EXDEV: rename(2) in an overlay of a directory that was there before.
@@ -303,12 +306,14 @@ impl Explainer {
         is_directory.then(|| possible(reason, None))
     }
 
-    /// The flag that would let the command change `path`, if the wall at `at` is there for git, or on the way to one that is.
-    fn git_flag(&self, at: &Path, path: &Path) -> Option<String> {
+    /// The setting that would let the command change `path`, if the wall at `at` is there for git, or on the way to one that is.
+    fn git_setting(&self, at: &Path, path: &Path) -> Option<Setting> {
         let is_for_git = self.view.within(at).any(|(_, place)| place.what == PlaceKind::ObeyedByGit);
         let is_obeyed = path.iter().any(|name| git::OBEYED.iter().any(|obeyed| name == *obeyed));
-        let flag = if self.git == Git::ReadOnly && !is_obeyed { "--git protect" } else { TRUST_GIT };
-        is_for_git.then(|| flag.to_owned())
+        is_for_git.then(|| match self.git {
+            Git::ReadOnly if !is_obeyed => SettingKey::Git.to("protect"),
+            _ => trust_git(),
+        })
     }
 
     /// ENOSPC: a private file system is full.
@@ -320,39 +325,39 @@ impl Explainer {
                 let TmpfsSize { size, inodes, .. } = self.private;
                 let size = Size::from_bytes(size);
                 let reason = format!("full: private places hold {size} and {inodes} inodes together");
-                Some(possible(&reason, Some(format!("--tmp-size {}", twice(size)))))
+                Some(possible(&reason, Some(SettingKey::TmpSize.to(twice(size)))))
             }
             Node::Tmpfs { room, .. } => {
                 let (size, at) = (Size::from_bytes(room.size), shown(&at));
-                let flag = format!("--tmpfs {at}:{}", twice(size));
-                let remedy = Some(flag).filter(|_| is_plain(at.as_ref()));
-                Some(possible(&format!("full: {at} holds {size} and {} inodes", room.inodes), remedy))
+                let more =
+                    is_plain(at.as_ref()).then(|| SettingKey::Tmpfs.to(format!("{at}:{}", twice(size))));
+                Some(possible(&format!("full: {at} holds {size} and {} inodes", room.inodes), more))
             }
             _ => None,
         }
     }
 }
 
-/// A larger size for a flag.
+/// A larger size.
 fn twice(size: Size) -> Size {
     Size::from_bytes(size.bytes().saturating_mul(2))
 }
 
 /// With a rule, a policy uses the proxy by itself, unless it sets another network mode.
-fn proxy_flags(inputs: &Inputs<'_>) -> Option<&'static str> {
+fn proxy_settings(inputs: &Inputs<'_>) -> Option<Vec<Setting>> {
     match (inputs.policy.profile.meaning().reach, inputs.policy.network.mode) {
         (Reach::Nowhere, _) => None,
-        (Reach::Allowed, None) => Some("--allow"),
-        _ => Some("--net proxy --allow"),
+        (Reach::Allowed, None) => Some(Vec::new()),
+        _ => Some(vec![SettingKey::NetworkMode.to("proxy")]),
     }
 }
 
-fn certain(protection: Protection, reason: impl Into<String>, remedy: Option<String>) -> Finding {
-    Finding { protection, reason: reason.into(), basis: Basis::Derived, remedy }
+fn certain(protection: Protection, reason: impl Into<String>, setting: Option<Setting>) -> Finding {
+    Finding { protection, reason: reason.into(), basis: Basis::Derived, setting }
 }
 
-fn possible(reason: &str, remedy: Option<String>) -> Finding {
-    Finding { protection: Protection::Root, reason: reason.to_owned(), basis: Basis::Possible, remedy }
+fn possible(reason: &str, setting: Option<Setting>) -> Finding {
+    Finding { protection: Protection::Root, reason: reason.to_owned(), basis: Basis::Possible, setting }
 }
 
 /// Whether a restriction of the command makes the path read-only.
@@ -373,16 +378,14 @@ fn is_writable_outside(path: &Path, source: &Path) -> bool {
     !read_only && access(there, AccessFlags::W_OK).is_ok()
 }
 
-/// The flag `--ro` or `--rw` for `source` at `target`, if it can be typed.
-fn bind_flag(flag: &str, source: &Path, target: &Path) -> Option<String> {
-    if !is_plain(source) || !is_plain(target) {
-        return None;
-    }
-    let (source, same, target) = (source.display(), source == target, target.display());
-    Some(if same { format!("{flag} {source}") } else { format!("{flag} {source}:{target}") })
+/// The grant of `source` at `target`, if it can be typed.
+fn grant(key: SettingKey, source: &Path, target: &Path) -> Option<Setting> {
+    let (from, to) = (source.display(), target.display());
+    (is_plain(source) && is_plain(target))
+        .then(|| if source == target { key.to(from) } else { key.to(format!("{from}:{to}")) })
 }
 
-/// Whether a path reads the same to flag parsers, shells and people.
+/// Whether a path reads the same to parsers, shells and people.
 fn is_plain(path: &Path) -> bool {
     let plain = |c: char| c.is_alphanumeric() || "/._-+@%,=".contains(c);
     path.to_str().is_some_and(|text| !text.is_empty() && text.chars().all(plain))

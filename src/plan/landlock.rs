@@ -106,10 +106,13 @@ pub(crate) fn report_missing_filter(inputs: &Inputs<'_>, enforcement: &mut Enfor
         return Err(Error::Unavailable {
             protection: Protection::LandlockNetwork,
             reason: WITHOUT_FILTER.to_owned(),
-            remedy: Some(format!(
-                "use a kernel with CONFIG_SECCOMP_FILTER=y, {}",
-                go_without(Protection::LandlockNetwork)
-            )),
+            remedy: Some(
+                format!(
+                    "use a kernel with CONFIG_SECCOMP_FILTER=y, {}",
+                    go_without(Protection::LandlockNetwork)
+                )
+                .into(),
+            ),
         });
     }
     enforcement.weaken(Protection::LandlockNetwork, WITHOUT_FILTER);

@@ -8,6 +8,7 @@ use kennel_helper::plan::{Inode, Step, Within};
 use crate::plan::{Section, absolute, empty_directory, relative};
 use crate::report::enforcement::{Enforcement, Note, Protection};
 use crate::report::failure;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
 use crate::view::kept::{UPPER, WORK};
 use crate::view::source::BindSource;
@@ -103,7 +104,7 @@ pub(crate) fn note_skipped(step: &Step<'_>, errno: i32, enforcement: &mut Enforc
         _ => return false,
     };
     let why = failure::words(&std::io::Error::from_raw_os_error(errno));
-    let remedy = "see the host's caches with --caches read-only";
+    let remedy = remedy!["see the host's caches with ", SettingKey::Caches.to("read-only")];
     let text = format!("{what} ({why})");
     enforcement.add_notes([Note::new(&path.to_string_lossy(), &text, Some(remedy))]);
     true

@@ -18,6 +18,7 @@ use crate::policy::limits::Limits;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::view::inputs::{Inputs, SandboxKind};
 
 /// RLIMIT_CORE is 1. With 0, the kernel would still start a core handler behind a pipe; 1 tells it not to
@@ -231,7 +232,7 @@ impl Limiter<'_> {
         self.check(protection, state, detail, lack.as_ref())?;
         match lack {
             Some(MissingCgroup { reason, remedy }) => {
-                self.enforcement.set_without_cgroup(protection, state, detail, [reason, remedy]);
+                self.enforcement.set_without_cgroup(protection, state, detail, &reason, remedy);
             }
             None => self.enforcement.set(protection, state, detail),
         }
@@ -263,34 +264,36 @@ impl Limiter<'_> {
     }
 
     /// What the caller can do. `lack` says how to get a cgroup that enforces the limit.
-    fn remedy(&self, protection: Protection, lack: Option<&MissingCgroup>) -> String {
+    fn remedy(&self, protection: Protection, lack: Option<&MissingCgroup>) -> Remedy {
         let policy = self.inputs.policy;
         let could_be_held = !matches!(
             protection,
             Protection::CpuTime | Protection::CoreDumps | Protection::FileSize | Protection::OpenFiles
         );
         let by_cgroup = if could_be_held && policy.limits.cgroup == Cgroup::Off {
-            "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or "
+            let off = SettingKey::Cgroup.to("off");
+            remedy!["leave out cgroup = \"off\" (", off, "), so that a cgroup can hold it, or "]
         } else {
-            ""
+            Remedy::default()
         };
         let is_strict = policy.profile.meaning().is_strict;
         if protection == Protection::CoreDumps {
             // Nobody sets it as a limit.
             let otherwise = if is_strict { "choose another profile" } else { "do not require core_dumps" };
-            return format!("run sysctl -w kernel.core_pattern=core, or {otherwise}");
+            return format!("run sysctl -w kernel.core_pattern=core, or {otherwise}").into();
         }
         let otherwise = match (is_strict, policy.requires_in_full(protection)) {
-            (true, _) => "choose another profile: ci-only keeps all of a policy in full".to_owned(),
-            (false, true) => format!("set [require] {protection} = \"if_available\""),
-            (false, false) => format!(
-                "run without what the host lacks: --on-unavailable degrade, or for this limit alone [require] {protection} = \
-                 \"if_available\""
-            ),
+            (true, _) => "choose another profile: ci-only keeps all of a policy in full".into(),
+            (false, true) => format!("set [require] {protection} = \"if_available\"").into(),
+            (false, false) => remedy![
+                "run without what the host lacks: ",
+                SettingKey::OnUnavailable.to("degrade"),
+                format!(", or for this limit alone [require] {protection} = \"if_available\""),
+            ],
         };
         match lack {
-            Some(lack) => format!("{}; or {otherwise}", lack.remedy),
-            None => format!("{by_cgroup}do without the limit, or {otherwise}"),
+            Some(lack) => remedy![lack.remedy.clone(), "; or ", otherwise],
+            None => remedy![by_cgroup, "do without the limit, or ", otherwise],
         }
     }
 }

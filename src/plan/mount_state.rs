@@ -20,6 +20,7 @@ use crate::report::denial::Denial;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
+use crate::report::remedy::{Remedy, remedy};
 use crate::sys::inode::Identity;
 use crate::view::place_kind::PlaceKind;
 use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
@@ -219,15 +220,15 @@ impl SnapshotEntry {
 }
 
 /// The error for a path that was replaced or removed.
-pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: &str) -> Error {
+pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: impl Into<Remedy>) -> Error {
     let (source, remedy) = match fs::symlink_metadata(&path) {
         Ok(now) => {
             let another = if now.is_dir() { "directory" } else { "file" };
-            let remedy = format!("another {another} is in its place: {remedy}");
+            let remedy = remedy![format!("another {another} is in its place: "), remedy];
             (io::Error::from_raw_os_error(libc::ESTALE), remedy)
         }
         Err(error) => {
-            (error, format!("it was there when this was prepared: have it there again, and {remedy}"))
+            (error, remedy!["it was there when this was prepared: have it there again, and ", remedy])
         }
     };
     Error::Grant { what, path, source, remedy: Some(remedy) }

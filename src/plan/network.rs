@@ -21,6 +21,7 @@ use crate::policy::upstream::Upstream;
 use crate::report::enforcement::{Enforcement, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::policy_error::PolicyError;
+use crate::report::remedy::{SettingKey, Wording, remedy};
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::layers::forgets_caches;
@@ -165,7 +166,10 @@ fn listen_for_proxy(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: 
     let served = loopback_ports(&allow);
     let unserved = allow.loopback_elsewhere(&served).map(|rule| {
         let (why, remedy) = match rule.port() {
-            None => ("it names no port", Some("name the port of the service, as in --allow localhost:5432")),
+            None => (
+                "it names no port",
+                Some(remedy!["name the port of the service, as in ", SettingKey::Allow.to("localhost:5432")]),
+            ),
             Some(PORT) => ("inside, the port is the proxy's own", None),
             Some(_) => ("the other rules for localhost have used up the listeners", None),
         };
@@ -308,6 +312,7 @@ pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
         ports: if serves_connections(inputs) { served_ports(network) } else { Vec::new() },
         sockets: sockets(inputs).len(),
         guards_answers: inputs.policy.learn,
+        wording: inputs.policy.wording,
     }))
 }
 
@@ -424,6 +429,8 @@ pub(crate) struct Settings {
     pub(crate) sockets: usize,
     /// Whether an answer of the embedding program opens no special address, also if the request names it.
     pub(crate) guards_answers: bool,
+    /// The words for settings in answers to refused requests.
+    pub(crate) wording: Wording,
 }
 
 /// How the proxy connects to allowed destinations.

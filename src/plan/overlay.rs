@@ -23,6 +23,7 @@ use crate::protect::commit_rule::CommitRule;
 use crate::protect::paths::Protected;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::report::shortage::of_path;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::file_system::FileSystem;
@@ -178,10 +179,11 @@ pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), 
     Err(Error::Unavailable {
         protection: Protection::Root,
         reason: format!("Linux {kernel} cannot keep the changes of an overlay in memory"),
-        remedy: Some(
-            "name an empty directory on ext4, XFS or btrfs with --overlay-upper, or use Linux 6.6 or later"
-                .to_owned(),
-        ),
+        remedy: Some(remedy![
+            "name an empty directory on ext4, XFS or btrfs with ",
+            SettingKey::OverlayUpper,
+            ", or use Linux 6.6 or later",
+        ]),
     })
 }
 
@@ -192,12 +194,19 @@ pub(crate) fn check_upper(
     workspace: &BindSource,
     given: &Path,
 ) -> Result<BindSource, Error> {
-    const REMEDY: &str = "name an empty directory of your own (--overlay-upper), outside of the workspace and of what is granted \
-         writable, or keep nothing (--discard)";
+    let name_another = || {
+        remedy![
+            "name an empty directory of your own (",
+            SettingKey::OverlayUpper,
+            "), outside of the workspace and of what is granted writable, or keep nothing (",
+            SettingKey::Discard,
+            ")",
+        ]
+    };
     let path = inputs.caller.absolute(given);
     const WHAT: &str = "overlay directory";
     let refused = |error: io::Error| {
-        let remedy = of_path(&error, REMEDY, REMEDY);
+        let remedy = of_path(&error, name_another(), name_another());
         not_usable(WHAT, given, error, remedy)
     };
     let named = NamedPath { what: WHAT, given, resolved: ResolvedPath::resolve(&path).map_err(refused)? };
@@ -230,26 +239,28 @@ pub(crate) fn check_upper(
 
 /// Checks that an overlay shows all of the workspace, and that Kennel can notice what others change in it.
 pub(crate) fn check_workspace(inputs: &Inputs<'_>, workspace: &BindSource) -> Result<(), Error> {
-    const REMEDY: &str = "copy it to a file system of this machine, or go without --overlay";
+    let copy_it = || remedy!["copy it to a file system of this machine, or go without ", SettingKey::Overlay];
     let path = &workspace.path;
-    let refused = |error: io::Error, remedy| not_usable("workspace", path, error, remedy);
-    let invalid = |reason: &str, remedy| refused(io::Error::new(io::ErrorKind::InvalidInput, reason), remedy);
-    if file_system(path).map_err(|error| refused(error, REMEDY))?.is_remote() {
+    let refused = |error: io::Error, remedy: Remedy| not_usable("workspace", path, error, remedy);
+    let invalid =
+        |reason: &str, remedy: Remedy| refused(io::Error::new(io::ErrorKind::InvalidInput, reason), remedy);
+    if file_system(path).map_err(|error| refused(error, copy_it()))?.is_remote() {
         let reason =
             "lies on a network or FUSE file system: what others change there meanwhile could not be noticed";
-        return Err(invalid(reason, REMEDY));
+        return Err(invalid(reason, copy_it()));
     }
     // XFS with `ascii-ci` can be overlaid. But protected and changed paths would have spellings that nothing
     // compares.
-    if ignores_case(path).map_err(|error| refused(error, REMEDY))? {
-        return Err(invalid("lies on a file system that ignores the case of names", REMEDY));
+    if ignores_case(path).map_err(|error| refused(error, copy_it()))? {
+        return Err(invalid("lies on a file system that ignores the case of names", copy_it()));
     }
-    let mounts = inputs.names.mounts().map_err(|error| refused(error, "mount /proc"))?;
+    let mounts = inputs.names.mounts().map_err(|error| refused(error, "mount /proc".into()))?;
     match mounts.below(path).next() {
         None => Ok(()),
         Some(mount) => {
             let reason = format!("{} is mounted in it, which an overlay would not show", mount.display());
-            Err(invalid(&reason, "unmount it, choose another workspace, or go without --overlay"))
+            let remedy = remedy!["unmount it, choose another workspace, or go without ", SettingKey::Overlay];
+            Err(invalid(&reason, remedy))
         }
     }
 }
@@ -269,7 +280,7 @@ pub(crate) fn check_grants(view: &View, workspace: &BindSource) -> Result<(), Er
             what: "read-write grant",
             path: target.to_owned(),
             reason: "it shows the workspace, or a part of it, past the overlay".to_owned(),
-            remedy: Some("grant it read-only, or go without --overlay".to_owned()),
+            remedy: Some(remedy!["grant it read-only, or go without ", SettingKey::Overlay]),
         }),
     }
 }
@@ -278,6 +289,11 @@ fn file_system(path: &Path) -> io::Result<FileSystem> {
     FileSystem::of(open_without_links(path, OFlag::empty())?)
 }
 
-pub(crate) fn not_usable(what: &'static str, path: &Path, source: io::Error, remedy: &str) -> Error {
-    Error::Grant { what, path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+pub(crate) fn not_usable(
+    what: &'static str,
+    path: &Path,
+    source: io::Error,
+    remedy: impl Into<Remedy>,
+) -> Error {
+    Error::Grant { what, path: path.to_owned(), source, remedy: Some(remedy.into()) }
 }

@@ -13,6 +13,7 @@ use crate::plan::seccomp::{Asks, Ids};
 use crate::plan::{Section, emit, landlock, limits, namespaces, seccomp, worker_mounts};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::birth::Users;
 use crate::view::inputs::{Inputs, SandboxKind};
 use crate::view::tmpfs_size::TmpfsSize;
@@ -179,7 +180,10 @@ fn cannot_learn() -> Error {
         protection: Protection::Seccomp,
         reason: "seccomp filters cannot be installed; without one, nobody sees what a command uses"
             .to_owned(),
-        remedy: Some("use a kernel with CONFIG_SECCOMP_FILTER=y, or run without --learn".to_owned()),
+        remedy: Some(remedy![
+            "use a kernel with CONFIG_SECCOMP_FILTER=y, or run without ",
+            SettingKey::Learn,
+        ]),
     }
 }
 
@@ -205,9 +209,7 @@ fn neither_filter_nor_users() -> Error {
     Error::Unavailable {
         protection: Protection::Seccomp,
         reason: "seccomp filters cannot be installed; without a user namespace they are required".to_owned(),
-        remedy: Some(
-            "use a kernel with CONFIG_SECCOMP_FILTER=y, or one that allows user namespaces".to_owned(),
-        ),
+        remedy: Some("use a kernel with CONFIG_SECCOMP_FILTER=y, or one that allows user namespaces".into()),
     }
 }
 

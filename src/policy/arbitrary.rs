@@ -20,6 +20,7 @@ use crate::policy::profile::{Caches, Git, Isolation, OnUnavailable, Profile, Tmp
 use crate::policy::require::{Requirement, Requirements};
 use crate::policy::units::{Size, Span};
 use crate::report::enforcement::Protection;
+use crate::report::remedy::Wording;
 
 /// Any policy.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
@@ -61,6 +62,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             learn: false,
             files: Vec::new(),
             notes: Vec::new(),
+            wording: Wording::default(),
         }
     })
 }

@@ -42,6 +42,7 @@ use crate::policy::overlay::Overlay;
 use crate::policy::profile::{Caches, Git, Isolation, OnUnavailable, Profile, TmpLife, Toolchains};
 use crate::policy::require::Requirements;
 use crate::report::enforcement::Note;
+use crate::report::remedy::Wording;
 
 /// The host name of a policy that names none.
 pub(crate) const HOST_NAME: &str = "kennel";
@@ -139,6 +140,10 @@ pub struct Policy {
     /// [`Enforcement::notes`](crate::report::enforcement::Enforcement::notes). Not part of the text of a policy.
     #[serde(skip)]
     pub notes: Vec<Note>,
+    /// How Kennel names settings where it speaks itself: in lines for clients of a session, and in answers of the proxy. Not part
+    /// of the text of a policy.
+    #[serde(skip)]
+    pub wording: Wording,
 }
 
 impl Default for Policy {
@@ -173,6 +178,7 @@ impl Policy {
             learn: false,
             files: Vec::new(),
             notes: Vec::new(),
+            wording: Wording::default(),
         }
     }
 

@@ -126,7 +126,7 @@ impl Policy {
             return Err(PolicyError::value("git", self.git, reason));
         }
         if self.env.base == EnvBase::Inherit {
-            let reason = "profile ci-only has a fixed environment; name each variable in env.pass (--pass-env), or choose \
+            let reason = "profile ci-only has a fixed environment; name each variable in env.pass, or choose \
                           another profile";
             return Err(PolicyError::value("env.base", self.env.base, reason));
         }

@@ -5,12 +5,13 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::host::remedy::{DELEGATE, UNIFIED, container, remedy};
+use crate::host::remedy::{UNIFIED, container, delegate, remedy};
 use crate::host::{Host, OLDEST};
 use crate::probe::attempt::Answer;
 use crate::probe::host::{CgroupFinding, Execution};
 use crate::probe::trials::Trials;
 use crate::report::enforcement::Protection;
+use crate::report::remedy::Remedy;
 
 /// Landlock ABI versions, and what each one made possible to restrict.
 const LANDLOCK: [(u32, &str); 5] = [
@@ -93,8 +94,11 @@ fn procfs(trials: &Trials) -> Finding {
     match &trials.start {
         Ok(_) => finding("each sandbox mounts a fresh procfs"),
         Err(refusal) if refusal.reason.starts_with("mount proc") => {
-            let remedy =
-                if trials.covered.is_empty() { CHECK_SECURITY_MODULES.to_owned() } else { container() };
+            let remedy = if trials.covered.is_empty() {
+                CHECK_SECURITY_MODULES.into()
+            } else {
+                Remedy::from(container())
+            };
             finding(&refusal.reason).negative(Found::Missing, remedy)
         }
         Err(_) if !trials.covered.is_empty() => {
@@ -137,8 +141,8 @@ fn cgroup(cgroup: &CgroupFinding) -> Finding {
         ));
     }
     let (reason, remedy) = match &cgroup.lack {
-        Some((reason, remedy)) => (reason.as_str(), remedy.as_str()),
-        None => ("not delegated", DELEGATE),
+        Some((reason, remedy)) => (reason.as_str(), remedy.clone()),
+        None => ("not delegated", delegate()),
     };
     finding(format!("{reason} ({directory}, controllers {controllers})")).negative(Found::Degraded, remedy)
 }
@@ -182,7 +186,7 @@ pub struct Finding {
     /// What the test observed.
     pub detail: String,
     /// What a person can do about it. Present if and only if the state is degraded or missing.
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
 }
 
 /// What a finding is about.
@@ -255,7 +259,7 @@ impl Finding {
         Self { state: Found::Untested, ..self }
     }
 
-    pub(crate) fn negative(self, state: Found, remedy: impl Into<String>) -> Self {
+    pub(crate) fn negative(self, state: Found, remedy: impl Into<Remedy>) -> Self {
         Self { state, remedy: Some(remedy.into()), ..self }
     }
 }

@@ -32,6 +32,7 @@ use crate::policy::units::Size;
 use crate::probe::attempt::Answer;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::birth;
 use crate::sys::birth::{CloneError, Placement, SpawnOptions, Users};
 use crate::view::inputs::SandboxKind;
@@ -135,7 +136,7 @@ pub(crate) struct CgroupFinding {
     /// Whether a group could be made there, limited, killed and removed.
     pub(crate) delegated: bool,
     /// Why not, and the remedy.
-    pub(crate) lack: Option<(String, String)>,
+    pub(crate) lack: Option<(String, Remedy)>,
 }
 
 impl CgroupFinding {
@@ -150,7 +151,8 @@ impl CgroupFinding {
         if let Some(plan) = &groups.plan {
             let tried = try_groups(plan).await;
             let lack = tried.as_ref().err().map(|error| {
-                (error.chain(), error.remedy().unwrap_or("name another cgroup with --cgroup").to_owned())
+                let otherwise = || remedy!["name another cgroup with ", SettingKey::Cgroup];
+                (error.chain(), error.remedy().unwrap_or_else(otherwise))
             });
             let (directory, controllers) = (Some(plan.parent.clone()), names(&plan.controllers));
             return Self { directory, controllers, delegated: tried.is_ok(), lack };

@@ -7,6 +7,7 @@ use crate::probe::attempt::{ATTEMPTS, Answer, Attempt, Must};
 use crate::probe::facts::{Area, CHECK_SECURITY_MODULES, Finding, Found, Verdict, facts, name};
 use crate::probe::trials::{StartRefusal, Trials};
 use crate::report::enforcement::{Entry, Protection, State};
+use crate::report::remedy::Remedy;
 
 /// The remedy when an active protection did not stop an attempt.
 const REPORT_HOLE: &str = "run nothing untrusted on this host, and report it as SECURITY.md describes";
@@ -46,10 +47,10 @@ fn protection(entry: &Entry, trials: &Trials) -> Finding {
 }
 
 /// The remedy for a protection that the sandbox lacks.
-fn remedy_for(protection: Protection, trials: &Trials) -> String {
+fn remedy_for(protection: Protection, trials: &Trials) -> Remedy {
     let refusal = trials.refusals.iter().find(|refusal| refusal.protection == Some(protection));
     let said = refusal.and_then(|refusal| refusal.remedy.clone());
-    said.or_else(|| remedy(protection, libc::ENOSYS)).unwrap_or_else(|| CHECK_SECURITY_MODULES.to_owned())
+    said.or_else(|| remedy(protection, libc::ENOSYS)).unwrap_or_else(|| CHECK_SECURITY_MODULES.into())
 }
 
 /// The finding for an attempt.
@@ -58,8 +59,8 @@ fn attempt_finding(attempt: &Attempt, answer: &Answer, trials: &Trials) -> Findi
         Finding::works(Area::Attempt, attempt.name, format!("{}: {came}", attempt.what)).needed()
     };
     // If the protection is known to be missing, give its remedy.
-    let remedy_or = |otherwise: &str| {
-        if is_down(attempt.wall, trials) { remedy_for(attempt.wall, trials) } else { otherwise.to_owned() }
+    let remedy_or = |otherwise: &'static str| {
+        if is_down(attempt.wall, trials) { remedy_for(attempt.wall, trials) } else { otherwise.into() }
     };
     match (answer, attempt.must) {
         (Answer::Succeeded, Must::Succeed) => finding("done"),
@@ -92,7 +93,7 @@ fn is_down(wall: Protection, trials: &Trials) -> bool {
 fn not_reached(refusal: &StartRefusal) -> Vec<Finding> {
     let of = |name, detail: &str| Finding::works(Area::Protection, name, detail).needed();
     let refused = |name| {
-        let remedy = refusal.remedy.clone().unwrap_or_else(|| CHECK_SECURITY_MODULES.to_owned());
+        let remedy = refusal.remedy.clone().unwrap_or_else(|| CHECK_SECURITY_MODULES.into());
         of(name, &refusal.reason).negative(Found::Missing, remedy)
     };
     let mut findings = Vec::new();

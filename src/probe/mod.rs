@@ -19,6 +19,7 @@ use crate::probe::attempt::Stage;
 use crate::probe::facts::{Finding, Found, Verdict};
 use crate::probe::trials::Trials;
 use crate::report::error::Error;
+use crate::report::remedy::Wording;
 
 /// What a host can enforce under a profile, tested.
 ///
@@ -48,6 +49,15 @@ pub struct Probe {
 }
 
 impl Probe {
+    /// The same with each remedy as a text, in the words of a front end.
+    #[must_use]
+    pub fn worded(mut self, wording: Wording) -> Self {
+        for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
+            *remedy = remedy.worded(wording);
+        }
+        self
+    }
+
     /// Tests this host under `profile`, in a temporary workspace. It removes the workspace at the end, also when the
     /// future is dropped early. Takes a few dozen milliseconds.
     ///

@@ -14,6 +14,7 @@ use crate::probe::host::{CgroupFinding, Execution};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::outcome::{Ended, Outcome};
+use crate::report::remedy::Remedy;
 use crate::session::sandbox::Sandbox;
 use crate::view::inputs;
 
@@ -44,7 +45,7 @@ pub(crate) struct StartRefusal {
     pub(crate) protection: Option<Protection>,
     /// The chain of causes.
     pub(crate) reason: String,
-    pub(crate) remedy: Option<String>,
+    pub(crate) remedy: Option<Remedy>,
 }
 
 impl From<&Error> for StartRefusal {
@@ -53,7 +54,7 @@ impl From<&Error> for StartRefusal {
             Error::Step { protection, .. } | Error::Unavailable { protection, .. } => Some(*protection),
             _ => None,
         };
-        Self { protection, reason: error.chain(), remedy: error.remedy().map(str::to_owned) }
+        Self { protection, reason: error.chain(), remedy: error.remedy() }
     }
 }
 

@@ -89,7 +89,7 @@ fn report_with(
                 what: "mask",
                 path: target.clone(),
                 reason: format!("it {REASON} it"),
-                remedy: Some("mask its directory, or keep it outside of all grants".to_owned()),
+                remedy: Some("mask its directory, or keep it outside of all grants".into()),
             });
         }
         let reason = format!("{} {REASON} the mount ({})", shown(path), place.what);
@@ -98,7 +98,7 @@ fn report_with(
             return Err(Error::Unavailable {
                 protection: place.protection,
                 reason,
-                remedy: Some(remedy.to_owned()),
+                remedy: Some(remedy.into()),
             });
         }
         enforcement.weaken(place.protection, &format!("{reason}; {remedy}"));
@@ -309,7 +309,7 @@ mod tests {
             reported(Profile::RepoWrite, Ok(true), &[("key", Node::CoverFile)]).expect_err("refused");
         let Error::View { what: "mask", reason, remedy, .. } = refused else { panic!("{refused:?}") };
         assert!(reason.contains("ignores the case of names"), "{reason}");
-        assert!(remedy.is_some_and(|remedy| remedy.contains("mask its directory")));
+        assert!(remedy.is_some_and(|remedy| remedy.to_string().contains("mask its directory")));
         reported(Profile::RepoWrite, Ok(false), &[("key", Node::CoverFile)]).expect("it holds");
         // A directory has one entry, whatever its spelling.
         let found = reported(Profile::RepoWrite, Ok(true), &[("key", Node::Cover)]).expect("reported");

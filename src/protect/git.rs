@@ -19,6 +19,7 @@ use crate::policy::profile::Git;
 use crate::protect::git::repository::{Repository, WorkTree, is_own, named_work_tree};
 use crate::report::failure;
 use crate::report::failure::shown;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::regular;
 use crate::sys::lexical;
@@ -127,7 +128,11 @@ fn protects_directly(given: &Path, repository: &Path) -> bool {
 fn note_unshown(view: &mut View, top: &Path, repository: &Path, why: &str) {
     let path = shown(repository);
     let text = format!("it leads to the repository {path}, which is not shown, because {why}");
-    view.note(&shown(&top.join(".git")), &text, Some(&format!("--rw {path} shows it")));
+    view.note(
+        &shown(&top.join(".git")),
+        &text,
+        Some(remedy![SettingKey::Rw.to(repository.display()), " shows it"]),
+    );
 }
 
 /// Says that a repository works on a work tree elsewhere, which is not shown. A command may have written that.
@@ -135,7 +140,7 @@ fn note_work_tree(view: &mut View, inputs: &Inputs<'_>, repository: &Path) {
     let Some(named) = named_work_tree(repository, repository) else { return };
     if is_hidden(view, inputs, &named) {
         let text = format!("core.worktree names {}, which is not shown", shown(&named));
-        view.note(&shown(repository), &text, Some(&format!("--rw {} shows it", shown(&named))));
+        view.note(&shown(repository), &text, Some(remedy![SettingKey::Rw.to(named.display()), " shows it"]));
     }
 }
 
@@ -189,7 +194,11 @@ fn note_borrowed(view: &mut View, inputs: &Inputs<'_>, repository: &Path) {
         let Ok(path) = fs::canonicalize(objects.join(OsStr::from_bytes(line))) else { continue };
         if is_hidden(view, inputs, &path) {
             let text = format!("the repository borrows objects of {}, which is not shown", shown(&path));
-            view.note(&shown(repository), &text, Some(&format!("--ro {} shows it", shown(&path))));
+            view.note(
+                &shown(repository),
+                &text,
+                Some(remedy![SettingKey::Ro.to(path.display()), " shows it"]),
+            );
         }
     }
 }

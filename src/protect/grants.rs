@@ -114,6 +114,6 @@ fn cannot_hold(base: &Path, source: io::Error) -> Error {
         Some(libc::ESTALE) => Some(EXCHANGED),
         _ => of_call(&source),
     };
-    let (path, remedy) = (base.to_owned(), remedy.map(str::to_owned));
+    let (path, remedy) = (base.to_owned(), remedy.map(Into::into));
     Error::Grant { what: "writable grant", path, source, remedy }
 }

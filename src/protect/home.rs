@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::protect::grants::WritableGrants;
 use crate::report::failure::shown;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{HomeNames, Inputs};
 use crate::view::path_walk::UnresolvedPath;
 use crate::view::{Origin, View};
@@ -167,6 +168,6 @@ fn note(view: &mut View, home: &Path, named: &[&str]) {
     let others = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
     let text =
         format!("shells and other programs outside obey {}{others}: they stay read-only", first.join(", "));
-    let remedy = "grant a file by its own path (--rw) if commands are to change it";
+    let remedy = remedy!["grant a file by its own path (", SettingKey::Rw, ") if commands are to change it"];
     view.note(&shown(home), &text, Some(remedy));
 }

@@ -52,7 +52,7 @@ impl Protected {
         if let Some(Gap { path, reason: gap }) = self.gaps.first() {
             let reason = format!("{} {}", failure::shown(path), gap.text());
             if inputs.policy.profile.meaning().is_strict {
-                let remedy = Some(gap.remedy().to_owned());
+                let remedy = Some(gap.remedy().into());
                 return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
             }
             let detail = format!("{reason}; {}", gap.remedy());

@@ -13,10 +13,11 @@ use crate::protect::place::{Done, ProtectedPlace};
 use crate::protect::remove;
 use crate::protect::remove::Check;
 use crate::protect::watch::{Expected, Watch, parts_from};
-use crate::report::denial::{Basis, Denial, TRUST_GIT, advice};
+use crate::report::denial::{Basis, Denial, WOULD_ALLOW, trust_git};
 use crate::report::enforcement::Protection;
 use crate::report::failure;
 use crate::report::failure::shown;
+use crate::report::remedy::remedy;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
 use crate::view::path_walk::WalkAim;
@@ -115,9 +116,8 @@ fn watch_denial(watch: &Watch, path: &Path, done: &Done) -> Denial {
     };
     let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
     let reason = format!("{was}; {}{led}{moved}", done.words());
-    let remedy = (watch.aim.is_of_repository() && done.basis() != Basis::Kept).then_some(TRUST_GIT);
-    let reason = advice(reason, remedy, "would allow it");
-    let remedy = remedy.map(str::to_owned);
+    let is_of_git = watch.aim.is_of_repository() && done.basis() != Basis::Kept;
+    let remedy = is_of_git.then(|| remedy![trust_git(), WOULD_ALLOW]);
     Denial { remedy, ..denial_for(&watch.base.join(path), reason, done.basis()) }
 }
 

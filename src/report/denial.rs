@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::enforcement::{FlagsOf, Protection};
-use crate::report::escape::{harmless, is_harmless};
+use crate::report::enforcement::{Protection, Scope};
+use crate::report::escape::is_harmless;
+use crate::report::remedy::{Remedy, Setting, SettingKey, Wording, remedy};
 
 /// Something that the sandbox blocked or moved aside, or kept for you to check ([`Basis::Kept`]).
 ///
@@ -24,62 +25,76 @@ pub struct Denial {
     pub reason: String,
     /// How Kennel knows.
     pub basis: Basis,
-    /// The flag of `kennel run` or `kennel session start` that would allow it, if there is one. `reason` contains it, too.
-    /// Unknown parts are in capitals: `--allow HOST:PORT`.
-    pub remedy: Option<String>,
+    /// What would allow it, if there is something. Its [`settings`](Remedy::settings) are those of the next command or session.
+    pub remedy: Option<Remedy>,
     /// The preset that has the host, such as `@cargo`: it would allow the other hosts of that registry too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
     /// Whether package managers ask this host for newer versions of themselves. If the command succeeded, it did not need it.
     #[serde(skip)]
     pub(crate) is_update_check: bool,
+    /// Whether the list of what is allowed merely lacks the destination. Then the remedy allows it.
+    #[serde(skip)]
+    pub(crate) is_unlisted: bool,
 }
 
 impl Denial {
-    /// A denial that no flag changes.
+    /// A denial that no setting changes.
     pub(crate) fn new(protection: Protection, subject: String, reason: String, basis: Basis) -> Self {
-        Self { protection, subject, reason, basis, remedy: None, preset: None, is_update_check: false }
+        let (is_update_check, is_unlisted) = (false, false);
+        Self { protection, subject, reason, basis, remedy: None, preset: None, is_update_check, is_unlisted }
     }
 
-    /// The line for people. Escaped.
+    /// The line for people, with settings in the words of a front end. Escaped.
     #[must_use]
-    pub fn line(&self) -> String {
-        self.line_of(FlagsOf::Command)
+    pub fn line(&self, wording: Wording) -> String {
+        self.sentence(Scope::Command).in_words(wording)
     }
 
-    /// The line for people, with flags as `kennel run` or `kennel session start` takes them. The reason names the wall.
-    pub(crate) fn line_of(&self, flags_of: FlagsOf) -> String {
+    /// The line for people. The reason names the wall.
+    pub(crate) fn sentence(&self, scope: Scope) -> Remedy {
         let verb = match self.basis {
             Basis::Observed | Basis::Derived => "denied",
             Basis::Possible => "possibly denied",
             Basis::Kept => "note",
         };
-        harmless(&format!("kennel: {verb}: {}: {}", self.subject, self.reason_with(flags_of)))
-    }
-
-    /// `reason`, with the flag as the one who reads it can pass it.
-    pub(crate) fn reason_with(&self, flags_of: FlagsOf) -> String {
-        let before = flags_of.words();
-        match (&self.remedy, self.flag_of_preset()) {
-            (Some(flag), Some(preset)) => self.reason.replacen(
-                &format!("; {flag} {WOULD_ALLOW}"),
-                &format!("; {before}{preset} {WOULD_ALLOW}, or {flag} that one host"),
-                1,
-            ),
-            (Some(flag), None) => self.reason.replacen(&format!("; {flag}"), &format!("; {before}{flag}"), 1),
-            (None, _) => self.reason.clone(),
+        let mut line = Remedy::from(format!("kennel: {verb}: {}: {}", self.subject, self.reason));
+        if let Some(remedy) = self.remedy_or_preset() {
+            line.push(remedy!["; ", scope.of(&remedy)]);
         }
+        line
     }
 
-    /// The flag that would allow the preset of the host.
-    fn flag_of_preset(&self) -> Option<String> {
-        let (before, _) = self.remedy.as_ref()?.rsplit_once(' ')?;
-        Some(format!("{before} {}", self.preset.as_ref()?))
+    /// The remedy, with that of the preset before it.
+    fn remedy_or_preset(&self) -> Option<Remedy> {
+        let remedy = self.remedy.clone()?;
+        let Some(preset) = self.settings_of_preset() else { return Some(remedy) };
+        let only = remedy!["or ", remedy.settings().to_vec(), " that one host"];
+        Some(remedy![preset, WOULD_ALLOW, ", ", only, remedy.after(2)])
     }
 
-    /// The flag to advise: that of the preset, or else `remedy`.
-    pub(crate) fn advised_flag(&self) -> Option<String> {
-        self.flag_of_preset().or_else(|| self.remedy.clone())
+    /// The settings that would allow the preset of the host.
+    fn settings_of_preset(&self) -> Option<Vec<Setting>> {
+        let (allow, before) = self.remedy.as_ref()?.settings().split_last()?;
+        let preset = allow.key.to(self.preset.as_ref()?);
+        Some(before.iter().cloned().chain([preset]).collect())
+    }
+
+    /// The settings to advise: those of the preset, or else those of the remedy. Empty if there are none.
+    #[must_use]
+    pub fn advised(&self) -> Vec<Setting> {
+        let own = || self.remedy.as_ref().map_or_else(Vec::new, |remedy| remedy.settings().to_vec());
+        self.settings_of_preset().unwrap_or_else(own)
+    }
+
+    /// The same for readers of JSON, in the words of a front end: `remedy` names its settings alone, and `reason` says what they
+    /// would do.
+    #[must_use]
+    pub fn worded(mut self, wording: Wording) -> Self {
+        let Some(remedy) = self.remedy.take() else { return self };
+        self.reason = format!("{}; {}", self.reason, remedy.in_words(wording));
+        let settings = Some(remedy.settings()).filter(|settings| !settings.is_empty());
+        Self { remedy: settings.map(|settings| wording.of(settings).into()), ..self }
     }
 }
 
@@ -119,18 +134,12 @@ impl Basis {
 /// Longest subject of a denial, in characters.
 pub(crate) const LONGEST: usize = 300;
 
-/// The flag that lets commands change what git obeys in repositories.
-pub(crate) const TRUST_GIT: &str = "--git trust";
+/// What a setting does that would change a refusal.
+pub(crate) const WOULD_ALLOW: &str = " would allow it";
 
-/// What follows a flag that would change a refusal.
-pub(crate) const WOULD_ALLOW: &str = "would allow it";
-
-/// A reason, followed by the flag that would change it.
-pub(crate) fn advice(reason: String, flag: Option<&str>, would: &str) -> String {
-    match flag {
-        Some(flag) => format!("{reason}; {flag} {would}"),
-        None => reason,
-    }
+/// The setting that lets commands change what git obeys in repositories.
+pub(crate) fn trust_git() -> Setting {
+    SettingKey::Git.to("trust")
 }
 
 /// A path for people: one line, with unsafe characters replaced by `?`, and in quotes if its end would not be clear.
@@ -151,11 +160,11 @@ pub(crate) fn clean(text: &str) -> String {
 /// The reason of the proxy for what no rule allows.
 pub(crate) const NOT_LISTED: &str = "not on the list of what is allowed";
 
-/// Why a flag names no port.
+/// Why a setting names no port.
 pub(crate) const ONLY_LOOKED_UP: &str = " (the command only looked up the name, which tells no port)";
 
-/// The most flags, and the most hosts of a preset, in one line.
-const MOST_FLAGS: usize = 5;
+/// The most settings, and the most hosts of a preset, in one line.
+const MOST_NAMED: usize = 5;
 
 /// Several destinations that no rule allows, each once.
 pub(crate) struct UnlistedHosts<'d> {
@@ -166,7 +175,7 @@ pub(crate) struct UnlistedHosts<'d> {
 /// own.
 pub(crate) fn apart<'d>(denials: &[&'d Denial]) -> (Option<UnlistedHosts<'d>>, Vec<&'d Denial>) {
     let is_connection = |denial: &Denial| split_port(&denial.subject).1.is_some();
-    let all: Vec<&Denial> = denials.iter().copied().filter(|denial| is_unlisted(denial)).collect();
+    let all: Vec<&Denial> = denials.iter().copied().filter(|denial| denial.is_unlisted).collect();
     // A connection names the port that a program without proxy support only asks for next.
     let is_said_better = |denial: &&Denial| {
         let same_host = |other: &&Denial| is_connection(other) && host(other) == host(denial);
@@ -174,34 +183,32 @@ pub(crate) fn apart<'d>(denials: &[&'d Denial]) -> (Option<UnlistedHosts<'d>>, V
     };
     let together: Vec<_> = all.iter().copied().filter(|denial| !is_said_better(denial)).collect();
     let has_own_line =
-        |denial: &&Denial| !is_unlisted(denial) || together.len() < 2 && !is_said_better(denial);
+        |denial: &&Denial| !denial.is_unlisted || together.len() < 2 && !is_said_better(denial);
     let others = denials.iter().copied().filter(has_own_line).collect();
     ((together.len() > 1).then_some(UnlistedHosts { denials: together }), others)
 }
 
 impl UnlistedHosts<'_> {
     /// The line for people.
-    pub(crate) fn line(&self, flags_of: FlagsOf) -> String {
+    pub(crate) fn sentence(&self, scope: Scope) -> Remedy {
         let hosts: HashSet<&str> = self.denials.iter().map(|denial| host(denial)).collect();
-        let mut line = match hosts.len() {
-            1 => "1 host was refused:".to_owned(),
-            count => format!("{count} hosts were refused:"),
+        let refused = match hosts.len() {
+            1 => "kennel: 1 host was refused: ".to_owned(),
+            count => format!("kennel: {count} hosts were refused: "),
         };
-        if flags_of == FlagsOf::Session {
-            line += " start the session with";
-        }
-        let mut flags: Vec<String> = Vec::new();
-        for flag in self.denials.iter().filter_map(|denial| denial.advised_flag()) {
-            if !flags.contains(&flag) {
-                flags.push(flag);
+        let start = if scope == Scope::Session { "start the session with " } else { "" };
+        let mut settings: Vec<Setting> = Vec::new();
+        for setting in self.denials.iter().flat_map(|denial| denial.advised()) {
+            if !settings.contains(&setting) {
+                settings.push(setting);
             }
         }
-        line.extend(flags.iter().take(MOST_FLAGS).map(|flag| format!(" {flag}")));
-        match flags.len().saturating_sub(MOST_FLAGS) {
-            0 => {}
-            more => line += &format!(" and {more} more"),
-        }
-        line + &self.hosts_of_presets()
+        let more = match settings.len().saturating_sub(MOST_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        settings.truncate(MOST_NAMED);
+        remedy![refused, start, settings, more, self.hosts_of_presets()]
     }
 
     /// Which of the hosts the presets stand for.
@@ -210,21 +217,14 @@ impl UnlistedHosts<'_> {
             self.denials.iter().copied().filter(|denial| denial.preset.is_some()).collect();
         let mut hosts: Vec<&str> = of.iter().map(|denial| host(denial)).collect();
         hosts.dedup();
-        let more = hosts.len().saturating_sub(MOST_FLAGS);
-        hosts.truncate(MOST_FLAGS);
+        let more = hosts.len().saturating_sub(MOST_NAMED);
+        hosts.truncate(MOST_NAMED);
         match (hosts.is_empty(), more) {
             (true, _) => String::new(),
             (false, 0) => format!(" (or one by one: {})", hosts.join(", ")),
             (false, more) => format!(" (or one by one: {} and {more} more)", hosts.join(", ")),
         }
     }
-}
-
-/// Whether the list merely lacks the destination, so that a flag would allow it.
-fn is_unlisted(denial: &Denial) -> bool {
-    let flag = denial.remedy.as_deref().filter(|_| denial.protection == Protection::Proxy);
-    let reason = denial.reason.strip_suffix(ONLY_LOOKED_UP).unwrap_or(&denial.reason);
-    flag.is_some() && reason == advice(NOT_LISTED.to_owned(), flag, WOULD_ALLOW)
 }
 
 fn host(denial: &Denial) -> &str {
@@ -245,22 +245,30 @@ mod tests {
 
     fn unlisted(subject: &str) -> Denial {
         let (port, why) = if subject.contains(':') { ("", "") } else { (":PORT", ONLY_LOOKED_UP) };
-        let flag = format!("--allow {subject}{port}");
+        let allow = SettingKey::Allow.to(format!("{subject}{port}"));
+        let (subject, reason) = (subject.to_owned(), NOT_LISTED.to_owned());
         Denial {
-            protection: Protection::Proxy,
-            subject: subject.to_owned(),
-            reason: advice(NOT_LISTED.to_owned(), Some(&flag), WOULD_ALLOW) + why,
-            basis: Basis::Observed,
-            remedy: Some(flag),
             preset: subject.contains("crates.io").then(|| "@cargo".to_owned()),
-            is_update_check: false,
+            remedy: Some(remedy![allow, WOULD_ALLOW, why]),
+            is_unlisted: true,
+            ..Denial::new(Protection::Proxy, subject, reason, Basis::Observed)
         }
+    }
+
+    /// As a front end with flags says it.
+    fn said(sentence: &Remedy) -> String {
+        let flags = Wording::new(|settings| {
+            let flag =
+                |setting: &Setting| format!("--allow {}", setting.value.as_deref().unwrap_or_default());
+            settings.iter().map(flag).collect::<Vec<_>>().join(" ")
+        });
+        sentence.in_words(flags).replace("kennel: ", "")
     }
 
     fn line(subjects: &[&str]) -> (Option<String>, usize) {
         let denials: Vec<Denial> = subjects.iter().map(|subject| unlisted(subject)).collect();
         let (hosts, others) = apart(&denials.iter().collect::<Vec<_>>());
-        (hosts.map(|hosts| hosts.line(FlagsOf::Command)), others.len())
+        (hosts.map(|hosts| said(&hosts.sentence(Scope::Command))), others.len())
     }
 
     #[test]
@@ -283,22 +291,22 @@ mod tests {
         );
         let many: Vec<String> = (0..8).map(|n| format!("n{n}.example:443")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let (said, _) = line(&many);
-        let said = said.expect("a line");
+        let (told, _) = line(&many);
+        let said = told.expect("a line");
         assert!(said.starts_with("8 hosts were refused: --allow n0.example:443 "), "{said}");
         assert!(said.ends_with(" --allow n4.example:443 and 3 more"), "{said}");
     }
 
     #[test]
-    fn flags_of_a_session_say_so() {
+    fn settings_of_a_session_say_so() {
         let denials = [unlisted("a.example:80"), unlisted("b.example:80")];
         assert_eq!(
-            denials[0].reason_with(FlagsOf::Session),
-            "not on the list of what is allowed; a session started with --allow a.example:80 would allow it"
+            said(&denials[0].sentence(Scope::Session)),
+            "denied: a.example:80: not on the list of what is allowed; a session started with --allow a.example:80 would allow it"
         );
         let (hosts, _) = apart(&denials.iter().collect::<Vec<_>>());
         assert_eq!(
-            hosts.map(|hosts| hosts.line(FlagsOf::Session)).as_deref(),
+            hosts.map(|hosts| said(&hosts.sentence(Scope::Session))).as_deref(),
             Some("2 hosts were refused: start the session with --allow a.example:80 --allow b.example:80")
         );
     }
@@ -306,6 +314,7 @@ mod tests {
     #[test]
     fn what_says_more_keeps_its_line() {
         let mut metadata = unlisted("169.254.169.254:80");
+        metadata.is_unlisted = false;
         metadata.reason = "resolves to 169.254.169.254, which is not a public address".to_owned();
         let denials = [unlisted("a.example:80"), metadata.clone(), unlisted("b.example:80")];
         let (hosts, others) = apart(&denials.iter().collect::<Vec<_>>());
@@ -316,10 +325,10 @@ mod tests {
     #[test]
     fn a_host_of_a_preset_offers_it_and_itself() {
         let one = unlisted("index.crates.io:443");
-        assert_eq!(one.advised_flag().as_deref(), Some("--allow @cargo"));
+        assert_eq!(one.advised(), [SettingKey::Allow.to("@cargo")]);
         assert_eq!(
-            one.reason_with(FlagsOf::Session),
-            "not on the list of what is allowed; a session started with --allow @cargo would allow it, or --allow \
+            said(&one.sentence(Scope::Session)),
+            "denied: index.crates.io:443: not on the list of what is allowed; a session started with --allow @cargo would allow it, or --allow \
              index.crates.io:443 that one host"
         );
         assert_eq!(
@@ -328,6 +337,27 @@ mod tests {
                 "3 hosts were refused: --allow @cargo --allow a.example:80 (or one by one: index.crates.io, \
                  static.crates.io)"
             )
+        );
+    }
+
+    #[test]
+    fn in_json_the_reason_has_the_words_and_the_remedy_its_settings() {
+        let flags = Wording::new(|settings| format!("<{}>", Setting::in_policy(settings)));
+        let of = |denial: Denial| {
+            let Denial { reason, remedy, .. } = denial.worded(flags);
+            (reason, remedy.map(|remedy| remedy.to_string()))
+        };
+        let (reason, remedy) = of(unlisted("a.example"));
+        assert_eq!(
+            reason,
+            format!("{NOT_LISTED}; <network.allow a.example:PORT> would allow it{ONLY_LOOKED_UP}")
+        );
+        assert_eq!(remedy.as_deref(), Some("<network.allow a.example:PORT>"));
+        let remove = remedy!["remove ", SettingKey::Deny.to("a:1"), " to allow it"];
+        let (reason, remedy) = of(Denial { remedy: Some(remove), ..unlisted("a:1") });
+        assert_eq!(
+            (&*reason, remedy),
+            (&*format!("{NOT_LISTED}; remove <network.deny a:1> to allow it"), None)
         );
     }
 }

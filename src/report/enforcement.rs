@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::ser::SerializeStruct;
 
 use crate::report::escape::harmless;
+use crate::report::remedy::{Remedy, SettingKey, Wording, remedy};
 use crate::report::words::words;
 
 /// The state of one protection.
@@ -37,7 +38,7 @@ pub struct Entry {
     pub cause: Option<String>,
     /// What a person can do about `cause`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
     /// Whether the policy asks for it. Otherwise it does not lower the level.
     #[serde(skip)]
     pub asked: bool,
@@ -73,37 +74,49 @@ pub struct Note {
     pub text: String,
     /// What a person can do about it, if there is something.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
+    pub remedy: Option<Remedy>,
 }
 
 impl Note {
     /// A note with these texts. Control characters are escaped.
     #[must_use]
-    pub fn new(subject: &str, text: &str, remedy: Option<&str>) -> Self {
-        Self { subject: harmless(subject), text: harmless(text), remedy: remedy.map(harmless) }
+    pub fn new(subject: &str, text: &str, remedy: Option<Remedy>) -> Self {
+        Self { subject: harmless(subject), text: harmless(text), remedy }
     }
 
-    /// The line for people.
+    /// The line for people, with settings in the words of a front end.
     #[must_use]
-    pub fn line(&self) -> String {
-        self.line_of("note", FlagsOf::Command)
+    pub fn line(&self, wording: Wording) -> String {
+        self.sentence("note", Scope::Command).in_words(wording)
     }
 
     /// The line for people, if it is one of [`Outcome::hints`](crate::report::outcome::Outcome::hints).
     #[must_use]
-    pub fn hint(&self) -> String {
-        self.line_of("hint", FlagsOf::Command)
+    pub fn hint(&self, wording: Wording) -> String {
+        self.sentence("hint", Scope::Command).in_words(wording)
     }
 
-    /// The line for people, with flags as `kennel run` or `kennel session start` takes them.
-    pub(crate) fn line_of(&self, kind: &str, flags_of: FlagsOf) -> String {
+    /// The line for people.
+    pub(crate) fn sentence(&self, kind: &str, scope: Scope) -> Remedy {
         let Self { subject, text, remedy } = self;
-        let remedy = remedy.iter().map(|remedy| {
-            let before = if remedy.starts_with("--") { flags_of.words() } else { "" };
-            format!("; {before}{remedy}")
-        });
-        let remedy = remedy.collect::<String>();
-        format!("kennel: {kind}: {subject}: {text}{remedy}")
+        let mut line = Remedy::from(format!("kennel: {kind}: {subject}: {text}"));
+        if let Some(remedy) = remedy {
+            line.push(remedy!["; ", scope.of(remedy)]);
+        }
+        line
+    }
+
+    /// Whether it advises to set this.
+    #[must_use]
+    pub fn sets(&self, key: SettingKey) -> bool {
+        let mut settings = self.remedy.iter().flat_map(Remedy::settings);
+        settings.any(|setting| setting.key == key)
+    }
+
+    /// The same with the remedy as a text, in the words of a front end.
+    #[must_use]
+    pub fn worded(self, wording: Wording) -> Self {
+        Self { remedy: self.remedy.map(|remedy| remedy.worded(wording)), ..self }
     }
 }
 
@@ -144,6 +157,16 @@ impl Enforcement {
                 self.notes.push(note);
             }
         }
+    }
+
+    /// The same with each remedy as a text, in the words of a front end.
+    #[must_use]
+    pub fn worded(mut self, wording: Wording) -> Self {
+        let remedies = self.entries.iter_mut().map(|entry| &mut entry.remedy);
+        for remedy in remedies.chain(self.notes.iter_mut().map(|note| &mut note.remedy)).flatten() {
+            *remedy = remedy.worded(wording);
+        }
+        self
     }
 
     /// A copy of the entries alone.
@@ -203,9 +226,10 @@ impl Enforcement {
         name: Protection,
         state: State,
         detail: &str,
-        [cause, remedy]: [String; 2],
+        cause: &str,
+        remedy: Remedy,
     ) {
-        let [cause, remedy] = [cause, remedy].map(|text| Some(harmless(&text)));
+        let (cause, remedy) = (Some(harmless(cause)), Some(remedy));
         self.put(Entry { name, state, detail: detail.to_owned(), cause, remedy, asked: true });
     }
 
@@ -336,21 +360,23 @@ impl Protection {
     }
 }
 
-/// What takes the flags of a remedy.
+/// What a setting holds for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FlagsOf {
-    /// `kennel run`, for the next command.
+pub(crate) enum Scope {
+    /// The next command.
     Command,
-    /// `kennel session start`, because the policy of a session holds for all its commands.
+    /// All commands of a session, which has to be started with it.
     Session,
 }
 
-impl FlagsOf {
-    /// The words before a flag.
-    pub(crate) fn words(self) -> &'static str {
+impl Scope {
+    /// A remedy that says what its settings hold for.
+    pub(crate) fn of(self, remedy: &Remedy) -> Remedy {
         match self {
-            Self::Command => "",
-            Self::Session => "a session started with ",
+            Self::Session if !remedy.settings().is_empty() => {
+                remedy!["a session started with ", remedy.clone()]
+            }
+            _ => remedy.clone(),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::report::listen_error::ListenError;
 use crate::report::missing_program;
 use crate::report::overlay_error::OverlayError;
 use crate::report::policy_error::PolicyError;
+use crate::report::remedy::{Remedy, SettingKey, Wording, remedy};
 use crate::report::shortage::{of_call, of_terminal, of_writing};
 use crate::report::spawn_error::SpawnError;
 
@@ -33,7 +34,7 @@ pub enum Error {
         /// The cause.
         source: io::Error,
         /// What can be done.
-        remedy: Option<String>,
+        remedy: Option<Remedy>,
     },
     /// Two places of the view exclude each other.
     #[error("{what} {}: {reason}", shown(path))]
@@ -45,7 +46,7 @@ pub enum Error {
         /// Why not.
         reason: String,
         /// What can be done.
-        remedy: Option<String>,
+        remedy: Option<Remedy>,
     },
     /// This host cannot provide a required protection.
     #[error("{protection}: {reason}")]
@@ -55,7 +56,7 @@ pub enum Error {
         /// What the host lacks or refused.
         reason: String,
         /// What can be done.
-        remedy: Option<String>,
+        remedy: Option<Remedy>,
     },
     /// A step of the set-up failed inside, before the command ran. Nothing of it remains.
     #[error("{}", harmless(step))]
@@ -67,7 +68,7 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
         /// What can be done.
-        remedy: Option<String>,
+        remedy: Option<Remedy>,
     },
     /// The program was not found in the sandbox.
     #[error("{}: not found in the sandbox", harmless(program))]
@@ -132,7 +133,7 @@ pub enum Error {
         /// The cause. A command would get the same `raw_os_error`.
         source: io::Error,
         /// What can be done.
-        remedy: Option<String>,
+        remedy: Option<Remedy>,
     },
     /// A session cannot be offered to clients, or one that is offered cannot be used.
     #[error(transparent)]
@@ -230,27 +231,48 @@ impl Error {
 
     /// What a person can do about it, if anything is known.
     #[must_use]
-    pub fn remedy(&self) -> Option<&str> {
+    pub fn remedy(&self) -> Option<Remedy> {
         match self {
             Self::Grant { remedy, .. }
             | Self::View { remedy, .. }
             | Self::Unavailable { remedy, .. }
             | Self::Step { remedy, .. }
-            | Self::File { remedy, .. } => remedy.as_deref(),
+            | Self::File { remedy, .. } => remedy.clone(),
             Self::Policy(error) => error.remedy(),
             Self::Listen(error) => error.remedy(),
             Self::Spawn(error) => error.remedy(),
-            Self::Audit(error) => error.remedy(),
+            Self::Audit(error) => error.remedy().map(Remedy::from),
             Self::Overlay(error) => error.remedy(),
             Self::NotFound { program } => Some(missing_program::remedy(program)),
-            Self::NoInterpreter { .. } => Some(
-                "correct the first line of a script (#!/bin/sh, for example), or grant the directory of the interpreter with --ro; \
-                 a program that is no script names its loader",
-            ),
+            Self::NoInterpreter { .. } => Some(remedy![
+                "correct the first line of a script (#!/bin/sh, for example), or grant the directory of the interpreter with ",
+                SettingKey::Ro,
+                "; a program that is no script names its loader",
+            ]),
+            Self::StillRuns => {
+                Some(remedy!["end the session (", SettingKey::StopSession, "), which ends them too"])
+            }
+            Self::Command { what: WORKING_DIRECTORY, reason, .. } if !reason.ends_with(NOT_PERMITTED) => {
+                Some(remedy![
+                    "name a directory that is visible inside: in the workspace, or in a grant of ",
+                    SettingKey::Ro,
+                    " or ",
+                    SettingKey::Rw,
+                ])
+            }
+            Self::Command { what: VARIABLE, reason, .. } if reason == KEPT_VARIABLE => {
+                Some(remedy!["leave it out, or set it for all commands: ", SettingKey::SetEnv])
+            }
+            _ => self.plain_remedy().map(Remedy::from),
+        }
+    }
+
+    /// A remedy without settings.
+    fn plain_remedy(&self) -> Option<&'static str> {
+        match self {
             Self::NoProgram { .. } => Some("check PATH, or name the program by its path"),
             Self::Busy => Some("let the command wait, or keep more workers ready"),
             Self::SessionEnded => Some("prepare a new session"),
-            Self::StillRuns => Some("end the session (kennel session stop), which ends them too"),
             Self::NotExecutable { source, .. } => Some(match source.raw_os_error() {
                 Some(libc::EACCES) => {
                     "name a file, make it executable (chmod +x) or run a script by its interpreter (python3 FILE), and put it on a \
@@ -262,14 +284,8 @@ impl Error {
                 }
                 _ => of_call(source)?,
             }),
-            Self::Command { what: WORKING_DIRECTORY, reason, .. } if reason.ends_with(NOT_PERMITTED) => Some(
-                "run kennel as the owner, or change its mode (chmod): permissions also apply to commands of root",
-            ),
             Self::Command { what: WORKING_DIRECTORY, .. } => Some(
-                "name a directory that is visible inside: in the workspace, or in a grant of --ro or --rw",
-            ),
-            Self::Command { what: VARIABLE, reason, .. } if reason == KEPT_VARIABLE => Some(
-                "leave it out, or set it for all commands: --setenv of kennel run or session start, or env.set in the policy",
+                "run kennel as the owner, or change its mode (chmod): permissions also apply to commands of root",
             ),
             Self::Publish { address, source } => of_publish(address.port(), source),
             Self::Io { what, source } if STREAMS.contains(what) => of_stream(source),
@@ -286,12 +302,17 @@ impl Error {
         failure::chain(self)
     }
 
-    /// The lines for people: the error with its causes, and a hint. Characters that a terminal obeys or that reorder text
-    /// are escaped.
+    /// The lines for people: the error with its causes, and a hint, with settings in the words of a front end. Characters that a
+    /// terminal obeys or that reorder text are escaped.
     #[must_use]
-    pub fn lines(&self) -> Vec<String> {
-        let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", harmless(remedy)));
-        [format!("kennel: {}", self.chain())].into_iter().chain(remedy).collect()
+    pub fn lines(&self, wording: Wording) -> Vec<String> {
+        self.sentences().iter().map(|line| line.in_words(wording)).collect()
+    }
+
+    /// The lines of [`lines`](Self::lines).
+    pub(crate) fn sentences(&self) -> Vec<Remedy> {
+        let hint = self.remedy().map(|remedy| remedy!["kennel: hint: ", remedy]);
+        [format!("kennel: {}", self.chain()).into()].into_iter().chain(hint).collect()
     }
 
     /// Its exit status: 127 not found, 126 not executable, 125 everything else.

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::report::escape::harmless;
+use crate::report::remedy::{Remedy, Setting, SettingKey, Wording};
 
 /// Exit statuses that Kennel itself uses, as env(1) and timeout(1) do.
 pub(crate) mod exit {
@@ -91,7 +92,7 @@ pub enum Details {
         /// The cause.
         reason: String,
         /// What a person can do.
-        remedy: Option<String>,
+        remedy: Option<Remedy>,
     },
     /// A program that is not the approved one.
     Hash {
@@ -146,6 +147,15 @@ impl Failure {
         self
     }
 
+    /// The same failure with the remedy as a text, in the words of a front end.
+    #[must_use]
+    pub fn worded(mut self, wording: Wording) -> Self {
+        if let Details::Platform { remedy: Some(remedy), .. } = &mut self.details {
+            *remedy = remedy.worded(wording);
+        }
+        self
+    }
+
     /// The same failure with the id of its audit record.
     pub(crate) fn recorded(mut self, audit_id: Option<String>) -> Self {
         self.audit_id = audit_id;
@@ -167,8 +177,8 @@ macro_rules! failure_of {
 pub(crate) use failure_of;
 
 /// Details about what this host cannot provide.
-pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {
-    Details::Platform { platform: Cow::Borrowed("linux"), reason, remedy: remedy.map(str::to_owned) }
+pub(crate) fn platform(reason: String, remedy: Option<Remedy>) -> Details {
+    Details::Platform { platform: Cow::Borrowed("linux"), reason, remedy }
 }
 
 /// An error and its causes in one line, joined by `: `, and escaped.
@@ -249,15 +259,15 @@ impl Limit {
         }
     }
 
-    /// The flag of `kennel run` that sets it, if there is exactly one.
-    pub(crate) fn flag(self) -> Option<&'static str> {
+    /// The setting that raises it, if every front end has exactly one.
+    pub(crate) fn setting(self) -> Option<Setting> {
         Some(match self {
-            Self::Memory => "--memory SIZE",
-            Self::Pids => "--pids N",
-            Self::CpuTime => "--cpu-time TIME",
-            Self::WallTime => "--timeout TIME",
-            Self::Output => "--max-output SIZE",
-            // The line about the limit names its flags; others have none.
+            Self::Memory => SettingKey::Memory.to("SIZE"),
+            Self::Pids => SettingKey::Pids.to("N"),
+            Self::CpuTime => SettingKey::CpuTime.to("TIME"),
+            Self::WallTime => SettingKey::Timeout.to("TIME"),
+            Self::Output => SettingKey::Output.to("SIZE"),
+            // The line about the limit names its settings; the others are only in policy files.
             Self::Tmpfs | Self::FileSize | Self::OpenFiles => return None,
         })
     }
@@ -310,7 +320,7 @@ mod tests {
                 serde_json::json!({"limit": "wall_time", "configured": "1s"}),
             ),
             (
-                platform(text("no user namespaces"), Some("turn them on")),
+                platform(text("no user namespaces"), Some("turn them on".into())),
                 serde_json::json!({"platform": "linux", "reason": "no user namespaces", "remedy": "turn them on"}),
             ),
             (

@@ -6,10 +6,19 @@ use std::path::PathBuf;
 use crate::report::escape::harmless;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, shown};
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::report::shortage::{of_call, of_session};
 
 /// The remedy if no session of that name is running.
-const START: &str = "start it with kennel session start --name; kennel session list shows those that run";
+fn start() -> Remedy {
+    remedy![
+        "start it with ",
+        SettingKey::StartSession,
+        "; ",
+        SettingKey::ListSessions,
+        " shows those that run"
+    ]
+}
 
 /// Why a session cannot listen, or a client cannot use it.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +40,7 @@ pub enum ListenError {
         /// What is wrong with it.
         reason: String,
         /// What can be done.
-        remedy: &'static str,
+        remedy: Remedy,
     },
     /// Another session of that name is running.
     #[error("session {name} is running")]
@@ -65,7 +74,7 @@ pub enum ListenError {
         /// The session's message.
         message: String,
         /// What a person can do, as the session says.
-        hint: Option<String>,
+        hint: Option<Remedy>,
     },
     /// The session ended before it answered, or its answer is invalid.
     #[error("session {name}: it ended before it answered")]
@@ -125,37 +134,49 @@ impl ListenError {
         Failure::new(class, boundary, failure::chain(self), Details::None)
     }
 
-    pub(crate) fn remedy(&self) -> Option<&str> {
+    pub(crate) fn remedy(&self) -> Option<Remedy> {
         match self {
+            Self::Directory { remedy, .. } => Some(remedy.clone()),
+            Self::Running { .. } => Some(remedy![
+                "use it with ",
+                SettingKey::Exec,
+                ", end it with ",
+                SettingKey::StopSession,
+                ", or take another name",
+            ]),
+            Self::NotRunning { .. } => Some(of_session().unwrap_or_else(start)),
+            Self::Gone { .. } => Some(start()),
+            Self::Refused { hint, .. } => hint.clone().or_else(of_session),
+            _ => self.plain_remedy().map(Remedy::from),
+        }
+    }
+
+    /// A remedy without settings.
+    fn plain_remedy(&self) -> Option<&'static str> {
+        Some(match self {
             Self::Name { .. } => {
-                Some("use 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit")
+                "use 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit"
             }
-            Self::Directory { remedy, .. } => Some(remedy),
-            Self::Running { .. } => {
-                Some("use it with kennel exec, end it with kennel session stop, or take another name")
+            Self::Unreachable { .. } => {
+                "the session recreates its socket within a second, unless its program is stopped or busy: continue the program, or end it"
             }
-            Self::NotRunning { .. } => Some(of_session().unwrap_or(START)),
-            Self::Gone { .. } => Some(START),
-            Self::Unreachable { .. } => Some(
-                "the session recreates its socket within a second, unless its program is stopped or busy: continue the program, or end it",
-            ),
-            Self::Silent { .. } => Some(
-                "its program is stopped or busy: continue it, or end it. Both kill what is left of the command",
-            ),
-            Self::Stranger { .. } => Some("set XDG_RUNTIME_DIR to a directory of your own"),
+            Self::Silent { .. } => {
+                "its program is stopped or busy: continue it, or end it. Both kill what is left of the command"
+            }
+            Self::Stranger { .. } => "set XDG_RUNTIME_DIR to a directory of your own",
             Self::Io { source, .. } => match source.kind() {
-                io::ErrorKind::WouldBlock => Some(
-                    "it does not answer: check whether its program is stopped or busy, or end the program",
-                ),
+                io::ErrorKind::WouldBlock => {
+                    "it does not answer: check whether its program is stopped or busy, or end the program"
+                }
                 io::ErrorKind::NotFound
                 | io::ErrorKind::NotADirectory
                 | io::ErrorKind::PermissionDenied
                 | io::ErrorKind::ReadOnlyFilesystem => {
-                    Some("set XDG_RUNTIME_DIR to a directory that exists and that you can write to")
+                    "set XDG_RUNTIME_DIR to a directory that exists and that you can write to"
                 }
-                _ => of_call(source),
+                _ => of_call(source)?,
             },
-            Self::Refused { hint, .. } => hint.as_deref().or_else(|| of_session()),
-        }
+            _ => return None,
+        })
     }
 }

@@ -1,26 +1,39 @@
 //! What a person can do if a program was not found. The name alone often shows what they meant: a whole command line, an
 //! assignment, or a word of their shell.
 
+use SettingKey::{Cwd, PassEnv, Ro, SetEnv};
+
+use crate::report::remedy::{Remedy, SettingKey, remedy};
+
+/// Words of shells, and the remedy for them.
+type Row = (&'static [&'static str], fn() -> Remedy);
+
 /// Words that shells carry out themselves, and what to write instead. `sh` may have a program of the same name; then it was
 /// found.
-const OF_SHELLS: &[(&[&str], &str)] = &[
-    (
-        &["cd", "pushd", "popd"],
-        "it is built into shells, and changes the directory of its shell only: use --cwd DIR, or sh -c 'cd DIR && COMMAND'",
-    ),
-    (
-        &["export", "set", "unset", "declare", "typeset", "local", "readonly"],
-        "it is built into shells: set a variable with --setenv NAME=VALUE, pass one of yours with --pass-env NAME, or use sh -c \
-         'export NAME=VALUE; COMMAND'",
-    ),
-    (
-        &["source", "."],
-        "it is built into shells, and reads a file into its shell only: use sh -c '. ./FILE && COMMAND'",
-    ),
-    (
-        &["alias", "unalias", "ll", "la"],
-        "aliases belong to your shell: write the command that it stands for, such as ls -l",
-    ),
+const OF_SHELLS: &[Row] = &[
+    (&["cd", "pushd", "popd"], || {
+        remedy![
+            "it is built into shells, and changes the directory of its shell only: use ",
+            Cwd.to("DIR"),
+            ", or sh -c 'cd DIR && COMMAND'",
+        ]
+    }),
+    (&["export", "set", "unset", "declare", "typeset", "local", "readonly"], || {
+        remedy![
+            "it is built into shells: set a variable with ",
+            SetEnv.to("NAME=VALUE"),
+            ", pass one of yours with ",
+            PassEnv.to("NAME"),
+            ", or use sh -c 'export NAME=VALUE; COMMAND'",
+        ]
+    }),
+    (&["source", "."], || {
+        "it is built into shells, and reads a file into its shell only: use sh -c '. ./FILE && COMMAND'"
+            .into()
+    }),
+    (&["alias", "unalias", "ll", "la"], || {
+        "aliases belong to your shell: write the command that it stands for, such as ls -l".into()
+    }),
     (
         &[
             ":", "bg", "bind", "break", "builtin", "case", "command", "complete", "continue", "dirs",
@@ -29,27 +42,35 @@ const OF_SHELLS: &[(&[&str], &str)] = &[
             "suspend", "time", "times", "trap", "type", "ulimit", "umask", "until", "wait", "while", "[[",
             "((", "{", "!",
         ],
-        "it is a word of shells, not a program: run a shell, as in sh -c 'COMMAND LINE'",
+        || "it is a word of shells, not a program: run a shell, as in sh -c 'COMMAND LINE'".into(),
     ),
 ];
 
 /// The remedy for a program of that name.
-pub(crate) fn remedy(program: &str) -> &'static str {
+pub(crate) fn remedy(program: &str) -> Remedy {
     if let Some((_, remedy)) = OF_SHELLS.iter().find(|(words, _)| words.contains(&program)) {
-        return remedy;
+        return remedy();
     }
     if is_assignment(program) {
-        return "set a variable with --setenv NAME=VALUE, or begin the command with env: env NAME=VALUE COMMAND";
+        return remedy![
+            "set a variable with ",
+            SetEnv.to("NAME=VALUE"),
+            ", or begin the command with env: env NAME=VALUE COMMAND",
+        ];
     }
     if program.contains(char::is_whitespace) {
         return "a program and its arguments are words of their own: leave out the quotes around the whole, or let a shell read \
-                it: sh -c 'COMMAND LINE'";
+                it: sh -c 'COMMAND LINE'"
+            .into();
     }
     if program.contains('/') {
-        return "only granted paths exist inside: check the path, or grant it with --ro";
+        return remedy!["only granted paths exist inside: check the path, or grant it with ", Ro];
     }
-    "only granted paths exist inside: check the name and PATH, or grant its directory with --ro; ./NAME is a file in the \
-     current directory; an alias or a function of your shell is no program"
+    remedy![
+        "only granted paths exist inside: check the name and PATH, or grant its directory with ",
+        Ro,
+        "; ./NAME is a file in the current directory; an alias or a function of your shell is no program",
+    ]
 }
 
 /// Whether it begins as an assignment of a shell does: `NAME=`.
@@ -66,13 +87,13 @@ mod tests {
     #[test]
     fn each_mistake_has_its_remedy() {
         for (program, words) in [
-            ("cd", "--cwd DIR"),
-            ("export", "--setenv NAME=VALUE"),
+            ("cd", "cwd DIR"),
+            ("export", "env.set NAME=VALUE"),
             ("source", ". ./FILE"),
             ("ll", "aliases belong to your shell"),
             ("ulimit", "run a shell"),
-            ("A_1=b", "--setenv NAME=VALUE"),
-            ("A=b make", "--setenv NAME=VALUE"),
+            ("A_1=b", "env.set NAME=VALUE"),
+            ("A=b make", "env.set NAME=VALUE"),
             ("ls -la", "leave out the quotes"),
             ("./a=b", "check the path"),
             ("1=b", "check the name"),
@@ -81,7 +102,8 @@ mod tests {
             ("bin/mke", "check the path"),
             ("", "check the name"),
         ] {
-            assert!(remedy(program).contains(words), "{program:?}: {}", remedy(program));
+            let remedy = remedy(program).to_string();
+            assert!(remedy.contains(words), "{program:?}: {remedy}");
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod outcome;
 pub(crate) mod overlay_error;
 pub(crate) mod policy_error;
 pub(crate) mod published;
+pub(crate) mod remedy;
 pub(crate) mod shell;
 pub(crate) mod shortage;
 pub(crate) mod spawn_error;
@@ -32,6 +33,7 @@ use crate::report::failure::{Failure, Limit};
 use crate::report::network_failure::NetworkFailure;
 use crate::report::outcome::{Ended, Outcome, Usage};
 use crate::report::published::PublishedPort;
+use crate::report::remedy::Wording;
 use crate::report::shell::ShellReport;
 
 /// The object that `kennel run --json` and `kennel exec --json` write.
@@ -127,6 +129,17 @@ impl Report {
     /// The same with only what is weaker than asked, for a reader that knows what Kennel enforces.
     pub(crate) fn with_weaker_enforcement(self) -> Self {
         Self { enforcement: self.enforcement.and_then(Enforcement::weaker), ..self }
+    }
+
+    /// The same for readers of JSON, in the words of a front end: each remedy is a text. See [`Denial::worded`].
+    #[must_use]
+    pub fn worded(self, wording: Wording) -> Self {
+        Self {
+            enforcement: self.enforcement.map(|enforcement| enforcement.worded(wording)),
+            denials: self.denials.into_iter().map(|denial| denial.worded(wording)).collect(),
+            failure: self.failure.map(|failure| failure.worded(wording)),
+            ..self
+        }
     }
 
     /// The report of a command that could not start.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::report::enforcement::Note;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::report::words::words;
 
 words! {
@@ -48,7 +49,10 @@ pub struct NetworkFailure {
 impl NetworkFailure {
     /// The hint for people.
     pub(crate) fn note(&self) -> Note {
-        let upstream = "--upstream environment goes through the proxy that your https_proxy names";
-        Note::new(&self.destination, &self.reason, self.has_unused_upstream.then_some(upstream))
+        let upstream = || {
+            let words = " goes through the proxy that your https_proxy names";
+            remedy![SettingKey::Upstream.to("environment"), words]
+        };
+        Note::new(&self.destination, &self.reason, self.has_unused_upstream.then(upstream))
     }
 }

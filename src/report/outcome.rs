@@ -1,6 +1,5 @@
 //! The outcome of a command: how it ended, what it used, what was refused. Plain data.
 
-use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -9,12 +8,12 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::report::denial::{self, Denial};
-use crate::report::enforcement::{Enforcement, FlagsOf, Note};
-use crate::report::escape::harmless;
+use crate::report::enforcement::{Enforcement, Note, Scope};
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 use crate::report::network_failure::NetworkFailure;
 use crate::report::observed::Observed;
 use crate::report::published::PublishedPort;
+use crate::report::remedy::{Remedy, Setting, SettingKey, Wording, remedy};
 
 /// What ended a command. If the command ended by itself just before Kennel killed it, its own end counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -150,35 +149,35 @@ impl Outcome {
     }
 
     /// The lines for people besides the exit status: what was refused, which limit or kill ended the command, and hints as long
-    /// as there are three lines at most. Escaped. Flags are those of `kennel run`.
+    /// as there are three lines at most. Escaped. Settings are in the words of a front end.
     #[must_use]
-    pub fn remarks(&self) -> Vec<String> {
-        self.lines(FlagsOf::Command)
+    pub fn remarks(&self, wording: Wording) -> Vec<String> {
+        self.sentences(Scope::Command).iter().map(|line| line.in_words(wording)).collect()
     }
 
-    /// [`remarks`](Self::remarks), with flags as `kennel run` or `kennel session start` takes them.
-    pub(crate) fn lines(&self, flags_of: FlagsOf) -> Vec<String> {
+    /// The lines of [`remarks`](Self::remarks).
+    pub(crate) fn sentences(&self, scope: Scope) -> Vec<Remedy> {
         let (unlisted, others) = denial::apart(&self.told_denials().collect::<Vec<_>>());
-        let hosts = unlisted.map(|hosts| hosts.line(flags_of));
-        let denials = others.into_iter().map(|denial| denial.line_of(flags_of));
-        // The default size applies to callers who set none, so name the flags.
-        let remedy = match self.limit {
-            Some(Limit::Tmpfs) => {
-                format!("; {}--tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more", flags_of.words())
-            }
-            _ => String::new(),
-        };
-        let ended = self.ended_by().map(|failure| failure.message + &remedy);
-        let rest = hosts
-            .iter()
-            .chain(ended.iter())
-            .chain(self.lost())
-            .map(|line| harmless(&format!("kennel: {line}")));
-        let mut lines: Vec<String> = denials.chain(rest).collect();
+        let mut lines: Vec<Remedy> = others.into_iter().map(|denial| denial.sentence(scope)).collect();
+        lines.extend(unlisted.map(|hosts| hosts.sentence(scope)));
+        lines.extend(self.ended_by().map(|failure| self.end_in_words(&failure, scope)));
+        lines.extend(self.lost());
         let is_new = |hint: &&Note| self.denials.iter().all(|denial| !is_same(denial, hint));
         let room = MOST_HELP.saturating_sub(lines.len());
-        lines.extend(self.hints.iter().filter(is_new).take(room).map(|hint| hint.line_of("hint", flags_of)));
+        lines.extend(self.hints.iter().filter(is_new).take(room).map(|hint| hint.sentence("hint", scope)));
         lines
+    }
+
+    /// What ended the command. The default size of private places applies to callers who set none, so it says what raises it.
+    fn end_in_words(&self, failure: &Failure, scope: Scope) -> Remedy {
+        let mut line = Remedy::from(format!("kennel: {}", failure.message));
+        if self.limit == Some(Limit::Tmpfs) {
+            let places = SettingKey::Tmpfs.to("P:SIZE");
+            let more =
+                remedy![SettingKey::TmpSize, ", ", SettingKey::TmpInodes, " or ", places, " gives more"];
+            line.push(remedy!["; ", scope.of(&more)]);
+        }
+        line
     }
 
     /// The denials that a person should see. A command that succeeded did not need what a package manager asks about itself.
@@ -187,17 +186,23 @@ impl Outcome {
         self.denials.iter().filter(move |denial| needs_all || !denial.is_update_check)
     }
 
-    /// The flags that would allow what was certainly refused, each once, as [`remarks`](Self::remarks) advises them.
+    /// The settings that would allow what was certainly refused, as [`remarks`](Self::remarks) advise them: those of each denial
+    /// belong together.
     #[must_use]
-    pub fn advised_flags(&self) -> Vec<String> {
+    pub fn advised(&self) -> Vec<Vec<Setting>> {
         let certain = self.told_denials().filter(|denial| denial.basis.is_certain());
-        let flags: BTreeSet<String> = certain.filter_map(Denial::advised_flag).collect();
-        flags.into_iter().collect()
+        let mut all: Vec<Vec<Setting>> = Vec::new();
+        for settings in certain.map(Denial::advised) {
+            if !settings.is_empty() && !all.contains(&settings) {
+                all.push(settings);
+            }
+        }
+        all
     }
 
     /// What was lost of the output and of the audit log.
-    pub(crate) fn lost(&self) -> impl Iterator<Item = &String> {
-        self.unwritten.iter().chain(&self.unaudited)
+    pub(crate) fn lost(&self) -> impl Iterator<Item = Remedy> {
+        self.unwritten.iter().chain(&self.unaudited).map(|why| format!("kennel: {why}").into())
     }
 
     /// The limit that ended the command, its value, and how much was used if that is another value.
@@ -244,8 +249,10 @@ impl Outcome {
 
 /// Whether a hint says what a denial says.
 fn is_same(denial: &Denial, hint: &Note) -> bool {
-    let names = |flag: &String| hint.remedy.iter().any(|remedy| remedy.starts_with(flag.as_str()));
-    denial.subject == hint.subject || denial.remedy.iter().any(names)
+    let settings =
+        |remedy: &Option<Remedy>| remedy.as_ref().map_or_else(Vec::new, |remedy| remedy.settings().to_vec());
+    let denied = settings(&denial.remedy);
+    denial.subject == hint.subject || !denied.is_empty() && settings(&hint.remedy).starts_with(&denied)
 }
 
 // A command's output together with its outcome.

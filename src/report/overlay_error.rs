@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::report::failure::shown;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 
 /// Why an overlay's changes cannot be kept, listed, committed or discarded.
 #[derive(Debug, thiserror::Error)]
@@ -97,32 +98,37 @@ impl OverlayError {
 
     /// What a person can do about it, if anything is known.
     #[must_use]
-    pub fn remedy(&self) -> Option<&str> {
+    pub fn remedy(&self) -> Option<Remedy> {
+        use SettingKey::{DropChanges, OverlayUpper, StopSession};
         Some(match self {
-            Self::None => "prepare the session with Policy::overlay, or --overlay",
-            Self::Running => "wait until the command has ended, or end it",
-            Self::InSession { .. } => "stop it first: kennel session stop",
-            Self::Committing => "start the command when the commit is done",
-            Self::InUse { .. } => {
-                "wait until that command has ended, stop that session (kennel session stop), or name another directory"
-            }
+            Self::None => remedy!["prepare the session with Policy::overlay, or ", SettingKey::Overlay],
+            Self::Running => "wait until the command has ended, or end it".into(),
+            Self::InSession { .. } => remedy!["stop it first: ", StopSession],
+            Self::Committing => "start the command when the commit is done".into(),
+            Self::InUse { .. } => remedy![
+                "wait until that command has ended, stop that session (",
+                StopSession,
+                "), or name another directory",
+            ],
             Self::NotEmpty { .. } => {
-                "empty it (chmod -R u+rwX on it first), or name another: a killed session leaves its changes there"
+                "empty it (chmod -R u+rwX on it first), or name another: a killed session leaves its changes there".into()
             }
             Self::Replaced { .. } => {
-                "put the directory back, or drop the changes: kennel discard --workspace with that path"
+                remedy!["put the directory back, or drop the changes: ", DropChanges, " with that path"]
             }
-            Self::Moved { .. } => {
-                "move it back, or drop the changes: kennel discard --workspace with the old path"
-            }
-            Self::Reachable { .. } => "chmod 700 it, or name another directory",
-            Self::NeedsSession => "prepare a Session, or keep the changes in memory",
-            Self::Attributes { .. } => {
-                "keep the changes in a directory on ext4, XFS or btrfs (--overlay-upper), or use Linux 6.6 or later"
-            }
-            Self::TooMany => {
-                "let the command change fewer files, or keep the changes in a directory (--overlay-upper), where they stay"
-            }
+            Self::Moved { .. } => remedy!["move it back, or drop the changes: ", DropChanges, " with the old path"],
+            Self::Reachable { .. } => "chmod 700 it, or name another directory".into(),
+            Self::NeedsSession => "prepare a Session, or keep the changes in memory".into(),
+            Self::Attributes { .. } => remedy![
+                "keep the changes in a directory on ext4, XFS or btrfs (",
+                OverlayUpper,
+                "), or use Linux 6.6 or later",
+            ],
+            Self::TooMany => remedy![
+                "let the command change fewer files, or keep the changes in a directory (",
+                OverlayUpper,
+                "), where they stay",
+            ],
             Self::Io { .. } | Self::Read { .. } => return None,
         })
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::report::escape::harmless;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, failure_of};
+use crate::report::remedy::Remedy;
 use crate::report::shortage::of_path;
 
 /// Why a policy was refused.
@@ -74,7 +75,7 @@ impl PolicyError {
     }
 
     /// What a person can do about it, if anything is known.
-    pub(crate) fn remedy(&self) -> Option<&'static str> {
+    pub(crate) fn remedy(&self) -> Option<Remedy> {
         match self {
             Self::Read { source, .. } => {
                 Some(of_path(source, "run as a user who may read it", "name a file that is there"))

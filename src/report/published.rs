@@ -27,7 +27,7 @@ impl PublishedPort {
         let is_public = !address.ip().to_canonical().is_loopback();
         let remedy = "leave out the address to publish it on this machine only";
         let subject = format!("publish {address}:{inside}");
-        is_public.then(|| Note::new(&subject, "other machines can connect to it", Some(remedy)))
+        is_public.then(|| Note::new(&subject, "other machines can connect to it", Some(remedy.into())))
     }
 }
 

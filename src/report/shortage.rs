@@ -4,6 +4,8 @@ use std::{fs, io};
 
 use procfs::process::Process;
 
+use crate::report::remedy::{Remedy, SettingKey, remedy};
+
 /// The remedy if another file replaced a path during the preparation.
 pub(crate) const EXCHANGED: &str = "run again: another file replaced it while the sandbox was prepared";
 
@@ -38,12 +40,12 @@ pub(crate) fn of_writing(error: &io::Error) -> Option<&'static str> {
 
 /// The remedy for a host path that cannot be used: `closed` if the user may not access it, `otherwise` in most other
 /// cases.
-pub(crate) fn of_path(error: &io::Error, closed: &'static str, otherwise: &'static str) -> &'static str {
+pub(crate) fn of_path(error: &io::Error, closed: impl Into<Remedy>, otherwise: impl Into<Remedy>) -> Remedy {
     match error.raw_os_error() {
-        Some(libc::EACCES) => closed,
-        Some(libc::ESTALE) => EXCHANGED,
-        Some(errno) if is_shortage(errno) => shortage(errno).unwrap_or(otherwise),
-        _ => otherwise,
+        Some(libc::EACCES) => closed.into(),
+        Some(libc::ESTALE) => EXCHANGED.into(),
+        Some(errno) if is_shortage(errno) => shortage(errno).map_or_else(|| otherwise.into(), Remedy::from),
+        _ => otherwise.into(),
     }
 }
 
@@ -108,13 +110,18 @@ fn profile_in(label: &str) -> Option<String> {
 }
 
 /// The remedy for a session that this process cannot reach because it runs in a sandbox; `None` if it does not.
-pub(crate) fn of_session() -> Option<&'static str> {
-    Confined::here().sandboxed.then_some(OUT_OF_REACH)
+pub(crate) fn of_session() -> Option<Remedy> {
+    Confined::here().sandboxed.then(out_of_reach)
 }
 
 /// The remedy for a session that cannot be seen from inside a sandbox.
-pub(crate) const OUT_OF_REACH: &str = "this runs in a sandbox, where sessions outside of it are out of reach: run the command without \
-                            kennel; kennel session list shows those that run here";
+pub(crate) fn out_of_reach() -> Remedy {
+    remedy![
+        "this runs in a sandbox, where sessions outside of it are out of reach: run the command without kennel; ",
+        SettingKey::ListSessions,
+        " shows those that run here",
+    ]
+}
 
 #[cfg(test)]
 mod tests {

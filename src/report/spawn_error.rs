@@ -9,6 +9,7 @@ use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of};
 use crate::report::policy_error::{PolicyError, shown, told};
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 
 /// Why a program was not spawned. No variant contains the value of a credential, a variable or an argument.
 ///
@@ -139,29 +140,26 @@ impl SpawnError {
 
     /// What a person can do about it, if anything is known.
     #[must_use]
-    pub fn remedy(&self) -> Option<&str> {
-        match self {
+    pub fn remedy(&self) -> Option<Remedy> {
+        let text = match self {
             // The program itself exists.
             Self::Sandbox(error)
                 if matches!(**error, Error::NotFound { .. } | Error::NoInterpreter { .. }) =>
             {
-                Some(
-                    "put the interpreter that its first line names, or the loader that it needs, into fs_read; those of the system are visible anyway",
-                )
+                "put the interpreter that its first line names, or the loader that it needs, into fs_read; those of the system are visible anyway"
             }
-            Self::Sandbox(error) => error.remedy(),
-            Self::Manifest(error) => error.remedy(),
+            Self::Sandbox(error) => return error.remedy(),
+            Self::Manifest(error) => return error.remedy(),
             Self::HashMismatch { .. } => {
-                Some("find out who changed the program; if you did, put its new hash into the manifest")
+                "find out who changed the program; if you did, put its new hash into the manifest"
             }
-            Self::CredentialRequired { .. } => Some(
-                "give it to the credential resolver; kennel op takes it from the environment variable or --credential",
-            ),
+            Self::CredentialRequired { .. } => return Some(remedy!["give it to ", SettingKey::Credentials]),
             Self::Denied { boundary: Boundary::Manifest, .. } => {
-                Some("ask for what the manifest allows, or change the manifest")
+                "ask for what the manifest allows, or change the manifest"
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        Some(text.into())
     }
 
     /// The error and its causes in one line, joined by `: `.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kennel_helper::client_wire;
 use kennel_helper::client_wire::{
-    ALL_LINES, Ask, COLLECTS, IS_QUIET, NAMES_VARIABLES, UNMARKED, VERSION, WANTS_REPORT,
+    ALL_LINES, AS_DATA, Ask, COLLECTS, IS_QUIET, NAMES_VARIABLES, UNMARKED, VERSION, WANTS_REPORT,
 };
 use kennel_helper::wire::{Cursor, Field};
 use tokio::sync::mpsc::Sender;
@@ -17,6 +17,7 @@ use tokio::sync::mpsc::Sender;
 use crate::command::Command;
 use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::report::error::Error;
+use crate::serve::connection::Form;
 use crate::serve::detached::AboutDetached;
 use crate::serve::question::{Question, content, json_of};
 use crate::session::Session;
@@ -54,6 +55,7 @@ pub(crate) struct Call {
     pub(crate) terminal: Option<Pseudoterminal>,
     pub(crate) wants_report: bool,
     pub(crate) is_quiet: bool,
+    wants_data: bool,
     collects: bool,
     /// Whether no line of Kennel's follows output that a cap cuts.
     pub(crate) is_unmarked: bool,
@@ -95,9 +97,13 @@ impl Request {
             Ask::Kill { id, signal } => {
                 Some(Self::About(id, AboutDetached::Kill { signal: signal_number(signal)? }))
             }
-            Ask::Wait { id, report } => {
-                Some(Self::About(id, AboutDetached::Wait { wants_report: report != 0 }))
-            }
+            Ask::Wait { id, report } => Some(Self::About(
+                id,
+                AboutDetached::Wait {
+                    wants_report: report & WANTS_REPORT != 0,
+                    wants_data: report & AS_DATA != 0,
+                },
+            )),
             Ask::Question { version: VERSION, length } => {
                 let memfd = packet.descriptors.into_iter().next();
                 let json = json_of(cursor.rest(), memfd, length)?;
@@ -164,6 +170,7 @@ impl Call {
             terminal: Pseudoterminal::of_wire(manner.terminal, manner.window, manner.modes),
             wants_report: manner.report & WANTS_REPORT != 0,
             is_quiet: manner.report & IS_QUIET != 0,
+            wants_data: manner.report & AS_DATA != 0,
             collects: manner.report & COLLECTS != 0,
             is_unmarked: manner.report & UNMARKED != 0,
             names_variables: manner.report & NAMES_VARIABLES != 0,
@@ -172,6 +179,11 @@ impl Call {
         let is_whole =
             call.arguments.len() == arguments.count() && call.environment.len() == environment.count();
         (is_whole && !call.arguments.is_empty()).then(|| Box::new(call))
+    }
+
+    /// In which form the client gets remedies.
+    pub(crate) fn form(&self, session: &Session) -> Form {
+        Form::of(session, self.wants_data)
     }
 
     /// The name of the shell, the snippet and its timeout; `None` if the arguments are no snippet.

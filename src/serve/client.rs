@@ -395,7 +395,11 @@ pub(crate) fn refused(message: &[u8]) -> Error {
     let text = String::from_utf8_lossy(message);
     let line = text.lines().next().unwrap_or_default();
     let message = line.strip_prefix("kennel: ").unwrap_or(line).to_owned();
-    let hint = text.lines().nth(1).and_then(|line| line.strip_prefix("kennel: hint: ")).map(str::to_owned);
+    let hint = text
+        .lines()
+        .nth(1)
+        .and_then(|line| line.strip_prefix("kennel: hint: "))
+        .map(|hint| hint.to_owned().into());
     ListenError::Refused { message, hint }.into()
 }
 

@@ -13,14 +13,16 @@ use serde_json::ser::CompactFormatter;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::report::enforcement::{FlagsOf, Note};
+use crate::report::enforcement::{Note, Scope};
 use crate::report::error::Error;
 use crate::report::escape::{self, harmless};
 use crate::report::failure::exit;
 use crate::report::outcome::{Outcome, Output};
+use crate::report::remedy::{Remedy, Wording};
 use crate::report::shortage::of_call;
 use crate::report::{Report, failure};
 use crate::serve::question::{Problem, Reply};
+use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
@@ -28,6 +30,43 @@ use crate::sys::{self, closing};
 
 /// Room for an answer without its message, in bytes.
 const HEAD: usize = 64;
+
+/// In which form a client gets remedies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Form {
+    /// In words of whoever made the session.
+    Words(Wording),
+    /// As data, which the client puts into words of its own.
+    Data,
+}
+
+impl Default for Form {
+    fn default() -> Self {
+        Self::Words(Wording::default())
+    }
+}
+
+impl Form {
+    pub(crate) fn of(session: &Session, wants_data: bool) -> Self {
+        if wants_data { Self::Data } else { Self::Words(session.prepared().compiled.wording) }
+    }
+
+    /// One line for people.
+    fn line(self, line: &Remedy) -> String {
+        match self {
+            Self::Words(wording) => line.in_words(wording) + "\n",
+            // Plain data always serializes.
+            Self::Data => serde_json::to_string(line).unwrap_or_default() + "\n",
+        }
+    }
+
+    fn report(self, report: Report) -> Report {
+        match self {
+            Self::Words(wording) => report.worded(wording),
+            Self::Data => report,
+        }
+    }
+}
 
 /// What a client wants to know about the end of its command.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,18 +76,20 @@ pub(crate) struct Wishes<'n> {
     /// Errors, but no remarks.
     pub(crate) is_quiet: bool,
     pub(crate) wants_report: bool,
+    pub(crate) form: Form,
 }
 
 impl Wishes<'_> {
     /// The lines for people.
-    fn lines(&self, result: Result<&Outcome, &Error>) -> Vec<String> {
+    fn lines(&self, result: Result<&Outcome, &Error>) -> Vec<Remedy> {
         match result {
-            Ok(outcome) if self.is_quiet => outcome.lost().map(|why| format!("kennel: {why}")).collect(),
+            Ok(outcome) if self.is_quiet => outcome.lost().collect(),
             Ok(outcome) => {
                 let notes = outcome.enforcement.notes().iter().filter(|note| !self.told.contains(note));
-                notes.map(Note::line).chain(outcome.lines(FlagsOf::Session)).collect()
+                let notes = notes.map(|note| note.sentence("note", Scope::Command));
+                notes.chain(outcome.sentences(Scope::Session)).collect()
             }
-            Err(error) => error.lines(),
+            Err(error) => error.sentences(),
         }
     }
 }
@@ -60,10 +101,11 @@ pub(crate) struct End<'e> {
     /// The signal that ended it, if `code` stands for one, or 0.
     pub(crate) signal: u32,
     /// Lines for people.
-    pub(crate) lines: Vec<String>,
+    pub(crate) lines: Vec<Remedy>,
     pub(crate) report: Option<Report>,
     /// Stdout and stderr, if the session has collected them.
     pub(crate) output: Option<[&'e [u8]; 2]>,
+    pub(crate) form: Form,
 }
 
 #[derive(Debug)]
@@ -123,10 +165,10 @@ impl Connection {
 
     /// Sends the end of a command or a snippet.
     pub(crate) fn end(&self, end: End<'_>) {
-        let End { code, signal, lines, report, output } = end;
-        let message = truncated(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
+        let End { code, signal, lines, report, output, form } = end;
+        let message = truncated(lines.iter().map(|line| form.line(line)).collect());
         let report = report
-            .map(|report| escape::json(&report, CompactFormatter).unwrap_or_default())
+            .map(|report| escape::json(&form.report(report), CompactFormatter).unwrap_or_default())
             .unwrap_or_default();
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let (report_length, message) = (length(&report), message.as_bytes());
@@ -156,7 +198,14 @@ impl Connection {
     pub(crate) fn ended(&self, result: &Result<Outcome, Error>, wishes: &Wishes<'_>) {
         let (code, signal) = status(result);
         let report = wishes.wants_report.then(|| Report::of(result));
-        self.end(End { code, signal, lines: wishes.lines(result.as_ref()), report, output: None });
+        self.end(End {
+            code,
+            signal,
+            lines: wishes.lines(result.as_ref()),
+            report,
+            output: None,
+            form: wishes.form,
+        });
     }
 
     /// Sends the result of a command whose output was collected.
@@ -168,7 +217,14 @@ impl Connection {
         let (code, signal) = status(&result);
         let report = Some(Report::of(&result).with_weaker_enforcement());
         let output = Some([&stdout[..], &stderr[..]]);
-        self.end(End { code, signal, lines: wishes.lines(result.as_ref()), report, output });
+        self.end(End {
+            code,
+            signal,
+            lines: wishes.lines(result.as_ref()),
+            report,
+            output,
+            form: wishes.form,
+        });
     }
 
     /// Answers a question.

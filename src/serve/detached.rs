@@ -12,8 +12,9 @@ use crate::command::ring::LogPiece;
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
+use crate::report::remedy::Wording;
 use crate::serve::call::{Call, ClientEnvironment};
-use crate::serve::connection::{Connection, Wishes, status};
+use crate::serve::connection::{Connection, Form, Wishes, status};
 use crate::serve::question::{SentDetached, SentState};
 use crate::serve::serving::NextStep;
 use crate::session::Session;
@@ -36,6 +37,7 @@ pub(crate) enum AboutDetached {
     },
     Wait {
         wants_report: bool,
+        wants_data: bool,
     },
 }
 
@@ -47,6 +49,7 @@ pub(crate) async fn start(
     mut call: Call,
     log: Option<HeldFd>,
 ) -> NextStep {
+    let form = call.form(session);
     let started = match call.command(session, environment) {
         Ok(mut command) => {
             if let Some(log) = log {
@@ -60,7 +63,7 @@ pub(crate) async fn start(
         Some(Ok(detached)) => connection.answer(&Answer::Detached { id: detached.id() }, None),
         Some(Err(error)) => {
             let has_ended = matches!(error, Error::SessionEnded);
-            connection.ended(&Err(error), &Wishes::default());
+            connection.ended(&Err(error), &Wishes { form, ..Wishes::default() });
             if has_ended {
                 return NextStep::Stop(None);
             }
@@ -84,11 +87,12 @@ pub(crate) async fn answer(connection: &Connection, session: &Session, id: u32, 
             logs(connection, &command, reader).await;
         }
         AboutDetached::Kill { signal } => kill(connection, &command, signal),
-        AboutDetached::Wait { wants_report } => {
+        AboutDetached::Wait { wants_report, wants_data } => {
             if let Some(result) = unless_left(connection, command.wait()).await {
                 let told = session.prepared();
                 let told = told.compiled.enforcement.notes();
-                connection.ended(&result, &Wishes { told, is_quiet: false, wants_report });
+                let form = Form::of(session, wants_data);
+                connection.ended(&result, &Wishes { told, is_quiet: false, wants_report, form });
             }
         }
     }
@@ -109,8 +113,9 @@ async fn logs(connection: &Connection, command: &Detached, mut reader: LogReader
             };
             sender.send(&answer).await?;
         }
-        let note =
-            |why: String| Note::new("log file", &format!("it lacks output: {why}"), None).line() + "\n";
+        let note = |why: String| {
+            Note::new("log file", &format!("it lacks output: {why}"), None).line(Wording::default()) + "\n"
+        };
         let message = command.unwritten().map(note).unwrap_or_default();
         sender.send(&Answer::Ended { code: 0, signal: 0, report: 0, message: message.as_bytes() }).await
     };

@@ -166,7 +166,7 @@ fn stat(of: &OwnedFd, path: &Path) -> Result<FileStat, ListenError> {
 }
 
 fn refused(path: &Path, reason: impl Into<String>, remedy: &'static str) -> ListenError {
-    ListenError::Directory { path: path.to_owned(), reason: reason.into(), remedy }
+    ListenError::Directory { path: path.to_owned(), reason: reason.into(), remedy: remedy.into() }
 }
 
 // Session names. They become file names, so their characters are restricted.

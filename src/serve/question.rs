@@ -13,6 +13,7 @@ use crate::report::denial::Denial;
 use crate::report::error::Error;
 use crate::report::failure::Failure;
 use crate::report::listen_error::ListenError;
+use crate::report::remedy::Remedy;
 use crate::session::files::stream::{FileEntry, FileInfo};
 use crate::sys::closing::HeldFd;
 use crate::sys::inode::FileKind;
@@ -88,7 +89,7 @@ pub(crate) enum Reply<T> {
 pub(crate) struct Problem {
     pub(crate) message: String,
     #[serde(default)]
-    pub(crate) hint: Option<String>,
+    pub(crate) hint: Option<Remedy>,
     /// If a system call failed.
     #[serde(default)]
     pub(crate) errno: Option<i32>,
@@ -97,12 +98,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(error: &Error) -> Self {
-        Self {
-            message: error.chain(),
-            hint: error.remedy().map(str::to_owned),
-            errno: errno(error),
-            failure: error.failure(),
-        }
+        Self { message: error.chain(), hint: error.remedy(), errno: errno(error), failure: error.failure() }
     }
 }
 

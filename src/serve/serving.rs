@@ -21,8 +21,8 @@ use crate::command::start::DefaultStdio;
 use crate::policy::limits::Limits;
 use crate::policy::units::Size;
 use crate::report::error::Error;
-use crate::report::failure::Limit;
 use crate::report::outcome::{Outcome, Output};
+use crate::report::remedy::SettingKey;
 use crate::report::shortage::is_shortage;
 use crate::serve::accept::WaitingPlace;
 use crate::serve::call::{Call, ClientEnvironment, Request, Streams, signal_number};
@@ -118,6 +118,7 @@ async fn run(
     streams: Streams,
 ) -> NextStep {
     let (wants_report, is_quiet, own_timeout) = (call.wants_report, call.is_quiet, call.timeout);
+    let form = call.form(session);
     let collects = matches!(streams, Streams::Collected(_));
     let (open, mut closed) = mpsc::channel(1);
     let streams = streams.known_open(&open);
@@ -135,17 +136,17 @@ async fn run(
     let Some(mut result) = result else { return NextStep::Nothing };
     // Who has seen the end may execute or lock the file to which the command wrote.
     let _ = timeout(CLOSE_PATIENCE, closed.recv()).await;
-    // No flag of the session raises a timeout that the client has set.
+    // No setting of the session raises a timeout that the client has set.
     if let Ok(Output { outcome, .. }) = &mut result
         && own_timeout.is_some()
         && outcome.timeout == own_timeout
     {
-        outcome.hints.retain(|hint| hint.subject != Limit::WallTime.words());
+        outcome.hints.retain(|hint| !hint.sets(SettingKey::Timeout));
     }
     // `session start` has told what the session was prepared with.
     let told = session.prepared();
     let told = told.compiled.enforcement.notes();
-    let wishes = Wishes { told, is_quiet, wants_report };
+    let wishes = Wishes { told, is_quiet, wants_report, form };
     // The zygote was killed: the session cannot run anything any more.
     let is_over = matches!(result, Err(Error::SessionEnded));
     if collects {

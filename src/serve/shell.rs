@@ -6,10 +6,11 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::yield_now;
 
 use crate::report::Report;
-use crate::report::enforcement::FlagsOf;
+use crate::report::enforcement::Scope;
 use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::outcome::Ended;
+use crate::report::remedy::Remedy;
 use crate::report::shell::{ShellOrigin, ShellReport};
 use crate::serve::call::{Call, Streams};
 use crate::serve::connection::{Connection, End, Wishes};
@@ -34,6 +35,7 @@ pub(crate) async fn run(
 ) -> NextStep {
     let collects = matches!(streams, Streams::Collected(_));
     let (wants_report, is_quiet) = (call.wants_report || collects, call.is_quiet);
+    let form = call.form(session);
     let Some((name, text, timeout)) = call.snippet() else {
         connection.refuse("the request is malformed, or from another version of Kennel");
         return NextStep::Nothing;
@@ -56,17 +58,17 @@ pub(crate) async fn run(
             let mut end = (output.exit_code(), None);
             match by_signal.filter(|_| output.ended == Ended::Killed) {
                 Some(killed) => end = killed,
-                None => lines.extend(output.lines(FlagsOf::Session)),
+                None => lines.extend(output.sentences(Scope::Session)),
             }
             lines.extend(words(&name, &output));
             if is_quiet {
-                lines = output.lost().map(|why| format!("kennel: {why}")).collect();
+                lines = output.lost().collect();
             }
             let report = wants_report.then(|| report(&output));
             let report = if collects { report.map(Report::with_weaker_enforcement) } else { report };
             let streams = collects.then_some([&output.stdout[..], &output.stderr[..]]);
             let (code, signal) = numbers(end);
-            connection.end(End { code, signal, lines, report, output: streams });
+            connection.end(End { code, signal, lines, report, output: streams, form });
         }
         Ok(None) => {
             let (code, signal) = numbers(by_signal.unwrap_or_default());
@@ -75,7 +77,7 @@ pub(crate) async fn run(
         }
         Err(error) => {
             let is_over = matches!(error, Error::SessionEnded);
-            let wishes = Wishes { wants_report, ..Wishes::default() };
+            let wishes = Wishes { wants_report, form, ..Wishes::default() };
             if collects {
                 connection.collected(Err(error), &wishes);
             } else {
@@ -128,13 +130,13 @@ fn numbers((code, signal): (u8, Option<i32>)) -> (u32, u32) {
 }
 
 /// What people are told about the shell.
-fn words(name: &str, output: &ShellOutput) -> Vec<String> {
+fn words(name: &str, output: &ShellOutput) -> Vec<Remedy> {
     let name = harmless(name);
     let replaced =
         format!("kennel: note: shell {name}: the earlier one has ended, this snippet ran in a new one");
     let ended = format!("kennel: note: shell {name} has ended: the next snippet runs in a new one");
     let replaced = (output.origin == ShellOrigin::Replacement).then_some(replaced);
-    replaced.into_iter().chain(output.has_ended.then_some(ended)).collect()
+    replaced.into_iter().chain(output.has_ended.then_some(ended)).map(Remedy::from).collect()
 }
 
 fn report(output: &ShellOutput) -> Report {

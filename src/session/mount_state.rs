@@ -22,11 +22,14 @@ use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::overlay_error::OverlayError;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::locked;
 use crate::view::inputs::SandboxKind;
 
 /// What helps if a session cannot show what is there now.
-const NEW_SESSION: &str = "prepare a new session (kennel session stop, then start)";
+fn new_session() -> Remedy {
+    remedy!["prepare a new session (", SettingKey::StopSession, ", then start)"]
+}
 
 /// What a plan is compiled from, to compile it again.
 pub(crate) struct CompileInputs {
@@ -137,7 +140,7 @@ impl SessionMounts {
         };
         match change {
             MountChange::None => {}
-            MountChange::Grant(what, path) => return Err(replaced(what, path, NEW_SESSION)),
+            MountChange::Grant(what, path) => return Err(replaced(what, path, new_session())),
             MountChange::Source(what, path) => return Err(outdated(what, path)),
             MountChange::Some => {
                 tracing::info!(
@@ -221,7 +224,7 @@ impl SessionMounts {
         set_up.add_notes(now.notes().iter().cloned());
         set_up.add_notes(current.outdated.iter().map(|path| {
             let text = "was replaced outside; commands see what was there before";
-            Note::new(&shown(path), text, Some(NEW_SESSION))
+            Note::new(&shown(path), text, Some(new_session()))
         }));
     }
 
@@ -247,10 +250,10 @@ impl SessionMounts {
 /// The error for a path that was mounted once, and has another file now, or none.
 fn outdated(what: &'static str, path: PathBuf) -> Error {
     match fs::symlink_metadata(&path) {
-        Ok(_) => replaced(what, path, NEW_SESSION),
+        Ok(_) => replaced(what, path, new_session()),
         Err(source) => {
             let remedy =
-                format!("it was there when the session began: have it there again, or {NEW_SESSION}");
+                remedy!["it was there when the session began: have it there again, or ", new_session()];
             Error::Grant { what, path, source, remedy: Some(remedy) }
         }
     }

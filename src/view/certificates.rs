@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::policy::network::NetworkMode;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::Inputs;
 use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
@@ -72,7 +73,8 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
             }
             Err(why) => {
                 let text = format!("{} is not shown: {why}", source.path.display());
-                view.note(variable, &text, Some("let it hold certificates only, or grant it with --ro"));
+                let remedy = remedy!["let it hold certificates only, or grant it with ", SettingKey::Ro];
+                view.note(variable, &text, Some(remedy));
             }
         }
     }

@@ -10,6 +10,7 @@ use nix::sys::utsname::uname;
 
 use crate::policy::HOST_NAME;
 use crate::policy::mount::Mount;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::place_kind::PlaceKind;
@@ -106,6 +107,7 @@ fn own_name(inputs: &Inputs<'_>) -> Option<String> {
 fn note_host_name(view: &mut View, inputs: &Inputs<'_>) {
     if let Some(own) = own_name(inputs).filter(|own| *own != *host_name(inputs)) {
         let text = format!("X programs find no cookie, because it belongs to the host name {own}");
-        view.note(X_SOCKETS, &text, Some(&format!("leave out --hostname, or use --hostname {own}")));
+        let other = SettingKey::Hostname.to(own);
+        view.note(X_SOCKETS, &text, Some(remedy!["leave out ", SettingKey::Hostname, ", or use ", other]));
     }
 }

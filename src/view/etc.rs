@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::report::error::Error;
+use crate::report::remedy::SettingKey;
 use crate::view::inputs::Inputs;
 use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
@@ -112,9 +113,9 @@ fn show_mounts(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
             continue;
         }
         if metadata.is_dir() && inputs.caller.is_root() {
-            let remedy = format!("--ro {}", path.display());
+            let remedy = SettingKey::Ro.to(path.display()).into();
             let what = "is a mount of the host, which the sandboxes of root do not show";
-            view.note(&path.to_string_lossy(), what, Some(&remedy));
+            view.note(&path.to_string_lossy(), what, Some(remedy));
             continue;
         }
         let source = BindSource::of(path.clone(), &metadata);

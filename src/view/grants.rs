@@ -11,6 +11,7 @@ use crate::policy::mount::Mount;
 use crate::policy::path::has_parent;
 use crate::report::error::Error;
 use crate::report::failure::shown;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::report::shortage::of_path;
 use crate::sys::birth::Users;
 use crate::sys::dirfd;
@@ -32,17 +33,17 @@ pub(crate) const NOT_A_WORKSPACE: &[&str] = &[
 
 /// Resolves the workspace: a directory that the caller can list. Symbolic links are followed.
 pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<ResolvedPath, Error> {
-    const NAME: &str = "name an existing directory with --workspace";
+    let name_one = || remedy!["name an existing directory with ", SettingKey::Workspace];
     const REACH: &str = "run as a user who may reach the workspace";
     const READ: &str = "run as a user who may read the workspace";
     let given = clean(inputs.caller.absolute(&inputs.policy.workspace));
-    let refused = |source: io::Error, remedy: &str| Error::Grant {
+    let refused = |source: io::Error, remedy: Remedy| Error::Grant {
         what: "workspace",
         path: given.clone(),
         source,
-        remedy: Some(remedy.to_owned()),
+        remedy: Some(remedy),
     };
-    let cannot = |error: io::Error, closed, otherwise| {
+    let cannot = |error: io::Error, closed: &'static str, otherwise: Remedy| {
         let remedy = of_path(&error, closed, otherwise);
         refused(error, remedy)
     };
@@ -51,18 +52,20 @@ pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<ResolvedPath, Error> {
         // The current directory of the caller was removed. The kernel would still find it as `.`.
         false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
     };
-    let resolved = found.map_err(|error| cannot(error, REACH, NAME))?;
+    let resolved = found.map_err(|error| cannot(error, REACH, name_one()))?;
     let source = &resolved.source;
     if !source.is_dir() {
-        return Err(refused(io::ErrorKind::NotADirectory.into(), "name a directory with --workspace"));
+        let remedy = remedy!["name a directory with ", SettingKey::Workspace];
+        return Err(refused(io::ErrorKind::NotADirectory.into(), remedy));
     }
     if NOT_A_WORKSPACE.iter().any(|path| source.path == Path::new(path)) || source.path.starts_with("/proc") {
         let error =
             io::Error::new(io::ErrorKind::InvalidInput, "a directory of the system cannot be a workspace");
-        return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
+        let remedy = remedy!["work in a directory of your own, or grant single paths with ", SettingKey::Rw];
+        return Err(refused(error, remedy));
     }
-    fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
-    system::check_source(source, Access::Write).map_err(|error| refused(error, NAME))?;
+    fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ.into()))?;
+    system::check_source(source, Access::Write).map_err(|error| refused(error, name_one()))?;
     Ok(resolved)
 }
 
@@ -157,37 +160,38 @@ fn bind<'p>(
     access: Access,
 ) -> Result<NamedPath<'p>, Error> {
     let path = inputs.caller.absolute(given);
-    let refused = |source: io::Error, remedy: Option<&str>| Error::Grant {
+    let refused = |source: io::Error, remedy: Remedy| Error::Grant {
         what: what.as_str(),
         path: given.to_owned(),
         source,
-        remedy: remedy.map(str::to_owned),
+        remedy: Some(remedy),
     };
     let resolved = ResolvedPath::resolve(&path).map_err(|error| {
         let remedy = of_path(&error, "run as a user who may reach it", "grant a path that exists");
-        refused(error, Some(remedy))
+        refused(error, remedy)
     })?;
     let source = &resolved.source;
     if secrets::is_behind_link(&clean(path.clone()), source, inputs.caller) {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "a link leads from there to a known secret");
         let remedy = format!("name the secret itself, {}, if that is what you mean", shown(&source.path));
-        return Err(refused(error, Some(&remedy)));
+        return Err(refused(error, remedy.into()));
     }
     if source.path.starts_with("/proc") || source.path == Path::new("/") {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "cannot be granted");
-        let remedy = "the sandbox has its own /proc; to see the whole host read-only use --profile full-dev";
-        return Err(refused(error, Some(remedy)));
+        let whole = "the sandbox has its own /proc; to see the whole host read-only use ";
+        return Err(refused(error, remedy![whole, SettingKey::Profile.to("full-dev")]));
     }
     let access = match (access, source.kind) {
         (_, SourceKind::Device) => Access::Device,
         (Access::Device, _) => {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "not a device node");
-            return Err(refused(error, Some("grant files and directories with --ro or --rw")));
+            let remedy = remedy!["grant files and directories with ", SettingKey::Ro, " or ", SettingKey::Rw];
+            return Err(refused(error, remedy));
         }
         (access, _) => access,
     };
     if access != Access::Device {
-        system::check_source(source, access).map_err(|error| refused(error, Some("grant another path")))?;
+        system::check_source(source, access).map_err(|error| refused(error, "grant another path".into()))?;
     }
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {
@@ -203,7 +207,7 @@ fn bind<'p>(
 /// # Errors
 /// Commands cannot even enter it.
 fn check_owner(view: &mut View, workspace: &Path, owner: u32, access: Access) -> Result<(), Error> {
-    const REMEDY: &str = "run as its owner: --as-owner";
+    let as_owner = || remedy!["run as its owner: ", SettingKey::AsOwner];
     let may = |asked| {
         let checked = || Ok(faccessat(AT_FDCWD, &workspace.join("."), asked, AtFlags::AT_EACCESS));
         // If it cannot be found out, the sandbox finds out.
@@ -213,7 +217,7 @@ fn check_owner(view: &mut View, workspace: &Path, owner: u32, access: Access) ->
         return Ok(());
     }
     if let Err(errno) = may(AccessFlags::X_OK) {
-        let (path, remedy) = (workspace.to_owned(), Some(REMEDY.to_owned()));
+        let (path, remedy) = (workspace.to_owned(), Some(as_owner()));
         return Err(Error::Grant { what: "workspace", path, source: errno.into(), remedy });
     }
     if access == Access::Write && may(AccessFlags::W_OK).is_err() {
@@ -221,7 +225,7 @@ fn check_owner(view: &mut View, workspace: &Path, owner: u32, access: Access) ->
             "belongs to uid {owner}: root in a sandbox has no power over the files of others, so commands cannot write \
              there"
         );
-        view.note(&shown(workspace), &text, Some(REMEDY));
+        view.note(&shown(workspace), &text, Some(as_owner()));
     }
     Ok(())
 }

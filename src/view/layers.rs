@@ -14,6 +14,7 @@ use nix::unistd::{AccessFlags, faccessat};
 use crate::host::Version;
 use crate::policy::profile::Caches;
 use crate::report::failure;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
 use crate::view::inputs::{Inputs, SandboxKind, may_have_layers};
 use crate::view::kept::Kept;
@@ -101,9 +102,9 @@ fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> 
     let why = if is_used { "another sandbox uses them".to_owned() } else { failure::words(&error) };
     let text = format!("what commands write to caches is not kept, and kept changes are not visible: {why}");
     let remedy = if is_used {
-        "end that sandbox first"
+        "end that sandbox first".into()
     } else {
-        "use --caches private, or run the commands in a session"
+        remedy!["use ", SettingKey::Caches.to("private"), ", or run the commands in a session"]
     };
     view.note(&lower.path.to_string_lossy(), &text, Some(remedy));
     None
@@ -166,7 +167,8 @@ pub(crate) fn node(view: &mut View, inputs: &Inputs<'_>, source: BindSource, oth
 /// Says it for each directory; the report has each note once.
 fn note_old_kernel(view: &mut View, inputs: &Inputs<'_>) {
     let text = "has no copy-on-write layers in memory: caches start empty, and toolchains are read-only";
-    let remedy = "use Linux 6.6 or later, or see the host's caches with --caches read-only";
+    let shown = SettingKey::Caches.to("read-only");
+    let remedy = remedy!["use Linux 6.6 or later, or see the host's caches with ", shown];
     view.note(&format!("Linux {}", inputs.host.kernel), text, Some(remedy));
 }
 

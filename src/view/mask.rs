@@ -209,8 +209,8 @@ fn passes_link(view: &View, path: &Path) -> bool {
     of_view.map(|place| &place.node).any(|node| matches!(node, Node::Symlink { .. }))
 }
 
-fn refused(path: &Path, (reason, remedy): (&str, &str)) -> Error {
-    let (reason, remedy) = (reason.to_owned(), Some(remedy.to_owned()));
+fn refused(path: &Path, (reason, remedy): (&str, &'static str)) -> Error {
+    let (reason, remedy) = (reason.to_owned(), Some(remedy.into()));
     Error::View { what: MASK, path: path.to_owned(), reason, remedy }
 }
 

@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 
 use crate::report::enforcement::{Note, Protection};
 use crate::report::error::Error;
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::layers::Layers;
@@ -71,7 +72,7 @@ pub(crate) struct Awaited {
 
 impl View {
     /// Adds a line to the report: nothing is refused, but a person should know.
-    pub(crate) fn note(&mut self, subject: &str, text: &str, remedy: Option<&str>) {
+    pub(crate) fn note(&mut self, subject: &str, text: &str, remedy: Option<Remedy>) {
         self.notes.push(Note::new(subject, text, remedy));
     }
 
@@ -94,16 +95,18 @@ impl View {
         {
             let remedy = match old.what {
                 // Every policy has a workspace, and the profile sets its access.
-                PlaceKind::Workspace => {
-                    "leave the other out: the profile says whether the workspace is writable (--profile)"
-                }
-                _ => "keep one of the two",
+                PlaceKind::Workspace => remedy![
+                    "leave the other out: the profile says whether the workspace is writable (",
+                    SettingKey::Profile,
+                    ")",
+                ],
+                _ => "keep one of the two".into(),
             };
             return Err(Error::View {
                 what: what.as_str(),
                 path: target,
                 reason: format!("the policy puts a {} there as well", old.what),
-                remedy: Some(remedy.to_owned()),
+                remedy: Some(remedy),
             });
         }
         let place = ViewEntry { node, origin: Origin::Policy, what, protection: Protection::Root };

@@ -241,7 +241,7 @@ impl<'b> PathWalk<'b> {
                 what: self.what,
                 path: self.here.clone(),
                 source,
-                remedy: Some("give yourself access to its directory".to_owned()),
+                remedy: Some("give yourself access to its directory".into()),
             }),
         }
     }

@@ -86,7 +86,7 @@ pub(crate) fn exact_source(path: &Path) -> Result<BindSource, Error> {
         what: "path",
         path: path.to_owned(),
         source,
-        remedy: Some(EXCHANGED.to_owned()),
+        remedy: Some(EXCHANGED.into()),
     })
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct SearchError {
 impl SearchError {
     /// The error about `pattern`, which messages call `what`.
     pub(crate) fn about(self, what: &'static str, pattern: &Path) -> Error {
-        let remedy = Some(self.remedy.to_owned());
+        let remedy = Some(self.remedy.into());
         Error::Grant { what, path: pattern.to_owned(), source: self.source, remedy }
     }
 }
@@ -151,7 +151,7 @@ impl Found {
         let more = self.closed.len() - 1;
         let others = if more > 0 { format!("; {more} more as well") } else { String::new() };
         let text = format!("could not be searched{what} ({why}): all of it is {effect}{others}");
-        view.note(&shown(&base.join(first)), &text, Some("give yourself access to it, or remove it"));
+        view.note(&shown(&base.join(first)), &text, Some("give yourself access to it, or remove it".into()));
     }
 
     /// Takes a directory that cannot be looked into as a match.
@@ -231,6 +231,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+    use crate::report::remedy::Wording;
 
     fn found(root: &Path, texts: &[&str]) -> Result<Found, SearchError> {
         let patterns: Vec<Pattern> =
@@ -313,7 +314,7 @@ mod tests {
         (0..=MOST_MATCHES).for_each(|n| fs::write(dir.path().join(format!("{n}.key")), "").expect("a file"));
         let error = found(dir.path(), &["none", "*.key"]).expect_err("too many");
         assert_eq!(error.pattern, 1);
-        let lines = error.about("mask", Path::new("*.key")).lines().join("\n");
+        let lines = error.about("mask", Path::new("*.key")).lines(Wording::default()).join("\n");
         assert!(lines.contains("mask *.key: there are more than 512 matches"), "{lines}");
     }
 

@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use crate::host::writers::{Writer, another_writer};
+use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
 use crate::view::place_kind::PlaceKind;
@@ -47,7 +48,9 @@ const MOST_LINKS: usize = 256;
 const STICKY: u32 = 0o1000;
 
 /// The remedy where a limit left something out.
-const SHOW_MORE: &str = "show what is missing with --ro";
+fn show_more() -> Remedy {
+    remedy!["show what is missing with ", SettingKey::Ro]
+}
 
 /// Shows what the caller's PATH leads to.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
@@ -65,7 +68,7 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
     }
     if search.prefixes == MOST_PREFIXES {
         let text = format!("only the first {MOST_PREFIXES} directories outside of the system are shown");
-        view.note("PATH", &text, Some(SHOW_MORE));
+        view.note("PATH", &text, Some(show_more()));
     }
 }
 
@@ -121,7 +124,7 @@ pub(crate) fn is_trusted(view: &mut View, inputs: &Inputs<'_>, path: &Path, reso
     let Some((link, who)) = found else { return true };
     let (end, link) = (resolved.source.path.display(), link.display());
     let text = format!("not shown, because {who} could have made the link {link}, which leads to {end}");
-    view.note(&path.display().to_string(), &text, Some(&format!("--ro {end}")));
+    view.note(&path.display().to_string(), &text, Some(SettingKey::Ro.to(end).into()));
     false
 }
 
@@ -253,7 +256,7 @@ impl Search<'_, '_> {
                 // Links into the own prefix, as Homebrew makes thousands, are no reason for a note.
                 if leads_out {
                     let text = format!("only the first {MOST_LINKS} links in it are followed");
-                    self.view.note(&directory.display().to_string(), &text, Some(SHOW_MORE));
+                    self.view.note(&directory.display().to_string(), &text, Some(show_more()));
                 }
                 return;
             }
@@ -310,7 +313,7 @@ impl Search<'_, '_> {
             let text = format!(
                 "{path}: {end} is not shown, because it belongs to another user and {who} may write to {open}"
             );
-            self.view.note("PATH", &text, Some(&format!("--ro {end}")));
+            self.view.note("PATH", &text, Some(SettingKey::Ro.to(end).into()));
             return false;
         }
         is_trusted(self.view, self.inputs, path, resolved)

@@ -193,7 +193,7 @@ pub(crate) fn find(
         Some(libc::ESTALE) => Some(EXCHANGED),
         _ => of_call(&source),
     };
-    let remedy = remedy.map(str::to_owned);
+    let remedy = remedy.map(Into::into);
     Err(Error::Grant { what, path: path.to_owned(), source, remedy })
 }
 

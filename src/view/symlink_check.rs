@@ -8,6 +8,7 @@ use crate::policy::audit::Audit;
 use crate::policy::network::ForeignProxy;
 use crate::report::error::Error;
 use crate::report::failure::shown;
+use crate::report::remedy::Remedy;
 use crate::sys::inode::Identity;
 use crate::view::inputs::{Inputs, Subject};
 use crate::view::path_walk::deciding_places;
@@ -122,7 +123,7 @@ fn is_itself_granted(view: &View, file: &Path) -> bool {
     view.writable().any(|(_, source)| source.identity == identity)
 }
 
-fn refused(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<String>) -> Error {
+fn refused(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<Remedy>) -> Error {
     let (path, source) = (given.to_owned(), io::Error::other(reason.into()));
     Error::Grant { what, path, source, remedy: Some(remedy.into()) }
 }

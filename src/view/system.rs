@@ -94,7 +94,7 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
         return Err(Error::Unavailable {
             protection: Protection::Root,
             reason: "the host has no device /dev/null, which files are covered with".to_owned(),
-            remedy: Some("mount a devtmpfs at /dev, or: mknod -m 666 /dev/null c 1 3".to_owned()),
+            remedy: Some("mount a devtmpfs at /dev, or: mknod -m 666 /dev/null c 1 3".into()),
         });
     }
     show_private(view);

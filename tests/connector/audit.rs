@@ -301,7 +301,7 @@ async fn a_full_disk_refuses_calls_if_the_log_fails_closed() {
     let error = closed.invoke(Call::new("op")).await.unwrap_err();
     assert_eq!(error.failure().class, Class::RuntimeError);
     assert!(error.to_string().contains("No space left on device"), "{error}");
-    assert!(error.remedy().unwrap().contains("room"), "{error:?}");
+    assert!(error.remedy().unwrap().to_string().contains("room"), "{error:?}");
     // One that fails open goes on.
     open.invoke(Call::new("op")).await.unwrap();
 }

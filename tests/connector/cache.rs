@@ -144,7 +144,7 @@ fn a_directory_that_others_can_change_is_refused() {
         let message = &error.failure().message;
         assert!(message.starts_with("use the cache of compiled connectors in "), "{message}");
         assert!(message.contains(why), "{path}: {message}");
-        assert!(error.remedy().unwrap().contains("only you can write to"), "{error:?}");
+        assert!(error.remedy().unwrap().to_string().contains("only you can write to"), "{error:?}");
     };
     for mode in [0o720, 0o702, 0o777, 0o1777] {
         make("open", mode);

@@ -261,7 +261,7 @@ fn an_import_that_the_manifest_does_not_cover_is_named() {
             assert!(message.contains(&format!("{interface}.{function}: ")), "{message}");
             assert!(message.contains(table), "{message}");
             let error = runtime().compile(&manifest(NOTHING), &program).unwrap_err();
-            let remedy = error.remedy().unwrap();
+            let remedy = error.remedy().unwrap().to_string();
             assert!(remedy.contains("delete the function from the connector.wit"), "{remedy}");
         }
         let program = Guest::host(&[function]).build(&format!("(call $ok {EMPTY})"));

@@ -442,7 +442,7 @@ async fn another_executor_runs_what_programs_spawn() {
 
     let lacks = fake(|_, _| {
         let (protection, reason) = (Protection::Root, "no user namespaces".to_owned());
-        Err(Error::Unavailable { protection, reason, remedy: Some("turn them on".to_owned()) }.into())
+        Err(Error::Unavailable { protection, reason, remedy: Some("turn them on".into()) }.into())
     });
     let connector = home.connector(builder().spawn_executor(lacks), operations, guest());
     let ran = run(&connector, call()).await;

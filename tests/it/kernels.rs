@@ -219,7 +219,7 @@ async fn a_kernel_that_is_too_old_is_refused_clearly() {
     let prepared = Session::prepare(&policy).await.map(drop);
     for error in [Sandbox::new(&policy).map(drop).unwrap_err(), prepared.unwrap_err()] {
         assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-        assert_eq!((error.to_string(), error.remedy()), (reason.clone(), Some(remedy)));
+        assert_eq!((error.to_string(), error.remedy()), (reason.clone(), Some(remedy.into())));
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from kennel import _wire
+from kennel import _remedy, _wire
 from kennel._wire import Argument, path_of_text, path_to_text, question
 from kennel.errors import Error, PolicyError, SessionError, Unsupported, file_error
 from kennel.results import (
@@ -57,6 +57,7 @@ class Question(Generic[T]):
     def _error(self, error: Any) -> Error:
         if not isinstance(error, dict) or not isinstance(error.get("message"), str):
             return _wire.malformed()
+        error = _remedy.within(error)
         message, hint, failure = error["message"], error.get("hint"), error.get("failure")
         number = error.get("errno")
         if isinstance(number, int) and self.path is not None:
@@ -126,7 +127,7 @@ def describe() -> Question[Description]:
 
     def read(values: Any) -> Description:
         paths = {name: path_of_text(values[name]) for name in ("workspace", "directory")}
-        return _of(Description, {**values, **paths})
+        return _of(Description, {**_remedy.within(values), **paths})
 
     return Question(question("describe"), read)
 
@@ -171,7 +172,7 @@ def commit(paths: Iterable[Argument], overwrite: bool) -> Question[Committed]:
 
     def read(values: Any) -> Committed:
         lists = {name: [change_of(each) for each in values[name]] for name in ("applied", "refused", "left")}
-        return _of(Committed, {**lists, "denials": _all(Denial)(values["denials"])})
+        return _of(Committed, {**lists, "denials": _all(Denial)(_remedy.within(values["denials"]))})
 
     if isinstance(paths, (str, bytes)):
         raise TypeError("paths must be a list of paths")

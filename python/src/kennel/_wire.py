@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
+from kennel import _remedy
 from kennel.errors import ProtocolError
 
-VERSION = 0x4B4E4333
+VERSION = 0x4B4E4334
 """First field of a call, and of a question."""
 
 LONGEST_PACKET = 32 << 10
@@ -41,7 +42,7 @@ DETACHED, OUTPUT, DROPPED = 11, 12, 13
 ANSWER = 50
 
 # Wishes of a call.
-WANTS_REPORT, IS_QUIET, COLLECT, UNMARKED, NAMES_VARIABLES = 1, 2, 4, 8, 16
+WANTS_REPORT, IS_QUIET, COLLECT, UNMARKED, NAMES_VARIABLES, AS_DATA = 1, 2, 4, 8, 16, 32
 
 _u32 = Struct("<I").pack
 _u32_u32 = Struct("<II").pack
@@ -113,7 +114,7 @@ def call(
             b"\0",
             _after_directory(timeout_ms, terminal, window, len(modes)),
             modes,
-            _u32(wishes | NAMES_VARIABLES if environment else wishes),
+            _u32(wishes | AS_DATA | (NAMES_VARIABLES if environment else 0)),
             words_of(arguments),
             environment_of(environment),
         )
@@ -186,7 +187,7 @@ def ended(packet: bytes) -> Ended | None:
     end = start + length
     if end > len(packet):
         raise malformed()
-    return Ended(code, signal, packet[start:end], report, stdout, stderr, packet[end:])
+    return Ended(code, signal, _remedy.message(packet[start:end]), report, stdout, stderr, packet[end:])
 
 
 def is_done(packet: bytes) -> bool:

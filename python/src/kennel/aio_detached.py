@@ -81,7 +81,7 @@ class AsyncDetached:
     async def wait(self, timeout: float | None = None) -> Completed[bytes]:
         """Waits for its end. After `timeout` seconds it raises `kennel.TimeoutExpired`, and the command goes on."""
         with await self._session._open() as connection:
-            _connection.send(connection, _wire.request(_wire.WAIT, self.id, 1))
+            _connection.send(connection, _wire.request(_wire.WAIT, self.id, _wire.WANTS_REPORT | _wire.AS_DATA))
             if not await _loop.readable(connection.fileno(), timeout):
                 assert timeout is not None
                 raise TimeoutExpired(self.program, timeout)

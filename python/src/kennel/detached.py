@@ -175,7 +175,7 @@ class Detached:
         with self._session._open() as connection:
             if timeout is not None:
                 _connection.patience(connection, timeout)
-            _connection.send(connection, _wire.request(_wire.WAIT, self.id, 1))
+            _connection.send(connection, _wire.request(_wire.WAIT, self.id, _wire.WANTS_REPORT | _wire.AS_DATA))
             try:
                 packet, received = _connection.receive(connection)
             except BlockingIOError:

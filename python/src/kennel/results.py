@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any, TypeVar
 
-from kennel import _wire
+from kennel import _remedy, _wire
 from kennel.errors import CalledProcessError, OutputTruncated
 
 _T = TypeVar("_T")
@@ -26,10 +26,10 @@ def _of(kind: type[_T], values: Mapping[str, Any]) -> _T:
 
 @dataclass(frozen=True)
 class Denial:
-    """Something that the sandbox refused. `remedy` is the flag that would allow it, or `None`.
+    """Something that the sandbox refused. `remedy` says which keyword of `kennel.Session` would allow it, if one would.
 
-    >>> print(Denial("proxy", "crates.io:443", "not on the list of what is allowed", "observed", "--allow crates.io:443"))
-    denied: crates.io:443: not on the list of what is allowed (--allow crates.io:443 would allow it)
+    >>> print(Denial("proxy", "a.example:443", "not on the list", "observed", 'allow=["a.example:443"] would allow it'))
+    denied: a.example:443: not on the list; allow=["a.example:443"] would allow it
     """
 
     protection: str
@@ -38,12 +38,11 @@ class Denial:
     basis: str = "observed"
     remedy: str | None = None
     preset: str | None = None
-    """The preset that has the host, such as `@cargo`: `--allow @cargo` would allow its other hosts, too."""
+    """The preset that has the host, such as `@cargo`: `allow=["@cargo"]` would allow its other hosts, too."""
 
     def __str__(self) -> str:
         verb = {"possible": "possibly denied", "kept": "note"}.get(self.basis, "denied")
-        known = self.remedy is None or self.remedy in self.reason
-        remedy = "" if known else f" ({self.remedy} would allow it)"
+        remedy = f"; {self.remedy}" if self.remedy else ""
         return f"{verb}: {self.subject}: {self.reason}{remedy}"
 
 
@@ -142,7 +141,7 @@ class Outcome:
     @classmethod
     def parse(cls, report: bytes, message: str = "") -> Outcome:
         """The outcome of a report, which is JSON."""
-        raw = _wire.parsed(report)
+        raw = _remedy.within(_wire.parsed(report))
         if not isinstance(raw, dict):
             raise _wire.malformed()
         values = dict(raw)

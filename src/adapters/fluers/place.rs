@@ -17,6 +17,7 @@ use nix::unistd::{geteuid, mkdtemp};
 
 use crate::probe::Probe;
 use crate::report::error::Error;
+use crate::report::remedy::Remedy;
 use crate::serve::directory::Directory;
 
 /// Becomes [`RuntimeError::Sandbox`].
@@ -24,8 +25,8 @@ use crate::serve::directory::Directory;
 pub(crate) enum FluersError {
     #[error("{}", told(.0.chain(), .0.remedy()))]
     Kennel(#[from] Error),
-    #[error("{}", told(reason.clone(), remedy.as_deref()))]
-    Policy { reason: String, remedy: Option<String> },
+    #[error("{}", told(reason.clone(), remedy.clone()))]
+    Policy { reason: String, remedy: Option<Remedy> },
     #[error("no directory for sockets: {}", crate::report::failure::words(.0))]
     ContextPlace(#[from] std::io::Error),
     #[error("the command line is empty")]
@@ -62,7 +63,7 @@ impl From<FluersError> for RuntimeError {
     }
 }
 
-fn told(reason: String, remedy: Option<&str>) -> String {
+fn told(reason: String, remedy: Option<Remedy>) -> String {
     match remedy {
         Some(remedy) => format!("{reason}; hint: {remedy}"),
         None => reason,

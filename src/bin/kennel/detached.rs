@@ -146,6 +146,6 @@ fn create_log(path: &Path) -> Result<OwnedFd, Error> {
             Some(libc::ELOOP) => "pass its path without links (realpath): links on the way are not followed",
             _ => "pass a file to --log that can be created or written",
         };
-        Error::Grant { what: "log file", path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+        Error::Grant { what: "log file", path: path.to_owned(), source, remedy: Some(remedy.into()) }
     })
 }

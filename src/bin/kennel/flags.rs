@@ -12,6 +12,7 @@ use crate::{
     config::{self, Start},
     descriptor::resolve_descriptor,
     parse::{self, assignment, count, processors, word},
+    remedy::FLAGS,
 };
 
 /// Flags that add to a policy file and override it.
@@ -250,6 +251,7 @@ pub(crate) fn with_flags(start: Start, flags: &PolicyFlags) -> Result<Policy, Er
     policy.env.set.extend(flags.setenv.iter().cloned());
     policy.mounts.extend(mounts(flags)?);
     limits(&mut policy, flags);
+    policy.wording = FLAGS;
     Ok(policy)
 }
 
@@ -259,7 +261,7 @@ pub(crate) fn notes(flags: &PolicyFlags) -> impl Iterator<Item = Note> {
     let missing = flags.pass_env.iter().filter(move |name| std::env::var_os(name).is_none() && !is_set(name));
     missing.map(|name| {
         let remedy = format!("export {name} first, or set it with --setenv {name}=VALUE");
-        Note::new(&format!("--pass-env {name}"), "it is not set here", Some(&remedy))
+        Note::new(&format!("--pass-env {name}"), "it is not set here", Some(remedy.into()))
     })
 }
 
@@ -288,8 +290,7 @@ fn from_workspace(path: &Path, below: &Path) -> PathBuf {
 /// The descriptor is not that of a regular file with a name.
 pub(crate) fn log(path: &Path) -> Result<PathBuf, Error> {
     resolve_descriptor(path).map_err(|source| {
-        let remedy =
-            "open a regular file there, as in 3>>kennel.log, or pass the name of the file".to_owned();
+        let remedy = "open a regular file there, as in 3>>kennel.log, or pass the name of the file".into();
         Error::Grant { what: "audit log", path: path.to_owned(), source, remedy: Some(remedy) }
     })
 }

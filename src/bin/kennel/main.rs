@@ -37,6 +37,7 @@ mod probe;
 mod process;
 mod progress;
 mod ps;
+mod remedy;
 mod renames;
 mod report;
 mod review;

@@ -4,7 +4,9 @@ use std::{fmt, process::ExitCode};
 
 use kennel::{Area, Error, Finding, Found, Probe, Profile, Verdict};
 
-use crate::{FAILED, args, process, process::interrupted, progress, report, style, table::Table};
+use crate::{
+    FAILED, args, process, process::interrupted, progress, remedy::FLAGS, report, style, table::Table,
+};
 
 /// Runs `kennel probe`.
 pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
@@ -22,8 +24,11 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
         Ok(probe) => probe,
         Err(status) => return Ok(status.into()),
     };
-    let text =
-        if arguments.json { report::json(&probe)? } else { Findings(&probe, arguments.profile).to_string() };
+    let text = if arguments.json {
+        report::json(&probe.clone().worded(FLAGS))?
+    } else {
+        Findings(&probe, arguments.profile).to_string()
+    };
     report::print(format!("{text}\n").as_bytes())?;
     Ok(match probe.verdict {
         Verdict::FullyEnforced => ExitCode::SUCCESS,
@@ -66,7 +71,12 @@ fn row(table: Table, finding: &Finding) -> String {
     };
     let mut row = table.row("  ", finding.name, (style, &finding.state.to_string()), &finding.detail);
     if let Some(remedy) = &finding.remedy {
-        row += &table.line(&" ".repeat(table.detail_column("  ")), "hint:", style::HINT, remedy);
+        row += &table.line(
+            &" ".repeat(table.detail_column("  ")),
+            "hint:",
+            style::HINT,
+            &remedy.in_words(FLAGS),
+        );
     }
     row
 }

@@ -19,8 +19,8 @@ use std::{
 
 use anstyle::Style;
 use kennel::{
-    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, PublishedPort, Report, State, Terminal,
-    inherited_descriptor,
+    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, PublishedPort, Remedy, Report, State,
+    Terminal, inherited_descriptor,
 };
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, PrettyFormatter};
@@ -29,6 +29,7 @@ use textwrap::{Options, WordSeparator, WordSplitter, fill};
 use crate::{
     descriptor::{reopen, reopen_nonblocking, write_all, write_patiently},
     escape::{self, harmless},
+    remedy::FLAGS,
     style::{self, Paint},
     table::Table,
 };
@@ -148,7 +149,7 @@ pub(crate) fn printed(written: io::Result<()>) -> Result<(), Error> {
 
 /// Prints an error with its causes on one line and its remedy on another.
 pub(crate) fn error(error: &Error) {
-    error_lines(&error.lines());
+    error_lines(&error.lines(FLAGS));
 }
 
 /// Prints the lines of an error.
@@ -174,7 +175,7 @@ pub(crate) fn change_line(change: &Change, paint: Paint) -> String {
 /// Prints which protections are weaker than asked, and what was denied.
 fn remarks(outcome: &Outcome) {
     degraded(&outcome.enforcement);
-    outcome.remarks().iter().for_each(say);
+    outcome.remarks(FLAGS).iter().for_each(say);
 }
 
 /// Prints [`remarks`] unless `is_quiet`. Lost output and lost records are printed in any case.
@@ -193,7 +194,7 @@ pub(crate) fn degraded(enforcement: &Enforcement) {
     }
     for (cause, remedy) in causes(enforcement.remarkable()) {
         say(format_args!("kennel: cgroups: {cause}"));
-        say(format_args!("kennel: hint: {remedy}"));
+        say(format_args!("kennel: hint: {}", remedy.in_words(FLAGS)));
     }
     enforcement.notes().iter().for_each(note);
 }
@@ -206,14 +207,14 @@ pub(crate) fn note(note: &Note) {
     let mut noted = NOTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !noted.contains(note) {
         noted.push(note.clone());
-        say(note.line());
+        say(note.line(FLAGS));
     }
 }
 
 /// Why limits are weaker and what helps, each pair once.
-fn causes<'e>(entries: impl Iterator<Item = &'e Entry>) -> Vec<(&'e str, &'e str)> {
+fn causes<'e>(entries: impl Iterator<Item = &'e Entry>) -> Vec<(&'e str, &'e Remedy)> {
     let mut causes: Vec<_> =
-        entries.filter_map(|entry| entry.cause.as_deref().zip(entry.remedy.as_deref())).collect();
+        entries.filter_map(|entry| entry.cause.as_deref().zip(entry.remedy.as_ref())).collect();
     let mut told = HashSet::new();
     causes.retain(|cause| told.insert(*cause));
     causes
@@ -241,7 +242,8 @@ pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
     let rows = enforcement.protections().iter().map(row);
     let causes = causes(enforcement.protections().iter());
     let causes = causes.iter().map(|(cause, remedy)| {
-        table.line("", "cgroups:", style::WEAK, cause) + &table.line("", "hint:", style::HINT, remedy)
+        table.line("", "cgroups:", style::WEAK, cause)
+            + &table.line("", "hint:", style::HINT, &remedy.in_words(FLAGS))
     });
     rows.chain(causes).collect()
 }
@@ -323,7 +325,7 @@ fn unwritten(path: &Path, source: io::Error) -> Error {
 
 /// The object of `--json`, on one line.
 pub(crate) fn object(report: &Report) -> Vec<u8> {
-    json_line(report)
+    json_line(&report.clone().worded(FLAGS))
 }
 
 /// Formats plain data as JSON on one line.
@@ -343,7 +345,10 @@ pub(crate) fn correct_unshown(object: &[u8], code: u8, why: Option<&Error>) -> V
     // The reason why the command ended comes first.
     let has_failed = report.get("failure").is_some_and(|failure| !failure.is_null());
     if let Some(error) = why.filter(|_| !has_failed) {
-        report.insert("failure".to_owned(), serde_json::to_value(error.failure()).unwrap_or_default());
+        report.insert(
+            "failure".to_owned(),
+            serde_json::to_value(error.failure().worded(FLAGS)).unwrap_or_default(),
+        );
     }
     json_line(&report)
 }

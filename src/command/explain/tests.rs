@@ -9,6 +9,7 @@ use crate::command::tail::Tail;
 use crate::report::denial::{LONGEST, shown};
 use crate::report::enforcement::Protection;
 use crate::report::escape::is_harmless;
+use crate::report::remedy::{SettingKey, Wording};
 use crate::view::inputs::SandboxKind;
 
 pub(super) fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
@@ -88,7 +89,8 @@ fn a_read_only_path_is_a_fact_and_a_hidden_path_only_a_possibility() {
     );
     assert_eq!(written.remedy, None, "no flag grants a system directory");
     let hidden = one("cat: /srv/kennel-secret: No such file or directory");
-    assert_eq!((hidden.basis, hidden.remedy.as_deref()), (Basis::Possible, Some("--ro /srv/kennel-secret")));
+    assert_eq!(hidden.basis, Basis::Possible);
+    assert_eq!(hidden.advised(), [SettingKey::Ro.to("/srv/kennel-secret")]);
     assert!(judge.denials(b"cat: /srv/kennel-secret: Read-only file system").len() == 1);
     let root = one("mkdir: cannot create directory '/x': Read-only file system");
     assert_eq!(root.basis, Basis::Derived);
@@ -209,10 +211,10 @@ fn limits_are_named_if_the_command_has_them() {
     }
     let denials = judge.denials(b"sh: 1: Cannot fork\nMemoryError");
     let found: Vec<_> =
-        denials.iter().map(|denial| (denial.protection, denial.basis, denial.remedy.as_deref())).collect();
+        denials.iter().map(|denial| (denial.protection, denial.basis, denial.advised())).collect();
     let expected = [
-        (Protection::Pids, Basis::Possible, Some("--pids N")),
-        (Protection::Memory, Basis::Possible, Some("--memory SIZE")),
+        (Protection::Pids, Basis::Possible, vec![SettingKey::Pids.to("N")]),
+        (Protection::Memory, Basis::Possible, vec![SettingKey::Memory.to("SIZE")]),
     ];
     assert_eq!(found, expected);
     assert!(denials[0].reason.contains("the limit is 7"), "{}", denials[0].reason);
@@ -242,11 +244,13 @@ fn hostile_text_takes_little_time_and_gives_few_plain_lines() {
         let denials = judge.denials(&text);
         assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{piece}: {:?}", begun.elapsed());
         assert!(denials.len() <= MOST, "{piece}");
-        for Denial { subject, reason, remedy, .. } in denials {
+        for Denial { subject, reason, remedy, .. } in
+            denials.into_iter().map(|it| it.worded(Wording::default()))
+        {
             let line = format!("{subject}{reason}");
             assert!(line.chars().all(is_harmless) && line.len() < 4096, "{piece}: {line}");
-            let is_one_word = |flag: &str| flag.split(' ').count() == 2 && !flag.contains("--ro --");
-            assert!(remedy.is_none_or(|flag| is_one_word(&flag)), "{piece}: {line}");
+            let is_one_word = |flag: &str| flag.split(' ').count() == 2 && !flag.contains("ro --");
+            assert!(remedy.is_none_or(|flag| is_one_word(&flag.to_string())), "{piece}: {line}");
         }
     }
 }

@@ -6,17 +6,18 @@ use std::path::PathBuf;
 
 use crate::host::cgroups::{CgroupDirectory, Cgroups, Controller, HOST};
 use crate::host::remedy;
-use crate::host::remedy::DELEGATE;
+use crate::host::remedy::delegate;
+use crate::report::remedy::Remedy;
 
 /// Why no cgroup can enforce a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MissingCgroup {
     pub(crate) reason: String,
-    pub(crate) remedy: String,
+    pub(crate) remedy: Remedy,
 }
 
 impl MissingCgroup {
-    pub(crate) fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn new(reason: impl Into<String>, remedy: impl Into<Remedy>) -> Self {
         Self { reason: reason.into(), remedy: remedy.into() }
     }
 }
@@ -53,11 +54,11 @@ impl CgroupPlace {
 pub(crate) fn named(spot: &CgroupDirectory, is_root: bool) -> Result<CgroupPlace, MissingCgroup> {
     let at = spot.path.display();
     if !spot.writable {
-        return Err(MissingCgroup::new(format!("{at} is not writable"), DELEGATE));
+        return Err(MissingCgroup::new(format!("{at} is not writable"), delegate()));
     }
     if !spot.reachable && !is_root {
         let reason = format!("processes cannot be moved to {at} from the caller's cgroup");
-        return Err(MissingCgroup::new(reason, DELEGATE));
+        return Err(MissingCgroup::new(reason, delegate()));
     }
     usable(spot)
 }
@@ -103,7 +104,7 @@ pub(crate) fn delegated(
         return Err(empty(facts, own));
     }
     Err(lack.unwrap_or_else(|| {
-        MissingCgroup::new(format!("{} is not delegated to the caller", own.path.display()), DELEGATE)
+        MissingCgroup::new(format!("{} is not delegated to the caller", own.path.display()), delegate())
     }))
 }
 
@@ -121,7 +122,7 @@ fn usable(spot: &CgroupDirectory) -> Result<CgroupPlace, MissingCgroup> {
             spot.path.display(),
             spot.others
         );
-        return Err(MissingCgroup::new(reason, DELEGATE));
+        return Err(MissingCgroup::new(reason, delegate()));
     }
     Ok(CgroupPlace::of(spot, &wanted(&spot.offers), spot.holds_us && !spot.is_root))
 }

@@ -122,14 +122,14 @@ fn hosts_without_it_say_what_they_have() {
         Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
     let lack = found(&hybrid, true).expect_err("hybrid");
     assert_eq!(lack.reason, "cgroup v1 has memory, pids here, and cgroup v2 at /c/unified does not");
-    assert!(lack.remedy.contains("systemd.unified_cgroup_hierarchy=1"));
+    assert!(lack.remedy.to_string().contains("systemd.unified_cgroup_hierarchy=1"));
     // Delegation would not help an ordinary user there.
     let bare = CgroupDirectory { writable: false, reachable: false, marked: false, ..spot("/c/unified") };
     let bare = CgroupDirectory { is_root: true, offers: Vec::new(), ..bare };
     let facts = Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
     let lack = delegated(&facts, false, &[Memory]).expect_err("nothing to limit with");
     assert!(lack.reason.starts_with("cgroup v1 has memory, pids here"), "{lack:?}");
-    assert!(lack.remedy.contains("systemd.unified_cgroup_hierarchy=1"));
+    assert!(lack.remedy.to_string().contains("systemd.unified_cgroup_hierarchy=1"));
 }
 
 #[test]

@@ -8,11 +8,12 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-use crate::plan::explain::{Explainer, Finding, LastLink, bind_flag, is_writable_outside, resolve};
+use crate::plan::explain::{Explainer, Finding, LastLink, grant, is_writable_outside, resolve};
 use crate::policy::profile::Git;
 use crate::protect::git;
-use crate::report::denial::{TRUST_GIT, shown};
+use crate::report::denial::{shown, trust_git};
 use crate::report::enforcement::Note;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::lexical;
 use crate::view::place_kind::PlaceKind;
 use crate::view::source::exists;
@@ -46,7 +47,7 @@ impl Explainer {
         secrets::is_secret_of(path, &self.homes)
     }
 
-    /// The wall before `path`, if the path exists outside and a flag helps.
+    /// The wall before `path`, if the path exists outside and a setting helps.
     pub(crate) fn hint(&self, path: &Path, used: Use) -> Option<Note> {
         let path = &lexical::clean(path);
         if !self.is_direct(path) {
@@ -62,8 +63,8 @@ impl Explainer {
     fn hidden(&self, path: &Path, used: Use, reason: &str) -> Option<Note> {
         let is_readable = || access(path, AccessFlags::R_OK).is_ok();
         if used == Use::Read {
-            let flag = bind_flag("--ro", path, path).filter(|_| is_readable())?;
-            return Some(Note::new(&shown(path), reason, Some(&format!("{flag} shows it"))));
+            let grant = grant(SettingKey::Ro, path, path).filter(|_| is_readable())?;
+            return Some(Note::new(&shown(path), reason, Some(remedy![grant, " shows it"])));
         }
         let parent = path.parent()?;
         if used == Use::Write && self.is_private(parent) && !path.is_dir() {
@@ -76,23 +77,23 @@ impl Explainer {
             _ => parent.or_else(|| Some(path).filter(|path| exists(path))),
         };
         let place = place.filter(|place| is_writable_outside(place, place))?;
-        let flag = bind_flag("--rw", place, place)?;
-        Some(Note::new(&shown(path), reason, Some(&format!("{flag} makes it writable"))))
+        let grant = grant(SettingKey::Rw, place, place)?;
+        Some(Note::new(&shown(path), reason, Some(remedy![grant, " makes it writable"])))
     }
 
     fn unwritable(&self, path: &Path, used: Use) -> Option<Note> {
         if used == Use::Replace
-            && let Some((subject, Finding { reason, remedy: Some(flag), .. })) =
+            && let Some((subject, Finding { reason, setting: Some(grant), .. })) =
                 self.replaced_file(path, Errno::EBUSY)
         {
-            let remedy = format!("{flag} in place of its own grant allows it");
-            return Some(Note::new(&shown(&subject), &reason, Some(&remedy)));
+            let remedy = remedy![grant, " in place of its own grant allows it"];
+            return Some(Note::new(&shown(&subject), &reason, Some(remedy)));
         }
-        let Finding { reason, remedy, .. } = self.read_only(path, &[])?;
-        let remedy = remedy.map(|flag| format!("{flag} allows it"));
+        let Finding { reason, setting, .. } = self.read_only(path, &[])?;
+        let remedy = setting.map(|setting| remedy![setting, " allows it"]);
         // What may only be read by a program that can also replace it, such as sed, is no reason by itself.
         let helps = remedy.is_some() || used == Use::Write;
-        helps.then(|| Note::new(&shown(path), &reason, remedy.as_deref()))
+        helps.then(|| Note::new(&shown(path), &reason, remedy))
     }
 
     /// Whether a whole directory is a fair thing to grant.
@@ -116,8 +117,8 @@ impl Explainer {
             return None;
         }
         let text = format!("{marker} of {} is not visible in a subdirectory", shown(above));
-        let remedy = format!("{} shows it", bind_flag("--rw", above, above)?);
-        Some(Note::new(&shown(directory), &text, Some(&remedy)))
+        let remedy = remedy![grant(SettingKey::Rw, above, above)?, " shows it"];
+        Some(Note::new(&shown(directory), &text, Some(remedy)))
     }
 
     /// git writes in a place that programs outside obey, in the repository around `directory`.
@@ -126,7 +127,7 @@ impl Explainer {
         let is_walled = self.view.within(repository).any(|(_, place)| place.what == PlaceKind::ObeyedByGit);
         let text = "the settings and hooks of the repository are read-only";
         (self.git == Git::Protect && is_walled)
-            .then(|| Note::new("git", text, Some(&format!("{TRUST_GIT} allows it"))))
+            .then(|| Note::new("git", text, Some(remedy![trust_git(), " allows it"])))
     }
 
     /// git knows no name and address for a commit, because the sandbox does not show the caller's configuration.
@@ -138,11 +139,11 @@ impl Explainer {
         };
         let mut hidden = names.into_iter().filter(is_hidden).map(|name| (name, self.home_outside.join(name)));
         let (name, file) = hidden.find(|(_, file)| git::user::has_identity(file))?;
-        let flag = match self.git {
-            Git::Workspace => "--git protect".to_owned(),
-            _ => bind_flag("--ro", &file, &self.home.join(name))?,
+        let setting = match self.git {
+            Git::Workspace => SettingKey::Git.to("protect"),
+            _ => grant(SettingKey::Ro, &file, &self.home.join(name))?,
         };
         let text = format!("your name and address are in {}, which the sandbox does not show", shown(&file));
-        Some(Note::new("git", &text, Some(&format!("{flag} shows it"))))
+        Some(Note::new("git", &text, Some(remedy![setting, " shows it"])))
     }
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::plan::explain::hint::Use;
+use crate::report::remedy::Wording;
 use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 
@@ -50,7 +51,7 @@ fn explainer(host: &Path) -> Explainer {
         private: TmpfsSize::from_bytes(2 << 20),
         network: NetworkMode::None,
         only_refuses: false,
-        proxy_flags: Some("--allow"),
+        proxy_settings: Some(Vec::new()),
         ports: None,
         homes: vec!["/home/me".into()],
         home_outside: "/home/me".into(),
@@ -70,8 +71,8 @@ fn host() -> tempfile::TempDir {
 
 /// The subject, whether the reason is certain, and the recommended flag.
 fn explain(explainer: &Explainer, path: &str, errno: Errno) -> Option<(String, bool, Option<String>)> {
-    let denial = explainer.explain(Path::new(path), reading(errno), &[])?;
-    Some((denial.subject, denial.basis.is_certain(), denial.remedy))
+    let denial = explainer.explain(Path::new(path), reading(errno), &[])?.worded(Wording::default());
+    Some((denial.subject, denial.basis.is_certain(), denial.remedy.map(|remedy| remedy.to_string())))
 }
 
 /// `mkdir -p` and the like fail at the sandbox's own root. A directory that holds everything is never advised.
@@ -80,14 +81,15 @@ fn what_is_made_below_a_hidden_directory_names_that() {
     let host = host();
     let explainer = explainer(host.path());
     let flag = |path: &str| explain(&explainer, path, Errno::EROFS).expect(path).2;
-    assert_eq!(flag("/srv/models/d/new").as_deref(), Some("--rw /srv/models/d"));
+    assert_eq!(flag("/srv/models/d/new").as_deref(), Some("rw /srv/models/d"));
     for path in ["/srv", "/srv/new", "/new", "/home/new", "/home/me/.ssh/new"] {
         assert_eq!(flag(path), None, "{path}");
     }
     let denial =
         explainer.explain(Path::new("/srv/models/new"), reading(Errno::EROFS), &[]).expect("explained");
-    let would = "; --rw /srv/models would allow it, if there is such a directory outside";
-    assert!(denial.reason.ends_with(would), "{}", denial.reason);
+    let would = "; rw /srv/models would allow it, if there is such a directory outside";
+    let reason = denial.worded(Wording::default()).reason;
+    assert!(reason.ends_with(would), "{reason}");
 }
 
 #[test]
@@ -107,7 +109,7 @@ fn a_read_only_path_is_explained_with_certainty() {
     assert_eq!(certain("/proc/sys/x"), ("/proc/sys/x".to_owned(), None));
     assert_eq!(certain("/etc/passwd"), ("/etc/passwd".to_owned(), None));
     assert_eq!(certain("/rw/.ssh/id"), ("/rw/.ssh/id".to_owned(), None));
-    let rw = |target: &str| Some(format!("--rw {source}:{target}"));
+    let rw = |target: &str| Some(format!("rw {source}:{target}"));
     assert_eq!(certain("/deep/er/ro/x"), ("/deep/er/ro/x".to_owned(), rw("/deep/er/ro")));
     assert_eq!(certain("/rw/hooks/x"), ("/rw/hooks/x".to_owned(), None));
 }
@@ -129,7 +131,7 @@ fn a_hidden_path_is_a_possible_reason_and_a_shown_one_is_none() {
     let host = host();
     let explainer = explainer(host.path());
     for path in ["/srv/x", "/run/x", "/deep/x", "/tmp/x", "/scratch/x", "/rw/.ssh/id"] {
-        let flag = Some(format!("--ro {path}"));
+        let flag = Some(format!("ro {path}"));
         assert_eq!(explain(&explainer, path, Errno::ENOENT), Some((path.to_owned(), false, flag)), "{path}");
     }
     for path in ["/usr/x", "/rw/x", "/deep", "/deep/er", "/", "/proc/x", "/tmp", "/etc/passwd/x", "/rw/.ssh"]
@@ -144,11 +146,11 @@ fn a_known_secret_is_called_one_and_what_is_to_be_made_needs_its_directory() {
     let explainer = explainer(host.path());
     let denial = |path: &str, writes| {
         let attempt = Attempt { errno: Errno::ENOENT, writes };
-        explainer.explain(Path::new(path), attempt, &[]).expect(path)
+        explainer.explain(Path::new(path), attempt, &[]).expect(path).worded(Wording::default())
     };
     let secret = denial("/home/me/.ssh/id", false);
     assert!(secret.reason.starts_with("it is a known place of secrets"), "{secret:?}");
-    assert_eq!(denial("/srv/a/b", true).remedy.as_deref(), Some("--rw /srv/a"));
+    assert_eq!(denial("/srv/a/b", true).remedy, Some("rw /srv/a".into()));
     assert_eq!(denial("/srv", true).remedy, None, "no flag grants the root");
 }
 
@@ -165,7 +167,7 @@ fn a_file_with_a_grant_of_its_own_cannot_be_replaced() {
     }
     explainer.view = view.into();
     let directory = host.path().canonicalize().expect("canonical").display().to_string();
-    let flag = Some(format!("--rw {directory}:/alone"));
+    let flag = Some(format!("rw {directory}:/alone"));
     for (path, errno) in [
         ("/alone/file", Errno::EBUSY),
         ("/alone/file", Errno::EXDEV),
@@ -214,13 +216,16 @@ fn mount_points_cannot_be_moved() {
 fn a_full_file_system_is_explained_with_its_size() {
     let host = host();
     let explainer = explainer(host.path());
-    let full =
-        |path| explainer.explain(Path::new(path), reading(Errno::ENOSPC), &[]).map(|denial| denial.reason);
-    let private = "full: private places hold 2M and 512 inodes together; --tmp-size 4M would give more";
+    let full = |path| {
+        explainer
+            .explain(Path::new(path), reading(Errno::ENOSPC), &[])
+            .map(|denial| denial.worded(Wording::default()).reason)
+    };
+    let private = "full: private places hold 2M and 512 inodes together; limits.tmp_size 4M would give more";
     assert_eq!(full("/tmp/x").as_deref(), Some(private));
     assert_eq!(
         full("/scratch/x").as_deref(),
-        Some("full: /scratch holds 4K and 64 inodes; --tmpfs /scratch:8K would give more")
+        Some("full: /scratch holds 4K and 64 inodes; tmpfs /scratch:8K would give more")
     );
     assert_eq!(full("/rw/x"), None, "the host's disk");
 }
@@ -268,7 +273,7 @@ fn what_git_obeys_has_a_flag() {
     let mut explainer = explainer(host.path());
     let flag =
         |explainer: &Explainer, path, errno| explain(explainer, path, errno).map(|(_, _, remedy)| remedy);
-    let trust = Some(Some(TRUST_GIT.to_owned()));
+    let trust = Some(Some(trust_git().to_string()));
     for (path, errno, remedy) in [
         ("/rw/r/hooks/x", Errno::EROFS, trust.clone()),
         ("/rw/r/hooks", Errno::EBUSY, trust.clone()),
@@ -291,11 +296,12 @@ fn a_hint_needs_a_path_outside_and_a_flag_that_helps() {
     let at = |name: &str| hidden.path().join(name);
     let flag = |path: &Path, used| {
         let remedy = explainer.hint(path, used)?.remedy?;
+        let remedy = remedy.to_string();
         let mut words = remedy.split(' ');
         Some((words.next()?.to_owned(), words.next()?.into()))
     };
     let (ro, rw) =
-        (|path: PathBuf| Some(("--ro".to_owned(), path)), |path: PathBuf| Some(("--rw".to_owned(), path)));
+        (|path: PathBuf| Some(("ro".to_owned(), path)), |path: PathBuf| Some(("rw".to_owned(), path)));
     for (path, used, expected) in [
         (at("f"), Use::Read, ro(at("f"))),
         (at("f"), Use::Write, rw(at("f"))),
@@ -309,7 +315,7 @@ fn a_hint_needs_a_path_outside_and_a_flag_that_helps() {
         ("/rw/x".into(), Use::Write, None),
         ("/tmp/made".into(), Use::Write, None),
         ("/scratch/made".into(), Use::Write, None),
-        ("/rw/r/hooks/x".into(), Use::Write, Some(("--git".to_owned(), "trust".into()))),
+        ("/rw/r/hooks/x".into(), Use::Write, Some(("git".to_owned(), "trust".into()))),
         ("/usr/x".into(), Use::Write, None),
         ("/".into(), Use::Read, None),
         ("/home/me/nothing".into(), Use::Write, None),

@@ -14,6 +14,7 @@ use crate::policy::profile::Git;
 use crate::protect::git::config::{Variable, variables};
 use crate::protect::git::{contents, read_followed};
 use crate::report::failure::shown;
+use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::dirfd::{open_without_links, own_path};
 use crate::sys::inode::regular;
 use crate::view::inputs::Inputs;
@@ -110,7 +111,7 @@ impl Copies<'_> {
         }
         if self.applies(variable) && fs::symlink_metadata(&file).is_ok() {
             let text = format!("your configuration of git includes {}, which is left out", shown(&file));
-            self.view.note("git", &text, Some(&format!("--ro {} shows it", shown(&file))));
+            self.view.note("git", &text, Some(remedy![SettingKey::Ro.to(file.display()), " shows it"]));
         }
         false
     }

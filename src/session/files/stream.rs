@@ -269,7 +269,7 @@ pub(crate) fn failed(what: &'static str, path: &Path, source: io::Error) -> Erro
         }
         _ => None,
     };
-    Error::File { what, path: path.to_owned(), source, remedy: remedy.map(str::to_owned) }
+    Error::File { what, path: path.to_owned(), source, remedy: remedy.map(Into::into) }
 }
 
 #[cfg(test)]

@@ -244,7 +244,7 @@ fn left_note(left: u32) -> Option<Note> {
         1 => "1 process that the interrupted snippet started still runs".to_owned(),
         _ => format!("{left} processes that the interrupted snippet started still run"),
     };
-    Some(Note::new("shell", &text, Some("kill them, or end the shell, which ends them too")))
+    Some(Note::new("shell", &text, Some("kill them, or end the shell, which ends them too".into())))
 }
 
 /// What follows an interrupt.

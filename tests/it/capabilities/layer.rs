@@ -40,7 +40,7 @@ fn without_namespaces_it_is_refused_with_a_remedy() {
         ];
         for error in refused {
             assert!(matches!(error, Error::Step { .. } | Error::Unavailable { .. }), "{error:?}");
-            let remedy = error.remedy().expect("a remedy");
+            let remedy = error.remedy().expect("a remedy").to_string();
             assert!(remedy.contains("max_user_namespaces"), "{remedy}");
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing ran");

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Boundary, Class, Ended, Error, Level, Limit, Policy, Profile, Sandbox, State};
+use kennel::{Boundary, Class, Ended, Error, Level, Limit, Policy, Profile, Sandbox, State, Wording};
 
 use super::sandbox;
 use crate::support::{patient, workspace};
@@ -165,7 +165,7 @@ async fn errors_name_the_class() {
     let sandbox = sandbox(dir.path());
     let error = sandbox.command("absent-program").output().await.unwrap_err();
     assert!(matches!(&error, Error::NotFound { program } if program == "absent-program"), "{error:?}");
-    assert!(error.remedy().is_some_and(|remedy| remedy.contains("--ro")));
+    assert!(error.remedy().is_some_and(|remedy| remedy.to_string().contains("grant of ro")));
     assert_eq!((error.failure().class, error.failure().boundary), (Class::LoadFailed, Boundary::Sandbox));
     let error = sandbox.command("/tmp").output().await.unwrap_err();
     assert!(
@@ -293,7 +293,10 @@ async fn a_sandbox_whose_workspace_was_replaced_is_an_error() {
         std::fs::rename(&ws, &old).unwrap();
         std::fs::create_dir(&ws).unwrap();
         let error = sandbox.command("true").status().await.unwrap_err();
-        assert!(error.lines().iter().any(|line| line.contains("make a new sandbox")), "{error:?}");
+        assert!(
+            error.lines(Wording::default()).iter().any(|line| line.contains("make a new sandbox")),
+            "{error:?}"
+        );
         std::fs::remove_dir(&ws).unwrap();
         std::fs::rename(&old, &ws).unwrap();
         assert!(sandbox.command("true").status().await.unwrap().status.success());

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Policy, Profile, Sandbox, Session};
+use kennel::{Policy, Profile, Sandbox, Session, Setting, SettingKey};
 use tokio::io::AsyncReadExt;
 
 use super::PROXY;
@@ -286,8 +286,11 @@ async fn the_library_has_the_same_default() {
     for mut command in [sandbox.command("getent"), session.command("getent"), session.command("getent")] {
         let output = command.args(["hosts", "one.example"]).output().await.unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        let remedies: Vec<_> = output.denials.iter().map(|denial| denial.remedy.as_deref()).collect();
-        assert_eq!(remedies, [Some("--allow one.example:PORT")]);
+        let remedies: Vec<_> = output.denials.iter().flat_map(|denial| denial.advised()).collect();
+        let [Setting { key: SettingKey::Allow, value: Some(value), .. }] = &*remedies else {
+            panic!("{remedies:?}")
+        };
+        assert_eq!(value, "one.example:PORT");
     }
     session.shutdown().await;
 }

@@ -121,7 +121,7 @@ async fn a_directory_that_others_reach_is_refused() {
         let said = format!("{refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
         assert!(said.contains("accessible to other users"), "{mode:o}: {said}");
         assert!(
-            refused.remedy().is_some_and(|remedy| remedy.contains("chmod 700")),
+            refused.remedy().is_some_and(|remedy| remedy.to_string().contains("chmod 700")),
             "{:?}",
             refused.remedy()
         );

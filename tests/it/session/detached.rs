@@ -331,8 +331,7 @@ async fn a_log_file_that_takes_no_more_is_told_and_the_command_goes_on() {
             "{:?}",
             command.unwritten()
         );
-        let note =
-            outcome.enforcement.notes().iter().any(|note| note.line().contains("log file: it lacks output"));
+        let note = outcome.enforcement.notes().iter().any(|note| note.text.contains("it lacks output"));
         assert!(note, "{:?}", outcome.enforcement.notes());
         assert!(read(command.logs()).await.stdout.ends_with(b"\n100000\n"));
     }

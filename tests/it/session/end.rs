@@ -76,7 +76,7 @@ async fn a_command_after_the_end_says_that_the_session_has_ended() {
                 let error = in_time(command.fail_fast(hurry).output()).await.unwrap_err();
                 let ended = matches!(error, Error::SessionEnded);
                 assert!(ended, "in a hurry: {hurry}: {error:?}");
-                assert_eq!(error.remedy(), Some("prepare a new session"));
+                assert_eq!(error.remedy(), Some("prepare a new session".into()));
             }
         }
     }

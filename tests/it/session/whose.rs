@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Error, Session};
+use kennel::{Error, Session, Wording};
 use nix::sys::signal::Signal::SIGKILL;
 
 use super::{
@@ -128,7 +128,8 @@ async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
     fs::write(dir.path().join("stop"), "").unwrap();
     let denials = in_time(first.wait()).await.unwrap().denials;
     assert!(denials.iter().any(|denial| {
-        denial.reason.contains("it is gone; the link that was there led to ../real; --git trust")
+        let line = denial.line(Wording::default());
+        line.contains("it is gone; the link that was there led to ../real; git trust")
     }));
     in_time(session.shutdown()).await;
     assert_eq!(link(), None);
@@ -198,7 +199,7 @@ async fn a_writable_grant_that_was_replaced_is_an_error() {
     fs::create_dir(&workspace).unwrap();
     let error = in_time(session.command("true").output()).await.unwrap_err();
     assert!(matches!(&error, Error::Grant { what: "workspace", .. }), "{error:?}");
-    assert!(error.remedy().is_some_and(|remedy| remedy.contains("prepare a new session")));
+    assert!(error.remedy().is_some_and(|remedy| remedy.to_string().contains("prepare a new session")));
 }
 
 /// A second name keeps inode and birth time, so only the time of the change shows it. The next command gets the lost

@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Error, Note, Policy, PolicyError};
+use kennel::{Error, Note, Policy, PolicyError, Remedy};
 
 use crate::{flags::PolicyFlags, report};
 use file::{ConfigFile, Links, Owner};
@@ -220,7 +220,7 @@ fn of_workspace(place: &Place, notes: &mut Vec<Note>) -> Result<Option<Layer>, E
         return Err(unusable(&path, why, remedy));
     }
     let remedy = format!("look at it, then run `kennel trust{whose}`");
-    let note = Note::new(&path.to_string_lossy(), &format!("not used, because {why}"), Some(&remedy));
+    let note = Note::new(&path.to_string_lossy(), &format!("not used, because {why}"), Some(remedy.into()));
     // Also with --quiet, and if the command does not start.
     report::note(&note);
     notes.push(note);
@@ -228,6 +228,6 @@ fn of_workspace(place: &Place, notes: &mut Vec<Note>) -> Result<Option<Layer>, E
 }
 
 /// The error for a configuration that cannot be used.
-fn unusable(path: &Path, source: io::Error, remedy: impl Into<String>) -> Error {
+fn unusable(path: &Path, source: io::Error, remedy: impl Into<Remedy>) -> Error {
     Error::Grant { what: "configuration", path: path.to_owned(), source, remedy: Some(remedy.into()) }
 }

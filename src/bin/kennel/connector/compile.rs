@@ -8,7 +8,7 @@ use kennel::{
 };
 
 use super::{args::Compile, cache_directory, failed, input, shown};
-use crate::{FAILED, report};
+use crate::{FAILED, remedy::FLAGS, report};
 
 /// Runs `kennel connector compile`.
 pub(super) fn compile(compile: &Compile) -> Result<ExitCode, Error> {
@@ -21,7 +21,7 @@ pub(super) fn compile(compile: &Compile) -> Result<ExitCode, Error> {
         match one(&runtime, file) {
             Ok(line) => report::print(line.as_bytes())?,
             Err(error) => {
-                let lines = error.lines().into_iter().enumerate();
+                let lines = error.lines(FLAGS).into_iter().enumerate();
                 let named = |(number, line): (usize, String)| match line.strip_prefix("kennel: ") {
                     Some(rest) if number == 0 => format!("kennel: {}: {rest}", shown(file)),
                     _ => line,

@@ -85,8 +85,8 @@ fn read_all(what: &'static str, path: &Path, from: impl Read, most: u64) -> Resu
 
 fn unread(what: &'static str, path: &Path, source: io::Error) -> Error {
     let remedy = match source.kind() {
-        io::ErrorKind::NotFound => Some("name a file that is there".to_owned()),
-        io::ErrorKind::PermissionDenied => Some("run as a user who may read it".to_owned()),
+        io::ErrorKind::NotFound => Some("name a file that is there".into()),
+        io::ErrorKind::PermissionDenied => Some("run as a user who may read it".into()),
         _ => None,
     };
     Error::File { what, path: path.to_owned(), source, remedy }

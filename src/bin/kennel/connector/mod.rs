@@ -16,7 +16,7 @@ use kennel::{
     connector::{ConnectorError, Runtime, RuntimeBuilder, default_cache},
 };
 
-use crate::{escape::harmless, report};
+use crate::{escape::harmless, remedy::FLAGS, report};
 use args::Action;
 
 /// Runs `kennel connector`.
@@ -71,7 +71,7 @@ fn with_cache(
 /// The note that compiled code is not kept.
 fn without_cache(error: &ConnectorError) -> Note {
     let text = format!("compiled code is not kept: {}", error.failure().message);
-    Note::new("cache", &text, error.remedy())
+    Note::new("cache", &text, error.remedy().cloned())
 }
 
 /// A path in messages.
@@ -81,6 +81,6 @@ fn shown(path: &Path) -> String {
 
 /// Prints an error of a connector. Returns its exit status.
 fn failed(error: &ConnectorError) -> ExitCode {
-    report::error_lines(&error.lines());
+    report::error_lines(&error.lines(FLAGS));
     error.exit_code().into()
 }

@@ -15,6 +15,7 @@ use crate::{
     descriptor::write_all,
     flags, process,
     process::interrupted,
+    remedy::FLAGS,
     report,
     terminal::thread_error,
 };
@@ -142,7 +143,7 @@ impl CredentialResolver for Bound {
 fn object(ended: &Result<CallResult, ConnectorError>) -> Vec<u8> {
     let (output, logs, failure) = match ended {
         Ok(result) => (result.output.as_ref(), &*result.logs, None),
-        Err(error) => (None, error.logs(), Some(error.failure())),
+        Err(error) => (None, error.logs(), Some(error.failure().clone().worded(FLAGS))),
     };
     report::json_line(&json!({"output": output, "logs": logs, "failure": failure}))
 }

@@ -178,7 +178,7 @@ struct NewFile {
 impl NewFile {
     /// Checks that the file can be made, and that no command could have chosen its place.
     fn prepare(path: &Path, policy: &Policy) -> Result<Self, Error> {
-        let fail = |source: io::Error, remedy: &str| failed(path, source, remedy);
+        let fail = |source: io::Error, remedy: &'static str| failed(path, source, remedy);
         let is_toml = path.extension().is_some_and(|it| it == "toml");
         let name = path.file_name().filter(|_| is_toml).ok_or_else(|| {
             fail(io::ErrorKind::InvalidInput.into(), "the name must end in .toml, as that of a policy file")
@@ -231,8 +231,8 @@ impl NewFile {
     }
 }
 
-fn failed(path: &Path, source: io::Error, remedy: &str) -> Error {
-    Error::Grant { what: "learned policy", path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+fn failed(path: &Path, source: io::Error, remedy: &'static str) -> Error {
+    Error::Grant { what: "learned policy", path: path.to_owned(), source, remedy: Some(remedy.into()) }
 }
 
 /// Whether a path can be named in a policy file.

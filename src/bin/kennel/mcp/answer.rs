@@ -8,7 +8,7 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::escape::harmless;
+use crate::{escape::harmless, remedy::FLAGS};
 
 /// The longest message about wrong arguments, in characters.
 const LONGEST: usize = 500;
@@ -49,7 +49,7 @@ pub(super) fn refused(text: impl Into<String>) -> CallToolResult {
 
 /// An error of Kennel, with its remedy.
 pub(super) fn failed(error: &Error) -> CallToolResult {
-    refused(error.lines().join("\n"))
+    refused(error.lines(FLAGS).join("\n"))
 }
 
 /// The arguments of a tool.

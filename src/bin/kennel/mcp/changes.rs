@@ -7,7 +7,7 @@ use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, answer, failed, own, refused};
-use crate::escape::harmless;
+use crate::{escape::harmless, remedy::FLAGS};
 
 /// The most changes of a result.
 const MOST: usize = 1000;
@@ -93,7 +93,7 @@ impl Commit {
         let committed = match session.commit_part(&self.paths, Conflicts::Refuse).await {
             Ok(committed) => committed,
             Err(error @ Error::Overlay(OverlayError::Running)) => {
-                let first = error.lines().join("\n");
+                let first = error.lines(FLAGS).join("\n");
                 return Err(refused(format!(
                     "{first}\nA shell is a command, too, and so is what runs in the background: end them first, a shell by \
                      the snippet `exit`."

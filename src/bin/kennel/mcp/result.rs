@@ -1,5 +1,7 @@
 //! What the model learns about a command that ran, or that could not.
 
+use std::collections::BTreeSet;
+
 use kennel::{Basis, Denial, Error, NetworkFailure, Outcome, Protection, Report};
 use rmcp::{
     model::{CallToolResult, ContentBlock},
@@ -12,7 +14,10 @@ use super::{
     kept::Text,
     rest::{Stream, Whereabouts},
 };
-use crate::report;
+use crate::{
+    remedy::{FLAGS, flags},
+    report,
+};
 
 /// The result of `run` and `shell`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -56,7 +61,7 @@ pub(super) struct CommandResult {
     remarks: Vec<String>,
     /// The flags with which a person could allow what was refused.
     #[serde(skip)]
-    advised_flags: Vec<String>,
+    advised_flags: BTreeSet<String>,
     /// The shell that ran a snippet.
     #[serde(skip_serializing_if = "Option::is_none")]
     shell: Option<ShellState>,
@@ -107,13 +112,9 @@ pub(super) struct ShellState {
 
 impl From<&Denial> for Refusal {
     fn from(denial: &Denial) -> Self {
-        Self {
-            protection: denial.protection.to_string(),
-            subject: denial.subject.clone(),
-            reason: denial.reason.clone(),
-            is_certain: denial.basis.is_certain(),
-            flag: denial.remedy.clone(),
-        }
+        let Denial { protection, subject, reason, basis, remedy, .. } = denial.clone().worded(FLAGS);
+        let (protection, flag) = (protection.to_string(), remedy.map(|flag| flag.to_string()));
+        Self { protection, subject, reason, is_certain: basis.is_certain(), flag }
     }
 }
 
@@ -171,8 +172,8 @@ impl Ending<'_> {
             denial.protection == Protection::ProtectedPaths
                 && matches!(denial.basis, Basis::Kept | Basis::Observed)
         };
-        outcome.denials.iter().filter(is_for_person).for_each(|denial| report::say(denial.line()));
-        let mut remarks = outcome.remarks();
+        outcome.denials.iter().filter(is_for_person).for_each(|denial| report::say(denial.line(FLAGS)));
+        let mut remarks = outcome.remarks(FLAGS);
         remarks.extend(advice.map(|advice| format!("kennel: hint: {advice}")));
         let result = CommandResult {
             ended: word(outcome.ended),
@@ -190,7 +191,7 @@ impl Ending<'_> {
             stderr_file: stderr.rest.path,
             denials: outcome.denials.iter().filter(is_refusal).map(Refusal::from).collect(),
             network_failures: outcome.network_failures.iter().map(Unreached::from).collect(),
-            advised_flags: outcome.advised_flags(),
+            advised_flags: outcome.advised().iter().map(|settings| flags(settings)).collect(),
             remarks,
             shell,
         };
@@ -218,8 +219,8 @@ impl CommandResult {
             dropped_bytes: 0,
             denials: Vec::new(),
             network_failures: Vec::new(),
-            remarks: error.lines(),
-            advised_flags: Vec::new(),
+            remarks: error.lines(FLAGS),
+            advised_flags: BTreeSet::new(),
             shell: None,
         };
         let mut answer = answer(result.remarks.join("\n"), &result);
@@ -246,7 +247,7 @@ impl CommandResult {
         }
         lines.extend(self.remarks.iter().map(|line| own(line)));
         if !self.advised_flags.is_empty() {
-            let flags = self.advised_flags.join(" ");
+            let flags = self.advised_flags.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
             lines.push(own(&format!("a person can allow it: start `kennel mcp` with {flags}; you cannot")));
         }
         lines

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, future::pending, io, time::Duration};
 
-use kennel::{Child, ChildOutput, ChildStdin, Command, Error, LeftPipes, Limit, Outcome, Session, Stdio};
+use kennel::{
+    Child, ChildOutput, ChildStdin, Command, Error, LeftPipes, Limit, Outcome, Session, SettingKey, Stdio,
+};
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 use tokio::{
@@ -72,8 +74,7 @@ pub(super) fn own_limit(
     if outcome.limit != Some(Limit::WallTime) || policy.is_some_and(|policy| policy <= asked) {
         return None;
     }
-    let is_of_limit = |remedy: &String| remedy.starts_with("--timeout ");
-    outcome.hints.retain(|hint| !hint.remedy.as_ref().is_some_and(is_of_limit));
+    outcome.hints.retain(|hint| !hint.sets(SettingKey::Timeout));
     Some(
         "that is the `timeout_ms` of this call: give it more, or leave the command in the background with its output in a file",
     )

@@ -74,11 +74,11 @@ impl<'a> Request<'a> {
 /// choose as whom Kennel runs, and where.
 pub(crate) fn choose(flag: &AsOwner, request: Request<'_>) -> Result<Option<ExitCode>, Error> {
     let path = request.workspace.unwrap_or(Path::new("."));
-    let failed = |source, remedy: &str| Error::Grant {
+    let failed = |source, remedy: &'static str| Error::Grant {
         what: "workspace",
         path: path.to_owned(),
         source,
-        remedy: Some(remedy.to_owned()),
+        remedy: Some(remedy.into()),
     };
     match &flag.owner_step {
         Some(step @ Step { socket: Some(socket), .. }) => return leader::lead(step, *socket).map(Some),

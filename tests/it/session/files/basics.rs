@@ -206,7 +206,7 @@ async fn an_error_names_the_path_the_cause_and_the_remedy() {
     let session = session(dir.path()).await;
     let error = session.write("/usr/x", "x").await.unwrap_err();
     assert_eq!(error.chain(), "write /usr/x: Read-only file system");
-    assert!(error.remedy().is_some_and(|remedy| remedy.contains("grant")), "{error:?}");
+    assert!(error.remedy().is_some_and(|remedy| remedy.to_string().contains("grant")), "{error:?}");
     let json = serde_json::to_value(error.failure()).unwrap();
     assert_eq!(json["class"], "capability_denied", "{json}");
 }

@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use kennel::{Ended, Error, Limits, Session};
+use kennel::{Ended, Error, Limits, Session, Wording};
 
 use super::super::{attempt, in_time, policy, ready, shell, with_payload};
 use super::{processes, shared};
@@ -192,7 +192,8 @@ async fn what_an_interrupted_snippet_leaves_running_is_said() {
     let snippet = "setsid sleep 1002 > /dev/null 2>&1 & sleep 1003";
     let out = in_time(shell.snippet(snippet).timeout(Duration::from_millis(500)).output()).await.unwrap();
     assert_eq!(out.outcome.ended, Ended::TimedOut);
-    let said: Vec<String> = out.outcome.enforcement.notes().iter().map(kennel::Note::line).collect();
+    let said: Vec<String> =
+        out.outcome.enforcement.notes().iter().map(|note| note.line(Wording::default())).collect();
     let expected = "shell: 1 process that the interrupted snippet started still runs";
     assert!(said.iter().any(|line| line.contains(expected)), "{said:?}");
     let out =
