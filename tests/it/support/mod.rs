@@ -349,10 +349,12 @@ macro_rules! only_as_root {
 }
 pub(crate) use only_as_root;
 
-/// Ends the test if root runs it: the second pass, as an ordinary user, covers it.
+/// Ends the test if root runs it: the second pass, as an ordinary user, covers it. Fails if it does not.
 macro_rules! only_as_user {
     () => {
-        if crate::support::is_root() {
+        fn here() {}
+        let path = std::any::type_name_of_val(&here);
+        if crate::as_user::is_left_to_user(path.strip_prefix("it::").unwrap_or(path)) {
             crate::support::skip(module_path!(), "it is about an ordinary user");
             return;
         }
