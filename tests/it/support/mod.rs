@@ -7,8 +7,11 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Output},
+    sync::{Arc, Once, atomic::AtomicBool},
     time::Duration,
 };
+
+use nix::sys::signal::Signal;
 
 mod place;
 mod processes;
@@ -37,7 +40,10 @@ macro_rules! require {
 pub(crate) use require;
 
 /// The `kennel` command. The second pass and virtual machines use a copy.
+///
+/// It starts as from a terminal: [`unignore_signals`].
 pub fn kennel_path() -> PathBuf {
+    unignore_signals();
     env::var_os("KENNEL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_kennel").into(), PathBuf::from)
 }
 
@@ -152,8 +158,23 @@ pub fn kennel(workspace: &Path, flags: &[&str], command: &[&str]) -> Command {
     kennel
 }
 
-/// `command` with the signals of `option` set at its start by env(1). The tests themselves may have been started with
-/// nohup(1) or behind a shell's `&`.
+/// Lets programs that the tests start have the signals that the tests ignore because they were started with nohup(1) or
+/// behind a script's `&`. Handlers do not outlive execve(2), so they do it, and the tests themselves go on ignoring.
+fn unignore_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+        for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+            if ignored >> (signal as i32 - 1) & 1 == 1 {
+                signal_hook::flag::register(signal as i32, Arc::new(AtomicBool::new(false))).unwrap();
+            }
+        }
+    });
+}
+
+/// `command` with the signals of `option` set at its start by env(1).
 pub fn by_env(option: &str, command: &Command) -> Command {
     let mut env = Command::new("env");
     env.arg(option).arg(command.get_program()).args(command.get_args());
