@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 
 mod place;
 mod processes;
+mod program;
 mod screen;
 mod second_pass;
 
@@ -22,6 +23,7 @@ pub use place::{
     GIT_CONFIG, TempDir, filled, make_repository, repository, workspace, workspace_in, workspace_on_disk,
 };
 pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
+pub use program::{copy_program, write_program};
 pub use screen::Screen;
 pub use second_pass::{pass, second_pass};
 
