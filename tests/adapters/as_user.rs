@@ -4,5 +4,5 @@ use crate::support::second_pass;
 
 #[test]
 fn all_tests_pass_as_an_ordinary_user() {
-    second_pass(&[]);
+    second_pass(&[], &[]);
 }

@@ -36,7 +36,7 @@
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `everyday` | what people type all day prints the same inside as outside |
 //! | `documents` | examples in the documents run as shown, and links lead somewhere |
-//! | `as_user` | all tests run again as an ordinary user, if root runs them |
+//! | `as_user` | what depends on the user (`as-user`) runs again as an ordinary user, if root runs the tests |
 //! | `support` | no tests: what the other modules share |
 #![expect(
     clippy::unwrap_used,

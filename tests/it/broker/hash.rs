@@ -1,7 +1,8 @@
 //! The bytes that run are the bytes that were hashed, even if somebody writes meanwhile.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::Command,
     sync::{
@@ -14,8 +15,8 @@ use std::{
 
 use kennel::{Class, Manifest, NoCredentials, SpawnPolicy};
 
-use super::{Home, Keys, said, tool, tool_with_token, write_program};
-use crate::support::{has, payload_path, require};
+use super::{Home, Keys, said, tool, tool_with_token, write_script};
+use crate::support::{copy_program, has, payload_path, require};
 
 /// The output of sha256sum(1).
 fn hash(path: &Path) -> String {
@@ -52,21 +53,21 @@ async fn changes_of_the_file_after_the_check_do_not_matter() {
     require!(has("sha256sum"), "sha256sum");
     type Change = fn(&Home);
     let changes: [Change; 5] = [
-        |home| write_program(&home.at("bin/tool"), "echo evil"),
+        |home| write_script(&home.at("bin/tool"), "echo evil"),
         |home| {
-            write_program(&home.at("bin/new"), "echo evil");
+            write_script(&home.at("bin/new"), "echo evil");
             fs::rename(home.at("bin/new"), home.at("bin/tool")).unwrap();
         },
         |home| {
             fs::remove_file(home.at("bin/tool")).unwrap();
-            write_program(&home.at("bin/evil"), "echo evil");
+            write_script(&home.at("bin/evil"), "echo evil");
             std::os::unix::fs::symlink("evil", home.at("bin/tool")).unwrap();
         },
         |home| fs::remove_file(home.at("bin/tool")).unwrap(),
         |home| {
             fs::rename(home.at("bin"), home.at("old")).unwrap();
             fs::create_dir(home.at("bin")).unwrap();
-            write_program(&home.at("bin/tool"), "echo evil");
+            write_script(&home.at("bin/tool"), "echo evil");
         },
     ];
     for (number, change) in changes.into_iter().enumerate() {
@@ -108,8 +109,8 @@ async fn a_writer_that_never_rests_changes_nothing() {
                     // In place. The file is open for execution nowhere: Kennel executes a copy.
                     fs::write(home.at("bin/tool"), bytes).unwrap();
                 } else {
-                    write_program(&home.at("bin/new"), "");
                     fs::write(home.at("bin/new"), bytes).unwrap();
+                    fs::set_permissions(home.at("bin/new"), Permissions::from_mode(0o755)).unwrap();
                     fs::rename(home.at("bin/new"), home.at("bin/tool")).unwrap();
                 }
                 // From time to time Kennel can read the whole file.
@@ -140,7 +141,7 @@ async fn a_writer_that_never_rests_changes_nothing() {
 async fn a_binary_with_a_hash_is_called_by_its_own_path() {
     require!(has("sha256sum"), "sha256sum");
     let home = Home::new("");
-    fs::copy(payload_path(), home.at("bin/tool")).unwrap();
+    copy_program(payload_path(), home.at("bin/tool"));
     let policy = hashed(&home, "limits.max_memory_bytes = 1000000000");
     // Without a known attempt it prints its usage and its name.
     let output = policy.spawn(&tool(&["no-such-attempt"]), &NoCredentials).await.unwrap();

@@ -18,8 +18,7 @@ mod reach;
 mod secrets;
 
 use std::{
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::{
@@ -30,7 +29,7 @@ use std::{
 
 use kennel::{CredentialResolver, Envelope, Manifest, Resolving, Secret, SpawnError, SpawnPolicy};
 
-use crate::support::{TempDir, kennel_path, workspace};
+use crate::support::{TempDir, kennel_path, workspace, write_program};
 
 /// A home directory with the shell script `tool` and the directories `in` and `out`.
 struct Home {
@@ -52,7 +51,7 @@ impl Home {
     }
 
     fn program(&self, name: &str, script: &str) {
-        write_program(&self.at("bin").join(name), script);
+        write_script(&self.at("bin").join(name), script);
     }
 
     /// The text of a manifest with `tool` and these keys of `[capabilities.spawn]`. `~` in it means this home
@@ -80,9 +79,8 @@ impl Home {
     }
 }
 
-fn write_program(path: &Path, script: &str) {
-    fs::write(path, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+fn write_script(path: &Path, script: &str) {
+    write_program(path, format!("#!/bin/sh\n{script}\n"));
 }
 
 /// `tool` with these arguments.

@@ -10,10 +10,10 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use super::{Home, write_program};
+use super::{Home, write_script};
 use crate::{
     serve::signal,
-    support::{ends, has, patient, require, stderr, stdout},
+    support::{copy_program, ends, has, patient, require, stderr, stdout, write_program},
 };
 
 /// `me:hunter2`
@@ -49,7 +49,7 @@ fn repository() -> (SocketAddr, Receiver<Option<String>>) {
 
 /// The manifest of git with a token. A program in its home directory hands the token to git.
 fn git(home: &Home, host: SocketAddr) -> String {
-    write_program(&home.at("in/askpass"), "echo \"$GIT_TOKEN\"");
+    write_script(&home.at("in/askpass"), "echo \"$GIT_TOKEN\"");
     format!(
         "[capabilities.network]\nhosts = ['{host}']\n[capabilities.spawn]\n\
          programs = [{{ path = '/usr/bin/git' }}]\nenv_passthrough = ['no_proxy', 'NO_PROXY']\n\
@@ -196,8 +196,8 @@ fn credentials_come_from_variables_and_files() {
 fn a_missing_interpreter_is_named_in_words_of_the_manifest() {
     let home = Home::new("");
     let script = format!("#!{}\n", home.at("in/interpreter").display());
-    std::fs::write(home.at("bin/tool"), script).unwrap();
-    std::fs::copy("/bin/cat", home.at("in/interpreter")).unwrap();
+    write_program(home.at("bin/tool"), script);
+    copy_program("/bin/cat", home.at("in/interpreter"));
     let output = home.run_op(&home.manifest("operations.x = 'tool'"), &["x", "-q"]);
     assert_eq!(output.status.code(), Some(127), "{output:?}");
     assert!(stderr(&output).contains("fs_read") && !stderr(&output).contains("--ro"), "{output:?}");

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Output},
 };
 
-use super::{Home, tool, write_program};
+use super::{Home, tool, write_script};
 use crate::support::{has, kennel_path, may_mount, mount, only_as_root, require, stderr, stdout};
 
 /// A home directory whose program writes to its first argument and prints the credential. `out` is in `fs_write`.
@@ -95,7 +95,7 @@ fn files_that_fs_write_names_are_refused_too() {
     let error = policy.check(&tool(&[])).unwrap_err();
     assert!(error.chain().contains("is in fs_write"), "{error:?}");
     let policy = home.policy("fs_write = ['~/bin/other']");
-    write_program(&home.at("bin/other"), "");
+    write_script(&home.at("bin/other"), "");
     policy.check(&tool(&[])).unwrap();
 }
 

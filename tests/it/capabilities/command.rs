@@ -14,7 +14,7 @@ use nix::{
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::{Place, offline};
-use crate::support::{HEARTBEAT, beats, is_alone, is_silent, until};
+use crate::support::{HEARTBEAT, beats, is_alone, is_silent, until, write_program};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_pass_both_ways_and_the_status_comes_back() {
@@ -189,8 +189,7 @@ async fn missing_programs_are_reported() {
 async fn a_program_of_the_directory_runs_in_every_layer() {
     let place = Place::new();
     let script = place.path().join("-tool");
-    fs::write(&script, "#!/bin/sh\necho tool $#\n").unwrap();
-    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&script, "#!/bin/sh\necho tool $#\n");
     for caps in [offline(), Capabilities::default()] {
         let (output, _) = place.output(&caps, "./-tool", &["--", "x"]).await;
         assert_eq!(output.stdout, b"tool 2\n", "{output:?}");

@@ -18,7 +18,7 @@ use kennel::{Capabilities, Layer, Wrapper};
 
 use crate::{
     serve::runtime,
-    support::{TempDir, payload_path, workspace},
+    support::{TempDir, copy_program, payload_path, workspace},
 };
 
 /// Longer than anything here takes, unless it hangs.
@@ -68,7 +68,7 @@ impl Place {
     async fn attempt(&self, caps: &Capabilities, arguments: &[&str]) -> String {
         let payload = self.path().join("payload");
         if !payload.exists() {
-            fs::copy(payload_path(), &payload).unwrap();
+            copy_program(payload_path(), &payload);
         }
         let (output, layer) = self.output(caps, "./payload", arguments).await;
         assert_eq!(layer, Layer::LinuxNamespaces);

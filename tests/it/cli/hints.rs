@@ -6,10 +6,7 @@ mod session;
 use std::{
     fs::{self, File},
     io::Read,
-    os::{
-        fd::OwnedFd,
-        unix::fs::{PermissionsExt, symlink},
-    },
+    os::{fd::OwnedFd, unix::fs::symlink},
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -22,7 +19,7 @@ use crate::{
     serve::Hosted,
     support::{
         TempDir, has, kennel, make_repository, require, require_ci_only, stderr, until, workspace,
-        workspace_in,
+        workspace_in, write_program,
     },
 };
 
@@ -238,8 +235,7 @@ fn all_help(
 ) {
     let places = Places::new();
     let fetch = places.workspace.path().join("fetch");
-    fs::write(&fetch, "#!/bin/sh\ntest -n \"$HTTPS_PROXY\"\n").unwrap();
-    fs::set_permissions(&fetch, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&fetch, "#!/bin/sh\ntest -n \"$HTTPS_PROXY\"\n");
     let with_groups = if has_groups() { HELPED_WITH_GROUPS } else { &[] };
     for (flags, script, expected, value) in HELPED.iter().chain(with_groups) {
         if script.starts_with("perl") && !has("perl") || !is_meant(flags) {
@@ -400,8 +396,7 @@ fn a_subdirectory_is_named_if_what_a_program_searches_is_above() {
     let sub = top.path().join("sub");
     fs::create_dir(&sub).unwrap();
     fs::write(top.path().join("Cargo.toml"), "").unwrap();
-    fs::write(sub.join("cargo"), "#!/bin/sh\ntest -e ../Cargo.toml\n").unwrap();
-    fs::set_permissions(sub.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(sub.join("cargo"), "#!/bin/sh\ntest -e ../Cargo.toml\n");
     let run = |flags: &[&str]| command_at_terminal(&sub, None, flags, &["./cargo"]);
     let (code, lines) = run(&[]);
     let advice = format!("; --rw {} shows it", top.path().display());

@@ -16,7 +16,8 @@ use kennel::{Mount, Policy};
 
 use super::origin;
 use crate::support::{
-    TempDir, filled, has, is_root, kennel_path, patient_flag, require, stderr, stdout, workspace,
+    TempDir, copy_program, filled, has, is_root, kennel_path, patient_flag, require, stderr, stdout,
+    workspace, write_program,
 };
 
 /// A user with a home, a workspace elsewhere, and a directory for the learned policy.
@@ -81,10 +82,9 @@ fn the_learned_policy_allows_what_the_run_used_and_no_more() {
     require!(has("curl"), "curl");
     let place = Place::new(&["data/model", "data/other", "tools/run"]);
     let shell = place.in_home("own-sh");
-    fs::copy("/bin/sh", &shell).unwrap();
+    copy_program("/bin/sh", &shell);
     let tool = place.in_home("tools/run");
-    fs::write(&tool, format!("#!{}\ncat \"$HOME/data/model\"\n", shell.display())).unwrap();
-    fs::set_permissions(&tool, Permissions::from_mode(0o755)).unwrap();
+    write_program(&tool, format!("#!{}\ncat \"$HOME/data/model\"\n", shell.display()));
     symlink(&tool, place.in_home("run")).unwrap();
     let port = origin();
     let get = format!("curl -sS -x http://127.0.0.1:3128 --noproxy '' http://127.0.0.1:{port}/");
@@ -204,7 +204,7 @@ fn a_flood_of_names_is_cut_and_the_file_says_so() {
     require!(has("python3"), "python3");
     let place = Place::new(&["data/model"]);
     let flood = "import os
-for number in range(100000):
+for number in range(70000):
     try: os.open(f'/srv/{number}', os.O_WRONLY | os.O_CREAT)
     except OSError: pass
 open(os.path.expanduser('~/data/model')).read()

@@ -1,11 +1,11 @@
 //! Where a command begins, and what people type instead of one.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs, process::Command};
 
 use super::cli;
 use crate::{
     serve::{Hosted, runtime},
-    support::{kennel_path, stderr, stdout, workspace},
+    support::{kennel_path, stderr, stdout, workspace, write_program},
 };
 
 #[test]
@@ -38,8 +38,7 @@ fn each_mistake_with_a_command_has_its_sentence() {
     let (dir, session) = (workspace(), Hosted::start(&[]));
     for place in [dir.path(), session.workspace.path()] {
         for (name, text) in [("text", "echo hi\n"), ("script", "#!/absent/interpreter\n")] {
-            fs::write(place.join(name), text).unwrap();
-            fs::set_permissions(place.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+            write_program(place.join(name), text);
         }
     }
     for (words, status, cause, hint) in [

@@ -7,7 +7,9 @@ use std::{
 };
 
 use crate::serve::Hosted;
-use crate::support::{kennel, only_as_root, refused, run, shell, stderr, stdout, succeeds, workspace};
+use crate::support::{
+    kennel, only_as_root, refused, run, shell, stderr, stdout, succeeds, workspace, write_program,
+};
 
 #[test]
 fn working_directory_must_be_visible() {
@@ -76,7 +78,7 @@ fn no_line_has_the_number_of_an_errno() {
 fn what_cannot_be_executed_comes_with_a_hint() {
     let dir = workspace();
     let program = |name: &str, text: &str, mode| {
-        fs::write(dir.path().join(name), text).unwrap();
+        write_program(dir.path().join(name), text);
         fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
     };
     program("plain", "#!/bin/sh\n", 0o644);

@@ -8,7 +8,7 @@ use std::{
 
 use crate::support::{
     has, is_without_user_namespace, kennel, kennel_path, only_as_root, quiet, report, require, run, shell,
-    stderr, stdout, workspace,
+    stderr, stdout, workspace, write_program,
 };
 
 #[test]
@@ -83,8 +83,7 @@ fn missing_command_is_127_with_a_remedy() {
 fn program_outside_the_view_is_127() {
     let (dir, beside) = (workspace(), workspace());
     let program = beside.path().join("program");
-    fs::write(&program, "#!/bin/sh\necho ran\n").unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, "#!/bin/sh\necho ran\n");
     let path = program.to_str().unwrap();
     assert_eq!(run(dir.path(), &[], &[path]).status.code(), Some(127));
     assert_eq!(stdout(&run(dir.path(), &["--ro", path], &[path])), "ran");
@@ -94,7 +93,7 @@ fn program_outside_the_view_is_127() {
 fn what_cannot_be_executed_is_126() {
     let dir = workspace();
     let make = |name: &str, contents: &[u8], mode| {
-        fs::write(dir.path().join(name), contents).unwrap();
+        write_program(dir.path().join(name), contents);
         fs::set_permissions(dir.path().join(name), Permissions::from_mode(mode)).unwrap();
     };
     make("plain", b"#!/bin/sh\n", 0o644);
@@ -120,8 +119,7 @@ fn what_cannot_be_executed_is_126() {
 #[test]
 fn script_without_its_interpreter_is_127_and_named() {
     let dir = workspace();
-    fs::write(dir.path().join("script"), "#!/absent/interpreter\n").unwrap();
-    fs::set_permissions(dir.path().join("script"), Permissions::from_mode(0o755)).unwrap();
+    write_program(dir.path().join("script"), "#!/absent/interpreter\n");
     let output = run(dir.path(), &[], &["./script"]);
     assert_eq!(output.status.code(), Some(127), "as in a shell: {output:?}");
     assert!(stderr(&output).contains("./script: "), "{output:?}");
@@ -133,7 +131,7 @@ fn unexecutable_file_on_path_does_not_hide_a_later_one() {
     for (place, mode) in [("first", 0o644), ("second", 0o755)] {
         fs::create_dir(dir.path().join(place)).unwrap();
         let tool = dir.path().join(place).join("tool");
-        fs::write(&tool, format!("#!/bin/sh\necho {place}\n")).unwrap();
+        write_program(&tool, format!("#!/bin/sh\necho {place}\n"));
         fs::set_permissions(&tool, Permissions::from_mode(mode)).unwrap();
     }
     let path = |list: &str| format!("PATH={list}").replace('@', dir.path().to_str().unwrap());

@@ -21,7 +21,10 @@ mod programs;
 
 use std::fs;
 
-use crate::support::{TempDir, has, is_root, skip};
+use crate::{
+    as_user::is_left_to_user,
+    support::{TempDir, has, skip},
+};
 use console::{Block, blocks, read, root};
 
 /// A test for each document, so that they run side by side.
@@ -33,7 +36,7 @@ macro_rules! documents {
         mod examples {
             $(#[test]
             fn $name() {
-                super::examples_run($file);
+                super::examples_run(concat!("documents::examples::", stringify!($name)), $file);
             })*
         }
     };
@@ -81,18 +84,18 @@ pub(crate) fn copy() -> TempDir {
     dir
 }
 
-/// Runs the examples of a document.
-fn examples_run(file: &str) {
+/// Runs the examples of a document. `test` is the name of the test.
+fn examples_run(test: &str, file: &str) {
     if !root().join("README.md").exists() {
         return skip(module_path!(), "the documents are not here");
     }
-    console::examples_run(file, |block| is_provided(file, block));
+    console::examples_run(file, |block| is_provided(test, file, block));
 }
 
 /// Whether this host has everything that a block needs.
-fn is_provided(file: &str, block: &Block) -> bool {
+fn is_provided(test: &str, file: &str, block: &Block) -> bool {
     let missing = block.needs.iter().find(|need| match need.as_str() {
-        "user" => is_root(),
+        "user" => is_left_to_user(test),
         "cgroup2" => !crate::launch::cgroups::has_groups(),
         "overlay" => !crate::overlay::available(),
         program => !has(program),

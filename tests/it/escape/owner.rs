@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Screen, TempDir, kennel_path, only_as_root, payload_path, require, stdout, workspace};
+use crate::support::{
+    Screen, TempDir, copy_program, kennel_path, only_as_root, payload_path, require, stdout, workspace,
+};
 
 const OWNER: u32 = 1000;
 const SECRET: &str = "secret-of-root";
@@ -28,7 +30,7 @@ impl Robber {
         let program = workspace();
         fs::set_permissions(program.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let path = program.path().join("robber");
-        fs::copy(payload_path(), &path).unwrap();
+        copy_program(payload_path(), &path);
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid", "1000", "--regid", "1000", "--clear-groups"])

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Degraded, Row, kennel, place, run, script};
-use crate::support::{TempDir, kennel_path, only_as_root, require, stderr, stdout};
+use crate::support::{TempDir, copy_program, kennel_path, only_as_root, require, stderr, stdout};
 
 /// Namespaces of a rootless container, with a /proc of its own.
 const CONTAINER: [&str; 3] = ["unshare", "-Urmpf", "--mount-proc"];
@@ -108,7 +108,7 @@ fn no_account() {
     let copy = TempDir::new("kennel-hosts-", "/tmp");
     fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let kennel = copy.path().join("kennel");
-    fs::copy(kennel_path(), &kennel).unwrap();
+    copy_program(kennel_path(), &kennel);
     let output = Command::new(&someone[0])
         .args(&someone[1..])
         .arg(&kennel)

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{Hosted, hostile, runtime};
-use crate::support::{has, kennel_path, only_as_root, require, stderr, stdout};
+use crate::support::{copy_program, has, kennel_path, only_as_root, require, stderr, stdout};
 
 #[test]
 fn payload_of_any_session_cannot_use_the_socket() {
@@ -144,7 +144,7 @@ fn another_user_is_refused_even_if_the_directory_is_open() {
     open(session.socket.parent().unwrap(), 0o755);
     open(&session.socket, 0o666);
     let copy = session.workspace.path().join("it");
-    fs::copy("/proc/self/exe", &copy).unwrap();
+    copy_program(format!("/proc/{}/exe", std::process::id()), &copy);
     open(&copy, 0o755);
     let ask = |user: &str| {
         let output = Command::new("setpriv")
@@ -165,7 +165,7 @@ fn another_user_is_refused_even_if_the_directory_is_open() {
     assert!(said.contains("own user only") || said.contains("answer None"), "{said}");
     // The client checks who listens before it gives anything away.
     let copy = session.workspace.path().join("client");
-    fs::copy(session.client(), &copy).unwrap();
+    copy_program(session.client(), &copy);
     open(&copy, 0o755);
     let output = Command::new("setpriv")
         .args(["--reuid", "1000", "--clear-groups", "--"])

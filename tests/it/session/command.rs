@@ -2,13 +2,13 @@
 
 use std::{
     ffi::OsStr,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt, process::ExitStatusExt},
+    os::unix::{ffi::OsStrExt, process::ExitStatusExt},
 };
 
 use kennel::{Ended, Error, Session};
 
 use super::{in_time, policy, said, session, shell};
-use crate::support::workspace;
+use crate::support::{workspace, write_program};
 
 /// Asserts that the session still runs commands, and that none is left running.
 async fn goes_on(session: &Session) {
@@ -46,8 +46,7 @@ async fn path_of_the_command_is_searched() {
     let dir = workspace();
     let tool = dir.path().join("bin/tool");
     std::fs::create_dir(dir.path().join("bin")).unwrap();
-    std::fs::write(&tool, "#!/bin/sh\necho mine\n").unwrap();
-    std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&tool, "#!/bin/sh\necho mine\n");
     let session = session(dir.path()).await;
     let path = format!("/absent:{}", dir.path().join("bin").display());
     assert_eq!(said(session.command("tool").env("PATH", path)).await, "mine\n");
@@ -121,8 +120,7 @@ async fn failed_executions_are_named_and_the_session_goes_on() {
     let dir = workspace();
     std::fs::write(dir.path().join("text"), "no program").unwrap();
     let text = dir.path().join("garbage");
-    std::fs::write(&text, "\0\0\0\0").unwrap();
-    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&text, "\0\0\0\0");
     let session = session(dir.path()).await;
     for (program, errno) in [("/tmp", libc::EACCES), ("./text", libc::EACCES), ("./garbage", libc::ENOEXEC)] {
         let error = in_time(session.command(program).output()).await.unwrap_err();

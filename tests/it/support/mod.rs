@@ -7,11 +7,15 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Output},
+    sync::{Arc, Once, atomic::AtomicBool},
     time::Duration,
 };
 
+use nix::sys::signal::Signal;
+
 mod place;
 mod processes;
+mod program;
 mod screen;
 mod second_pass;
 
@@ -19,6 +23,7 @@ pub use place::{
     GIT_CONFIG, TempDir, filled, make_repository, repository, workspace, workspace_in, workspace_on_disk,
 };
 pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
+pub use program::{copy_program, write_program};
 pub use screen::Screen;
 pub use second_pass::{pass, second_pass};
 
@@ -37,7 +42,10 @@ macro_rules! require {
 pub(crate) use require;
 
 /// The `kennel` command. The second pass and virtual machines use a copy.
+///
+/// It starts as from a terminal: [`unignore_signals`].
 pub fn kennel_path() -> PathBuf {
+    unignore_signals();
     env::var_os("KENNEL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_kennel").into(), PathBuf::from)
 }
 
@@ -152,8 +160,23 @@ pub fn kennel(workspace: &Path, flags: &[&str], command: &[&str]) -> Command {
     kennel
 }
 
-/// `command` with the signals of `option` set at its start by env(1). The tests themselves may have been started with
-/// nohup(1) or behind a shell's `&`.
+/// Lets programs that the tests start have the signals that the tests ignore because they were started with nohup(1) or
+/// behind a script's `&`. Handlers do not outlive execve(2), so they do it, and the tests themselves go on ignoring.
+fn unignore_signals() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
+        for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+            if ignored >> (signal as i32 - 1) & 1 == 1 {
+                signal_hook::flag::register(signal as i32, Arc::new(AtomicBool::new(false))).unwrap();
+            }
+        }
+    });
+}
+
+/// `command` with the signals of `option` set at its start by env(1).
 pub fn by_env(option: &str, command: &Command) -> Command {
     let mut env = Command::new("env");
     env.arg(option).arg(command.get_program()).args(command.get_args());
@@ -349,10 +372,12 @@ macro_rules! only_as_root {
 }
 pub(crate) use only_as_root;
 
-/// Ends the test if root runs it: the second pass, as an ordinary user, covers it.
+/// Ends the test if root runs it: the second pass, as an ordinary user, covers it. Fails if it does not.
 macro_rules! only_as_user {
     () => {
-        if crate::support::is_root() {
+        fn here() {}
+        let path = std::any::type_name_of_val(&here);
+        if crate::as_user::is_left_to_user(path.strip_prefix("it::").unwrap_or(path)) {
             crate::support::skip(module_path!(), "it is about an ordinary user");
             return;
         }
@@ -399,7 +424,10 @@ pub fn is_alone(test: &str, start: &str) -> bool {
         .env("KENNEL_ALONE", test)
         .output()
         .unwrap();
-    let said = stdout(&output);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{}", stderr(&output));
+    let (said, skipped) = (stdout(&output), stderr(&output));
+    assert!(output.status.success() && said.contains("1 passed"), "{said}\n{skipped}");
+    for line in skipped.lines().filter(|line| line.starts_with("SKIP ")) {
+        eprintln!("{line}");
+    }
     false
 }

@@ -16,10 +16,9 @@ const USER: u32 = 1000;
 /// A pass hangs if no test has ended for so long.
 const LONGEST: Duration = Duration::from_secs(180);
 
-/// The second pass: all tests again, as an ordinary user, if root runs them. Root's sandboxes leak first, but users'
-/// sandboxes are refused first. `programs` are programs or directories that the tests also need, by the variables that
-/// name them.
-pub fn second_pass(programs: &[(&str, PathBuf)]) {
+/// The second pass: `tests` again, as an ordinary user, if root runs them. `programs` are programs or directories that they
+/// also need, by the variables that name them.
+pub fn second_pass(tests: &[&str], programs: &[(&str, PathBuf)]) {
     if is_second_pass() || !is_root() {
         return;
     }
@@ -35,6 +34,8 @@ pub fn second_pass(programs: &[(&str, PathBuf)]) {
     command
         .args(["--reuid", &USER.to_string(), "--regid", &USER.to_string(), "--clear-groups", "--"])
         .arg(place("tests"))
+        .arg("--exact")
+        .args(tests)
         .current_dir(place("home"))
         .env("KENNEL_SECOND_PASS", "1")
         .env("HOME", place("home"))
@@ -46,7 +47,7 @@ pub fn second_pass(programs: &[(&str, PathBuf)]) {
         copy(program, &there);
         command.env(variable, there);
     }
-    pass(command, &place("log"), 21);
+    pass(command, &place("log"), tests.len().max(1));
 }
 
 /// Copies a program, or a directory with its contents, to a place that everybody may use.

@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path, process::Output};
 
-use crate::support::{TempDir, fails, kennel, refused, require_ci_only, stderr, stdout, succeeds, workspace};
+use crate::support::{
+    TempDir, fails, kennel, refused, require_ci_only, stderr, stdout, succeeds, workspace, write_program,
+};
 
 /// A home directory with secrets and one ordinary file.
 fn home() -> TempDir {
@@ -164,9 +166,7 @@ fn toolchains_of_home_are_visible_without_credentials() {
         [(".cargo/bin", "tool"), (".nvm/versions", "node"), ("own/bin", "mine"), ("own/lib", "lib")]
     {
         fs::create_dir_all(path(place)).unwrap();
-        fs::write(path(place).join(name), "#!/bin/sh\necho ran\n").unwrap();
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(path(place).join(name), executable).unwrap();
+        write_program(path(place).join(name), "#!/bin/sh\necho ran\n");
     }
     fs::write(path(".cargo/credentials.toml"), "token").unwrap();
     fs::create_dir_all(path(".cargo/registry/cache")).unwrap();

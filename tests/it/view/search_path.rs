@@ -9,6 +9,7 @@ use std::{
 
 use crate::support::{
     TempDir, has, kennel, make_repository, only_as_root, only_once, require, stderr, stdout, workspace,
+    write_program,
 };
 
 /// A home, and a workspace beside it.
@@ -65,8 +66,7 @@ fn write(path: &Path, text: &str) {
 fn program(path: &Path) {
     let data = path.parent().unwrap().parent().unwrap().join("share/data");
     write(&data, "data\n");
-    write(path, &format!("#!/bin/sh\ncat {}\n", data.display()));
-    fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(path, format!("#!/bin/sh\ncat {}\n", data.display()));
 }
 
 #[test]
@@ -118,8 +118,7 @@ fn a_prefix_with_secrets_or_private_files_is_not_shown_as_a_whole() {
 fn a_directory_of_a_person_is_not_taken_for_a_prefix() {
     let place = Place::new();
     let script = |name: &str| {
-        place.write(name, "#!/bin/sh\necho ran\n");
-        fs::set_permissions(place.at(name), PermissionsExt::from_mode(0o755)).unwrap();
+        write_program(place.at(name), "#!/bin/sh\necho ran\n");
     };
     for name in ["Sync/bin/x", "Documents/y.sh", "Documents/2024/w.sh", "src/bin/z", "src/lib/z"] {
         script(name);
@@ -172,15 +171,12 @@ fn links_lead_to_the_prefixes_of_their_programs() {
     place.link(".local/bin/dangling", "../../apps/none");
     place.write("apps/notes", "private");
     place.link(".local/bin/notes", place.at("apps/notes"));
-    place.write("single.sh", "#!/bin/sh\necho single\n");
-    fs::set_permissions(place.at("single.sh"), PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(place.at("single.sh"), "#!/bin/sh\necho single\n");
     place.link(".local/bin/single", place.at("single.sh"));
-    place.write(
-        "node/lib/node_modules/p/dist/cli.js",
+    write_program(
+        place.at("node/lib/node_modules/p/dist/cli.js"),
         "#!/bin/sh\ncat \"$0\" > /dev/null; ls ~/node/lib/node_modules\n",
     );
-    fs::set_permissions(place.at("node/lib/node_modules/p/dist/cli.js"), PermissionsExt::from_mode(0o755))
-        .unwrap();
     place.write("node/lib/node_modules/q/index.js", "");
     place.link(".local/bin/p", "../../node/lib/node_modules/p/dist/cli.js");
     // A link of a link's prefix.

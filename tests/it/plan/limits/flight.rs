@@ -8,7 +8,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{TempDir, kennel_path, only_as_root, payload_path, require, stderr, stdout, until};
+use crate::support::{
+    TempDir, copy_program, kennel_path, only_as_root, payload_path, require, stderr, stdout, until,
+};
 
 /// No other process here has this user.
 const SOMEONE: u32 = 4243;
@@ -32,7 +34,7 @@ fn one_command_stops_no_other_of_its_user() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     fs::create_dir(dir.path().join("w")).unwrap();
     for (from, name) in [(kennel_path(), "program"), (payload_path(), "w/payload")] {
-        fs::copy(from, dir.path().join(name)).unwrap();
+        copy_program(from, dir.path().join(name));
     }
     for owned in [dir.path(), &dir.path().join("w")] {
         chown(owned, Some(SOMEONE), Some(SOMEONE)).unwrap();
