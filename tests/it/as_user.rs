@@ -3,7 +3,7 @@
 
 use crate::{
     documents,
-    support::{kennel_path, payload_path, second_pass},
+    support::{kennel_mcp_path, kennel_path, payload_path, second_pass},
 };
 
 #[test]
@@ -11,6 +11,7 @@ fn all_tests_pass_as_an_ordinary_user() {
     let documents = documents::copy();
     second_pass(&[
         ("KENNEL_BIN", kennel_path()),
+        ("KENNEL_MCP", kennel_mcp_path()),
         ("KENNEL_PAYLOAD", payload_path()),
         ("KENNEL_DOCUMENTS", documents.path().to_owned()),
     ]);
