@@ -11,9 +11,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entelix_core::context::ExecutionContext;
 use entelix_core::sandbox::{CodeSpec, CommandOutput, CommandSpec, DirEntry, Sandbox};
-use tokio::sync::OnceCell;
 use kennel::internal::limits_output;
 use kennel::{Class, Command, Error, FileKind, Limits, Output, Session, Size};
+use tokio::sync::OnceCell;
 
 use crate::entelix::code::Interpreter;
 

@@ -143,7 +143,8 @@ mod tests {
             page = format!("{before}{begin}{}<!-- end -->\n{after}", section(command.clone(), &run));
         }
         if env::var_os("KENNEL_WRITE").is_some() {
-            fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md"), &page).expect("written");
+            fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md"), &page)
+                .expect("written");
         } else {
             assert!(
                 page == PAGE,
