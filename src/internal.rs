@@ -8,6 +8,8 @@ pub use crate::host::{account, writers};
 pub use crate::report::escape;
 pub use crate::report::failure::words;
 
+use crate::policy::Policy;
+use crate::probe::Probe;
 use crate::report::error::Error;
 use crate::serve::Listening;
 use crate::serve::call::ClientEnvironment;
@@ -55,6 +57,19 @@ pub fn variables(session: &Session) -> Vec<(OsString, OsString)> {
 #[must_use]
 pub fn limits_output(session: &Session) -> bool {
     session.prepared().compiled.limits.output.is_some()
+}
+
+/// Ends a session and all that runs in it. Does not wait until that is gone.
+pub fn end(session: &Session) {
+    session.end();
+}
+
+/// Tests this host with a policy, as [`Probe::run`] does with a profile.
+///
+/// # Errors
+/// The policy is invalid.
+pub async fn probe(policy: Policy) -> Result<Probe, Error> {
+    Probe::under(policy).await
 }
 
 /// Whether commands of a session may find a directory at a path. False only if there is certainly none.

@@ -63,7 +63,7 @@ fn go(name: &str, environment: &[(&str, &str)]) -> Result<PathBuf, String> {
 fn guests() -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let mut guests = package.map(|directory| directory.join("tests/connector/guests"));
-    guests.find(|guests| guests.is_dir()).unwrap()
+    guests.find(|guests| guests.is_dir()).expect("the sources of the guests")
 }
 
 /// Where what was built is kept.

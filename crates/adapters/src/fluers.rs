@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use fluers_runtime::{
     Enforcement, ExecSandboxContext, ProcessSandbox, RuntimeResult, SandboxProfile, WrappedCommand,
 };
-use kennel::{OnUnavailable, Policy, Probe, Session, Verdict};
+use kennel::{OnUnavailable, Policy, Session, Verdict, internal};
 
 use crate::fluers::context::Context;
 use crate::fluers::place::{ContextPlace, FluersError};
@@ -167,7 +167,7 @@ impl KennelSandbox {
 
     async fn probed(&self, profile: SandboxProfile) -> Result<Enforcement, FluersError> {
         self.without_overlay()?;
-        let probe = Probe::under(policy::to_probe(&self.base, profile)).await?;
+        let probe = internal::probe(policy::to_probe(&self.base, profile)).await?;
         for finding in probe.negatives().filter(|finding| finding.needed) {
             tracing::warn!(?profile, name = finding.name, state = %finding.state, detail = finding.detail,
                 remedy = finding.remedy, "not enforced in full");

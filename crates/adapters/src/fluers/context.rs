@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
-use kennel::internal::{listen_without_variables, may_be_entered, start_directory, variables};
+use kennel::internal::{end, listen_without_variables, may_be_entered, start_directory, variables};
 use kennel::{Listening, OnUnavailable, Session};
 
 use crate::fluers::identity;
@@ -106,7 +106,7 @@ impl Context {
 
     /// Kills everything that runs in it.
     pub(crate) fn end(&self) {
-        self.session.end();
+        end(&self.session);
     }
 
     /// Ends it, and waits until nothing of it is left.
