@@ -62,10 +62,8 @@ impl Bench {
         self.measure(&mut group, "library compile", || {
             black_box(Sandbox::new(&self.policy).expect("the same policy as before"));
         });
-        // The command exists only with the feature `cli`.
-        if let Some(kennel) = option_env!("CARGO_BIN_EXE_kennel") {
-            self.measure(&mut group, "kennel run", || self.bare(kennel, &["run", "--", TRUE]));
-        }
+        let kennel = env!("CARGO_BIN_EXE_kennel");
+        self.measure(&mut group, "kennel run", || self.bare(kennel, &["run", "--", TRUE]));
         if is_on_path("bwrap") {
             self.measure(&mut group, "bwrap", || self.bare("bwrap", BWRAP));
         }

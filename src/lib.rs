@@ -31,7 +31,7 @@
 //! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
 //! | what was blocked, after a command failed | [`Policy::explain`], [`Denial`] |
 //! | WebAssembly connectors of others | `connector`, with the feature `wasm` |
-//! | the traits of agent harnesses | `adapters`, with the features `fluers` and `entelix` |
+//! | the traits of agent harnesses | the crate `kennel-adapters` |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
@@ -55,8 +55,10 @@ struct Sessions;
 #[doc = include_str!("../docs/connectors.md")]
 struct Connectors;
 
-#[cfg(any(feature = "entelix", feature = "fluers"))]
-pub mod adapters;
+// Tests that other packages share name it as those do.
+#[cfg(test)]
+extern crate self as kennel;
+
 mod audit;
 mod broker;
 mod capabilities;
@@ -64,6 +66,8 @@ mod command;
 #[cfg(feature = "wasm")]
 pub mod connector;
 mod host;
+#[doc(hidden)]
+pub mod internal;
 mod launch;
 mod network;
 mod overlay;

@@ -1,7 +1,5 @@
 //! A line of the password database. It is read from /etc/passwd alone: getpwuid(3) would load plugins into the program, which
 //! a library must not do and a static program cannot.
-//!
-//! The command line compiles this file too, so it imports nothing from this crate.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -10,16 +8,18 @@ use std::path::{Path, PathBuf};
 
 /// An account of this host.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Account {
-    pub(crate) name: OsString,
-    pub(crate) gid: u32,
+pub struct Account {
+    /// Its name.
+    pub name: OsString,
+    /// The group that a login starts with.
+    pub gid: u32,
     /// Its home as the file has it, if that is an absolute path.
-    pub(crate) home: Option<PathBuf>,
+    pub home: Option<PathBuf>,
 }
 
 impl Account {
     /// The account of a user.
-    pub(crate) fn of(uid: u32) -> Option<Self> {
+    pub fn of(uid: u32) -> Option<Self> {
         Self::find(&fs::read("/etc/passwd").ok()?, uid)
     }
 
@@ -35,12 +35,12 @@ impl Account {
 }
 
 /// The fields of each line of a file such as /etc/passwd.
-pub(crate) fn fields(file: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
+pub fn fields(file: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
     file.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':').collect())
 }
 
 /// The number in a field.
-pub(crate) fn number(field: &[u8]) -> Option<u32> {
+pub fn number(field: &[u8]) -> Option<u32> {
     str::from_utf8(field).ok()?.parse().ok()
 }
 

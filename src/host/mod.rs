@@ -1,13 +1,13 @@
 //! Facts about this machine that are cheap to read. `probe` tries them out.
 
-pub(crate) mod account;
+pub mod account;
 pub(crate) mod caller;
 pub(crate) mod cgroups;
 #[cfg(test)]
 pub(crate) mod fixtures;
 pub(crate) mod mounts;
 pub(crate) mod remedy;
-pub(crate) mod writers;
+pub mod writers;
 
 use std::os::unix::fs::MetadataExt;
 use std::{fmt, fs};

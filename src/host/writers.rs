@@ -1,8 +1,6 @@
 //! Who else may write a file or directory: by owner, mode, group or POSIX access list.
 //!
 //! Groups are those of /etc/passwd and /etc/group alone. A group that is not there counts as one with others.
-//!
-//! The command line compiles this file too, so it imports nothing but its neighbour `account`.
 
 use std::fmt;
 use std::fs::{self, Metadata};
@@ -19,10 +17,12 @@ const OTHERS_WRITE: u32 = 0o002;
 
 /// Who may write. Its text is a subject: `group 50`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Writer {
+pub enum Writer {
+    /// Every user of this machine.
     Everyone,
     /// A group with a member that is not trusted.
     Group(u32),
+    /// A user that is not trusted.
     User(u32),
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Writer {
 
 /// Somebody who may write what is at `path`, and is none of the `trusted` users. `metadata` is that of the path, which is no
 /// link.
-pub(crate) fn another_writer(path: &Path, metadata: &Metadata, trusted: &[u32]) -> Option<Writer> {
+pub fn another_writer(path: &Path, metadata: &Metadata, trusted: &[u32]) -> Option<Writer> {
     let (owner, mode) = (metadata.uid(), metadata.mode());
     if !trusted.contains(&owner) {
         return Some(Writer::User(owner));

@@ -1,26 +1,18 @@
-//! Random policies for property tests: any value of each type, valid or not, that JSON can express.
+//! Random policies for property tests: any value of each type, valid or not, that JSON can express. Tests of the package
+//! `kennel-adapters` have this file too, so it imports only public names.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use kennel::{
+    Audit, Caches, Cgroup, Env, EnvBase, ForeignProxy, Git, IoLimits, Isolation, Limits, Mount, Network,
+    NetworkLimits, NetworkMode, OnUnavailable, Overlay, Policy, Profile, Protection, Requirement,
+    Requirements, Size, Span, TmpLife, Toolchains, Wording,
+};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-
-use crate::policy::Policy;
-use crate::policy::audit::Audit;
-use crate::policy::cgroup::{Cgroup, IoLimits};
-use crate::policy::env::{Env, EnvBase};
-use crate::policy::limits::Limits;
-use crate::policy::mount::Mount;
-use crate::policy::network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
-use crate::policy::overlay::Overlay;
-use crate::policy::profile::{Caches, Git, Isolation, OnUnavailable, Profile, TmpLife, Toolchains};
-use crate::policy::require::{Requirement, Requirements};
-use crate::policy::units::{Size, Span};
-use crate::report::enforcement::Protection;
-use crate::report::remedy::Wording;
 
 /// Any policy.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {

@@ -1,5 +1,5 @@
 //! Escapes untrusted text for people: the result is one line, without characters that a terminal obeys or that reorder
-//! text. The library and `kennel` both compile this file, and `kennel` prints nothing that has not passed it.
+//! text. `kennel` prints nothing that has not passed it.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Serializer, ser::Formatter};
 
 /// `text` as one line with unsafe characters escaped. Anybody can choose the name of a file.
-pub(crate) fn harmless(text: &str) -> String {
+pub fn harmless(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
         if is_harmless(c) {
@@ -22,7 +22,7 @@ pub(crate) fn harmless(text: &str) -> String {
 /// Whether a character is safe to print. Unsafe are control characters, characters that separate lines or annotate, and
 /// invisible ones that change how others look: Unicode's Default_Ignorable_Code_Point, except variation selectors, which
 /// emoji need.
-pub(crate) fn is_harmless(c: char) -> bool {
+pub fn is_harmless(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}')
         && !matches!(c, '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
@@ -34,7 +34,7 @@ pub(crate) fn is_harmless(c: char) -> bool {
 ///
 /// # Errors
 /// The data has what JSON cannot hold, such as a path that is not UTF-8.
-pub(crate) fn json(value: &impl Serialize, form: impl Formatter) -> serde_json::Result<Vec<u8>> {
+pub fn json(value: &impl Serialize, form: impl Formatter) -> serde_json::Result<Vec<u8>> {
     let mut text = Vec::new();
     value.serialize(&mut Serializer::with_formatter(&mut text, Harmless(form)))?;
     Ok(text)

@@ -199,7 +199,7 @@ pub(crate) fn shown(path: &Path) -> String {
 }
 
 /// The text of an error without the `(os error N)` of the standard library, which does not help a reader.
-pub(crate) fn words(error: &(dyn StdError + 'static)) -> String {
+pub fn words(error: &(dyn StdError + 'static)) -> String {
     const NUMBER: &str = " (os error ";
     let whole = error.to_string();
     let mut pieces = whole.split(NUMBER);

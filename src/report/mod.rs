@@ -5,7 +5,7 @@ pub(crate) mod change;
 pub(crate) mod denial;
 pub(crate) mod enforcement;
 pub(crate) mod error;
-pub(crate) mod escape;
+pub mod escape;
 pub(crate) mod failure;
 pub(crate) mod listen_error;
 pub(crate) mod missing_program;

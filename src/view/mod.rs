@@ -173,7 +173,6 @@ impl View {
 
     /// Whether a directory may be at `target`. False only if there is certainly none. What a directory of the host or a
     /// private one contains is not looked up.
-    #[cfg(any(test, feature = "fluers"))]
     pub(crate) fn may_be_entered(&self, target: &Path) -> bool {
         let nearest = target.ancestors().find_map(|path| Some((path, &self.get(path)?.node)));
         match nearest {

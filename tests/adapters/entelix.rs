@@ -12,7 +12,8 @@ use entelix_core::{
     context::ExecutionContext,
     sandbox::{CommandOutput, CommandSpec, Sandbox},
 };
-use kennel::{Policy, Profile, Session, adapters::entelix::KennelSandbox};
+use kennel::{Policy, Profile, Session};
+use kennel_adapters::entelix::KennelSandbox;
 
 /// The sandbox as a tool of an agent has it.
 type Shared = Arc<dyn Sandbox>;

@@ -14,7 +14,7 @@ use fluers_runtime::{
     ExecSandboxContext, LocalSandbox, OnUnavailable, ProcessSandbox, RuntimeResult, Sandbox, SandboxPolicy,
     SandboxProfile, SessionEnv, env::ShellResult,
 };
-use kennel::adapters::fluers::KennelSandbox;
+use kennel_adapters::fluers::KennelSandbox;
 
 /// An environment of the harness that refuses to run without a protection.
 async fn harness(

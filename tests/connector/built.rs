@@ -59,9 +59,11 @@ fn go(name: &str, environment: &[(&str, &str)]) -> Result<PathBuf, String> {
     })
 }
 
-/// The sources.
+/// The sources. A test and a benchmark of two packages use them.
 fn guests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/connector/guests")
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let mut guests = package.map(|directory| directory.join("tests/connector/guests"));
+    guests.find(|guests| guests.is_dir()).expect("the sources of the guests")
 }
 
 /// Where what was built is kept.

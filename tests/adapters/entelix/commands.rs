@@ -107,7 +107,7 @@ async fn sessions_that_have_ended_say_so() {
     let dir = workspace();
     let session = kennel::Session::prepare(&Policy::profile(Profile::RepoWrite, dir.path())).await.unwrap();
     let sandbox: super::Shared =
-        std::sync::Arc::new(kennel::adapters::entelix::KennelSandbox::new(session.clone()));
+        std::sync::Arc::new(kennel_adapters::entelix::KennelSandbox::new(session.clone()));
     session.shutdown().await;
     let context = ExecutionContext::new();
     let said = run(&sandbox, spec(&["true"])).await.expect_err("ended").to_string();

@@ -3,7 +3,8 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use fluers_runtime::SandboxProfile::{NoNetwork, ReadOnly, RepoWrite};
-use kennel::{Policy, adapters::fluers::KennelSandbox};
+use kennel::Policy;
+use kennel_adapters::fluers::KennelSandbox;
 
 use super::{harness, says, shell};
 use crate::support::{HEARTBEAT, beats, is_silent, until, workspace};

@@ -12,7 +12,7 @@ use fluers_runtime::{
     ProcessSandbox,
     SandboxProfile::{CiOnly, NoNetwork, ReadOnly, RepoWrite},
 };
-use kennel::adapters::fluers::KennelSandbox;
+use kennel_adapters::fluers::KennelSandbox;
 
 use super::{commands::quiet, context, harness, says, wrapped};
 use crate::support::{HEARTBEAT, beats, is_alone, own_children, stdout, until, workspace};

@@ -3,7 +3,8 @@
 use std::{env, fs, path::Path, sync::Arc};
 
 use fluers_runtime::SandboxProfile::{self, CiOnly, FullDev, NoNetwork, ReadOnly, RepoWrite};
-use kennel::{Policy, adapters::fluers::KennelSandbox};
+use kennel::Policy;
+use kennel_adapters::fluers::KennelSandbox;
 
 use super::{fails, harness, says, shell};
 use crate::{

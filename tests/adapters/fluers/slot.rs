@@ -6,7 +6,8 @@ use fluers_runtime::{
     ExecSandboxContext, ProcessSandbox,
     SandboxProfile::{CiOnly, FullDev, NoNetwork, ReadOnly, RepoWrite},
 };
-use kennel::{Policy, adapters::fluers::KennelSandbox};
+use kennel::Policy;
+use kennel_adapters::fluers::KennelSandbox;
 
 use super::{commands::quiet, context, wrapped};
 use crate::support::{HEARTBEAT, beats, stderr, stdout, workspace};

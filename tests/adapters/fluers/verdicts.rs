@@ -8,7 +8,8 @@ use fluers_runtime::{
     ProcessSandbox,
     SandboxProfile::{CiOnly, FullDev, NoNetwork, ReadOnly, RepoWrite},
 };
-use kennel::{Limits, Policy, Protection, Requirement, adapters::fluers::KennelSandbox};
+use kennel::{Limits, Policy, Protection, Requirement};
+use kennel_adapters::fluers::KennelSandbox;
 
 use super::{context, fails, says, try_harness};
 use crate::support::{require, skip, workspace};

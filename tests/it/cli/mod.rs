@@ -1,6 +1,7 @@
 //! Flags, exit statuses and `--json`: what scripts depend on.
 
 mod ask;
+mod beside;
 mod completions;
 mod config;
 mod harmless;

@@ -41,7 +41,8 @@ struct Step {
 
 /// The directory of the documents. The second pass has a copy, because it may not be able to enter this directory.
 pub(super) fn root() -> PathBuf {
-    env::var_os("KENNEL_DOCUMENTS").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    env::var_os("KENNEL_DOCUMENTS").map_or_else(|| sources.unwrap().to_owned(), PathBuf::from)
 }
 
 pub(super) fn read(file: &str) -> String {

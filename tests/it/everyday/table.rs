@@ -32,7 +32,7 @@ fn every_script_is_a_job_and_a_row() {
     if is_second_pass() || is_emulated() {
         return skip(module_path!(), "the documents are not here");
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let scripts = fs::read_dir(root.join("tests/it/everyday/jobs")).unwrap();
     let mut scripts: Vec<_> =
         scripts.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

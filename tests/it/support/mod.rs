@@ -46,17 +46,25 @@ pub(crate) use require;
 /// It starts as from a terminal: [`unignore_signals`].
 pub fn kennel_path() -> PathBuf {
     unignore_signals();
-    env::var_os("KENNEL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_kennel").into(), PathBuf::from)
+    env::var_os("KENNEL_BIN").map_or_else(|| built("kennel", "--bin kennel"), PathBuf::from)
+}
+
+/// What `kennel mcp` executes. It is beside `kennel`.
+pub fn kennel_mcp_path() -> PathBuf {
+    kennel_path().with_file_name("kennel-mcp")
 }
 
 /// The program that makes attempts inside. `cargo test` builds it as an example.
 pub fn payload_path() -> PathBuf {
-    if let Some(path) = env::var_os("KENNEL_PAYLOAD") {
-        return path.into();
-    }
+    env::var_os("KENNEL_PAYLOAD")
+        .map_or_else(|| built("examples/payload", "--example payload"), PathBuf::from)
+}
+
+/// A program of this build. Tests of other packages use it too, so cargo does not tell its path.
+fn built(program: &str, target: &str) -> PathBuf {
     let own = env::current_exe().unwrap();
-    let path = own.parent().unwrap().parent().unwrap().join("examples/payload");
-    assert!(path.exists(), "{} is missing: run cargo build --example payload", path.display());
+    let path = own.parent().unwrap().parent().unwrap().join(program);
+    assert!(path.exists(), "{} is missing: run cargo build {target}", path.display());
     path
 }
 

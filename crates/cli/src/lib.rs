@@ -1,15 +1,14 @@
 //! The `kennel` command: flags become a policy and a command, Kennel runs it, and its end becomes an exit
-//! status.
+//! status. This library has the code of `kennel`, `kennel-mcp` and `kennel-connector`, and nothing for other programs.
 //!
 //! It reads top to bottom. `parse` turns words into `args` (low level, nothing checked). The file of each
 //! command turns `args` into types of the library (high level) and runs them. `report` writes every message.
 
-#[path = "../../host/account.rs"]
-mod account;
 mod advice;
 mod args;
 mod ask;
 mod audit;
+mod beside;
 mod cache;
 mod completions;
 mod config;
@@ -19,8 +18,6 @@ mod credentials;
 mod descriptor;
 mod detached;
 mod diff;
-#[path = "../../report/escape.rs"]
-mod escape;
 mod exec;
 mod flags;
 mod help;
@@ -51,14 +48,15 @@ mod terminal;
 mod typist;
 mod user_terminal;
 mod window;
-#[path = "../../host/writers.rs"]
-mod writers;
 
 use std::{ffi::OsString, io, process::ExitCode};
 
 use anstream::adapter::strip_str;
 use clap::error::ErrorKind;
-use kennel::Error;
+use kennel::{
+    Error,
+    internal::{account, escape, writers},
+};
 use nix::sys::signal::{SigSet, Signal};
 
 use args::Verb;
@@ -68,7 +66,29 @@ use style::{Paint, When};
 /// Exit status if Kennel itself failed: the command did not run, or its end is unknown.
 const FAILED: u8 = 125;
 
-fn main() -> ExitCode {
+/// The whole of `kennel`.
+pub fn kennel() -> ExitCode {
+    start(dispatch)
+}
+
+/// The whole of `kennel-mcp`, which takes the words of `kennel mcp`.
+pub fn mcp() -> ExitCode {
+    start(|verb| match verb {
+        Verb::Mcp(arguments) => mcp::mcp(&arguments),
+        _ => Err(beside::wrong_words("mcp")),
+    })
+}
+
+/// The whole of `kennel-connector`, which takes the words of `kennel connector`.
+#[cfg(feature = "wasm")]
+pub fn connector() -> ExitCode {
+    start(|verb| match verb {
+        Verb::Connector { action } => connector::connector(&action),
+        _ => Err(beside::wrong_words("connector")),
+    })
+}
+
+fn start(dispatch: impl FnOnce(Verb) -> Result<ExitCode, Error>) -> ExitCode {
     // A write beyond RLIMIT_FSIZE then fails with an error instead of killing this process. Commands start
     // with no signal blocked.
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
@@ -99,8 +119,7 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Commit(part) => review::commit(&part),
         Verb::Discard(part) => review::discard(&part),
         Verb::Op(op) => op::op(&op),
-        #[cfg(feature = "wasm")]
-        Verb::Connector { action } => connector::connector(&action),
+        Verb::Connector { .. } => beside::execute(&beside::CONNECTOR),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
         Verb::Cache { action } => cache::cache(&action),
@@ -108,7 +127,7 @@ fn dispatch(verb: Verb) -> Result<ExitCode, Error> {
         Verb::Trust(trust) => config::trust::trust(&trust),
         Verb::Audit { action } => audit::audit(&action),
         Verb::Completions { shell } => manual::completions(shell),
-        Verb::Mcp(arguments) => mcp::mcp(&arguments),
+        Verb::Mcp(_) => beside::execute(&beside::MCP),
         Verb::Man { command } => manual::page(&command),
     }
 }

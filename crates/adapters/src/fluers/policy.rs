@@ -1,10 +1,7 @@
 //! Builds a policy from the settings of the harness. Pure.
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile};
-
-use crate::policy::Policy;
-use crate::policy::network::{Network, NetworkMode};
-use crate::policy::profile::{OnUnavailable, Profile};
+use kennel::{Network, NetworkMode, OnUnavailable, Policy, Profile};
 
 /// "Everything" in an egress list, and the same as a rule of a policy.
 const EVERYTHING: [&str; 2] = ["*", "*:*"];
@@ -48,13 +45,16 @@ pub(crate) fn to_probe(base: &Policy, asked: SandboxProfile) -> Policy {
 }
 
 #[cfg(test)]
+#[path = "../../../../src/policy/arbitrary.rs"]
+mod arbitrary;
+
+#[cfg(test)]
 mod tests {
     use std::path::PathBuf;
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::arbitrary;
 
     const PROFILES: [SandboxProfile; 5] = [
         SandboxProfile::ReadOnly,

@@ -1,5 +1,6 @@
 //! What the command line accepts: commands, flags and help texts. The flags of a policy are in `flags`.
 
+pub(crate) mod connector;
 mod exec;
 mod mcp;
 
@@ -81,11 +82,10 @@ pub(crate) enum Verb {
     #[command(after_help = help::OP)]
     Op(Op),
     /// Check, run and compile WebAssembly connectors.
-    #[cfg(feature = "wasm")]
-    #[command(after_help = crate::connector::args::CONNECTOR)]
+    #[command(after_help = connector::CONNECTOR)]
     Connector {
         #[command(subcommand)]
-        action: crate::connector::args::Action,
+        action: connector::Action,
     },
     /// Test what this machine enforces, and how to get the rest.
     Probe(Probe),

@@ -7,8 +7,8 @@ use kennel::{
     connector::{ConnectorError, Runtime},
 };
 
-use super::{args::Compile, cache_directory, failed, input, shown};
-use crate::{FAILED, remedy::FLAGS, report};
+use super::{cache_directory, failed, input, shown};
+use crate::{FAILED, args::connector::Compile, remedy::FLAGS, report};
 
 /// Runs `kennel connector compile`.
 pub(super) fn compile(compile: &Compile) -> Result<ExitCode, Error> {

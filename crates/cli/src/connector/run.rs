@@ -9,8 +9,9 @@ use kennel::{
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{args::Run, failed, input, load, with_cache};
+use super::{failed, input, load, with_cache};
 use crate::{
+    args::connector::Run,
     credentials::{OwnEnvironment, Secrets, check_outside, complete, create_report, hide_memory, read_files},
     descriptor::write_all,
     flags, process,

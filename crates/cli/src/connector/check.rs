@@ -8,8 +8,8 @@ use kennel::{
 };
 use serde_json::json;
 
-use super::{args::Check, failed, input, load, with_cache};
-use crate::{report, table::Table};
+use super::{failed, input, load, with_cache};
+use crate::{args::connector::Check, report, table::Table};
 
 /// Runs `kennel connector check`.
 pub(super) fn check(check: &Check) -> Result<ExitCode, Error> {

@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
+use kennel::internal::{end, listen_without_variables, may_be_entered, start_directory, variables};
+use kennel::{Listening, OnUnavailable, Session};
 
-use crate::adapters::fluers::identity;
-use crate::adapters::fluers::place::{ContextPlace, FluersError};
-use crate::policy::path::has_parent;
-use crate::policy::profile::OnUnavailable;
-use crate::serve::Listening;
-use crate::serve::call::ClientEnvironment;
-use crate::session::Session;
-use crate::sys::inode::Identity;
+use crate::fluers::identity;
+use crate::fluers::place::{ContextPlace, FluersError};
 
 pub(crate) struct Context {
     profile: SandboxProfile,
@@ -22,7 +18,7 @@ pub(crate) struct Context {
     /// The path that the harness uses.
     workspace: PathBuf,
     /// The device and inode of the workspace.
-    directory: Option<Identity>,
+    directory: Option<(u64, u64)>,
     wanted: OnUnavailable,
     /// The paths of the client and of the socket.
     words: [String; 2],
@@ -52,14 +48,13 @@ impl Context {
         wanted: OnUnavailable,
         place: Arc<ContextPlace>,
     ) -> Result<Self, FluersError> {
-        let listening = session.listen_to(place.path(), &place.next(), ClientEnvironment::Nothing)?;
+        let listening = listen_without_variables(&session, place.path(), &place.next())?;
         let words = [text("the client", listening.client())?, text("the socket", listening.socket())?]
             .map(str::to_owned);
-        text("workspace", &session.prepared().compiled.directory)?;
-        let prepared = session.prepared();
-        let variables = prepared.compiled.environment.0.iter();
+        text("workspace", &start_directory(&session))?;
         // The harness takes only UTF-8. The session itself keeps the other variables too.
-        let variables = variables
+        let variables = variables(&session)
+            .iter()
             .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.to_str()?.to_owned())))
             .collect();
         Ok(Self {
@@ -89,17 +84,17 @@ impl Context {
 
     /// The command line and environment to start for a command.
     pub(crate) fn wrap(&self, argv: &[String], cwd: Option<&Path>) -> Result<WrappedCommand, FluersError> {
-        let directory = &self.session.prepared().compiled.directory;
+        let directory = start_directory(&self.session);
         let cwd = match cwd {
             None => directory.clone(),
             // The sandbox may show the workspace under another path than the one the harness uses.
             Some(cwd) => directory.join(cwd.strip_prefix(&self.workspace).unwrap_or(cwd)),
         };
         let refused = |reason| Err(FluersError::Cwd { path: cwd.clone(), reason });
-        if has_parent(&cwd) {
+        if cwd.components().any(|part| part == Component::ParentDir) {
             return refused("must not contain `..`");
         }
-        if !self.session.prepared().compiled.view.may_be_entered(&cwd) {
+        if !may_be_entered(&self.session, &cwd) {
             return refused("is not in the sandbox");
         }
         let [client, socket] = self.words.each_ref().map(String::as_str);
@@ -111,7 +106,7 @@ impl Context {
 
     /// Kills everything that runs in it.
     pub(crate) fn end(&self) {
-        self.session.end();
+        end(&self.session);
     }
 
     /// Ends it, and waits until nothing of it is left.

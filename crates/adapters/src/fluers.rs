@@ -6,6 +6,7 @@ pub(crate) mod place;
 pub(crate) mod policy;
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -13,15 +14,10 @@ use async_trait::async_trait;
 use fluers_runtime::{
     Enforcement, ExecSandboxContext, ProcessSandbox, RuntimeResult, SandboxProfile, WrappedCommand,
 };
+use kennel::{OnUnavailable, Policy, Session, Verdict, internal};
 
-use crate::adapters::fluers::context::Context;
-use crate::adapters::fluers::place::{ContextPlace, FluersError};
-use crate::policy::Policy;
-use crate::policy::profile::OnUnavailable;
-use crate::probe::Probe;
-use crate::probe::facts::Verdict;
-use crate::session::Session;
-use crate::sys::inode::Identity;
+use crate::fluers::context::Context;
+use crate::fluers::place::{ContextPlace, FluersError};
 
 /// Confines the commands of a `fluers-runtime` harness.
 ///
@@ -48,7 +44,7 @@ use crate::sys::inode::Identity;
 /// use std::{path::Path, sync::Arc};
 ///
 /// use fluers_runtime::{LocalSandbox, OnUnavailable, Sandbox, SandboxPolicy, SandboxProfile};
-/// use kennel::adapters::fluers::KennelSandbox;
+/// use kennel_adapters::fluers::KennelSandbox;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -105,7 +101,8 @@ impl KennelSandbox {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use kennel::{Policy, adapters::fluers::KennelSandbox};
+    /// use kennel::Policy;
+    /// use kennel_adapters::fluers::KennelSandbox;
     ///
     /// let policy = Policy::default().read_only("/srv/models").timeout(Duration::from_secs(600));
     /// let kennel = KennelSandbox::with_policy(policy);
@@ -170,7 +167,7 @@ impl KennelSandbox {
 
     async fn probed(&self, profile: SandboxProfile) -> Result<Enforcement, FluersError> {
         self.without_overlay()?;
-        let probe = Probe::under(policy::to_probe(&self.base, profile)).await?;
+        let probe = internal::probe(policy::to_probe(&self.base, profile)).await?;
         for finding in probe.negatives().filter(|finding| finding.needed) {
             tracing::warn!(?profile, name = finding.name, state = %finding.state, detail = finding.detail,
                 remedy = finding.remedy.as_ref().map(tracing::field::display), "not enforced in full");
@@ -269,7 +266,8 @@ impl ProcessSandbox for KennelSandbox {
     }
 }
 
-/// Identifies a directory. A workspace that was removed and created again is a different one.
-fn identity(path: &Path) -> Option<Identity> {
-    Identity::at(path).ok()
+/// Identifies a directory, by device and inode. A workspace that was removed and created again is a different one.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }

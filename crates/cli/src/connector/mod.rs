@@ -1,6 +1,5 @@
 //! `kennel connector`: checks, runs and compiles WebAssembly connectors.
 
-pub(crate) mod args;
 mod check;
 mod compile;
 mod input;
@@ -16,8 +15,7 @@ use kennel::{
     connector::{ConnectorError, Runtime, RuntimeBuilder, default_cache},
 };
 
-use crate::{escape::harmless, remedy::FLAGS, report};
-use args::Action;
+use crate::{args::connector::Action, escape::harmless, remedy::FLAGS, report};
 
 /// Runs `kennel connector`.
 pub(crate) fn connector(action: &Action) -> Result<ExitCode, Error> {

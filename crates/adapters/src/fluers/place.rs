@@ -9,16 +9,13 @@ use std::time::Duration;
 use std::{env, fs, io};
 
 use fluers_runtime::{RuntimeError, SandboxProfile};
+use kennel::internal::{check_directory, make_runtime_directory};
+use kennel::{Error, Probe, Remedy};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, open};
 use nix::sys::stat::Mode;
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{geteuid, mkdtemp};
-
-use crate::probe::Probe;
-use crate::report::error::Error;
-use crate::report::remedy::Remedy;
-use crate::serve::directory::Directory;
 
 /// Becomes [`RuntimeError::Sandbox`].
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +24,7 @@ pub(crate) enum FluersError {
     Kennel(#[from] Error),
     #[error("{}", told(reason.clone(), remedy.clone()))]
     Policy { reason: String, remedy: Option<Remedy> },
-    #[error("no directory for sockets: {}", crate::report::failure::words(.0))]
+    #[error("no directory for sockets: {}", kennel::internal::words(.0))]
     ContextPlace(#[from] std::io::Error),
     #[error("the command line is empty")]
     NoCommand,
@@ -109,9 +106,8 @@ impl ContextPlace {
     /// The usual runtime directory, created if necessary. A sandbox hides it, even inside a granted directory, if it
     /// exists when the sandbox starts. So call this before a sandbox starts.
     pub(crate) fn usual() -> Option<PathBuf> {
-        let usual = Directory::default_path();
-        let made = Directory::make(&usual);
-        made.inspect_err(|error| tracing::debug!(%error, "no runtime directory")).ok().map(|_| usual)
+        let made = make_runtime_directory();
+        made.inspect_err(|error| tracing::debug!(%error, "no runtime directory")).ok()
     }
 
     fn make_in(place: &Path) -> Result<Self, FluersError> {
@@ -130,7 +126,7 @@ impl ContextPlace {
         let path = mkdtemp(&template).map_err(failed)?;
         let made = Self { _lock: lock(&path), path, sockets: AtomicU64::new(0) };
         // Checks that no other user can replace the directory.
-        Directory::open(&made.path).map_err(crate::report::error::Error::from)?;
+        check_directory(&made.path)?;
         sweep(place);
         Ok(made)
     }

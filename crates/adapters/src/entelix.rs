@@ -11,17 +11,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use entelix_core::context::ExecutionContext;
 use entelix_core::sandbox::{CodeSpec, CommandOutput, CommandSpec, DirEntry, Sandbox};
+use kennel::internal::limits_output;
+use kennel::{Class, Command, Error, FileKind, Limits, Output, Session, Size};
 use tokio::sync::OnceCell;
 
-use crate::adapters::entelix::code::Interpreter;
-use crate::command::Command;
-use crate::policy::limits::Limits;
-use crate::policy::units::Size;
-use crate::report::error::Error;
-use crate::report::failure::Class;
-use crate::report::outcome::Output;
-use crate::session::Session;
-use crate::sys::inode::FileKind;
+use crate::entelix::code::Interpreter;
 
 /// Bytes kept of each output stream, if the policy sets no limit.
 const OUTPUT: u64 = 16 << 20;
@@ -31,7 +25,7 @@ const OUTPUT: u64 = 16 << 20;
 /// A tool may do what the session's policy grants. Working directories and files are paths in the sandbox; relative
 /// ones start at the session's working directory. See [`Session::read`] and its neighbours for which files are
 /// possible. Each command has its own `/tmp` and `HOME`, unless the policy shares them
-/// ([`Policy::tmp`](crate::policy::Policy::tmp)).
+/// ([`Policy::tmp`](kennel::Policy::tmp)).
 ///
 /// - A command that fails is not an error: see its exit code, which is 128 + n after signal n. A missing command or
 ///   directory is `Error::InvalidRequest`.
@@ -53,7 +47,8 @@ const OUTPUT: u64 = 16 << 20;
 ///     context::ExecutionContext,
 ///     sandbox::{CommandSpec, Sandbox},
 /// };
-/// use kennel::{Policy, Profile, Session, adapters::entelix::KennelSandbox};
+/// use kennel::{Policy, Profile, Session};
+/// use kennel_adapters::entelix::KennelSandbox;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -86,7 +81,7 @@ impl KennelSandbox {
     /// A command of the session, with an output limit so that its output fits in memory.
     fn command(&self, program: &str, timeout: Option<Duration>) -> Command {
         let mut command = self.session.command(program);
-        if self.session.prepared().compiled.limits.output.is_none() {
+        if !limits_output(&self.session) {
             command.limits(Limits { output: Some(Size::from_bytes(OUTPUT)), ..Limits::default() });
         }
         if let Some(timeout) = timeout {

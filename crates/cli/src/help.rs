@@ -298,7 +298,9 @@ mod tests {
         let listed = super::ENVIRONMENT.iter().flat_map(|(names, _)| names.split([',', ' ', '=']));
         let listed: Vec<_> = listed.map(str::to_lowercase).collect();
         let mut read = vec![];
-        read_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut read);
+        for package in [".", "../.."] {
+            read_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src"), &mut read);
+        }
         for known in ["HOME", "XDG_STATE_HOME", "no_proxy"] {
             assert!(read.iter().any(|name| name == known), "{known} is read: {read:?}");
         }

@@ -2,10 +2,10 @@
 //! the first line, so the code cannot read its own source as input.
 
 use entelix_core::sandbox::{CodeSpec, CommandOutput, SandboxLanguage};
+use kennel::Error;
 
-use crate::adapters::entelix;
-use crate::adapters::entelix::{KennelSandbox, told};
-use crate::report::error::Error;
+use crate::entelix;
+use crate::entelix::{KennelSandbox, told};
 
 /// A command that runs the code on its stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

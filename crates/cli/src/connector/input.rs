@@ -8,8 +8,7 @@ use std::{
 use kennel::{Error, SpawnPolicy};
 use serde_json::{Map, Value};
 
-use super::args::Run;
-use crate::credentials;
+use crate::{args::connector::Run, credentials};
 
 /// The largest program, in bytes.
 const MAX_PROGRAM: u64 = 256 << 20;

@@ -118,7 +118,7 @@ mod tests {
     //! Checks docs/cli.md against the flags. The flags generate the text between `<!-- flags of kennel run
     //! -->` and `<!-- end -->`; people write the rest of the page.
     //!
-    //! To update it after a change of flags: `KENNEL_WRITE=1 cargo test --bin kennel manual`.
+    //! To update it after a change of flags: `KENNEL_WRITE=1 cargo test -p kennel-cli --lib manual`.
 
     use std::{env, fs, path::Path};
 
@@ -143,16 +143,17 @@ mod tests {
             page = format!("{before}{begin}{}<!-- end -->\n{after}", section(command.clone(), &run));
         }
         if env::var_os("KENNEL_WRITE").is_some() {
-            fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md"), &page).expect("written");
+            fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md"), &page)
+                .expect("written");
         } else {
             assert!(
                 page == PAGE,
-                "docs/cli.md is not current: KENNEL_WRITE=1 cargo test --bin kennel manual"
+                "docs/cli.md is not current: KENNEL_WRITE=1 cargo test -p kennel-cli --lib manual"
             );
         }
     }
 
-    /// The commands without subcommands. docs/connectors.md describes those of connectors, which a build may lack.
+    /// The commands without subcommands. docs/connectors.md describes those of connectors.
     fn leaves(of: &Command) -> Vec<&Command> {
         let is_listed = |name: &str| !matches!(name, "help" | "connector");
         let shown = of.get_subcommands().filter(|inner| !inner.is_hide_set() && is_listed(inner.get_name()));

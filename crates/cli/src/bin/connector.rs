@@ -1,0 +1,7 @@
+//! The executable `kennel-connector`, which `kennel connector` executes.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kennel_cli::connector()
+}

@@ -1,0 +1,7 @@
+//! The executable `kennel`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kennel_cli::kennel()
+}

@@ -1,0 +1,93 @@
+//! `kennel mcp` and `kennel connector` execute what is beside `kennel`, and nothing else.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use crate::support::{TempDir, kennel_mcp_path, kennel_path, stderr, stdout, workspace};
+
+/// A directory with `kennel`, and programs that say which they are, who they are and what they were given.
+fn place(programs: &[&str]) -> TempDir {
+    let place = TempDir::new("kennel-beside-", "/tmp");
+    fs::copy(kennel_path(), place.path().join("kennel")).unwrap();
+    for program in programs {
+        said_by(&place.path().join(program));
+    }
+    place
+}
+
+fn said_by(program: &Path) {
+    fs::write(program, "#!/bin/sh\necho \"${0##*/} $$ $*\"; cat\nexit 7\n").unwrap();
+    fs::set_permissions(program, Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn the_program_is_the_same_process_with_the_same_words_and_streams() {
+    let place = place(&["kennel-mcp", "kennel-connector"]);
+    for words in [
+        &["mcp", "--net", "none"][..],
+        &["--color", "never", "mcp", "-q"],
+        &["connector", "check", "x.wasm", "--manifest", "m.toml"],
+    ] {
+        let mut command = Command::new(place.path().join("kennel"));
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let pid = child.id();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"input\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let program = if words[0] == "connector" { "kennel-connector" } else { "kennel-mcp" };
+        let expected = format!("{program} {pid} {}\ninput", words.join(" "));
+        assert_eq!((stdout(&output), stderr(&output)), (expected, String::new()));
+        assert_eq!(output.status.code(), Some(7));
+    }
+}
+
+#[test]
+fn a_program_that_is_missing_is_named_with_its_package() {
+    let place = place(&[]);
+    // Another one is in reach.
+    let other = TempDir::new("kennel-beside-", "/tmp");
+    for program in ["kennel-mcp", "kennel-connector"] {
+        said_by(&other.path().join(program));
+    }
+    for (words, program, remedy) in [
+        (&["mcp"][..], "kennel-mcp", "--path crates/cli"),
+        (&["connector", "compile", "x.wasm"], "kennel-connector", "--path crates/cli --features wasm"),
+    ] {
+        let mut command = Command::new(place.path().join("kennel"));
+        let output =
+            command.args(words).current_dir(other.path()).env("PATH", other.path()).output().unwrap();
+        let said = stderr(&output);
+        let expected =
+            format!("kennel: program {}/{program}: No such file or directory", place.path().display());
+        assert!(said.starts_with(&expected) && said.ends_with(remedy), "{said}");
+        assert!(said.contains("\nkennel: hint: the package kennel-cli puts it beside kennel"), "{said}");
+        assert_eq!((output.status.code(), stdout(&output)), (Some(125), String::new()));
+    }
+}
+
+#[test]
+fn nothing_is_executed_where_everybody_may_put_a_program() {
+    let place = place(&["kennel-mcp"]);
+    fs::set_permissions(place.path(), Permissions::from_mode(0o1777)).unwrap();
+    let output = Command::new(place.path().join("kennel")).arg("mcp").output().unwrap();
+    let said = stderr(&output);
+    assert!(
+        said.contains("everybody may put a program there\nkennel: hint: move kennel and kennel-mcp"),
+        "{said}"
+    );
+    assert_eq!((output.status.code(), stdout(&output)), (Some(125), String::new()));
+}
+
+#[test]
+fn what_is_beside_kennel_does_nothing_else() {
+    let dir = workspace();
+    for words in [&["run", "true"][..], &["probe"]] {
+        let output = Command::new(kennel_mcp_path()).args(words).current_dir(dir.path()).output().unwrap();
+        let said = "kennel: program `kennel-mcp`: `kennel mcp` starts it";
+        assert_eq!((output.status.code(), stderr(&output)), (Some(125), said.to_owned()));
+    }
+}
