@@ -238,6 +238,10 @@ impl Explainer {
                 let instead = is_plain(at).then(|| format!("--workspace {}", at.display()));
                 certain(Protection::Root, reason, instead)
             }
+            Origin::Profile if place.what == git::COMMON => {
+                let reason = format!("read-only: {} has worktrees in it, or may have some", shown(at));
+                certain(Protection::Root, reason, flag(bind_flag("--rw", &source.path, at)))
+            }
             Origin::Profile if place.what == git::REPOSITORY && self.git == Git::ReadOnly => {
                 let reason = format!("read-only: the repository {}", shown(at));
                 certain(Protection::Root, reason, Some("--git protect".to_owned()))

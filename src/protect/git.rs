@@ -34,6 +34,7 @@ const MOST_READ: usize = 1 << 20;
 /// Names in messages of what is shown besides the workspace.
 pub(crate) const REPOSITORY: &str = "repository";
 pub(crate) const WORK_TREE: &str = "work tree";
+pub(crate) const COMMON: &str = "common repository";
 
 /// Repositories whose objects are borrowed that are named in notes.
 const MOST_BORROWED: usize = 4;
@@ -102,7 +103,7 @@ fn show_common(
     around::make_logs(&source);
     match around::directories(&path) {
         Ok(directories) => {
-            view.offer(REPOSITORY, &path, Node::Bind { source: source.clone(), access: Access::Read });
+            view.offer(COMMON, &path, Node::Bind { source: source.clone(), access: Access::Read });
             for source in directories {
                 view.offer(REPOSITORY, source.path.clone(), Node::Bind { source, access });
             }
