@@ -240,6 +240,11 @@ impl Explainer {
                 let instead = is_plain(at).then(|| SettingKey::Workspace.to(at.display()));
                 certain(Protection::Root, reason, instead)
             }
+            Origin::Profile if place.what == PlaceKind::CommonRepository => {
+                let reason = format!("read-only: {} has worktrees in it, or may have some", shown(at));
+                let instead = grant(SettingKey::Rw, &source.path, at);
+                certain(Protection::Root, reason, if_writable(instead))
+            }
             Origin::Profile if place.what == PlaceKind::Repository && self.git == Git::ReadOnly => {
                 let reason = format!("read-only: the repository {}", shown(at));
                 certain(Protection::Root, reason, Some(SettingKey::Git.to("protect")))

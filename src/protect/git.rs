@@ -101,7 +101,7 @@ fn show_common(
     match around::directories(&path) {
         Ok(directories) => {
             view.offer(
-                PlaceKind::Repository,
+                PlaceKind::CommonRepository,
                 &path,
                 Node::Bind { source: source.clone(), access: Access::Read },
             );

@@ -34,6 +34,8 @@ words! {
         Program = "program",
         /// The directory of a git repository that is not in the workspace.
         Repository = "repository",
+        /// A git repository that may have worktrees in it.
+        CommonRepository = "common repository",
         /// Files of a git repository around the workspace.
         WorkTree = "work tree",
         /// What the policy or the profile keeps from changes.

@@ -43,7 +43,7 @@ pub(crate) fn execute(Executable { name, remedy }: &Executable) -> Result<ExitCo
     let own = env::current_exe().map_err(|source| Error::Io { what: "find this executable", source })?;
     let directory = own.parent().unwrap_or(Path::new("/"));
     let path = directory.join(name);
-    let failed = |source, remedy: &'static str| Error::Grant {
+    let failed = |source, remedy: String| Error::Grant {
         what: "program",
         path: path.clone(),
         source,
@@ -52,10 +52,10 @@ pub(crate) fn execute(Executable { name, remedy }: &Executable) -> Result<ExitCo
     let mode = fs::metadata(directory).map_or(0, |found| found.permissions().mode());
     if mode & SHARED == SHARED {
         let reason = io::Error::other("everybody may put a program there");
-        return Err(failed(reason, &format!("move kennel and {name} to a directory of your own")));
+        return Err(failed(reason, format!("move kennel and {name} to a directory of your own")));
     }
     match become_program(path.clone().into_os_string()) {
-        Err(error) => Err(failed(error, remedy)),
+        Err(error) => Err(failed(error, (*remedy).to_owned())),
     }
 }
 
