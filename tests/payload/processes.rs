@@ -169,7 +169,7 @@ pub(crate) fn chain(arguments: &[&str]) {
 fn stay_on(number: usize) {
     let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut mask = [1u64 << (number % count.min(64))];
-    let address = mask.as_mut_ptr().expose_provenance() as i64;
+    let address = mask.as_mut_ptr().expose_provenance().cast_signed() as i64;
     let _ = raw(libc::SYS_sched_setaffinity, [0, 8, address, 0, 0, 0]);
 }
 
@@ -208,7 +208,7 @@ fn continue_soon() {
     let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
     (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGCONT);
     let (mut timer, mut every) = (0i32, [0i64, 1_000_000, 0, 1_000_000]);
-    let address = |pointer: *mut libc::c_void| pointer.expose_provenance() as i64;
+    let address = |pointer: *mut libc::c_void| pointer.expose_provenance().cast_signed() as i64;
     let event = address((&raw mut event).cast());
     let _ = raw(
         libc::SYS_timer_create,
