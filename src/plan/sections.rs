@@ -145,12 +145,7 @@ fn filter(
 }
 
 /// Appends a filter for the command, and its listener.
-fn install(
-    inputs: &Inputs<'_>,
-    view: &View,
-    section: &mut Section,
-    (filter, asks): (&[sock_filter], Asks),
-) {
+fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, (filter, asks): (&[sock_filter], Asks)) {
     let ids = Ids { user: inputs.caller.uid, group: inputs.caller.gid };
     let program = |asks| seccomp::program(filter, asks, ids);
     let plain = &seccomp::bytes(&program(Asks::Nothing));

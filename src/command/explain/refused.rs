@@ -68,9 +68,7 @@ impl Refusals {
         let log = Arc::new(Mutex::new(Log::default()));
         let thread_log = Arc::clone(&log);
         start_thread("kennel-explain", move || {
-            serve(&listener, PollTimeout::NONE, |listener| {
-                answer(listener, &thread_log, files.as_ref())
-            });
+            serve(&listener, PollTimeout::NONE, |listener| answer(listener, &thread_log, files.as_ref()));
         })?;
         Ok(Self { log })
     }

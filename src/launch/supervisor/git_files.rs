@@ -95,7 +95,8 @@ impl GitFiles {
         if Identity::of_held(&parent).ok()? != self.identity {
             return None;
         }
-        let refs = openat(&parent, "refs", OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty());
+        let refs =
+            openat(&parent, "refs", OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty());
         let is_writable = !fstatvfs(refs.ok()?).ok()?.flags().contains(FsFlags::ST_RDONLY);
         is_writable.then_some(name)
     }

@@ -39,9 +39,11 @@ async fn a_read_only_workspace_is_so_for_one_command() {
 async fn a_read_only_repository_is_so_for_one_command() {
     require!(has("git"), "git");
     let dir = workspace();
-    let script = "git init -q r; git -C r -c user.name=me -c user.email=me@example.com commit -q --allow-empty -m one
+    let script =
+        "git init -q r; git -C r -c user.name=me -c user.email=me@example.com commit -q --allow-empty -m one
                   git clone -q --bare r b.git; git -C b.git worktree add -q f";
-    let made = std::process::Command::new("sh").args(["-ec", script]).current_dir(dir.path()).output().unwrap();
+    let made =
+        std::process::Command::new("sh").args(["-ec", script]).current_dir(dir.path()).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     let session = probing(&dir.path().join("b.git/f")).await;
     let top = dir.path().join("b.git");
