@@ -57,7 +57,7 @@ for file in "$common/hooks/post-commit" "$common/config" "$own/commondir" "$top/
     { echo >> "$file" || mv "$file" "$file.x" || rm "$file"; } 2>/dev/null && echo "$file"
 done
 for directory in "$common" "$own" "$common/hooks"; do mv "$directory" "$directory.x" 2>/dev/null && echo "$directory"; done
-(echo x > "$own/config.worktree") 2>/dev/null
+(echo x > "$own/config.worktree") 2>/dev/null || true
 exit 0"#;
 
 #[test]
