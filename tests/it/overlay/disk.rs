@@ -4,11 +4,10 @@
 use std::{env, fs, process::Command};
 
 use super::{UPPERS, in_memory, workspace};
-use crate::support::{is_emulated, stderr, stdout};
+use crate::support::{stderr, stdout};
 
 /// Tests with many rounds or files. They are about listing and committing, which do not depend on the place of the
-/// changes. On an emulated machine one pass is enough.
-/// everything takes twenty times as long, once is enough.
+/// changes: the pass with changes in memory is enough.
 const SLOW: [&str; 6] = [
     "a_change_right_after_the_session_began_is_a_conflict",
     "long_paths_do_not_fill_memory",
@@ -31,7 +30,7 @@ fn pass(module: &str, least: usize) {
     tests
         .args([&format!("overlay::{module}::"), "--show-output", "--test-threads", "3"])
         .env(UPPERS, &uppers);
-    if is_emulated() && in_memory() {
+    if in_memory() {
         tests.args(SLOW.iter().flat_map(|name| ["--skip", name]));
     }
     let output = tests.output().unwrap();
