@@ -1,7 +1,7 @@
 """The bash tool of an agent, in plain Python: one shell that keeps its state, behind the walls of one policy.
 
-The model reads what a person at a terminal would read, the exit status, and what the sandbox refused, with the keyword that a
-person could give. Nothing that the model says can change the policy of the session.
+The model reads what a person at a terminal would read, the exit status, and what the sandbox refused, with the keyword that
+a person could give. Nothing that the model says can change the policy of the session.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Remedies in the words of this package: keywords of `kennel.Session`, and methods.
 
-A session sends a sentence as a text, or as a list of texts and of lists of settings. `docs/protocol.md` of Kennel describes it.
+A session sends a sentence as a text, or as a list of texts and of lists of settings: see `docs/protocol.md` of Kennel.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def message(lines: bytes) -> bytes:
     >>> message(b"kennel: the session refused the request: x\n")
     b'kennel: the session refused the request: x\n'
     """
-    if not lines or lines.startswith(b"kennel:"):
+    if not lines.startswith((b'"', b"[")):
         return lines
     said = []
     for line in lines.decode("utf-8", "replace").splitlines():

@@ -165,7 +165,7 @@ async fn errors_name_the_class() {
     let sandbox = sandbox(dir.path());
     let error = sandbox.command("absent-program").output().await.unwrap_err();
     assert!(matches!(&error, Error::NotFound { program } if program == "absent-program"), "{error:?}");
-    assert!(error.remedy().is_some_and(|remedy| remedy.to_string().contains("grant of ro")));
+    assert!(error.remedy().is_some_and(|remedy| remedy.to_string().contains("directory with ro;")));
     assert_eq!((error.failure().class, error.failure().boundary), (Class::LoadFailed, Boundary::Sandbox));
     let error = sandbox.command("/tmp").output().await.unwrap_err();
     assert!(
