@@ -4,6 +4,7 @@
 //! ```sh
 //! printf '%s\n' 'cd /tmp; x=1' 'pwd; echo $x' 'curl https://example.org' | cargo run --example agent
 //! ```
+#![expect(clippy::print_stdout, reason = "an example prints")]
 
 use std::{io, time::Duration};
 

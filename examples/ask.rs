@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --example ask -- curl -sI http://example.org
 //! ```
+#![expect(clippy::print_stdout, reason = "an example prints")]
 
 use std::{env, io, time::Duration};
 

@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --example one_shot -- sh -c 'id -u; ls /'
 //! ```
+#![expect(clippy::print_stdout, reason = "an example prints")]
 
 use std::{env, process::ExitCode};
 

@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --example overlay -- sh -c 'echo new > added.txt; rm README.md'
 //! ```
+#![expect(clippy::print_stdout, reason = "an example prints")]
 
 use std::{env, path::PathBuf};
 

@@ -3,6 +3,7 @@
 //! ```sh
 //! cargo run --example pool
 //! ```
+#![expect(clippy::print_stdout, reason = "an example prints")]
 
 use kennel::{Policy, Pool, Profile};
 

@@ -143,8 +143,9 @@ enum Step<'w> {
     55 = SetMode { path: &'w CStr, mode: u32 },
     /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): installs `program` and hands its listener, which reports
     /// refused system calls, to the outside ([`Report::Refusing`](crate::control::Report::Refusing)). If the
-    /// kernel creates no listener, for example because another filter has one, installs `plain` instead.
-    41 = SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8] },
+    /// kernel creates no listener, for example because another filter has one, installs `plain` instead. If
+    /// `with_start` is not zero, the listener goes out with [`Report::Started`](crate::control::Report::Started).
+    41 = SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8], with_start: u32 },
 }
 }
 

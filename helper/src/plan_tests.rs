@@ -48,7 +48,7 @@ proptest! {
             Step::Limit { resource: c, soft: a, hard: b },
             Step::Ordinary { policy: c, nice: 1, io: 0 },
             Step::Seccomp { program: &bytes },
-            Step::SeccompAsking { program: &bytes, flags: 40, plain: &bytes },
+            Step::SeccompAsking { program: &bytes, flags: 40, plain: &bytes, with_start: 1 },
         ];
         let written: Vec<Entry<'_>> = steps.map(|step| Entry { optional, step }).to_vec();
         let section: Vec<u8> = written.iter().flat_map(encode).collect();

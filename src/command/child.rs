@@ -304,7 +304,15 @@ impl Drop for Child {
         }
         if let (Some(mut running), Ok(runtime)) = (self.running.take(), Handle::try_current()) {
             runtime.spawn(async move {
-                while let Ok(Arrival::Report(_) | Arrival::Terminal(_)) = running.next().await {}
+                loop {
+                    match running.next().await {
+                        Ok(Arrival::Started(listener) | Arrival::Refusing(listener)) => {
+                            let _ = running.follow_seccomp(listener);
+                        }
+                        Ok(Arrival::Report(_) | Arrival::Terminal(_)) => {}
+                        _ => break,
+                    }
+                }
             });
         }
     }

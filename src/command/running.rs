@@ -210,6 +210,9 @@ impl Running {
             supervisor: None,
         };
         worker.reports.iter().for_each(|report| running.note(report));
+        if let Some(listener) = worker.seccomp_listener {
+            running.follow_seccomp(listener)?;
+        }
         Ok(running)
     }
 

@@ -2,6 +2,7 @@
 //! higher layer and implement these traits.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use kennel_helper::control::Report;
@@ -118,6 +119,8 @@ pub(crate) struct ReadyWorker {
     pub(crate) proxy: Option<Serving>,
     /// The published ports of a command without a session.
     pub(crate) published: Option<Publishing>,
+    /// The listener of its seccomp filter, if it has arrived.
+    pub(crate) seccomp_listener: Option<OwnedFd>,
     /// Its steps that are not in the plan.
     pub(crate) own: Option<Arc<OwnSteps>>,
 }

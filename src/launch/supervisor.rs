@@ -113,6 +113,10 @@ impl Drop for Heir {
 
 async fn attend(listener: AsyncFd<Arc<OwnedFd>>, heir: Heir) {
     while let Ok(mut ready) = listener.readable().await {
+        // Mostly this is the end. No thread is started for it.
+        if !has_question(listener.get_ref()) {
+            break;
+        }
         let asked = Arc::clone(&heir.asked);
         let (ended, end) = oneshot::channel();
         let started = start_thread(NAME, move || {
@@ -126,6 +130,13 @@ async fn attend(listener: AsyncFd<Arc<OwnedFd>>, heir: Heir) {
         }
     }
     heir.is_over.store(true, Relaxed);
+}
+
+/// Whether a process waits for an answer.
+fn has_question(listener: &OwnedFd) -> bool {
+    let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    poll(&mut waits, PollTimeout::ZERO).is_err()
+        || waits.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLIN))
 }
 
 /// Starts a thread that answers questions. It is a thread, not a task: a command must not wait for a busy runtime.

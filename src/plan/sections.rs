@@ -132,7 +132,10 @@ fn filter(
         let (observing, flags) = (&seccomp::bytes(&seccomp::observing()), listener_flags(inputs.host.kernel));
         let plain = &seccomp::bytes(&seccomp::allowing());
         // First: the real filter comes on top, and its refusals win.
-        section.push(Protection::Seccomp, &Step::SeccompAsking { program: observing, flags, plain });
+        section.push(
+            Protection::Seccomp,
+            &Step::SeccompAsking { program: observing, flags, plain, with_start: 0 },
+        );
     }
     match inputs.shape {
         // The zygote has the listener of all of its workers.
@@ -158,7 +161,9 @@ fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, (filter, ask
         None => program(asks),
     };
     let (program, flags) = (&seccomp::bytes(&program), listener_flags(inputs.host.kernel));
-    push_filter(inputs, section, &Step::SeccompAsking { program, flags, plain });
+    // What it asks about is no call of Kennel's own before the command starts.
+    let with_start = u32::from(asks == Asks::Questions && !inputs.shape.is_session());
+    push_filter(inputs, section, &Step::SeccompAsking { program, flags, plain, with_start });
 }
 
 /// About what the filter asks. The kernel allows one listener, and `learn` needs it.

@@ -311,10 +311,10 @@ async fn start_worker(
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut reports = Vec::new();
     let handed_out = HandedOut::receive(prepared, &inside, trail, &mut reports).await?;
-    let HandedOut { proxy, sockets, .. } = handed_out;
+    let HandedOut { proxy, sockets, seccomp_listener } = handed_out;
     let published = match sockets.try_into() {
         Ok(sockets) => Some(publish(bound, sockets, trail).await.map_err(Error::io("publish the ports"))?),
         Err(_) => None,
     };
-    Ok(ReadyWorker { inside, reports, proxy, published, own })
+    Ok(ReadyWorker { inside, reports, proxy, published, seccomp_listener, own })
 }

@@ -46,6 +46,8 @@ pub(crate) struct Worker {
     mounts: Option<OwnedFd>,
     /// Sockets of its network namespace, if its steps send them.
     sockets: Vec<OwnedFd>,
+    /// The listener of its seccomp filter.
+    seccomp_listener: Option<OwnedFd>,
 }
 
 /// The step that failed, as a worker reports it.
@@ -72,6 +74,7 @@ impl Worker {
             root: None,
             mounts: None,
             sockets: Vec::new(),
+            seccomp_listener: None,
         }
     }
 
@@ -89,7 +92,14 @@ impl Worker {
     fn into_ready(self, hold: CommandHold) -> ReadyWorker {
         let mut inside = self.inside;
         inside.hold(hold, &self.watches);
-        ReadyWorker { inside, reports: self.skipped, proxy: None, published: None, own: self.own }
+        ReadyWorker {
+            inside,
+            reports: self.skipped,
+            proxy: None,
+            published: None,
+            seccomp_listener: self.seccomp_listener,
+            own: self.own,
+        }
     }
 
     /// Processes its messages. Waits until it is born, unless `fail_fast`.
@@ -211,13 +221,10 @@ impl Worker {
             Arrival::Report(Report::Root {} | Report::Mounts {} | Report::Listening { .. }) => {
                 return Err(Error::no_descriptor());
             }
-            // Without the pidfd nobody could kill it.
-            Arrival::Report(Report::Born { .. }) => self.lost_descriptor = true,
-            Arrival::Report(_)
-            | Arrival::Refusing(_)
-            | Arrival::Started(_)
-            | Arrival::Terminal(_)
-            | Arrival::Upper(_) => {}
+            Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
+            // Without the pidfd nobody could kill it. Without the listener nobody would answer its filter.
+            Arrival::Report(Report::Born { .. } | Report::Refusing {}) => self.lost_descriptor = true,
+            Arrival::Report(_) | Arrival::Started(_) | Arrival::Terminal(_) | Arrival::Upper(_) => {}
         }
         Ok(())
     }

@@ -71,7 +71,7 @@ words! {
         /// What tools download and compile.
         Cache = "cache",
         /// What else of the host `learn` shows.
-        ShownToLearn = "shown by --learn",
+        ShownToLearn = "shown to learn",
         /// A directory above a place that must not be renamed.
         Pin = "directory on the way to a wall",
         /// Entries of terminfo(5) of a home.

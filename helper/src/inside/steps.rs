@@ -21,8 +21,7 @@ pub(crate) struct State<'p> {
     forgone: [Option<&'p CStr>; MOST_FORGONE],
     /// The layers that could be mounted.
     layers: [Option<Fd>; MOST_LAYERS],
-    /// Whether init hands the listener of the seccomp filter out only when the command has started, with that report.
-    pub(crate) keeps_listener: bool,
+    /// The listener of the seccomp filter, until the command has started.
     pub(crate) listener: Option<Fd>,
     /// Whether init leads the session of a terminal, to which the command belongs.
     pub(crate) has_terminal: bool,
@@ -148,8 +147,8 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         Step::NewKeyring {} => sys::new_session_keyring(),
         Step::Limit { resource, soft, hard } => sys::limit(resource, soft, hard),
         Step::Seccomp { program } => sys::seccomp(program, 0).map(drop),
-        Step::SeccompAsking { program, flags, plain } => match sys::seccomp(program, flags) {
-            Ok(asks) if state.keeps_listener => {
+        Step::SeccompAsking { program, flags, plain, with_start } => match sys::seccomp(program, flags) {
+            Ok(asks) if with_start != 0 => {
                 // Out of the way of the command's standard descriptors.
                 state.listener = Some(channel.above(&sys::fd(asks))?);
                 Ok(())

@@ -25,7 +25,6 @@ pub(crate) fn forked<'p>(
 ) -> Result<(), Fault> {
     born(channel).map_err(Fault::init)?;
     let mut state = State::default();
-    state.keeps_listener = !is_shared;
     steps::carry_out(plan.worker, section::WORKER, &mut state, channel)?;
     steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
@@ -42,7 +41,6 @@ pub(crate) fn serve<'p>(
     narrow: &'p [u8],
     (mut state, file_mask): (State<'p>, usize),
 ) -> Result<(), Fault> {
-    state.keeps_listener = true;
     steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
     command(channel, plan, Payload { state, file_mask, begun: None }, Reach::Namespace)
