@@ -1,6 +1,6 @@
-//! Measures connectors: a call of a trivial one, a call of a program in Go against starting the same program natively, the
-//! memory of a thousand calls in flight, and loading from the cache against compiling. What is compared is measured in turn:
-//! on a shared machine only ratios are meaningful.
+//! Measures connectors: a call of a trivial one, a call of a program in Go against starting the same program
+//! natively, the memory of a thousand calls in flight, and loading from the cache against compiling. What is
+//! compared is measured in turn: on a shared machine only ratios are meaningful.
 //!
 //! `cargo bench --features wasm --bench connector [ROUNDS]`; `ONLY=…` picks one of invoke, go, memory, load.
 //! `scripts/guest-tools` installs Go for two of them.

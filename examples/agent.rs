@@ -1,5 +1,5 @@
-//! The tool of a coding agent: each line of standard input is a snippet that a model wrote. All run in one shell, which keeps
-//! its directory and variables, and none runs longer than ten seconds.
+//! The tool of a coding agent: each line of standard input is a snippet that a model wrote. All run in one
+//! shell, which keeps its directory and variables, and none runs longer than ten seconds.
 //!
 //! ```sh
 //! printf '%s\n' 'cd /tmp; x=1' 'pwd; echo $x' 'curl https://example.org' | cargo run --example agent

@@ -1,4 +1,5 @@
-//! Changes stay apart from the workspace until somebody has looked at them: this applies the new files, and drops the rest.
+//! Changes stay apart from the workspace until somebody has looked at them: this applies the new files, and
+//! drops the rest.
 //!
 //! ```sh
 //! cargo run --example overlay -- sh -c 'echo new > added.txt; rm README.md'

@@ -1,4 +1,5 @@
-//! A fresh session for each job, from a pool that keeps some ready: nothing of one job is there for the next one.
+//! A fresh session for each job, from a pool that keeps some ready: nothing of one job is there for the next
+//! one.
 //!
 //! ```sh
 //! cargo run --example pool

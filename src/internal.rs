@@ -1,5 +1,5 @@
-//! What the other packages of this repository need beyond the public interface, so that nothing is there twice. It is no part
-//! of that interface and changes in any version.
+//! What the other packages of this repository need beyond the public interface, so that nothing is there
+//! twice. It is no part of that interface and changes in any version.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! Kennel confines commands on Linux, for programs that run thousands of them.
 //!
-//! A [`Policy`] says what a command may see, use and reach. [`Session::prepare`] checks it against this host, turns it
-//! into a plan and sets up what commands share; every command then runs in namespaces of its own, with a tmpfs root
-//! that shows only what was granted, Landlock, seccomp and limits. What was enforced comes back as data.
+//! A [`Policy`] says what a command may see, use and reach. [`Session::prepare`] checks it against this host,
+//! turns it into a plan and sets up what commands share; every command then runs in namespaces of its own,
+//! with a tmpfs root that shows only what was granted, Landlock, seccomp and limits. What was enforced comes
+//! back as data.
 //!
 //! ```no_run
 //! use kennel::{Policy, Profile, Session};
@@ -36,10 +37,10 @@
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
-//! changed, except its cgroup if limits are held by one and the program is alone in it: see [`Cgroup::Auto`]; and
-//! what tokio does for [`run_command`] where SIGCHLD is ignored: see [`Wrapper::run`]; and, for the moment that it takes to
-//! pass one, the soft limit of descriptors where that is in the way. Linux on x86_64, 5.13 or later; `SECURITY.md` says
-//! what is promised and what is not.
+//! changed, except its cgroup if limits are held by one and the program is alone in it: see [`Cgroup::Auto`];
+//! and what tokio does for [`run_command`] where SIGCHLD is ignored: see [`Wrapper::run`]; and, for the
+//! moment that it takes to pass one, the soft limit of descriptors where that is in the way. Linux on x86_64,
+//! 5.13 or later; `SECURITY.md` says what is promised and what is not.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

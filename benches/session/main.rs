@@ -1,9 +1,10 @@
 //! Measures a command in a session: against a bare spawn and bubblewrap, alone and with all processors busy.
-//! Also measures preparing a session, and whether the amount of other work matters. Everything is measured for both
-//! isolations, in turn with the bare spawn that it is compared with: on a shared machine only ratios are meaningful.
+//! Also measures preparing a session, and whether the amount of other work matters. Everything is measured
+//! for both isolations, in turn with the bare spawn that it is compared with: on a shared machine only ratios
+//! are meaningful.
 //!
-//! `cargo bench --bench session [PAIRS]`; `ONLY=…` picks one of latency, throughput, memory, scale; `ISOLATION=…` picks
-//! one of command, session.
+//! `cargo bench --bench session [PAIRS]`; `ONLY=…` picks one of latency, throughput, memory, scale;
+//! `ISOLATION=…` picks one of command, session.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod memory;

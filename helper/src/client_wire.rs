@@ -33,21 +33,23 @@ enum Ask {
     6 = Foreground { has: u32 },
     /// End the session. The session closes the connection once it is gone.
     5 = Stop {},
-    /// Run a snippet in a shell. The bytes of a call follow: its arguments are the name of the shell and the snippet, and it
-    /// has no variables. The standard descriptors come with it.
+    /// Run a snippet in a shell. The bytes of a call follow: its arguments are the name of the shell and the
+    /// snippet, and it has no variables. The standard descriptors come with it.
     20 = Shell { length: u32 },
     /// As `Shell`, with the call in a memfd, the fourth descriptor.
     21 = ShellMemfd { length: u32 },
-    /// Run a command that stays. Its call is in a memfd that comes with it. A second descriptor is its log file.
+    /// Run a command that stays. Its call is in a memfd that comes with it. A second descriptor is its log
+    /// file.
     11 = Detach { length: u32 },
-    /// Send what a detached command has written, from its last `lines` lines on, and if `follow` is nonzero, what it
-    /// writes.
+    /// Send what a detached command has written, from its last `lines` lines on, and if `follow` is nonzero,
+    /// what it writes.
     12 = Logs { id: u32, follow: u32, lines: u64 },
     /// Send a signal to a detached command.
     13 = Kill { id: u32, signal: u32 },
     /// Wait for the end of a detached command; with a report if `report` is nonzero.
     14 = Wait { id: u32, report: u32 },
-    /// A question, in JSON: it follows in the packet, or if nothing follows, it is in a memfd that comes with this message.
+    /// A question, in JSON: it follows in the packet, or if nothing follows, it is in a memfd that comes with
+    /// this message.
     50 = Question { version: u32, length: u32 },
     /// Move the file into place that was written after a question.
     51 = Keep {},
@@ -73,8 +75,9 @@ enum Answer<'w> {
     },
     /// The command, which has a terminal, was stopped by that signal.
     4 = Stopped { signal: u32 },
-    /// The command ended, or could not be started, and the session has collected its output. The bytes of the report, of
-    /// stdout and of stderr follow in the packet, or if nothing follows, they are in a memfd that comes with this message.
+    /// The command ended, or could not be started, and the session has collected its output. The bytes of the
+    /// report, of stdout and of stderr follow in the packet, or if nothing follows, they are in a memfd that
+    /// comes with this message.
     5 = Collected {
         /// As in `Ended`.
         code: u32,
@@ -133,11 +136,13 @@ pub const COLLECTS: u32 = 4;
 #[cfg(not(kennel_inside))]
 pub const UNMARKED: u32 = 8;
 
-/// Bit of [`Manner::report`]: the caller has named each variable, so one that the session keeps as it is is an error.
+/// Bit of [`Manner::report`]: the caller has named each variable, so one that the session keeps as it is is
+/// an error.
 #[cfg(not(kennel_inside))]
 pub const NAMES_VARIABLES: u32 = 16;
 
-/// Bit of [`Manner::report`]: remedies are data, in the report and in each line of the message, which is JSON then.
+/// Bit of [`Manner::report`]: remedies are data, in the report and in each line of the message, which is JSON
+/// then.
 #[cfg(not(kennel_inside))]
 pub const AS_DATA: u32 = 32;
 

@@ -118,9 +118,10 @@ enum Handed<'w> {
     1 = Inline { request: &'w [u8] },
     /// A memfd, the fourth descriptor, with the encoded request and zeroed scratch after it.
     2 = Memfd { request: u32, scratch: u32 },
-    /// The command gets a terminal, and the next message is the command. Init has to lead the terminal's session,
-    /// so that the command is a job: its parent is in the same session. No descriptor comes with it. `window` is the
-    /// size, rows in the high and columns in the low 16 bits; `modes` is a `struct termios` of the kernel, or empty.
+    /// The command gets a terminal, and the next message is the command. Init has to lead the terminal's
+    /// session, so that the command is a job: its parent is in the same session. No descriptor comes with it.
+    /// `window` is the size, rows in the high and columns in the low 16 bits; `modes` is a `struct termios`
+    /// of the kernel, or empty.
     3 = Terminal { window: u32, modes: &'w [u8] },
 }
 }
@@ -132,17 +133,18 @@ enum ZygoteOrder {
     /// many bytes of steps to carry out before the walls. If `leaf` is not zero, the directory of its cgroup
     /// comes last. If `shared` is not zero, it takes [`SharedOrder`]s in place of a command.
     1 = Worker { narrow: u32, leaf: u32, shared: u32 },
-    /// Carry out that many bytes of steps in a mount namespace. A socket for the report comes with this message,
-    /// then the memfd of the steps, then the mount namespace.
+    /// Carry out that many bytes of steps in a mount namespace. A socket for the report comes with this
+    /// message, then the memfd of the steps, then the mount namespace.
     2 = Remount { steps: u32 },
-    /// A signal to every process of the session's commands, which ends in a moment. No socket comes with this.
+    /// A signal to every process of the session's commands, which ends in a moment. No socket comes with
+    /// this.
     3 = Signal { number: u32 },
 }
 }
 
-/// The marks of commands that share a pid namespace. A mark is the RLIMIT_RTTIME, in microseconds, of every process
-/// of the command: children inherit it, and the filter of commands keeps it. Twelve days and more limit nothing,
-/// because commands have no real-time priority.
+/// The marks of commands that share a pid namespace. A mark is the RLIMIT_RTTIME, in microseconds, of every
+/// process of the command: children inherit it, and the filter of commands keeps it. Twelve days and more
+/// limit nothing, because commands have no real-time priority.
 #[cfg(not(kennel_inside))]
 #[must_use]
 pub const fn mark(command: u64) -> u64 {
@@ -156,8 +158,9 @@ enum SharedOrder {
     1 = Worker { mark: u64 },
     /// kill(2) every process with that mark.
     2 = Signal { mark: u64, number: u32 },
-    /// SIGKILL to every process with that mark, until none is left, except the process with the PID `spared`, if that is not
-    /// zero. Then [`Report::Blocked`], if some are left, on the socket that comes with this message, and its end.
+    /// SIGKILL to every process with that mark, until none is left, except the process with the PID `spared`,
+    /// if that is not zero. Then [`Report::Blocked`], if some are left, on the socket that comes with this
+    /// message, and its end.
     3 = Kill { mark: u64, spared: u32 },
 }
 }
@@ -179,29 +182,29 @@ records! { 'w,
 enum Order {
     /// kill(2) the command's process group. Stop and continue signals reach every process.
     1 = Signal { number: u32 },
-    /// Every process is killed: report when all have ended. Those with a mark get SIGKILL from the common init, by a
-    /// [`SharedOrder::Kill`]; all others from this init.
+    /// Every process is killed: report when all have ended. Those with a mark get SIGKILL from the common
+    /// init, by a [`SharedOrder::Kill`]; all others from this init.
     2 = Kill {},
-    /// tcsetpgrp(3): the terminal belongs to the command (1), whose reads and settings then take effect, or to
-    /// nobody (0), and then they stop the command.
+    /// tcsetpgrp(3): the terminal belongs to the command (1), whose reads and settings then take effect, or
+    /// to nobody (0), and then they stop the command.
     3 = Foreground { has: u32 },
 }
 }
 
 records! { 'w,
-/// An order of the outside to the keeper of a shell. The keeper is a command of the session, and this socket is its
-/// stdout. Its first message is its PID, four bytes. What a shell may do decides nothing here: the keeper and the shell
-/// are in the same sandbox.
+/// An order of the outside to the keeper of a shell. The keeper is a command of the session, and this socket
+/// is its stdout. Its first message is its PID, four bytes. What a shell may do decides nothing here: the
+/// keeper and the shell are in the same sandbox.
 enum ShellOrder<'w> {
-    /// Write these lines to the input of the shell. The descriptors that come with this message get the numbers from
-    /// [`SHELL_FILES`] on, in the place of the earlier ones.
+    /// Write these lines to the input of the shell. The descriptors that come with this message get the
+    /// numbers from [`SHELL_FILES`] on, in the place of the earlier ones.
     1 = Write { lines: &'w [u8] },
     /// Close those descriptors: the call has ended.
     2 = Release {},
     /// SIGINT to the process group of the shell.
     3 = Interrupt {},
-    /// SIGKILL to every process that the shell has started since the last message with descriptors, until none is left. The
-    /// answer is how many are left, four bytes.
+    /// SIGKILL to every process that the shell has started since the last message with descriptors, until
+    /// none is left. The answer is how many are left, four bytes.
     4 = Kill {},
     /// The answer is how many of those processes there are.
     5 = Count {},
@@ -244,7 +247,8 @@ enum Report {
         /// See [`full`].
         full: u32,
     },
-    /// A worker's init has started. Its pidfd comes with this message. `pid` is its number in its pid namespace.
+    /// A worker's init has started. Its pidfd comes with this message. `pid` is its number in its pid
+    /// namespace.
     6 = Born { pid: u32 },
     /// The zygote takes orders, the worker takes a command, or the bridge takes connections. The setup took
     /// that many microseconds.
@@ -257,9 +261,11 @@ enum Report {
     10 = Mounts {},
     /// The listener of a seccomp filter, which reports refused system calls, comes with this message.
     12 = Refusing {},
-    /// The command, which has a terminal, was stopped by that signal. The next such report comes only after an order.
+    /// The command, which has a terminal, was stopped by that signal. The next such report comes only after
+    /// an order.
     13 = Stopped { signal: u32 },
-    /// So many processes with the mark of a [`SharedOrder::Kill`] have got SIGKILL and are blocked in the kernel.
+    /// So many processes with the mark of a [`SharedOrder::Kill`] have got SIGKILL and are blocked in the
+    /// kernel.
     14 = Blocked { count: u32 },
     /// The directory of a [`Step::HandOutUpper`](crate::plan::Step::HandOutUpper) comes with this message.
     20 = Upper {},

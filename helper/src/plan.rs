@@ -55,9 +55,9 @@ enum Step<'w> {
     12 = MakeMountPoint { path: &'w CStr },
     /// mknodat(2): a whiteout. An overlay over this directory then shows nothing by that name.
     70 = Whiteout { path: &'w CStr },
-    /// mount(2) of an overlay that cannot be written. The process that opens a file of it needs the right to do
-    /// so, and so does the process that mounts it. With a `reader`, that is a child without groups, with this
-    /// id for setfsuid(2) and setfsgid(2).
+    /// mount(2) of an overlay that cannot be written. The process that opens a file of it needs the right to
+    /// do so, and so does the process that mounts it. With a `reader`, that is a child without groups, with
+    /// this id for setfsuid(2) and setfsgid(2).
     71 = Merge { target: &'w CStr, options: &'w CStr, reader: u32 },
     /// pivot_root(2), umount2(2): the new root becomes `/`, and the old one is gone.
     13 = PivotRoot {},
@@ -122,12 +122,12 @@ enum Step<'w> {
     50 = HandOutUpper { path: &'w CStr },
     /// open_tree(2), mount_setattr(2), move_mount(2): mounts `target` over itself with `attributes`.
     51 = Pin { target: &'w CStr, attributes: u64 },
-    /// fsopen(2), fsconfig(2), fsmount(2): a copy-on-write layer over the host's directory `lower`, mounted at
-    /// `at` for now. Changes go to `upper` and `work` in `at`, or in the host's directory `kept` if that is
-    /// not empty. Linux 6.6.
+    /// fsopen(2), fsconfig(2), fsmount(2): a copy-on-write layer over the host's directory `lower`, mounted
+    /// at `at` for now. Changes go to `upper` and `work` in `at`, or in the host's directory `kept` if that
+    /// is not empty. Linux 6.6.
     56 = Layer { lower: Inode<'w>, kept: Inode<'w>, at: &'w CStr, layer: u32 },
-    /// openat2(2), open_tree(2), move_mount(2): makes `below`, a path of a layer, visible at `target`. It must
-    /// still be the host's directory `source`, unless that has no identity. If the layer cannot show it,
+    /// openat2(2), open_tree(2), move_mount(2): makes `below`, a path of a layer, visible at `target`. It
+    /// must still be the host's directory `source`, unless that has no identity. If the layer cannot show it,
     /// `target` gets an empty directory of its own, or with `or_shows` the host's directory read-only.
     57 = ShowLayered { layer: u32, below: &'w CStr, source: Inode<'w>, target: &'w CStr, within: Within, or_shows: u32 },
     /// umount2(MNT_DETACH) of all layers. What they show stays.
@@ -144,7 +144,8 @@ enum Step<'w> {
     /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): installs `program` and hands its listener, which reports
     /// refused system calls, to the outside ([`Report::Refusing`](crate::control::Report::Refusing)). If the
     /// kernel creates no listener, for example because another filter has one, installs `plain` instead. If
-    /// `with_start` is not zero, the listener goes out with [`Report::Started`](crate::control::Report::Started).
+    /// `with_start` is not zero, the listener goes out with
+    /// [`Report::Started`](crate::control::Report::Started).
     41 = SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8], with_start: u32 },
 }
 }

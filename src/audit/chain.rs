@@ -1,4 +1,5 @@
-//! The hash chain of a log: each line has the SHA-256 of the line before it, and [`verify_audit`] checks them.
+//! The hash chain of a log: each line has the SHA-256 of the line before it, and [`verify_audit`] checks
+//! them.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -91,18 +92,19 @@ pub struct Verified {
     pub records: u64,
     /// The number of lines with the hash of the line before. After the first such line, every line has one.
     pub chained: u64,
-    /// The hash of the last line. Keep it elsewhere to notice if lines are cut off at the end: the chain alone does not
-    /// show that.
+    /// The hash of the last line. Keep it elsewhere to notice if lines are cut off at the end: the chain
+    /// alone does not show that.
     pub head: String,
 }
 
-/// Reads a log and checks its chain of hashes. It accepts a log without a chain; [`Verified::chained`] is then 0.
+/// Reads a log and checks its chain of hashes. It accepts a log without a chain; [`Verified::chained`] is
+/// then 0.
 ///
 /// `head` is a [`Verified::head`] from an earlier check: the log must still contain its line.
 ///
 /// # Errors
-/// [`AuditError::Read`] if the log cannot be read. [`AuditError::Broken`] for the first line that is not a record or has the
-/// wrong hash, and if the line of `head` is missing.
+/// [`AuditError::Read`] if the log cannot be read. [`AuditError::Broken`] for the first line that is not a
+/// record or has the wrong hash, and if the line of `head` is missing.
 ///
 /// ```
 /// # let place = tempfile::tempdir()?;

@@ -21,8 +21,8 @@ use crate::sys::without_sigxfsz;
 /// How long to wait for the lock of another writer.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to wait after the lock has timed out once. Every reader of the log can hold its lock, and must not delay each
-/// line.
+/// How long to wait after the lock has timed out once. Every reader of the log can hold its lock, and must
+/// not delay each line.
 const LOCK_TIMEOUT_AFTER_FAILURE: Duration = Duration::from_millis(5);
 
 /// How long a writer without a lock may take for the rest of a line: a reader can see one write(2) half done.
@@ -47,7 +47,8 @@ pub(crate) struct LogFile {
 struct Appended {
     /// The size of the file after it.
     end: u64,
-    /// Whether the line has a hash. If so, the next line needs one too: a line without a hash would look tampered with.
+    /// Whether the line has a hash. If so, the next line needs one too: a line without a hash would look
+    /// tampered with.
     is_chained: bool,
     hash: String,
 }
@@ -108,14 +109,16 @@ impl LogFile {
         Ok(())
     }
 
-    /// Appends the line that `write` returns, while it holds the lock of the file. `write` gets the hash of the line before if
-    /// that line is chained or `chain` begins a chain. Without a chain, it writes the line even if it cannot get the lock.
+    /// Appends the line that `write` returns, while it holds the lock of the file. `write` gets the hash of
+    /// the line before if that line is chained or `chain` begins a chain. Without a chain, it writes the line
+    /// even if it cannot get the lock.
     pub(crate) fn append_locked(
         &mut self,
         chain: bool,
         write: impl FnOnce(Option<String>) -> io::Result<Vec<u8>>,
     ) -> io::Result<()> {
-        // flock(2) belongs to the open file description, so dropping the guard releases it for every descriptor.
+        // flock(2) belongs to the open file description, so dropping the guard releases it for every
+        // descriptor.
         let locked = lock(self.file.try_clone()?, self.lock_timeout);
         self.lock_timeout = if locked.is_ok() { LOCK_TIMEOUT } else { LOCK_TIMEOUT_AFTER_FAILURE };
         let size = self.file.metadata()?.len();
@@ -139,8 +142,8 @@ impl LogFile {
         let line = write(Some(prev))?;
         let hash = chain::hash(&line);
         if let Err(error) = self.append(line) {
-            // The lock keeps other writers away, so truncating removes only this line. If the file cannot be truncated, the
-            // part stays as a line of its own.
+            // The lock keeps other writers away, so truncating removes only this line. If the file cannot be
+            // truncated, the part stays as a line of its own.
             if self.file.set_len(size).is_ok() {
                 self.is_partial = false;
             }

@@ -47,8 +47,8 @@ struct Losses {
 }
 
 impl Log {
-    /// Opens or creates the log; its path is absolute. The log keeps its directory open, so that every later file is created
-    /// in the same directory.
+    /// Opens or creates the log; its path is absolute. The log keeps its directory open, so that every later
+    /// file is created in the same directory.
     ///
     /// # Errors
     /// The file cannot be opened or created, or is not a log.
@@ -74,8 +74,8 @@ impl Log {
     /// Appends a line.
     ///
     /// # Errors
-    /// The line could not be written. The log counts lost lines, reports the first with `tracing`, and tells their number in
-    /// the next line that it writes.
+    /// The line could not be written. The log counts lost lines, reports the first with `tracing`, and tells
+    /// their number in the next line that it writes.
     pub(crate) fn write(&self, mut line: Line<'_>) -> io::Result<()> {
         let mut state = locked(&self.state);
         line.lost = state.lost;

@@ -1,7 +1,7 @@
 //! The audit log: a line of JSON for each session, command, decision, denial and limit.
 //!
-//! The log has names, paths and numbers. It never has the data of connections or the values of environment variables. It has
-//! the arguments of commands only if the policy asks for them.
+//! The log has names, paths and numbers. It never has the data of connections or the values of environment
+//! variables. It has the arguments of commands only if the policy asks for them.
 
 pub(crate) mod chain;
 pub(crate) mod file;
@@ -19,8 +19,8 @@ use std::time::SystemTime;
 use crate::host::writers::another_writer;
 use crate::policy::audit::{Audit, DATE};
 
-/// The default log of the day (UTC) that contains `date`: `$XDG_STATE_HOME/kennel/audit/exec-YYYY-MM-DD.log`, or the same
-/// below `~/.local/state` if `XDG_STATE_HOME` is not set. `None` if `HOME` is not set either.
+/// The default log of the day (UTC) that contains `date`: `$XDG_STATE_HOME/kennel/audit/exec-YYYY-MM-DD.log`,
+/// or the same below `~/.local/state` if `XDG_STATE_HOME` is not set. `None` if `HOME` is not set either.
 ///
 /// This function creates nothing. Kennel creates the directory with mode 0700 when it opens the log.
 ///
@@ -37,8 +37,8 @@ pub fn audit_log_path(date: SystemTime) -> Option<PathBuf> {
 }
 
 impl Audit {
-    /// The default log, with a file for each day, as [`audit_log_path`] names it. `None` if neither `XDG_STATE_HOME` nor
-    /// `HOME` is set.
+    /// The default log, with a file for each day, as [`audit_log_path`] names it. `None` if neither
+    /// `XDG_STATE_HOME` nor `HOME` is set.
     #[must_use]
     pub fn usual() -> Option<Self> {
         Some(Self::new(default_directory()?.join(format!("exec-{DATE}.log"))))

@@ -1,4 +1,5 @@
-//! The records of the audit log. The names of variants and fields are the format that `docs/audit.md` describes.
+//! The records of the audit log. The names of variants and fields are the format that `docs/audit.md`
+//! describes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
@@ -71,8 +72,8 @@ pub(crate) enum Record<'r> {
 pub(crate) struct ConnectorCall<'r> {
     pub(crate) connector: &'r str,
     pub(crate) operation: &'r str,
-    /// `ended`, `failed`, or `dropped` if the caller did not wait; `begun` in a log that fails closed, before the program
-    /// runs.
+    /// `ended`, `failed`, or `dropped` if the caller did not wait; `begun` in a log that fails closed, before
+    /// the program runs.
     pub(crate) decision: &'static str,
     /// The class of the failure, and its reason in words.
     pub(crate) class: Option<Class>,
@@ -97,7 +98,8 @@ pub(crate) struct CredentialUse<'r> {
 pub(crate) enum End {
     /// The command has an outcome.
     Ended(Ended),
-    /// There is no outcome: `failed` if the command could not be started, `dropped` if the caller did not wait for it.
+    /// There is no outcome: `failed` if the command could not be started, `dropped` if the caller did not
+    /// wait for it.
     NoOutcome(&'static str),
 }
 
@@ -154,7 +156,8 @@ pub(crate) struct Ingress {
     pub(crate) from: SocketAddr,
     /// The port inside.
     pub(crate) port: u16,
-    /// `allowed`, or `failed` if no server listens there; `begun` in a log that fails closed, before anything passes.
+    /// `allowed`, or `failed` if no server listens there; `begun` in a log that fails closed, before anything
+    /// passes.
     pub(crate) decision: &'static str,
     pub(crate) bytes_up: u64,
     pub(crate) bytes_down: u64,

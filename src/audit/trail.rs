@@ -1,4 +1,5 @@
-//! The audit trail of one sandbox (a session or a one-shot): its name in the log, its commands and its records.
+//! The audit trail of one sandbox (a session or a one-shot): its name in the log, its commands and its
+//! records.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -202,7 +203,8 @@ impl Exec {
         });
     }
 
-    /// Writes a record of something that has already happened. If it fails, a log that fails closed refuses the next command.
+    /// Writes a record of something that has already happened. If it fails, a log that fails closed refuses
+    /// the next command.
     fn write(&self, record: Record<'_>) {
         let _ = self.trail.write(Some(self.number), || record);
     }

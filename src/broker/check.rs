@@ -1,5 +1,5 @@
-//! Checks an envelope: first against the manifest, then against the action's programs, then its credentials. Reads
-//! paths on the host; starts nothing and asks no resolver.
+//! Checks an envelope: first against the manifest, then against the action's programs, then its credentials.
+//! Reads paths on the host; starts nothing and asks no resolver.
 
 #[cfg(test)]
 mod tests;
@@ -91,8 +91,8 @@ fn program<'m>(
     Ok((found, resolve(found)?))
 }
 
-/// Finds the program of the manifest that a path leads to. If several programs are the same file, as with busybox, the
-/// path must match one of them as written, because each does something else.
+/// Finds the program of the manifest that a path leads to. If several programs are the same file, as with
+/// busybox, the path must match one of them as written, because each does something else.
 fn meant<'m>(manifest: &'m Manifest, path: &str, home: &Path) -> Option<&'m Program> {
     let path = Resolved::of(path, home).ok()?;
     // A program that cannot be resolved does not match.
@@ -247,8 +247,8 @@ impl Grants {
         })
     }
 
-    /// Returns the paths that no other writable path covers. Refuses a path that is reached through a writable one and
-    /// leads out of it, because commands could make it lead elsewhere.
+    /// Returns the paths that no other writable path covers. Refuses a path that is reached through a
+    /// writable one and leads out of it, because commands could make it lead elsewhere.
     fn kept(what: &'static str, paths: &[Resolved], writes: &[Resolved]) -> Result<Vec<PathBuf>, SpawnError> {
         let mut kept: Vec<PathBuf> = Vec::new();
         for path in paths {

@@ -14,8 +14,8 @@ use crate::policy::units::Size;
 use crate::report::spawn_error::{CredentialError, Hash};
 use crate::sys::secret::Secret;
 
-/// A spawn that passed the check of [`SpawnPolicy::check`](crate::broker::SpawnPolicy::check). Its `Debug` output shows
-/// no values of variables or arguments.
+/// A spawn that passed the check of [`SpawnPolicy::check`](crate::broker::SpawnPolicy::check). Its `Debug`
+/// output shows no values of variables or arguments.
 pub struct CheckedSpawn {
     /// The program's path, with links resolved.
     pub(crate) program: PathBuf,
@@ -94,9 +94,9 @@ impl fmt::Debug for CheckedSpawn {
 
 // Limits of a spawn.
 
-/// Limits of a spawn, set by the manifest (`[capabilities.spawn.limits]`) or by the caller. The caller's value
-/// overrides the manifest's. `None` means the other side's value, or the default. Values above the maximum become the
-/// maximum.
+/// Limits of a spawn, set by the manifest (`[capabilities.spawn.limits]`) or by the caller. The caller's
+/// value overrides the manifest's. `None` means the other side's value, or the default. Values above the
+/// maximum become the maximum.
 ///
 /// ```
 /// use kennel::{Manifest, SpawnLimits, SpawnPolicy};
@@ -161,8 +161,8 @@ impl Effective {
 /// The future that [`CredentialResolver::resolve`] returns.
 pub type Resolving<'r> = Pin<Box<dyn Future<Output = Result<Option<Secret>, CredentialError>> + Send + 'r>>;
 
-/// Provides credentials from a key ring, a vault or a file. Kennel asks it anew for each spawn, once for each key,
-/// after it has accepted everything else about the spawn.
+/// Provides credentials from a key ring, a vault or a file. Kennel asks it anew for each spawn, once for each
+/// key, after it has accepted everything else about the spawn.
 ///
 /// ```
 /// use kennel::{CredentialResolver, Resolving, Secret};

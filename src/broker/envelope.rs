@@ -30,7 +30,8 @@ pub struct Envelope {
     /// Environment variables to set. The manifest must list each in `env_passthrough`.
     #[serde(default, deserialize_with = "variables")]
     pub env: BTreeMap<String, String>,
-    /// The working directory: absolute or below `~/`, inside a directory of the manifest. `None`: the manifest's `cwd`.
+    /// The working directory: absolute or below `~/`, inside a directory of the manifest. `None`: the
+    /// manifest's `cwd`.
     #[serde(default)]
     pub cwd: Option<String>,
     /// The text for standard input. `None`: no input.
@@ -60,11 +61,12 @@ impl Envelope {
     }
 }
 
-/// Removes the value from serde's message. Serde quotes a value of the wrong type, which may be secret; its type is
-/// enough.
+/// Removes the value from serde's message. Serde quotes a value of the wrong type, which may be secret; its
+/// type is enough.
 fn without_value(error: PolicyError) -> PolicyError {
     let PolicyError::Syntax { file, line, column, message } = error else { return error };
-    // A fixed suffix is safe to keep. If the message was cut off in the middle of a long value, drop its end too.
+    // A fixed suffix is safe to keep. If the message was cut off in the middle of a long value, drop its end
+    // too.
     let wanted = ["a table", "a list", "a string"].map(|wanted| format!(", expected {wanted}"));
     let wanted = wanted.into_iter().find(|wanted| message.ends_with(wanted)).unwrap_or_default();
     let cut = message.strip_prefix("invalid ").and_then(|rest| rest.split_once(": ")).map(|(what, value)| {

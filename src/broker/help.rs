@@ -21,11 +21,12 @@ use crate::report::spawn_error::SpawnError;
 /// How long a program may take to print its help.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs `program subcommands… --help` in a sandbox that shows the system and `cwd`, both read-only, and nothing else:
-/// no network, no credentials, no home. Kennel kills it after 5 seconds, and keeps 1 MiB of stdout and 256 KiB of
-/// stderr.
+/// Runs `program subcommands… --help` in a sandbox that shows the system and `cwd`, both read-only, and
+/// nothing else: no network, no credentials, no home. Kennel kills it after 5 seconds, and keeps 1 MiB of
+/// stdout and 256 KiB of stderr.
 ///
-/// Kennel searches the caller's PATH for a `program` without a slash. Relative paths start at the caller's directory.
+/// Kennel searches the caller's PATH for a `program` without a slash. Relative paths start at the caller's
+/// directory.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::SpawnError> {
@@ -36,8 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// # Errors
-/// The program does not exist; a subcommand begins with `-`; this host cannot enforce the sandbox. A program that fails
-/// is not an error.
+/// The program does not exist; a subcommand begins with `-`; this host cannot enforce the sandbox. A program
+/// that fails is not an error.
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O and time enabled.
@@ -118,8 +119,8 @@ impl Unavailable {
     }
 }
 
-/// Tests whether this host can confine a spawn. It starts a sandbox with every protection that a spawn requires, and
-/// attempts forbidden actions from inside. This takes a few dozen milliseconds.
+/// Tests whether this host can confine a spawn. It starts a sandbox with every protection that a spawn
+/// requires, and attempts forbidden actions from inside. This takes a few dozen milliseconds.
 ///
 /// ```no_run
 /// # async fn example() {

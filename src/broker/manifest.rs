@@ -1,6 +1,6 @@
-//! The manifest: the programs that a caller may run, with their arguments, files, hosts and credentials, and what a
-//! connector may use. Plain data, read strictly: an unknown key is an error, because Kennel must not ignore a misspelled
-//! restriction.
+//! The manifest: the programs that a caller may run, with their arguments, files, hosts and credentials, and
+//! what a connector may use. Plain data, read strictly: an unknown key is an error, because Kennel must not
+//! ignore a misspelled restriction.
 
 pub(crate) mod connector;
 #[cfg(test)]
@@ -92,7 +92,8 @@ struct Whole {
     capabilities: Capabilities,
 }
 
-/// The tables in which other tools may have tables of their own, and Kennel's keys there. All other tables refuse unknown keys.
+/// The tables in which other tools may have tables of their own, and Kennel's keys there. All other tables
+/// refuse unknown keys.
 const SHARED: [(&[&str], &[&str]); 3] = [
     (&[], &["connector", "capabilities"]),
     (&["connector"], &["name", "version", "publisher"]),
@@ -140,13 +141,14 @@ impl Manifest {
     /// Parses a manifest. Does not check whether its paths exist.
     ///
     /// # Errors
-    /// [`PolicyError::Syntax`] with line and column; [`PolicyError::Value`] for an invalid or contradictory value.
+    /// [`PolicyError::Syntax`] with line and column; [`PolicyError::Value`] for an invalid or contradictory
+    /// value.
     pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
         Self::parse("manifest", text)
     }
 
-    /// Reads a manifest file of at most 1 MiB. Programs cannot write to this file, even if it is inside `fs_write`.
-    /// Kennel cannot protect a file that it reads through an inherited descriptor.
+    /// Reads a manifest file of at most 1 MiB. Programs cannot write to this file, even if it is inside
+    /// `fs_write`. Kennel cannot protect a file that it reads through an inherited descriptor.
     ///
     /// # Errors
     /// Those of [`from_toml`](Self::from_toml), and [`PolicyError::Read`] if the file cannot be read.

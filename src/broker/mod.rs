@@ -1,7 +1,8 @@
-//! The spawn broker: checks a request to run a program against a manifest, then runs the program in a sandbox.
+//! The spawn broker: checks a request to run a program against a manifest, then runs the program in a
+//! sandbox.
 //!
-//! The manifest lists the allowed programs, arguments, variables, credentials, files and hosts. The sandbox grants just
-//! these.
+//! The manifest lists the allowed programs, arguments, variables, credentials, files and hosts. The sandbox
+//! grants just these.
 //!
 //! ```text
 //! Manifest ─┐
@@ -9,7 +10,8 @@
 //! Envelope ─┘                                                (resolver)
 //! ```
 //!
-//! The broker builds no sandbox itself: it hands a checked request to the engine that runs all other commands.
+//! The broker builds no sandbox itself: it hands a checked request to the engine that runs all other
+//! commands.
 
 pub(crate) mod check;
 pub(crate) mod checked;
@@ -68,8 +70,8 @@ impl SpawnPolicy {
         Self { manifest, narrower: None, limits: SpawnLimits::default(), home, books: None }
     }
 
-    /// Narrows the manifest to the programs of one action, given by name or path. An empty list allows no program. If
-    /// several programs are the same file, as with busybox, only the named ones stay allowed.
+    /// Narrows the manifest to the programs of one action, given by name or path. An empty list allows no
+    /// program. If several programs are the same file, as with busybox, only the named ones stay allowed.
     ///
     /// ```
     /// use kennel::{Boundary, Envelope, Manifest, SpawnPolicy};
@@ -102,9 +104,9 @@ impl SpawnPolicy {
         self
     }
 
-    /// Records every decision and every program that runs in an audit log. A record holds the names of variables, the
-    /// number and lengths of arguments or the pattern of their operation. It never holds a value, even if
-    /// [`Audit::arguments`] is set.
+    /// Records every decision and every program that runs in an audit log. A record holds the names of
+    /// variables, the number and lengths of arguments or the pattern of their operation. It never holds a
+    /// value, even if [`Audit::arguments`] is set.
     ///
     /// ```no_run
     /// use kennel::{Audit, Manifest, SpawnPolicy};
@@ -131,8 +133,8 @@ impl SpawnPolicy {
         &self.manifest
     }
 
-    /// Builds the envelope of an operation: its program, its arguments with `values` filled in, and all credentials of
-    /// the manifest.
+    /// Builds the envelope of an operation: its program, its arguments with `values` filled in, and all
+    /// credentials of the manifest.
     ///
     /// ```
     /// use kennel::{Manifest, SpawnPolicy};
@@ -185,8 +187,8 @@ impl SpawnPolicy {
         })
     }
 
-    /// Checks an envelope against the manifest, then against the programs of the action, then checks its credentials.
-    /// Reads paths on the host. Starts nothing and resolves no credential.
+    /// Checks an envelope against the manifest, then against the programs of the action, then checks its
+    /// credentials. Reads paths on the host. Starts nothing and resolves no credential.
     ///
     /// # Errors
     /// The envelope asks for something that is not allowed. The error names it, and says who forbids it.
@@ -197,13 +199,13 @@ impl SpawnPolicy {
         checked.map_err(|error| error.recorded(id))
     }
 
-    /// Checks an envelope and runs its program to the end, in a sandbox with exactly what the manifest grants. If the
-    /// manifest has a hash for the program, Kennel executes the copy that it hashed. It asks `resolver` for the values
-    /// of credentials last, and passes them to the program's environment only.
+    /// Checks an envelope and runs its program to the end, in a sandbox with exactly what the manifest
+    /// grants. If the manifest has a hash for the program, Kennel executes the copy that it hashed. It asks
+    /// `resolver` for the values of credentials last, and passes them to the program's environment only.
     ///
     /// # Errors
-    /// Those of [`check`](Self::check); the program cannot be loaded or does not match its hash; a credential is
-    /// missing; the sandbox could not be prepared. A program that fails or times out is not an error: see
+    /// Those of [`check`](Self::check); the program cannot be loaded or does not match its hash; a credential
+    /// is missing; the sandbox could not be prepared. A program that fails or times out is not an error: see
     /// [`Outcome`](crate::report::outcome::Outcome).
     ///
     /// # Panics

@@ -1,5 +1,5 @@
-//! Normalizes paths of manifests and envelopes: expands `~/`, removes `.` and `..`, resolves links. Reads directories
-//! of the host, changes nothing.
+//! Normalizes paths of manifests and envelopes: expands `~/`, removes `.` and `..`, resolves links. Reads
+//! directories of the host, changes nothing.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -27,17 +27,18 @@ impl Resolved {
         Ok(Self { path: fs::canonicalize(&named)?, named })
     }
 
-    /// Whether a writer of one of `roots` (canonical paths) decides where this path leads. That is so if the path is
-    /// inside a root, or a link on the way is. The path of a root itself does not count: a writer of its contents
-    /// cannot replace the root.
+    /// Whether a writer of one of `roots` (canonical paths) decides where this path leads. That is so if the
+    /// path is inside a root, or a link on the way is. The path of a root itself does not count: a writer of
+    /// its contents cannot replace the root.
     pub(crate) fn is_led_by<'p>(&self, roots: impl Iterator<Item = &'p Path>) -> bool {
         // If Kennel may not look there, assume the worst.
         is_led("granted path", &self.named, roots).unwrap_or(true)
     }
 }
 
-/// Whether a writer of one of `roots` decides the contents of the file at `path`: [`is_led`] holds, or the file itself
-/// is a root. A root that is a directory cannot be replaced, but a root that is a file can be written.
+/// Whether a writer of one of `roots` decides the contents of the file at `path`: [`is_led`] holds, or the
+/// file itself is a root. A root that is a directory cannot be replaced, but a root that is a file can be
+/// written.
 ///
 /// # Errors
 /// Kennel may not look at a directory on the way.
@@ -62,7 +63,8 @@ pub(crate) fn is_led<'p>(
 ) -> Result<bool, Error> {
     let places = deciding_places(what, path)?;
     let Some((end, way)) = places.split_last() else { return Ok(false) };
-    // At the end of the path a root itself does not count. On the way it does, because `..` may be resolved inside it.
+    // At the end of the path a root itself does not count. On the way it does, because `..` may be resolved
+    // inside it.
     let decides = |root: &Path| way.iter().any(|place| is_within(place, root));
     Ok(roots.any(|root| end.parent().is_some_and(|above| is_within(above, root)) || decides(root)))
 }
@@ -84,8 +86,8 @@ pub(crate) fn expanded(text: &str, home: &Path) -> io::Result<PathBuf> {
     Ok(without_dots(&path))
 }
 
-// Files that Kennel or the caller opens for a spawn must be where no program of the manifest can replace them.
-// Otherwise an earlier program could decide what a later spawn reads or writes.
+// Files that Kennel or the caller opens for a spawn must be where no program of the manifest can replace
+// them. Otherwise an earlier program could decide what a later spawn reads or writes.
 
 #[cfg(test)]
 mod tests {

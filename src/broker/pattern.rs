@@ -1,6 +1,6 @@
-//! Patterns of argument lists, such as `gh issue create --title {title} [--body {body}]`. Pure: fills a pattern with
-//! values, and finds the values of a given argument list. There is no shell and no globbing: all text outside of
-//! placeholders is literal.
+//! Patterns of argument lists, such as `gh issue create --title {title} [--body {body}]`. Pure: fills a
+//! pattern with values, and finds the values of a given argument list. There is no shell and no globbing: all
+//! text outside of placeholders is literal.
 //!
 //! ```text
 //! pattern  = item*                 separated by whitespace
@@ -125,8 +125,8 @@ impl Pattern {
         self.items.iter().flat_map(Item::names)
     }
 
-    /// Fills in `values`. An argument that begins with a placeholder may begin with `-` only if `may_dash` permits it
-    /// for that placeholder.
+    /// Fills in `values`. An argument that begins with a placeholder may begin with `-` only if `may_dash`
+    /// permits it for that placeholder.
     ///
     /// # Errors
     /// A value is missing, unknown, or would become an option.
@@ -165,7 +165,8 @@ impl Pattern {
         Ok(arguments)
     }
 
-    /// Returns values that produce these arguments, if there are any. `may_dash` as for [`render`](Self::render).
+    /// Returns values that produce these arguments, if there are any. `may_dash` as for
+    /// [`render`](Self::render).
     pub(crate) fn matches(&self, arguments: &[String], may_dash: impl Fn(&str) -> bool) -> Option<Values> {
         let mut search =
             Search { pattern: self, arguments, may_dash, hopeless: BTreeSet::new(), taken: Vec::new() };
@@ -179,9 +180,9 @@ impl Pattern {
     }
 }
 
-/// Searches for values with backtracking: a group that fits may still be the wrong one to use, so the search also tries
-/// without it. It remembers positions that failed and does not try them again. So it takes at most items × arguments
-/// steps.
+/// Searches for values with backtracking: a group that fits may still be the wrong one to use, so the search
+/// also tries without it. It remembers positions that failed and does not try them again. So it takes at most
+/// items × arguments steps.
 struct Search<'s, D> {
     pattern: &'s Pattern,
     arguments: &'s [String],
@@ -307,8 +308,8 @@ impl Token {
         });
     }
 
-    /// Divides `argument` among the parts. Matches the last literal at the very end, and the others as early as
-    /// possible. Because a placeholder matches any text, this finds a division whenever one exists.
+    /// Divides `argument` among the parts. Matches the last literal at the very end, and the others as early
+    /// as possible. Because a placeholder matches any text, this finds a division whenever one exists.
     fn split(&self, argument: &str, mut found: impl FnMut(&str, &str)) -> bool {
         let (mut rest, mut waiting) = (argument, None);
         for (at, part) in self.0.iter().enumerate() {

@@ -37,8 +37,8 @@ use crate::sys::secret::Secret;
 use crate::view::inputs::OwnProgram;
 use crate::view::{inputs, system};
 
-/// Loads the program, prepares the sandbox, resolves the credentials, and runs the program. Credentials come last, so
-/// that the resolver is never asked for a secret that would not be used.
+/// Loads the program, prepares the sandbox, resolves the credentials, and runs the program. Credentials come
+/// last, so that the resolver is never asked for a secret that would not be used.
 pub(crate) async fn run(
     spawn: &CheckedSpawn,
     audit: Option<&Audit>,
@@ -193,8 +193,8 @@ impl SpawnPolicy {
     }
 }
 
-// Loading the program: Kennel reads it once, compares its hash, and puts the bytes it read into the sandbox. Later
-// changes to the file on the host have no effect.
+// Loading the program: Kennel reads it once, compares its hash, and puts the bytes it read into the sandbox.
+// Later changes to the file on the host have no effect.
 
 /// Largest program that can have a hash, in bytes: Kennel holds it in memory.
 const LARGEST: u64 = 512 << 20;
@@ -202,8 +202,8 @@ const LARGEST: u64 = 512 << 20;
 /// The execute bits of owner, group and others.
 const EXECUTABLE: u32 = 0o111;
 
-/// The directory of the program's copy inside the sandbox. Nothing of the host is mounted there, so no host process can
-/// remove it.
+/// The directory of the program's copy inside the sandbox. Nothing of the host is mounted there, so no host
+/// process can remove it.
 const OWN: &str = "/run/kennel/program";
 
 /// The path inside the sandbox for the copy of the program at `path`.
@@ -238,14 +238,15 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens `path` without following a link and without waiting for the writer of a FIFO. Does not use `below::open`,
-/// which retries on `EAGAIN`: here `EAGAIN` means that another process holds a lease, and that is not worth waiting
-/// for.
+/// Opens `path` without following a link and without waiting for the writer of a FIFO. Does not use
+/// `below::open`, which retries on `EAGAIN`: here `EAGAIN` means that another process holds a lease, and that
+/// is not worth waiting for.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     match openat2(nix::fcntl::AT_FDCWD, path, how) {
-        // Some containers block openat2(2). The fallback is safe, because the hash covers the bytes that are read.
+        // Some containers block openat2(2). The fallback is safe, because the hash covers the bytes that are
+        // read.
         Err(nix::errno::Errno::ENOSYS | nix::errno::Errno::EPERM) => {
             Ok(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?.into())
         }
@@ -254,10 +255,10 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl SpawnPolicy {
-    /// Refuses a file that programs of the manifest could replace with another file or with a link. Such a file is
-    /// inside `fs_write`, is listed there itself, or is reached through it. Call this before you open a file for a
-    /// spawn with rights that the program does not have, such as a credential file. Messages call the file `what`. The
-    /// file need not exist.
+    /// Refuses a file that programs of the manifest could replace with another file or with a link. Such a
+    /// file is inside `fs_write`, is listed there itself, or is reached through it. Call this before you open
+    /// a file for a spawn with rights that the program does not have, such as a credential file. Messages
+    /// call the file `what`. The file need not exist.
     ///
     /// ```
     /// use kennel::{Manifest, SpawnPolicy};
@@ -283,8 +284,8 @@ impl SpawnPolicy {
         Err(Error::Grant { what, path, source, remedy }.into())
     }
 
-    /// The paths that programs may write, with links resolved. Keeps a missing path as written, because it may appear
-    /// later.
+    /// The paths that programs may write, with links resolved. Keeps a missing path as written, because it
+    /// may appear later.
     fn writable(&self) -> Vec<PathBuf> {
         let written = &self.manifest.spawn.fs_write;
         let named = written.iter().filter_map(|path| expanded(path, &self.home).ok());

@@ -10,8 +10,8 @@ use crate::report::error::Error;
 /// Variables that the scrubbed environment keeps, besides `LC_*`.
 const KEPT: &[&str] = &["HOME", "LANG", "PATH", "SHELL", "TERM", "USER"];
 
-/// The environment of a command. `confined` means that a layer of the operating system confines it and gives it its own
-/// temporary directory.
+/// The environment of a command. `confined` means that a layer of the operating system confines it and gives
+/// it its own temporary directory.
 ///
 /// # Errors
 /// A name is not valid for a variable.

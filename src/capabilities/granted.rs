@@ -32,8 +32,8 @@ impl Granted {
     }
 }
 
-/// A file or directory of the host, by path and identity: a directory that was removed and created again is a different
-/// one.
+/// A file or directory of the host, by path and identity: a directory that was removed and created again is a
+/// different one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct GrantedPath {
     pub(crate) path: PathBuf,
@@ -72,7 +72,8 @@ pub(crate) fn working_directory(given: &Path) -> Result<GrantedPath, Error> {
 /// Resolves `caps` for a command in `cwd`.
 ///
 /// # Errors
-/// A path is missing, has an unknown form, or is reached through a link in a directory that the command may write.
+/// A path is missing, has an unknown form, or is reached through a link in a directory that the command may
+/// write.
 pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path) -> Result<Granted, Error> {
     let look = |what: &'static str, given| {
         let path = meant(given, &cwd.path, Some(home))
@@ -119,8 +120,8 @@ pub(crate) fn meant(given: &Path, cwd: &Path, home: Option<&Path>) -> Result<Pat
     }
 }
 
-/// Normalizes a declaration: sorts, removes duplicates, and removes readable paths inside writable ones. A writable
-/// path is readable already, and a read-only grant inside it would take the write access away. Pure.
+/// Normalizes a declaration: sorts, removes duplicates, and removes readable paths inside writable ones. A
+/// writable path is readable already, and a read-only grant inside it would take the write access away. Pure.
 pub(crate) fn settled(
     network: bool,
     cwd: GrantedPath,

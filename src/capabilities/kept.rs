@@ -1,5 +1,5 @@
-//! Sessions that are kept for more commands, each with the socket of its clients. A plain list, without a lock of its
-//! own.
+//! Sessions that are kept for more commands, each with the socket of its clients. A plain list, without a
+//! lock of its own.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,8 @@ pub(crate) struct Key {
 #[derive(Debug)]
 pub(crate) struct Served {
     key: Key,
-    /// Weak, because the tasks that serve the clients hold the session. So a session is gone once its runtime has
-    /// ended.
+    /// Weak, because the tasks that serve the clients hold the session. So a session is gone once its runtime
+    /// has ended.
     session: WeakSession,
     listening: Listening,
 }
@@ -94,8 +94,8 @@ impl KeptSessions {
         way
     }
 
-    /// Keeps a session, unless there already is one with the same key. If there are more than [`MOST_IDLE`], removes
-    /// the idle sessions that were used least recently. Returns the removed sessions.
+    /// Keeps a session, unless there already is one with the same key. If there are more than [`MOST_IDLE`],
+    /// removes the idle sessions that were used least recently. Returns the removed sessions.
     pub(crate) fn keep(&mut self, served: Served) -> Vec<Served> {
         if self.find(&served.key).is_some() {
             return vec![served];

@@ -1,8 +1,8 @@
 //! Capabilities: what one command may do, declared in four fields.
 //!
 //! This file has plain data only. `granted` finds the paths that a declaration means, and `policy` builds a
-//! [`Policy`](crate::policy::Policy) from them (pure). [`Wrapper`](crate::capabilities::wrapper::Wrapper) returns the
-//! confined command.
+//! [`Policy`](crate::policy::Policy) from them (pure). [`Wrapper`](crate::capabilities::wrapper::Wrapper)
+//! returns the confined command.
 
 pub(crate) mod environment;
 pub(crate) mod granted;
@@ -19,14 +19,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::words::words;
 
-/// What one command may do. The default is permissive: the host's network and files, and a scrubbed environment.
+/// What one command may do. The default is permissive: the host's network and files, and a scrubbed
+/// environment.
 ///
-/// If the declaration takes something away (no network, or a list of paths), a layer of the operating system confines
-/// the command. The command then sees the system, its working directory, which it may read and write, and the listed
-/// paths. Otherwise nothing confines it: Kennel only sets its directory and its environment.
+/// If the declaration takes something away (no network, or a list of paths), a layer of the operating system
+/// confines the command. The command then sees the system, its working directory, which it may read and
+/// write, and the listed paths. Otherwise nothing confines it: Kennel only sets its directory and its
+/// environment.
 ///
-/// A path is absolute, begins with `~/` (the caller's `HOME`), or is relative to the working directory. `cwd` means the
-/// working directory itself. Each path must exist.
+/// A path is absolute, begins with `~/` (the caller's `HOME`), or is relative to the working directory. `cwd`
+/// means the working directory itself. Each path must exist.
 ///
 /// ```
 /// use kennel::{Capabilities, EnvPolicy};
@@ -34,18 +36,21 @@ use crate::report::words::words;
 /// let caps: Capabilities = serde_json::from_str(r#"{ "net": false, "read_paths": ["~/models"] }"#)?;
 /// assert_eq!(caps.env, EnvPolicy::Scrubbed);
 /// assert!(caps.engages_layer() && !Capabilities::default().engages_layer());
-/// assert!(serde_json::from_str::<Capabilities>(r#"{ "network": false }"#).is_err(), "unknown keys are refused");
+/// let unknown_key = serde_json::from_str::<Capabilities>(r#"{ "network": false }"#);
+/// assert!(unknown_key.is_err());
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capabilities {
-    /// Whether it uses the host's network. If false, it has no network, not even the host's loopback. Default: true.
+    /// Whether it uses the host's network. If false, it has no network, not even the host's loopback.
+    /// Default: true.
     pub net: bool,
     /// Paths that it may read and write, in addition to its working directory.
     pub write_paths: Vec<PathBuf>,
-    /// Paths that it may read, in addition to the system and the paths that it may write. If empty, it may also read
-    /// the toolchains that Kennel finds outside of the system. Otherwise it may read only the toolchains in the list.
+    /// Paths that it may read, in addition to the system and the paths that it may write. If empty, it may
+    /// also read the toolchains that Kennel finds outside of the system. Otherwise it may read only the
+    /// toolchains in the list.
     pub read_paths: Vec<PathBuf>,
     /// The variables that it gets.
     pub env: EnvPolicy,
@@ -74,8 +79,8 @@ pub enum EnvPolicy {
     /// `HOME`, `USER`, `PATH`, `LANG`, `LC_*`, `TERM`, `SHELL`.
     #[default]
     Scrubbed,
-    /// All of them, secrets included. If a layer of the operating system confines the command, Kennel leaves out the
-    /// variables that name a temporary directory of the host, such as `TMPDIR`.
+    /// All of them, secrets included. If a layer of the operating system confines the command, Kennel leaves
+    /// out the variables that name a temporary directory of the host, such as `TMPDIR`.
     Inherit,
     /// The variables with these names, if they are set, and no others.
     Vars(Vec<String>),
@@ -91,19 +96,20 @@ words! {
     /// # Ok::<(), serde_json::Error>(())
     /// ```
     pub enum Layer as "layer" {
-        /// Nothing: this host cannot enforce them, and [`wrap_command`](crate::capabilities::wrapper::wrap_command)
-        /// refuses.
+        /// Nothing: this host cannot enforce them, and
+        /// [`wrap_command`](crate::capabilities::wrapper::wrap_command) refuses.
         None = "none",
         /// No confinement: Kennel sets the directory and the environment, and
-        /// [`run_command`](crate::capabilities::wrapper::run_command) adds a timeout and an output limit. This is
-        /// enough for permissive capabilities.
+        /// [`run_command`](crate::capabilities::wrapper::run_command) adds a timeout and an output limit.
+        /// This is enough for permissive capabilities.
         Lightweight = "lightweight",
         /// `sandbox-exec` on macOS.
         MacosSandboxExec = "macos_sandbox_exec",
-        /// Landlock alone. This version of Kennel never returns it: Landlock without namespaces neither separates
-        /// processes nor blocks the network. The name exists for records that other programs write.
+        /// Landlock alone. This version of Kennel never returns it: Landlock without namespaces neither
+        /// separates processes nor blocks the network. The name exists for records that other programs write.
         LinuxLandlock = "linux_landlock",
-        /// All protections of Kennel on Linux: namespaces, a root that shows only what is granted, Landlock, seccomp.
+        /// All protections of Kennel on Linux: namespaces, a root that shows only what is granted, Landlock,
+        /// seccomp.
         LinuxNamespaces = "linux_namespaces",
     }
 }

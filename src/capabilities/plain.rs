@@ -1,5 +1,5 @@
-//! A command without confinement, with its own directory and environment. Kennel finds the program itself; otherwise
-//! the standard library would fork the embedding program to search PATH.
+//! A command without confinement, with its own directory and environment. Kennel finds the program itself;
+//! otherwise the standard library would fork the embedding program to search PATH.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -18,8 +18,9 @@ use crate::report::error::Error;
 pub(crate) fn command(wanted: &PlainCommand) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
     let places = candidates(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
-    // If no candidate is executable, take the first that exists: spawning it reports the right error. Otherwise take
-    // one that certainly does not exist. A directory of PATH that cannot be entered says nothing about the program.
+    // If no candidate is executable, take the first that exists: spawning it reports the right error.
+    // Otherwise take one that certainly does not exist. A directory of PATH that cannot be entered says
+    // nothing about the program.
     let place = places
         .iter()
         .find(|place| place.is_file() && access(*place, AccessFlags::X_OK).is_ok())

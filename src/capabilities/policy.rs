@@ -28,8 +28,8 @@ pub(crate) fn policy(granted: &Granted) -> Policy {
 
 // Tests whether this host enforces capabilities: by attempts, as `kennel probe` does, not by version numbers.
 
-/// Starts sandboxes and attempts forbidden actions inside. Takes a few dozen milliseconds. Uses its own thread and
-/// runtime, which end with the call, so that any caller can use it.
+/// Starts sandboxes and attempts forbidden actions inside. Takes a few dozen milliseconds. Uses its own
+/// thread and runtime, which end with the call, so that any caller can use it.
 pub(crate) fn is_confined() -> bool {
     let tried = thread::Builder::new().name("kennel-layer".to_owned()).spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;

@@ -1,5 +1,5 @@
-//! Runs an unconfined command to its end, with a timeout and an output limit, which a `tokio` command alone does not
-//! have.
+//! Runs an unconfined command to its end, with a timeout and an output limit, which a `tokio` command alone
+//! does not have.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,8 +25,8 @@ use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output, Usage};
 use crate::sys;
 
-/// Limits of a command of [`run_command`](crate::capabilities::wrapper::run_command), besides its capabilities. They
-/// hold in every layer.
+/// Limits of a command of [`run_command`](crate::capabilities::wrapper::run_command), besides its
+/// capabilities. They hold in every layer.
 ///
 /// ```
 /// use kennel::RunLimits;
@@ -37,10 +37,11 @@ use crate::sys;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunLimits {
-    /// Wall time, after which Kennel kills it; its exit status is then 124. Default: 10 minutes. `None`: no limit.
+    /// Wall time, after which Kennel kills it; its exit status is then 124. Default: 10 minutes. `None`: no
+    /// limit.
     pub timeout: Option<Duration>,
-    /// Bytes to keep of each output stream. Kennel reads and drops the rest, and counts it in a line at the end.
-    /// Default: 1 MiB. `None`: no limit.
+    /// Bytes to keep of each output stream. Kennel reads and drops the rest, and counts it in a line at the
+    /// end. Default: 1 MiB. `None`: no limit.
     pub output: Option<u64>,
 }
 
@@ -61,8 +62,8 @@ impl RunLimits {
     }
 }
 
-/// Runs a command to its end, without input. Kills what it leaves in its process group. Dropping the future kills the
-/// group.
+/// Runs a command to its end, without input. Kills what it leaves in its process group. Dropping the future
+/// kills the group.
 pub(crate) async fn run(mut command: Command, program: &OsStr, limits: &RunLimits) -> Result<Output, Error> {
     let begun = Instant::now();
     let mut group = Group::start(&mut command, program)?;
@@ -122,8 +123,8 @@ async fn gather(
     }
 }
 
-/// A command in its own process group. Dropping this before the leader was waited for kills the group. Until then the
-/// kernel does not reuse the leader's pid.
+/// A command in its own process group. Dropping this before the leader was waited for kills the group. Until
+/// then the kernel does not reuse the leader's pid.
 struct Group {
     /// `None` while the leader is being waited for.
     child: Option<Child>,

@@ -1,11 +1,13 @@
-//! Builds the Seatbelt text for capabilities on macOS, and the command that runs under it. Pure: resolves no path.
+//! Builds the Seatbelt text for capabilities on macOS, and the command that runs under it. Pure: resolves no
+//! path.
 //!
-//! Seatbelt compares the real path of a file. On every macOS `/tmp`, `/var` and `/etc` are links into `/private`, so
-//! this file writes paths through them that way. The caller resolves all other links.
+//! Seatbelt compares the real path of a file. On every macOS `/tmp`, `/var` and `/etc` are links into
+//! `/private`, so this file writes paths through them that way. The caller resolves all other links.
 //!
-//! Nobody has run this on macOS yet: Kennel is built for Linux only, and this file waits for a port. The tests of the
-//! text run everywhere. The operations and services are those that profiles in use agree on. Apple has deprecated
-//! Seatbelt and `sandbox-exec` and does not document them, but they have worked the same for years.
+//! Nobody has run this on macOS yet: Kennel is built for Linux only, and this file waits for a port. The
+//! tests of the text run everywhere. The operations and services are those that profiles in use agree on.
+//! Apple has deprecated Seatbelt and `sandbox-exec` and does not document them, but they have worked the same
+//! for years.
 
 #[cfg(test)]
 mod tests;
@@ -97,11 +99,12 @@ impl SbplError {
 }
 
 /// Builds the Seatbelt text for `caps` and a command in `cwd`, for `sandbox-exec -p`. The text begins with
-/// `(version 1) (deny default)` and grants what is declared. It grants the same as a layer on Linux, as far as Seatbelt
-/// can express it. It gives the command no private `/tmp`.
+/// `(version 1) (deny default)` and grants what is declared. It grants the same as a layer on Linux, as far
+/// as Seatbelt can express it. It gives the command no private `/tmp`.
 ///
-/// `cwd` and the declared paths should be canonical, because Seatbelt compares the real path of a file. The text treats
-/// `/tmp`, `/var` and `/etc` as links into `/private`. `~/` means `HOME`. The text does not restrict the environment.
+/// `cwd` and the declared paths should be canonical, because Seatbelt compares the real path of a file. The
+/// text treats `/tmp`, `/var` and `/etc` as links into `/private`. `~/` means `HOME`. The text does not
+/// restrict the environment.
 ///
 /// This version of Kennel is built for Linux only, where the text can be built but not used.
 ///
@@ -186,7 +189,8 @@ fn once_each(paths: impl IntoIterator<Item = String>) -> Vec<String> {
     })
 }
 
-/// The links into `/private`, and every directory above a path. A program may read their metadata but not list them.
+/// The links into `/private`, and every directory above a path. A program may read their metadata but not
+/// list them.
 fn links_and_ways<'p>(paths: impl Iterator<Item = &'p String>) -> Vec<String> {
     let links = IN_PRIVATE.iter().map(|name| format!("/{name}"));
     let ways = paths.flat_map(|path| Path::new(path).ancestors().skip(1));
@@ -211,8 +215,8 @@ fn rule(text: &mut String, operations: &str, filter: &str, values: &[impl AsRef<
     text.push_str(")\n");
 }
 
-/// Escapes `value` for a quoted string. Only `"` and `\` are special there. It also escapes line ends, so that each
-/// value stays on one line.
+/// Escapes `value` for a quoted string. Only `"` and `\` are special there. It also escapes line ends, so
+/// that each value stays on one line.
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for character in value.chars() {

@@ -26,30 +26,31 @@ use crate::session::Session;
 use crate::sys::locked;
 use crate::view::{secrets, toolchains};
 
-/// The subdirectory for sockets. It is separate from the sockets of named sessions, because users do not name these.
+/// The subdirectory for sockets. It is separate from the sockets of named sessions, because users do not name
+/// these.
 const DIRECTORY: &str = "wrapped";
 
 /// How many times to try another name, if another process has taken one.
 const ATTEMPTS: u32 = 16;
 
-/// The number of the next session. This process never reuses a number: a command of an ended session must not reach
-/// another session, which may grant more.
+/// The number of the next session. This process never reuses a number: a command of an ended session must not
+/// reach another session, which may grant more.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Wraps commands, and keeps the sessions that they run in.
 ///
-/// The command is a plain `tokio` command: set its standard descriptors and spawn it as any other. If a layer of the
-/// operating system is needed, the program of the command is a small client. The client passes descriptors,
-/// environment, directory and signals to a session and ends with the command's status. Killing the client kills the
-/// command. The command is confined however it is spawned.
+/// The command is a plain `tokio` command: set its standard descriptors and spawn it as any other. If a layer
+/// of the operating system is needed, the program of the command is a small client. The client passes
+/// descriptors, environment, directory and signals to a session and ends with the command's status. Killing
+/// the client kills the command. The command is confined however it is spawned.
 ///
-/// The wrapper prepares a session for the first command, and uses it for all commands with the same capabilities,
-/// directory and runtime. If they have no network, these commands share a loopback. The runtime that prepared a session
-/// serves it, and the session ends with that runtime. The wrapper keeps at most 16 idle sessions and ends the least
-/// recently used ones beyond that. If a session ends before its command is spawned, the command prints an error and
-/// exits with status 125; it never runs unconfined. All sessions end with the wrapper, and with the process, even if
-/// the process is killed. A killed process leaves sockets in its runtime directory; the next process that uses the
-/// directory removes them.
+/// The wrapper prepares a session for the first command, and uses it for all commands with the same
+/// capabilities, directory and runtime. If they have no network, these commands share a loopback. The runtime
+/// that prepared a session serves it, and the session ends with that runtime. The wrapper keeps at most 16
+/// idle sessions and ends the least recently used ones beyond that. If a session ends before its command is
+/// spawned, the command prints an error and exits with status 125; it never runs unconfined. All sessions end
+/// with the wrapper, and with the process, even if the process is killed. A killed process leaves sockets in
+/// its runtime directory; the next process that uses the directory removes them.
 ///
 /// ```
 /// use kennel::{Capabilities, Layer, Wrapper};
@@ -72,8 +73,8 @@ pub struct Wrapper {
     /// The directory for sockets; `None` for the usual one.
     directory: Option<PathBuf>,
     kept: Mutex<KeptSessions>,
-    /// Whether a sandbox was tested here and confined its command. It never becomes false again, because each session
-    /// tests anew.
+    /// Whether a sandbox was tested here and confined its command. It never becomes false again, because each
+    /// session tests anew.
     proven: AtomicBool,
     swept: AtomicBool,
 }
@@ -96,18 +97,19 @@ impl Wrapper {
         }
     }
 
-    /// A wrapper with its sockets in `directory`, which only you may be able to enter. Kennel creates it if it does not
-    /// exist, but not its parents. Capabilities that let commands write there are an error.
+    /// A wrapper with its sockets in `directory`, which only you may be able to enter. Kennel creates it if
+    /// it does not exist, but not its parents. Capabilities that let commands write there are an error.
     #[must_use]
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self { directory: Some(directory.into()), ..Self::new() }
     }
 
-    /// The strongest layer of this host for `caps`. [`Layer::Lightweight`] if they need no more. Otherwise a layer that
-    /// Kennel has tested here, or [`Layer::None`] if this host cannot enforce them.
+    /// The strongest layer of this host for `caps`. [`Layer::Lightweight`] if they need no more. Otherwise a
+    /// layer that Kennel has tested here, or [`Layer::None`] if this host cannot enforce them.
     ///
-    /// The first call attempts attacks that a sandbox must stop, which blocks for a few dozen milliseconds. Kennel
-    /// remembers a success, because [`wrap`](Self::wrap) tests it each time. It does not remember a failure.
+    /// The first call attempts attacks that a sandbox must stop, which blocks for a few dozen milliseconds.
+    /// Kennel remembers a success, because [`wrap`](Self::wrap) tests it each time. It does not remember a
+    /// failure.
     #[must_use]
     pub fn resolve_layer(&self, caps: &Capabilities) -> Layer {
         if !caps.engages_layer() {
@@ -119,16 +121,16 @@ impl Wrapper {
         if self.proven.load(Relaxed) { Layer::LinuxNamespaces } else { Layer::None }
     }
 
-    /// Returns a command that runs `program` in the directory `cwd`, confined to `caps`, and the layer that enforces
-    /// this.
+    /// Returns a command that runs `program` in the directory `cwd`, confined to `caps`, and the layer that
+    /// enforces this.
     ///
-    /// Kennel searches the PATH of the command for a `program` without a slash. You can change the environment of the
-    /// returned command before you spawn it, and the program gets exactly that environment. `tokio` sets up its
-    /// descriptors.
+    /// Kennel searches the PATH of the command for a `program` without a slash. You can change the
+    /// environment of the returned command before you spawn it, and the program gets exactly that
+    /// environment. `tokio` sets up its descriptors.
     ///
     /// # Errors
-    /// A directory or path does not exist; a program or argument cannot be passed to a process; this host lacks a
-    /// protection (the error has the remedy). Nothing runs unconfined then.
+    /// A directory or path does not exist; a program or argument cannot be passed to a process; this host
+    /// lacks a protection (the error has the remedy). Nothing runs unconfined then.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled, if a layer of the operating system is used.
@@ -150,18 +152,19 @@ impl Wrapper {
         Ok((command, Layer::LinuxNamespaces))
     }
 
-    /// Runs `program` to its end, confined to `caps` and `limits`, without input, and collects its output. Dropping the
-    /// future kills it.
+    /// Runs `program` to its end, confined to `caps` and `limits`, without input, and collects its output.
+    /// Dropping the future kills it.
     ///
-    /// If no layer of the operating system is needed, there is no enforcement to report, and Kennel kills only the rest
-    /// of the command's process group at the end. A layer of the operating system kills every process.
+    /// If no layer of the operating system is needed, there is no enforcement to report, and Kennel kills
+    /// only the rest of the command's process group at the end. A layer of the operating system kills every
+    /// process.
     ///
     /// # Errors
     /// Those of [`wrap`](Self::wrap); limits that are invalid in a policy
-    /// ([`PolicyError`](crate::report::policy_error::PolicyError)); anything that keeps the program from running.
-    /// Without a layer of the operating system, [`Error::Io`] if the embedding program ignores SIGCHLD or sets
-    /// `SA_NOCLDWAIT`. The kernel then discards the status of a child, even after the program has run, and tokio may
-    /// replace the ignored signal with its own handler.
+    /// ([`PolicyError`](crate::report::policy_error::PolicyError)); anything that keeps the program from
+    /// running. Without a layer of the operating system, [`Error::Io`] if the embedding program ignores
+    /// SIGCHLD or sets `SA_NOCLDWAIT`. The kernel then discards the status of a child, even after the program
+    /// has run, and tokio may replace the ignored signal with its own handler.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -192,8 +195,8 @@ impl Wrapper {
         self.kept().len()
     }
 
-    /// Ends all sessions and everything that runs in them, and waits until nothing of them is left. The next command
-    /// gets a new session.
+    /// Ends all sessions and everything that runs in them, and waits until nothing of them is left. The next
+    /// command gets a new session.
     pub async fn shutdown(&self) {
         let all = self.kept().take();
         for served in all {
@@ -263,7 +266,8 @@ impl Wrapper {
 }
 
 impl Served {
-    /// Checks that the client can be executed: a runtime directory may be on a file system that is mounted noexec.
+    /// Checks that the client can be executed: a runtime directory may be on a file system that is mounted
+    /// noexec.
     fn is_executable(&self) -> Result<(), Error> {
         let client = self.client();
         access(client, AccessFlags::X_OK).map_err(|errno| Error::Grant {
@@ -279,8 +283,8 @@ impl Served {
 
 // The shared wrapper of the process.
 
-/// The wrapper of [`wrap_command`] and the other free functions. All commands of the process with the same capabilities
-/// share its sessions.
+/// The wrapper of [`wrap_command`] and the other free functions. All commands of the process with the same
+/// capabilities share its sessions.
 static SHARED: Wrapper = Wrapper::new();
 
 /// The strongest layer of this host for `caps`; see [`Wrapper::resolve_layer`].
@@ -299,8 +303,8 @@ pub fn resolve_layer(caps: &Capabilities) -> Layer {
     SHARED.resolve_layer(caps)
 }
 
-/// Returns a command confined to `caps`, and the layer that enforces this; see [`Wrapper::wrap`]. All callers in the
-/// process share one wrapper and its sessions. To decide when sessions end, use your own [`Wrapper`].
+/// Returns a command confined to `caps`, and the layer that enforces this; see [`Wrapper::wrap`]. All callers
+/// in the process share one wrapper and its sessions. To decide when sessions end, use your own [`Wrapper`].
 ///
 /// ```
 /// use kennel::{Capabilities, Layer};

@@ -1,4 +1,5 @@
-//! One call of a shell. The shell belongs to a command, its keeper; a call has streams, records and an outcome of its own.
+//! One call of a shell. The shell belongs to a command, its keeper; a call has streams, records and an
+//! outcome of its own.
 
 use std::ffi::OsStr;
 use std::io;

@@ -11,12 +11,13 @@ pub(crate) enum Cause {
     TimedOut,
     /// The caller asked for it.
     Killed,
-    /// It wrote more than the policy allows: Kennel had read `seen` bytes of one stream, and `cap` is the limit.
+    /// It wrote more than the policy allows: Kennel had read `seen` bytes of one stream, and `cap` is the
+    /// limit.
     Flooded { seen: u64, cap: u64 },
 }
 
-/// Tells whoever follows the command that it has written more than its cap, from a reader in any task or thread. The first
-/// stream beyond its cap counts.
+/// Tells whoever follows the command that it has written more than its cap, from a reader in any task or
+/// thread. The first stream beyond its cap counts.
 #[derive(Debug, Default)]
 pub(crate) struct Flood {
     cause: OnceLock<Cause>,

@@ -28,17 +28,17 @@ use crate::report::published::PublishedPort;
 pub struct Child {
     /// Standard input, if piped.
     pub stdin: Option<ChildStdin>,
-    /// Standard output, if piped. It ends when no process has the pipe open any more. In a session, the command may have
-    /// passed the pipe to another command or to a background process.
+    /// Standard output, if piped. It ends when no process has the pipe open any more. In a session, the
+    /// command may have passed the pipe to another command or to a background process.
     pub stdout: Option<ChildOutput>,
     /// Standard error, if piped.
     pub stderr: Option<ChildOutput>,
-    /// The terminal, if the caller asked for one and the command has started. It ends when no process has it open any more.
-    /// Where commands share processes, another command may hold it.
+    /// The terminal, if the caller asked for one and the command has started. It ends when no process has it
+    /// open any more. Where commands share processes, another command may hold it.
     pub terminal: Option<Terminal>,
-    /// The signals that stop the command, if it has a terminal: SIGTTIN or SIGTTOU if it needs the terminal and does not
-    /// [have it](Self::foreground), SIGTSTP after ^Z. They arrive while [`wait`](Self::wait) waits. The next one comes only
-    /// after a call of [`signal`](Self::signal) or `foreground`.
+    /// The signals that stop the command, if it has a terminal: SIGTTIN or SIGTTOU if it needs the terminal
+    /// and does not [have it](Self::foreground), SIGTSTP after ^Z. They arrive while [`wait`](Self::wait)
+    /// waits. The next one comes only after a call of [`signal`](Self::signal) or `foreground`.
     pub stops: Option<UnboundedReceiver<i32>>,
     /// The other end of `stops`.
     stopped: UnboundedSender<i32>,
@@ -104,16 +104,16 @@ impl Child {
         Ok(())
     }
 
-    /// Closes standard input and waits for the end of the command. What it leaves running gets SIGTERM, and a second later
-    /// SIGKILL, unless it may [live on](crate::command::Command::background). When this returns, no process of the sandbox
-    /// can do anything any more. One exception: if a killed process is stuck in a system call, this returns after two seconds,
-    /// a note says so, and the kernel may still finish that call ([`Outcome::is_left`]). A second call returns the same
-    /// outcome, as with `tokio::process`.
+    /// Closes standard input and waits for the end of the command. What it leaves running gets SIGTERM, and a
+    /// second later SIGKILL, unless it may [live on](crate::command::Command::background). When this returns,
+    /// no process of the sandbox can do anything any more. One exception: if a killed process is stuck in a
+    /// system call, this returns after two seconds, a note says so, and the kernel may still finish that call
+    /// ([`Outcome::is_left`]). A second call returns the same outcome, as with `tokio::process`.
     ///
     /// # Errors
-    /// As for [`Command::spawn`](crate::command::Command::spawn), if nobody waited for the start; [`Error::Lost`] if
-    /// somebody outside killed the sandbox, or if an earlier call failed; [`Error::StillRuns`] if then a process of it is
-    /// left.
+    /// As for [`Command::spawn`](crate::command::Command::spawn), if nobody waited for the start;
+    /// [`Error::Lost`] if somebody outside killed the sandbox, or if an earlier call failed;
+    /// [`Error::StillRuns`] if then a process of it is left.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -171,25 +171,29 @@ impl Child {
         output.end(self.outcome.take().ok_or(Error::Lost)?)
     }
 
-    /// The [published](crate::policy::network::Network::publish) ports of its sandbox or session, with the ports that the kernel
-    /// chose. They are open until the command, or the session, has ended. Empty once the end is known.
+    /// The [published](crate::policy::network::Network::publish) ports of its sandbox or session, with the
+    /// ports that the kernel chose. They are open until the command, or the session, has ended. Empty once
+    /// the end is known.
     #[must_use]
     pub fn published(&self) -> Vec<PublishedPort> {
         self.running.as_ref().map(Running::published).unwrap_or_default()
     }
 
-    /// Sends a signal to the process group of the command. SIGSTOP and SIGCONT reach every process of the sandbox.
+    /// Sends a signal to the process group of the command. SIGSTOP and SIGCONT reach every process of the
+    /// sandbox.
     ///
     /// # Errors
-    /// `EINVAL` if the number is not a signal; errors of send(2). It is not an error that the command has ended.
+    /// `EINVAL` if the number is not a signal; errors of send(2). It is not an error that the command has
+    /// ended.
     pub fn signal(&self, number: i32) -> io::Result<()> {
         let is_signal = |number: &u32| *number <= libc::SIGRTMAX().cast_unsigned();
         let number = u32::try_from(number).ok().filter(is_signal).ok_or(Errno::EINVAL)?;
         self.running.as_ref().map_or(Ok(()), |running| running.signal(number))
     }
 
-    /// Gives the terminal to the command, or takes it away: tcsetpgrp(3). A command without the terminal can write to it, but
-    /// is stopped when it reads from it. It does not go on by itself when it gets the terminal: send SIGCONT.
+    /// Gives the terminal to the command, or takes it away: tcsetpgrp(3). A command without the terminal can
+    /// write to it, but is stopped when it reads from it. It does not go on by itself when it gets the
+    /// terminal: send SIGCONT.
     ///
     /// # Errors
     /// Errors of send(2). It is not an error that the command has ended or has no terminal.
@@ -283,7 +287,8 @@ impl Child {
                 running.note(&report);
                 return Ok(None);
             }
-            // Init was killed: by Kennel because it did not obey, or by the kernel because the memory limit was hit.
+            // Init was killed: by Kennel because it did not obey, or by the kernel because the memory limit
+            // was hit.
             Arrival::Closed if running.was_killed() || running.was_killed_for_memory() => {
                 Ok(Some(running.outcome(ExitStatus::from_raw(libc::SIGKILL), Usage::default(), None)))
             }

@@ -1,4 +1,5 @@
-//! Commands that stay: a task of the runtime follows each of them and keeps what it writes, whoever started it.
+//! Commands that stay: a task of the runtime follows each of them and keeps what it writes, whoever started
+//! it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -27,11 +28,11 @@ use crate::sys::locked;
 /// How many ended commands a session remembers.
 const REMEMBERED: usize = 64;
 
-/// A command of a session that stays: it needs no [`Child`], and ends by itself, by a limit, by [`kill`](Self::kill), or
-/// with its session. A clone is the same command. Dropping it changes nothing.
+/// A command of a session that stays: it needs no [`Child`], and ends by itself, by a limit, by
+/// [`kill`](Self::kill), or with its session. A clone is the same command. Dropping it changes nothing.
 ///
-/// The session keeps the last MiB that the command wrote. The 64 commands that ended last stay known, with their status
-/// and that output.
+/// The session keeps the last MiB that the command wrote. The 64 commands that ended last stay known, with
+/// their status and that output.
 ///
 /// ```no_run
 /// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
@@ -128,8 +129,8 @@ impl Detached {
     /// Waits for its end. As with [`Child::wait`], no process of it can do anything any more then.
     ///
     /// # Errors
-    /// [`Error::SessionEnded`] if it ended with the session or with the runtime that started it; [`Error::Lost`] if
-    /// somebody outside killed its sandbox.
+    /// [`Error::SessionEnded`] if it ended with the session or with the runtime that started it;
+    /// [`Error::Lost`] if somebody outside killed its sandbox.
     pub async fn wait(&self) -> Result<Outcome, Error> {
         let mut record = self.shared.record.subscribe();
         let ended = record.wait_for(|record| record.end.is_some()).await;
@@ -165,8 +166,9 @@ impl Detached {
         self.reader(false)
     }
 
-    /// What it has written, and then what it writes. Ends with the command, not with processes that it leaves. A reader that does not keep up gets
-    /// [`LogPiece::Dropped`]; it keeps neither the command nor other readers waiting.
+    /// What it has written, and then what it writes. Ends with the command, not with processes that it
+    /// leaves. A reader that does not keep up gets [`LogPiece::Dropped`]; it keeps neither the command nor
+    /// other readers waiting.
     #[must_use]
     pub fn follow(&self) -> LogReader {
         self.reader(true)
@@ -322,16 +324,16 @@ impl Drop for EndGuard {
 // Starting and following one command.
 
 impl Command {
-    /// Starts the command as one that stays, and returns once its program runs. A task of the runtime then follows it:
-    /// it needs no [`Child`], lives on when the caller drops everything, and ends with the session at the latest.
-    /// Timeouts and limits hold as for other commands, those of the policy too.
+    /// Starts the command as one that stays, and returns once its program runs. A task of the runtime then
+    /// follows it: it needs no [`Child`], lives on when the caller drops everything, and ends with the
+    /// session at the latest. Timeouts and limits hold as for other commands, those of the policy too.
     ///
-    /// stdin is `/dev/null` unless it was set. stdout and stderr go to the log of the [`Detached`] unless they were set.
-    /// `kill_on_drop` has no meaning here.
+    /// stdin is `/dev/null` unless it was set. stdout and stderr go to the log of the [`Detached`] unless
+    /// they were set. `kill_on_drop` has no meaning here.
     ///
     /// # Errors
-    /// As for [`spawn`](Self::spawn). [`Error::Command`] outside of a session, if the command has a terminal, or if the
-    /// [log file](Self::log_file) is not a regular file that is open for writing.
+    /// As for [`spawn`](Self::spawn). [`Error::Command`] outside of a session, if the command has a terminal,
+    /// or if the [log file](Self::log_file) is not a regular file that is open for writing.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -355,10 +357,10 @@ impl Command {
         Ok(commands.add(self.program.clone(), child, copy))
     }
 
-    /// Lets a [detached](Self::detach) command write all of its output to a regular file too. Kennel writes it: the
-    /// command never has this descriptor. If the file takes no more, such as on a full disk, the command goes on, and
-    /// [`Detached::unwritten`] and a note in its outcome say so. A file that is slow makes the command wait. A start takes
-    /// the descriptor.
+    /// Lets a [detached](Self::detach) command write all of its output to a regular file too. Kennel writes
+    /// it: the command never has this descriptor. If the file takes no more, such as on a full disk, the
+    /// command goes on, and [`Detached::unwritten`] and a note in its outcome say so. A file that is slow
+    /// makes the command wait. A start takes the descriptor.
     pub fn log_file(&mut self, file: impl Into<OwnedFd>) -> &mut Self {
         self.held_log_file(file.into().into())
     }

@@ -1,7 +1,7 @@
 //! Decides how a command ended, for every way to run one: facts in, a verdict out.
 //!
-//! It names a limit only if the kernel or Kennel reported it, or by a rule that [`Limit`] documents. It never guesses, and
-//! it never names a limit for a command that succeeded.
+//! It names a limit only if the kernel or Kennel reported it, or by a rule that [`Limit`] documents. It never
+//! guesses, and it never names a limit for a command that succeeded.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -99,8 +99,8 @@ pub(crate) struct Hit {
     pub(crate) used: Option<String>,
 }
 
-/// Whether the status is that of a kill. With any other status the command ended by itself, before the order to kill it took
-/// effect.
+/// Whether the status is that of a kill. With any other status the command ended by itself, before the order
+/// to kill it took effect.
 pub(crate) fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(libc::SIGKILL)
 }
@@ -176,8 +176,8 @@ fn by_signal(facts: &Facts<'_>) -> Option<Hit> {
     let is = |signal| facts.status.signal() == Some(signal) || by_shell == Some(signal);
     let used = Duration::from_micros(facts.usage.user_us.saturating_add(facts.usage.system_us));
     if let Some(span) = facts.limits.cpu_time {
-        // If a process ignores SIGXCPU, the kernel sends SIGKILL a second later. Other senders use SIGKILL too, so the used
-        // time decides.
+        // If a process ignores SIGXCPU, the kernel sends SIGKILL a second later. Other senders use SIGKILL
+        // too, so the used time decides.
         if is(libc::SIGXCPU) || is(libc::SIGKILL) && used >= hard_limit(span) {
             let millis = Duration::from_millis(u64::try_from(used.as_millis()).unwrap_or(u64::MAX));
             return Some(Hit {
@@ -191,8 +191,8 @@ fn by_signal(facts: &Facts<'_>) -> Option<Hit> {
     Some(Hit { limit: Limit::FileSize, configured: Some(size.to_string()), used: None })
 }
 
-/// The CPU time at which the kernel sends SIGKILL. It counts whole seconds in ticks. On a busy machine, the ticks add up to some
-/// hundred milliseconds more than the usage that the kernel reports at the end.
+/// The CPU time at which the kernel sends SIGKILL. It counts whole seconds in ticks. On a busy machine, the
+/// ticks add up to some hundred milliseconds more than the usage that the kernel reports at the end.
 fn hard_limit(span: Span) -> Duration {
     const TICKS: Duration = Duration::from_millis(500);
     Duration::from_secs(span.whole_seconds() + 1).saturating_sub(TICKS)
@@ -235,7 +235,8 @@ impl Running {
         self.inside.get_ref().leaf().map(Leaf::used).unwrap_or_default()
     }
 
-    /// Whether the kernel killed processes because memory ran out. That kills everything in the cgroup, init included.
+    /// Whether the kernel killed processes because memory ran out. That kills everything in the cgroup, init
+    /// included.
     pub(crate) fn was_killed_for_memory(&self) -> bool {
         self.used().was_killed_for_memory()
     }

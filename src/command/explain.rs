@@ -1,8 +1,8 @@
-//! Explains after a failure which wall refused what. The sources are the seccomp filter (`refused`) and the error messages on
-//! stderr (`text`).
+//! Explains after a failure which wall refused what. The sources are the seccomp filter (`refused`) and the
+//! error messages on stderr (`text`).
 //!
-//! A message is only a hint where to look. The policy decides: what a denial says about a path is true, even if the command
-//! was made to print a false message.
+//! A message is only a hint where to look. The policy decides: what a denial says about a path is true, even
+//! if the command was made to print a false message.
 
 pub(crate) mod observed;
 pub(crate) mod refused;
@@ -41,7 +41,8 @@ pub(crate) struct Judge {
     /// All limits of the command.
     pub(crate) limits: Limits,
     pub(crate) restrictions: Vec<Restriction>,
-    /// Whether to name what a symbolic link leads to. A command may have made the link, so only who asks is told.
+    /// Whether to name what a symbolic link leads to. A command may have made the link, so only who asks is
+    /// told.
     pub(crate) follows_links: bool,
 }
 
@@ -110,8 +111,8 @@ impl Judge {
 
 // Limits: which limit may have caused an error, its value, and the setting that raises it.
 
-/// The limit that causes `errno`, if the command has it. Only a possible cause: limits of the host, or limits that the command
-/// sets itself, cause the same error.
+/// The limit that causes `errno`, if the command has it. Only a possible cause: limits of the host, or limits
+/// that the command sets itself, cause the same error.
 fn denial_for_errno(limits: &Limits, errno: Errno) -> Option<Denial> {
     let limit = match errno {
         Errno::EFBIG => Limit::FileSize,
@@ -123,9 +124,9 @@ fn denial_for_errno(limits: &Limits, errno: Errno) -> Option<Denial> {
     denial_for_limit(limits, limit)
 }
 
-/// A denial for the limit that seems to have ended a command. Only a possible cause: the command may have sent itself the
-/// signal of the limit. Wall time, output and tmpfs size are not protections; [`Outcome`](crate::report::outcome::Outcome)
-/// reports them.
+/// A denial for the limit that seems to have ended a command. Only a possible cause: the command may have
+/// sent itself the signal of the limit. Wall time, output and tmpfs size are not protections;
+/// [`Outcome`](crate::report::outcome::Outcome) reports them.
 pub(crate) fn denial_for_limit(limits: &Limits, limit: Limit) -> Option<Denial> {
     let (protection, value) = match limit {
         Limit::Memory => (Protection::Memory, limits.memory?.to_string()),

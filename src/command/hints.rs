@@ -1,8 +1,9 @@
 //! Short help after a failure: what of the sandbox's own doing may be the reason, and the setting that helps.
 //!
-//! It knows what the caller typed, how the command ended and what the policy shows. It reads messages only of a command
-//! whose output passes through Kennel anyway, on a terminal or a pipe of Kennel's own: a pipe for that alone would be noticed.
-//! So elsewhere a path that a program does not have from its arguments gets no hint.
+//! It knows what the caller typed, how the command ended and what the policy shows. It reads messages only of
+//! a command whose output passes through Kennel anyway, on a terminal or a pipe of Kennel's own: a pipe for
+//! that alone would be noticed. So elsewhere a path that a program does not have from its arguments gets no
+//! hint.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -117,8 +118,8 @@ impl HintSource {
         hints
     }
 
-    /// Adds hints for errors that the command wrote: those with a setting. What the caller typed has its hint already, or no
-    /// setting helps. A command must not make Kennel recommend a secret.
+    /// Adds hints for errors that the command wrote: those with a setting. What the caller typed has its hint
+    /// already, or no setting helps. A command must not make Kennel recommend a secret.
     pub(crate) fn add_of_errors(&self, outcome: &mut Outcome, errors: impl FnOnce() -> Vec<Denial>) {
         if failed(outcome).is_none() {
             return;

@@ -12,8 +12,8 @@ use crate::sys::locked;
 /// How many pipes are read on.
 const MOST: usize = 64;
 
-/// Pipes of commands that have ended, each with a task that reads and drops what comes. Without a reader, processes that a
-/// command left in the background would get SIGPIPE. Dropping this gives all of them up.
+/// Pipes of commands that have ended, each with a task that reads and drops what comes. Without a reader,
+/// processes that a command left in the background would get SIGPIPE. Dropping this gives all of them up.
 ///
 /// ```no_run
 /// # async fn example(session: kennel::Session, left: kennel::LeftPipes) -> Result<(), kennel::Error> {

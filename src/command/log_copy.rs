@@ -1,5 +1,5 @@
-//! The log file of a detached command: a regular file of the caller that takes all of the output. A thread of its own
-//! writes to it, so that a slow disk holds up only this command.
+//! The log file of a detached command: a regular file of the caller that takes all of the output. A thread of
+//! its own writes to it, so that a slow disk holds up only this command.
 
 use std::future::pending;
 use std::io;
@@ -55,7 +55,8 @@ impl LogCopy {
         self.pending.is_empty()
     }
 
-    /// Hands pending bytes to the thread, or waits until it fails; forever without a file. Returns why it failed.
+    /// Hands pending bytes to the thread, or waits until it fails; forever without a file. Returns why it
+    /// failed.
     pub(crate) async fn advance(&mut self) -> Option<String> {
         let Some(outlet) = &mut self.outlet else { return pending().await };
         if !self.pending.is_empty()

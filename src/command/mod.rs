@@ -44,7 +44,8 @@ use crate::report::outcome::{Outcome, Output};
 use crate::sys::closing::HeldFd;
 use crate::sys::secret::Secret;
 
-/// A command to run in a [`Sandbox`](crate::session::sandbox::Sandbox) or [`Session`](crate::session::Session).
+/// A command to run in a [`Sandbox`](crate::session::sandbox::Sandbox) or
+/// [`Session`](crate::session::Session).
 pub struct Command {
     source: Arc<dyn WorkerSource>,
     program: OsString,
@@ -154,7 +155,8 @@ impl Command {
         self.environment = Variables::new(variables);
     }
 
-    /// Makes this the keeper of a shell. The limits on time and output hold for each call of the shell, not for the keeper.
+    /// Makes this the keeper of a shell. The limits on time and output hold for each call of the shell, not
+    /// for the keeper.
     pub(crate) fn keeper(&mut self) -> &mut Self {
         self.is_keeper = true;
         self
@@ -178,25 +180,27 @@ impl Command {
         self
     }
 
-    /// Sets the working directory, as a path in the sandbox. A relative path starts at the policy's directory.
+    /// Sets the working directory, as a path in the sandbox. A relative path starts at the policy's
+    /// directory.
     pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Self {
         self.directory = Some(directory.as_ref().to_owned());
         self
     }
 
-    /// Sets the wall time of the command. When it is over, Kennel kills every process of the command. The policy's limit holds
-    /// too; the shorter one counts. The time begins when a worker has the command. Waiting for a worker does not count. To
-    /// limit the whole call, put `tokio::time::timeout` around it; dropping the call ends the command.
+    /// Sets the wall time of the command. When it is over, Kennel kills every process of the command. The
+    /// policy's limit holds too; the shorter one counts. The time begins when a worker has the command.
+    /// Waiting for a worker does not count. To limit the whole call, put `tokio::time::timeout` around it;
+    /// dropping the call ends the command.
     ///
-    /// Under `tokio::time::pause`, tokio moves the clock forward while the runtime only waits for the command. The command
-    /// then times out at once.
+    /// Under `tokio::time::pause`, tokio moves the clock forward while the runtime only waits for the
+    /// command. The command then times out at once.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
         self.bounds.timeout = Some(timeout);
         self
     }
 
-    /// Runs the command on its own pseudoterminal, with the given size in characters. The pseudoterminal is the controlling
-    /// terminal and all three standard streams; see [`Child::terminal`].
+    /// Runs the command on its own pseudoterminal, with the given size in characters. The pseudoterminal is
+    /// the controlling terminal and all three standard streams; see [`Child::terminal`].
     pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
         self.pseudoterminal(Pseudoterminal::new(rows, columns))
     }
@@ -225,44 +229,48 @@ impl Command {
         self
     }
 
-    /// Whether dropping the [`Child`] kills the command. Default: true. With false, a task of the runtime follows the command
-    /// to its end, and the command ends with the runtime. If the child is dropped outside of a runtime, the command
-    /// ends at once.
+    /// Whether dropping the [`Child`] kills the command. Default: true. With false, a task of the runtime
+    /// follows the command to its end, and the command ends with the runtime. If the child is dropped outside
+    /// of a runtime, the command ends at once.
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Self {
         self.kill_on_drop = kill;
         self
     }
 
-    /// Whether processes that the command leaves behind live on until the session ends. They keep the namespaces and the
-    /// private directories of the command. Default: false, Kennel kills them when the command ends. Only in a session. With
+    /// Whether processes that the command leaves behind live on until the session ends. They keep the
+    /// namespaces and the private directories of the command. Default: false, Kennel kills them when the
+    /// command ends. Only in a session. With
     /// [`Isolation::Session`](crate::policy::profile::Isolation::Session) they always live on.
     pub fn background(&mut self, background: bool) -> &mut Self {
         self.background = background;
         self
     }
 
-    /// Whether to fail with [`Error::Busy`] if no worker is ready. Default: false, the command waits for a new worker.
+    /// Whether to fail with [`Error::Busy`] if no worker is ready. Default: false, the command waits for a
+    /// new worker.
     pub fn fail_fast(&mut self, fail_fast: bool) -> &mut Self {
         self.fail_fast = fail_fast;
         self
     }
 
-    /// Whether [`Outcome::hints`] says what of the sandbox's doing may have made the command fail. Default: false. Kennel looks
-    /// at the program and the arguments, never at what the command wrote. It tells whether a path that they name exists
-    /// outside, so the one who reads the hints must be the one who chose the arguments.
+    /// Whether [`Outcome::hints`] says what of the sandbox's doing may have made the command fail. Default:
+    /// false. Kennel looks at the program and the arguments, never at what the command wrote. It tells
+    /// whether a path that they name exists outside, so the one who reads the hints must be the one who chose
+    /// the arguments.
     pub fn hints(&mut self, hints: bool) -> &mut Self {
         self.wants_hints = hints;
         self
     }
 
-    /// Sets tighter limits for this command: memory, CPU time, open files, file size, output and wall time. It cannot raise
-    /// a limit of the policy.
+    /// Sets tighter limits for this command: memory, CPU time, open files, file size, output and wall time.
+    /// It cannot raise a limit of the policy.
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
         self.bounds.limits = Some(limits);
         self
     }
 
-    /// Makes a grant of the policy and everything below it read-only for this command. Name it by its path in the sandbox.
+    /// Makes a grant of the policy and everything below it read-only for this command. Name it by its path in
+    /// the sandbox.
     pub fn read_only(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
         self.bounds.restrictions.push(Restriction::ReadOnly(grant.into()));
         self
@@ -280,8 +288,8 @@ impl Command {
         self
     }
 
-    /// Starts the command and returns once its program runs. A start takes the given descriptors: a second start of the
-    /// same `Command` uses the defaults instead.
+    /// Starts the command and returns once its program runs. A start takes the given descriptors: a second
+    /// start of the same `Command` uses the defaults instead.
     ///
     /// # Errors
     /// Everything that keeps the program from running. Nothing of the sandbox is left then.

@@ -1,7 +1,8 @@
 //! Copies the output of a command to descriptors, so that Kennel can count, cut and read it.
 //!
-//! A descriptor can be anything and may block its writer, so each has its own thread. The thread starts before the command: a
-//! command can use up the process limit of its user, and Kennel must be able to report its end anyway.
+//! A descriptor can be anything and may block its writer, so each has its own thread. The thread starts
+//! before the command: a command can use up the process limit of its user, and Kennel must be able to report
+//! its end anyway.
 
 use std::future::Future;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,8 +35,8 @@ const STACK: usize = 128 << 10;
 /// How long unread output may delay the end, once the caller is in a hurry.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Descriptors that Kennel copies a command's output to. Kennel counts the output and cuts it at the policy's cap. Each
-/// descriptor has a thread that writes to it; the threads start before the command.
+/// Descriptors that Kennel copies a command's output to. Kennel counts the output and cuts it at the policy's
+/// cap. Each descriptor has a thread that writes to it; the threads start before the command.
 ///
 /// ```no_run
 /// # async fn example(sandbox: kennel::Sandbox) -> Result<(), Box<dyn std::error::Error>> {
@@ -64,10 +65,12 @@ pub(crate) struct Outlet {
 }
 
 impl Outlets {
-    /// Gives the command a pipe for each stream that has a descriptor here. The other streams stay as they are.
+    /// Gives the command a pipe for each stream that has a descriptor here. The other streams stay as they
+    /// are.
     ///
     /// # Errors
-    /// A descriptor that cannot be written to: a directory or an `O_PATH` descriptor. The kernel refuses a thread.
+    /// A descriptor that cannot be written to: a directory or an `O_PATH` descriptor. The kernel refuses a
+    /// thread.
     pub fn new(
         command: &mut Command,
         stdout: Option<OwnedFd>,
@@ -144,12 +147,13 @@ struct Copied {
 }
 
 impl Copying {
-    /// Call it when the command has ended. It reads what is left in the pipes, waits until everything is written, and adds to
-    /// `outcome` how much that was or [why it was not written](Outcome::unwritten). It does not wait for other processes that
-    /// hold the pipes.
+    /// Call it when the command has ended. It reads what is left in the pipes, waits until everything is
+    /// written, and adds to `outcome` how much that was or [why it was not written](Outcome::unwritten). It
+    /// does not wait for other processes that hold the pipes.
     ///
-    /// If a reader does not read, this waits. After the command timed out or once `hurry` is ready, it waits one second
-    /// more and gives up. The thread then keeps the descriptor until the output is read or the reader is gone.
+    /// If a reader does not read, this waits. After the command timed out or once `hurry` is ready, it waits
+    /// one second more and gives up. The thread then keeps the descriptor until the output is read or the
+    /// reader is gone.
     ///
     /// # Panics
     /// Outside of the runtime that copies.
@@ -216,7 +220,8 @@ impl Outlet {
         Ok(Self { pieces, written })
     }
 
-    /// Copies `from` until it ends or, at the end of the command, until it is empty: another command may hold the pipe.
+    /// Copies `from` until it ends or, at the end of the command, until it is empty: another command may hold
+    /// the pipe.
     async fn copy(self, mut from: ChildOutput, mut end: oneshot::Receiver<()>) -> Copied {
         let Self { pieces, mut written } = self;
         let mut result = None;

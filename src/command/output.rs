@@ -1,4 +1,5 @@
-//! Reads what a command writes, up to a cap. Beyond the cap the reader gets a marker line; the command never gets `EPIPE`.
+//! Reads what a command writes, up to a cap. Beyond the cap the reader gets a marker line; the command never
+//! gets `EPIPE`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,9 +23,9 @@ const LARGEST_PIPE: u64 = 1 << 20;
 /// The reading end of a command's stdout or stderr.
 ///
 /// Beyond the policy's output cap, it reads on and discards, so that the command is not disturbed. With
-/// [`Limits::output_ends`](crate::policy::limits::Limits::output_ends), Kennel kills the command instead. At the end of the
-/// stream, the line `[kennel: output truncated, N bytes dropped]` follows the kept bytes. Programs that ask a session for its
-/// output get no such line: their report says that it was cut.
+/// [`Limits::output_ends`](crate::policy::limits::Limits::output_ends), Kennel kills the command instead. At
+/// the end of the stream, the line `[kennel: output truncated, N bytes dropped]` follows the kept bytes.
+/// Programs that ask a session for its output get no such line: their report says that it was cut.
 #[derive(Debug)]
 pub struct ChildOutput {
     pipe: pipe::Receiver,
@@ -105,8 +106,8 @@ impl ChildOutput {
         Poll::Ready(Ok(()))
     }
 
-    /// Appends what is in the pipe to `kept`, as far as the cap allows, and the marker. Reads the descriptor itself: tokio may
-    /// not know yet that it is readable. Returns whether the stream has ended.
+    /// Appends what is in the pipe to `kept`, as far as the cap allows, and the marker. Reads the descriptor
+    /// itself: tokio may not know yet that it is readable. Returns whether the stream has ended.
     pub(crate) fn drain(&mut self, kept: &mut Vec<u8>) -> io::Result<bool> {
         let mut scratch = [0u8; 8192];
         let end = self.seen.saturating_add(LARGEST_PIPE);
@@ -243,8 +244,8 @@ impl CollectedOutput {
         }
     }
 
-    /// The output once the command has ended. A background process or another command of the session may still hold the
-    /// pipes. What they write after the end is not the output of this command.
+    /// The output once the command has ended. A background process or another command of the session may
+    /// still hold the pipes. What they write after the end is not the output of this command.
     pub(crate) fn end(self, mut outcome: Outcome) -> Result<Output, Error> {
         let (stdout, kept_out) = self.stdout.rest()?;
         let (stderr, kept_err) = self.stderr.rest()?;
@@ -258,9 +259,9 @@ fn unread() -> impl FnOnce(io::Error) -> Error {
 }
 
 impl Outcome {
-    /// Adds what the streams of the command tell, once they were read to the end: how many bytes they carried and, if the
-    /// command failed and the policy or the caller asks for explanations, which of its errors the sandbox caused, as denials or as
-    /// hints.
+    /// Adds what the streams of the command tell, once they were read to the end: how many bytes they carried
+    /// and, if the command failed and the policy or the caller asks for explanations, which of its errors the
+    /// sandbox caused, as denials or as hints.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
         if let Some(tail) = stderr.and_then(|stderr| stderr.tail.as_ref()) {
             tail.explain(self);
@@ -270,8 +271,8 @@ impl Outcome {
         self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
     }
 
-    /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds which of its errors there
-    /// the sandbox caused, as denials or as hints.
+    /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds which of its
+    /// errors there the sandbox caused, as denials or as hints.
     pub fn explain(&mut self, terminal: &Terminal) {
         if let Some(tail) = terminal.tail() {
             tail.explain(self);

@@ -38,7 +38,8 @@ impl OutputLog {
         self.stdout.is_open || self.stderr.is_open
     }
 
-    /// Takes one step: reads a piece, or hands one to the log file. If the caller drops the future, nothing is lost.
+    /// Takes one step: reads a piece, or hands one to the log file. If the caller drops the future, nothing
+    /// is lost.
     pub(crate) async fn advance(&mut self) {
         let Self { stdout, stderr, copy, record } = self;
         let is_free = copy.is_free();

@@ -42,8 +42,8 @@ use crate::report::network_failure::NetworkFailure;
 use crate::report::published::PublishedPort;
 use crate::sys;
 
-/// When a command that has not started counts as stopped by another one, which may have met its worker while it waited. It
-/// is then continued.
+/// When a command that has not started counts as stopped by another one, which may have met its worker while
+/// it waited. It is then continued.
 const LATE: Duration = Duration::from_millis(250);
 
 /// How long init may take to kill every process after the order. Then Kennel kills init.
@@ -90,7 +90,8 @@ pub(crate) struct CommandLog {
 /// A command that a worker has.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// The pidfd of init, watched since the first wait. Dropped before `inside`, which may watch the same descriptor.
+    /// The pidfd of init, watched since the first wait. Dropped before `inside`, which may watch the same
+    /// descriptor.
     init: Option<AsyncFd<Arc<OwnedFd>>>,
     pub(crate) inside: AsyncFd<Inside>,
     pub(crate) prepared: Arc<Prepared>,
@@ -103,8 +104,8 @@ pub(crate) struct Running {
     has_left: Option<bool>,
     /// Whether the command has got a terminal.
     has_terminal: bool,
-    /// Whether its worker serves no other command: init may have an order that it has not read, or somebody knows the
-    /// mark of the command.
+    /// Whether its worker serves no other command: init may have an order that it has not read, or somebody
+    /// knows the mark of the command.
     is_last: AtomicBool,
     pub(crate) stop: Stop,
     owner: Owner,
@@ -125,7 +126,8 @@ pub(crate) struct Stop {
     gone_deadline: Option<Deadline>,
     /// What is left of the killed processes after that deadline.
     pub(crate) rest: Rest,
-    /// Readers of the output report here that the command wrote too much. `None` if the policy lets it write on.
+    /// Readers of the output report here that the command wrote too much. `None` if the policy lets it write
+    /// on.
     flood: Option<Arc<Flood>>,
 }
 
@@ -216,7 +218,8 @@ impl Running {
         Ok(running)
     }
 
-    /// Answers for the seccomp filter of the command, and records what it refuses, or with `learn` what the command uses.
+    /// Answers for the seccomp filter of the command, and records what it refuses, or with `learn` what the
+    /// command uses.
     ///
     /// # Errors
     /// The kernel refuses a thread.
@@ -273,7 +276,8 @@ impl Running {
         }
     }
 
-    /// Where readers of the output report that the command wrote too much. `None` if the policy lets it write on.
+    /// Where readers of the output report that the command wrote too much. `None` if the policy lets it write
+    /// on.
     pub(crate) fn flood(&self) -> Option<&Arc<Flood>> {
         self.stop.flood.as_ref()
     }
@@ -301,8 +305,8 @@ impl Running {
         self.owner.membership.as_ref().is_some_and(|membership| membership.session_has_ended())
     }
 
-    /// Whether the end of its session has ended it: all commands got SIGTERM, and SIGHUP after it. A shell reports such a signal as
-    /// status 128 + signal.
+    /// Whether the end of its session has ended it: all commands got SIGTERM, and SIGHUP after it. A shell
+    /// reports such a signal as status 128 + signal.
     pub(crate) fn ended_with_session(&self, status: ExitStatus) -> bool {
         let signal = status.signal().or(status.code().map(|code| code - 128));
         let is_by_session = matches!(signal, Some(libc::SIGTERM | libc::SIGHUP | libc::SIGKILL));
@@ -314,7 +318,8 @@ impl Running {
         recheck::log(&self.inside.get_mut().undo());
     }
 
-    /// Waits for the next message of init. Meanwhile it kills the command if its time is up or it writes too much.
+    /// Waits for the next message of init. Meanwhile it kills the command if its time is up or it writes too
+    /// much.
     pub(crate) async fn next(&mut self) -> Result<Arrival, Error> {
         let wall_time = self.deadline();
         let can_be_late = !self.has_started && self.inside.get_ref().is_marked();
@@ -397,7 +402,8 @@ impl Running {
         }
     }
 
-    /// Waits until the proxy and the published ports have sent on what the command wrote. After a kill, it waits for nothing.
+    /// Waits until the proxy and the published ports have sent on what the command wrote. After a kill, it
+    /// waits for nothing.
     pub(crate) async fn drain(&mut self) {
         let was_killed = self.was_killed();
         if let Some(proxy) = self.owner.proxy.as_mut().filter(|_| !was_killed) {
@@ -432,9 +438,10 @@ impl Running {
         let is_free = self.is_free();
         let mut inside = self.inside.into_inner();
         match &self.owner.membership {
-            // A process is left that may still change a protected path, for example one in a system call. Dropping `inside` waits
-            // for it, undoes its changes once more and only then gives up the hold on the session. Without the hold, the next
-            // command would take a file that appears there for the user's own.
+            // A process is left that may still change a protected path, for example one in a system call.
+            // Dropping `inside` waits for it, undoes its changes once more and only then gives up the hold on
+            // the session. Without the hold, the next command would take a file that appears there for the
+            // user's own.
             _ if self.stop.rest != Rest::None => {}
             Some(membership) if self.has_left == Some(true) => membership.keep(inside),
             Some(membership) if is_free && inside.is_marked() => membership.give_back(inside),
@@ -451,8 +458,8 @@ pub(crate) async fn until(deadline: Option<Deadline>) {
     }
 }
 
-/// Waits until init has ended; forever if its pidfd cannot be watched. The first poll registers the pidfd. `next` polls
-/// this last, so the registration costs no time before the command works.
+/// Waits until init has ended; forever if its pidfd cannot be watched. The first poll registers the pidfd.
+/// `next` polls this last, so the registration costs no time before the command works.
 async fn init_ended(init: &mut Option<AsyncFd<Arc<OwnedFd>>>, inside: &Inside) {
     if init.is_none() {
         let pidfd = inside.pidfd().map(Arc::clone);

@@ -1,5 +1,5 @@
-//! Where commands get their workers: a sandbox starts one for each command, a session keeps some ready. Both live in a
-//! higher layer and implement these traits.
+//! Where commands get their workers: a sandbox starts one for each command, a session keeps some ready. Both
+//! live in a higher layer and implement these traits.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -26,8 +26,8 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// What one command runs in: fits the host's files now.
     ///
     /// # Errors
-    /// The workspace was replaced or removed, or a grant was removed; a protected path on the host cannot be protected any
-    /// more.
+    /// The workspace was replaced or removed, or a grant was removed; a protected path on the host cannot be
+    /// protected any more.
     fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>>;
 
     /// Whether commands share their processes. Then background processes always live on.
@@ -62,9 +62,9 @@ pub(crate) trait Workers: fmt::Debug + Send + Sync {
     /// The parent span of its commands.
     fn span(&self) -> Option<tracing::Id>;
 
-    /// A worker for one command. A command of a session passes what it got from [`WorkerSource::turn`] as `entered`, once.
-    /// The worker's proxy, if it gets one, writes to `trail`. `own_steps` are steps of this worker alone. With `fail_fast`,
-    /// the worker must be ready now.
+    /// A worker for one command. A command of a session passes what it got from [`WorkerSource::turn`] as
+    /// `entered`, once. The worker's proxy, if it gets one, writes to `trail`. `own_steps` are steps of this
+    /// worker alone. With `fail_fast`, the worker must be ready now.
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
@@ -80,8 +80,8 @@ pub(crate) trait Workers: fmt::Debug + Send + Sync {
     /// [`Error::SessionEnded`].
     fn has_others(&self) -> Result<bool, Error>;
 
-    /// Counts a command that a worker has received; `None` outside of a session. The keeper of a shell is not what uses the
-    /// session.
+    /// Counts a command that a worker has received; `None` outside of a session. The keeper of a shell is not
+    /// what uses the session.
     fn join(self: Arc<Self>, is_keeper: bool) -> Option<Box<dyn Membership>>;
 }
 

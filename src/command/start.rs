@@ -104,15 +104,16 @@ impl Command {
     fn tightened_limits(&self, compiled: &Compiled) -> Result<Tightened, Error> {
         let mut limits =
             tightened(&compiled.limits, &compiled.groups, compiled.descriptors, self.bounds.limits.as_ref())?;
-        // A restricted command has a fresh worker, which has just set the modes. A grant may be read-only by now.
+        // A restricted command has a fresh worker, which has just set the modes. A grant may be read-only by
+        // now.
         if self.bounds.restrictions.is_empty() {
             limits.steps.extend_from_slice(&compiled.shared_modes.bytes);
         }
         Ok(limits)
     }
 
-    /// Encodes what the worker receives. Takes the secrets out of the command: they are wiped when this returns, and also
-    /// if it fails.
+    /// Encodes what the worker receives. Takes the secrets out of the command: they are wiped when this
+    /// returns, and also if it fails.
     fn encode(&mut self, directory: &Path, limit_steps: &[u8]) -> Result<RequestBuf, Error> {
         let secrets = std::mem::take(&mut self.secrets);
         RequestBuf::new(&RequestFields {
@@ -249,7 +250,8 @@ impl Command {
         }
     }
 
-    /// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has waited.
+    /// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has
+    /// waited.
     fn set_cgroup_limits(&self, worker: &ReadyWorker, spec: &CommandSpec) -> Result<(), Error> {
         match worker.inside.leaf() {
             Some(leaf) => {

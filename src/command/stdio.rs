@@ -28,8 +28,9 @@ pub(crate) enum StdioKind {
 }
 
 impl Stdio {
-    /// The stream of this program. If that is a terminal, the command can read what is typed there at any time, and processes
-    /// that it leaves behind can too: give it a [`Pseudoterminal`](crate::plan::pseudoterminal::Pseudoterminal) or a pipe.
+    /// The stream of this program. If that is a terminal, the command can read what is typed there at any
+    /// time, and processes that it leaves behind can too: give it a
+    /// [`Pseudoterminal`](crate::plan::pseudoterminal::Pseudoterminal) or a pipe.
     ///
     /// If this program has closed it, the start fails with `EBADF`. That also holds if another
     /// descriptor with close-on-exec has the number now.
@@ -75,7 +76,8 @@ pub(crate) struct Connected {
     pub(crate) caller_end: Option<OwnedFd>,
 }
 
-/// Opens what `kind` asks for. `own` is the stream of this program; `is_input` says that the command reads from the stream.
+/// Opens what `kind` asks for. `own` is the stream of this program; `is_input` says that the command reads
+/// from the stream.
 pub(crate) fn connect(kind: StdioKind, own: impl AsFd, is_input: bool) -> io::Result<Connected> {
     let command_end = match kind {
         StdioKind::Inherit => checked(inherited(own.as_fd())?)?.into(),
@@ -96,15 +98,17 @@ fn inherited(own: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     own.try_clone_to_owned()
 }
 
-/// Refuses a descriptor that only has the number of a standard stream. If a program closes its own stream, the next descriptor
-/// it opens gets that number, for example the control socket of a zygote. Close-on-exec gives such a descriptor away.
+/// Refuses a descriptor that only has the number of a standard stream. If a program closes its own stream,
+/// the next descriptor it opens gets that number, for example the control socket of a zygote. Close-on-exec
+/// gives such a descriptor away.
 pub(crate) fn check_standard(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = FdFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFD)?);
     let is_other = fd.as_raw_fd() <= libc::STDERR_FILENO && flags.contains(FdFlag::FD_CLOEXEC);
     if is_other { Err(Errno::EBADF.into()) } else { Ok(()) }
 }
 
-/// Refuses a directory and an `O_PATH` descriptor. From either, the command could reach files behind every mount.
+/// Refuses a directory and an `O_PATH` descriptor. From either, the command could reach files behind every
+/// mount.
 pub(crate) fn checked<F: AsFd>(fd: F) -> io::Result<F> {
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
     if flags.contains(OFlag::O_PATH) {

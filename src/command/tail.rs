@@ -41,8 +41,8 @@ impl Tail {
         self.bytes.extend(bytes);
     }
 
-    /// Adds what the errors in these bytes tell: denials, or hints. Of a command that succeeded only errors at protected paths
-    /// count as denials: git goes on if it cannot write its configuration.
+    /// Adds what the errors in these bytes tell: denials, or hints. Of a command that succeeded only errors
+    /// at protected paths count as denials: git goes on if it cannot write its configuration.
     pub(crate) fn explain(&self, outcome: &mut Outcome) {
         if let Some(hints) = &self.hints {
             return hints.add_of_errors(outcome, || self.denials());

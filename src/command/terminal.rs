@@ -20,8 +20,9 @@ use crate::sys::locked;
 
 /// The terminal of a command: what you write here, the command reads as typed.
 ///
-/// A read waits while the command runs, even if the command has closed the terminal: it may open `/dev/tty` again. After the
-/// end of the command, a read returns nothing while no process that it left behind has the other side open. If you drop all clones while the command runs, its terminal hangs up (SIGHUP). All clones
+/// A read waits while the command runs, even if the command has closed the terminal: it may open `/dev/tty`
+/// again. After the end of the command, a read returns nothing while no process that it left behind has the
+/// other side open. If you drop all clones while the command runs, its terminal hangs up (SIGHUP). All clones
 /// are one terminal: one task may read while another writes, but no two may read, and no two may write.
 #[derive(Clone, Debug)]
 pub struct Terminal {
@@ -58,8 +59,8 @@ impl Terminal {
         now.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLHUP))
     }
 
-    /// The same terminal, registered with tokio again. tokio treats a hangup as final: after a process opens the other side
-    /// again, the old registration would report it readable forever.
+    /// The same terminal, registered with tokio again. tokio treats a hangup as final: after a process opens
+    /// the other side again, the old registration would report it readable forever.
     fn reopened(&self) -> io::Result<Self> {
         let master = Self::watched(self.master.get_ref().try_clone()?)?;
         Ok(Self { master, ..self.clone() })

@@ -41,7 +41,8 @@ fn is_assignment(word: &str) -> bool {
     name.is_some_and(|name| !name.is_empty() && name.chars().all(|c| c == '_' || c.is_ascii_alphanumeric()))
 }
 
-/// The commands of a command line: the one that Kennel starts and, if that is a shell with `-c`, those of the script.
+/// The commands of a command line: the one that Kennel starts and, if that is a shell with `-c`, those of the
+/// script.
 pub(crate) fn typed(program: &OsStr, arguments: &[OsString]) -> Vec<Typed> {
     let words = std::iter::once(program).chain(arguments.iter().map(OsString::as_os_str)).take(MOST);
     let words: Vec<String> = words.filter_map(OsStr::to_str).map(str::to_owned).collect();

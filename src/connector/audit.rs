@@ -1,4 +1,5 @@
-//! The records of calls in the audit log. `http` records the use of credentials, the proxy connections, and the broker spawns.
+//! The records of calls in the audit log. `http` records the use of credentials, the proxy connections, and
+//! the broker spawns.
 
 use std::time::Instant;
 

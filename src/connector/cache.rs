@@ -1,8 +1,8 @@
 //! Compiled code on disk, by the hash of its program.
 //!
-//! Compiled code is trusted: it is mapped and run. So the directory must be one that nobody but the caller can write to,
-//! and so must each directory above it. Nothing else protects it: neither the engine nor Kennel would notice machine code
-//! that somebody has changed.
+//! Compiled code is trusted: it is mapped and run. So the directory must be one that nobody but the caller
+//! can write to, and so must each directory above it. Nothing else protects it: neither the engine nor Kennel
+//! would notice machine code that somebody has changed.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
@@ -44,8 +44,9 @@ pub(crate) enum Code {
     Component(Component),
 }
 
-/// The directory for compiled code of this user: `$XDG_CACHE_HOME/kennel/connectors`, or `~/.cache/kennel/connectors`.
-/// `None` if the user has no home. Commands in a sandbox never see it, whatever is granted around it.
+/// The directory for compiled code of this user: `$XDG_CACHE_HOME/kennel/connectors`, or
+/// `~/.cache/kennel/connectors`. `None` if the user has no home. Commands in a sandbox never see it, whatever
+/// is granted around it.
 #[must_use]
 pub fn default_cache() -> Option<PathBuf> {
     let base = env::var_os(CACHE_BASE).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -84,7 +85,8 @@ impl Cache {
         Ok(Self { directory })
     }
 
-    /// Where the code of a program is kept. Another version or other settings of the compiler have another place.
+    /// Where the code of a program is kept. Another version or other settings of the compiler have another
+    /// place.
     pub(crate) fn place(&self, engine: &Engine, program: &[u8]) -> PathBuf {
         let mut settings = DefaultHasher::new();
         engine.precompile_compatibility_hash().hash(&mut settings);
@@ -147,8 +149,8 @@ impl Cache {
     }
 }
 
-/// Who else than the caller can write to a file or directory. In one that is `above` the cache, root may, and in a sticky one
-/// only the owner of an entry can replace it.
+/// Who else than the caller can write to a file or directory. In one that is `above` the cache, root may, and
+/// in a sticky one only the owner of an entry can replace it.
 fn who_can_write(path: &Path, metadata: &Metadata, is_above: bool) -> Option<String> {
     let (owner, own) = (metadata.uid(), nix::unistd::geteuid().as_raw());
     if owner != own && !(is_above && owner == 0) {
@@ -173,8 +175,8 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn deserialize(engine: &Engine, file: &File, is_component: bool) -> wasmtime::Result<Code> {
     let path = own_path(file);
     if is_component {
-        // SAFETY: `serialize` wrote the file: it belongs to the caller, and nobody else could write to it or to a directory
-        // on the way. The engine checks its version and settings.
+        // SAFETY: `serialize` wrote the file: it belongs to the caller, and nobody else could write to it or
+        // to a directory on the way. The engine checks its version and settings.
         let component = unsafe { Component::deserialize_file(engine, path) }?;
         Ok(Code::Component(component))
     } else {
@@ -190,7 +192,8 @@ mod tests {
 
     use super::*;
 
-    /// Compiled with other settings, or by another version, code is elsewhere. In the wrong place it is not loaded.
+    /// Compiled with other settings, or by another version, code is elsewhere. In the wrong place it is not
+    /// loaded.
     #[test]
     fn code_of_another_compiler_is_not_loaded() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -55,24 +55,25 @@ impl Call {
         self
     }
 
-    /// Narrows the hosts of the manifest to those that are also here, as `host:port`: for requests, and for programs that
-    /// are spawned. An empty list narrows nothing.
+    /// Narrows the hosts of the manifest to those that are also here, as `host:port`: for requests, and for
+    /// programs that are spawned. An empty list narrows nothing.
     #[must_use]
     pub fn allow_hosts(mut self, hosts: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.hosts = hosts.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Narrows the programs of the manifest to those that are also here, by name or path. An empty list narrows nothing.
+    /// Narrows the programs of the manifest to those that are also here, by name or path. An empty list
+    /// narrows nothing.
     #[must_use]
     pub fn allow_programs(mut self, programs: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.programs = programs.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Binds credentials. Kennel asks the resolver for the kind of the manifest (`oauth2`, `api_key`) when the program
-    /// makes a request with it, and for the name of each variable when the program spawns one. The value never enters the
-    /// program.
+    /// Binds credentials. Kennel asks the resolver for the kind of the manifest (`oauth2`, `api_key`) when
+    /// the program makes a request with it, and for the name of each variable when the program spawns one.
+    /// The value never enters the program.
     #[must_use]
     pub fn credentials(mut self, resolver: impl CredentialResolver + 'static) -> Self {
         self.credentials = Some(Arc::new(resolver));

@@ -75,8 +75,8 @@ impl ConnectorError {
         self.remedy.as_ref()
     }
 
-    /// The lines for people: the error, and a hint, with settings in the words of a front end. Characters that a terminal obeys
-    /// or that reorder text are escaped.
+    /// The lines for people: the error, and a hint, with settings in the words of a front end. Characters
+    /// that a terminal obeys or that reorder text are escaped.
     #[must_use]
     pub fn lines(&self, wording: Wording) -> Vec<String> {
         let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", remedy.in_words(wording)));
@@ -89,8 +89,9 @@ impl ConnectorError {
         self.exit_code
     }
 
-    /// The failure as JSON, with the names that callers of connectors expect: `connector_runtime_error` for the program's
-    /// own fault, `connector_load_failed` for a program that does not load. All other classes keep their names.
+    /// The failure as JSON, with the names that callers of connectors expect: `connector_runtime_error` for
+    /// the program's own fault, `connector_load_failed` for a program that does not load. All other classes
+    /// keep their names.
     #[must_use]
     pub fn to_wire(&self) -> Value {
         let mut wire = serde_json::to_value(&*self.failure).unwrap_or_default();

@@ -20,8 +20,8 @@ use crate::report::failure::{Class, Failure};
 /// The largest request or envelope that a program can pass, in bytes.
 pub(crate) const MAX_REQUEST: usize = 16 << 20;
 
-/// How many functions may fail in one call before each further failure takes time: it has a record in the audit log, and a
-/// program must not fill the disk.
+/// How many functions may fail in one call before each further failure takes time: it has a record in the
+/// audit log, and a program must not fill the disk.
 const FREE_FAILURES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(20);
 

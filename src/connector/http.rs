@@ -1,4 +1,5 @@
-//! Requests of a program: what it asks for, whether that is granted, its credential, and redirects. `transport` sends them.
+//! Requests of a program: what it asks for, whether that is granted, its credential, and redirects.
+//! `transport` sends them.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,8 +28,9 @@ use crate::report::policy_error::shown;
 /// The future that [`HttpClient::send`] returns.
 pub type Sending<'c> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Failure>> + Send + 'c>>;
 
-/// Sends one request and reads the whole answer. It follows no redirect: Kennel checks where that leads, and sends another
-/// request. The default connects through the gate of Kennel's proxy; another one serves tests without a network.
+/// Sends one request and reads the whole answer. It follows no redirect: Kennel checks where that leads, and
+/// sends another request. The default connects through the gate of Kennel's proxy; another one serves tests
+/// without a network.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -47,7 +49,8 @@ pub type Sending<'c> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Failu
 /// # Ok::<(), kennel::connector::ConnectorError>(())
 /// ```
 pub trait HttpClient: Send + Sync {
-    /// Sends a request. Its URI is absolute, and its host is granted. A header with a credential is marked as sensitive.
+    /// Sends a request. Its URI is absolute, and its host is granted. A header with a credential is marked as
+    /// sensitive.
     fn send(&self, request: Request<Bytes>) -> Sending<'_>;
 }
 

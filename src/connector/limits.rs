@@ -6,7 +6,8 @@ use wasmtime::ResourceLimiter;
 
 use crate::broker::manifest::Manifest;
 
-/// The limits of one call. `None` means the manifest's value, or the default. Values above the maximum become the maximum.
+/// The limits of one call. `None` means the manifest's value, or the default. Values above the maximum become
+/// the maximum.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Connectors: WebAssembly programs that serve operations for an agent. They have no access but what their manifest
-//! declares, and what the call leaves of that.
+//! Connectors: WebAssembly programs that serve operations for an agent. They have no access but what their
+//! manifest declares, and what the call leaves of that.
 //!
 //! ```text
 //! Manifest ─┐                                   ┌─ requests ─► gate ─► host
@@ -8,9 +8,9 @@
 //!                      (a fresh instance each)
 //! ```
 //!
-//! A [`Runtime`] compiles any number of connectors; a [`Connector`] serves any number of calls at the same time. Each call
-//! runs in a fresh instance with its own memory, which ends with the call. `docs/connectors.md` describes what a connector
-//! can import, and how to write one.
+//! A [`Runtime`] compiles any number of connectors; a [`Connector`] serves any number of calls at the same
+//! time. Each call runs in a fresh instance with its own memory, which ends with the call.
+//! `docs/connectors.md` describes what a connector can import, and how to write one.
 //!
 //! ```no_run
 //! use kennel::Manifest;
@@ -27,8 +27,8 @@
 //! # }
 //! ```
 //!
-//! The runtime installs handlers for SIGSEGV, SIGILL, SIGFPE and SIGBUS, because a trap of a program is such a signal. They
-//! pass on whatever is not one.
+//! The runtime installs handlers for SIGSEGV, SIGILL, SIGFPE and SIGBUS, because a trap of a program is such
+//! a signal. They pass on whatever is not one.
 #![expect(clippy::result_large_err, reason = "a failure ends a call, and is copied a few times at most")]
 
 mod audit;

@@ -162,8 +162,8 @@ fn read(
     })
 }
 
-/// The text of a range, or the part of it that a log keeps: a program may pass megabytes at every call. Bytes that are no
-/// UTF-8 are replaced.
+/// The text of a range, or the part of it that a log keeps: a program may pass megabytes at every call. Bytes
+/// that are no UTF-8 are replaced.
 fn text(caller: &mut Caller<'_, State>, function: &str, range: Range) -> wasmtime::Result<String> {
     let bytes = slice(caller, function, range)?;
     Ok(String::from_utf8_lossy(&bytes[..bytes.len().min(journal::MAX_BYTES)]).into_owned())

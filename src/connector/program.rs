@@ -113,16 +113,17 @@ impl Connector {
         &self.loaded.name
     }
 
-    /// Calls an operation in a fresh instance. Any number of calls may run at the same time; beyond the number that
-    /// [`RuntimeBuilder::at_once`](crate::connector::RuntimeBuilder::at_once) sets, they wait. Dropping the future ends the
-    /// call.
+    /// Calls an operation in a fresh instance. Any number of calls may run at the same time; beyond the
+    /// number that [`RuntimeBuilder::at_once`](crate::connector::RuntimeBuilder::at_once) sets, they wait.
+    /// Dropping the future ends the call.
     ///
-    /// A program that computes lets other tasks of its thread run every few milliseconds. One instruction or function does
-    /// not: to fill 1 GiB takes most of a second.
+    /// A program that computes lets other tasks of its thread run every few milliseconds. One instruction or
+    /// function does not: to fill 1 GiB takes most of a second.
     ///
     /// # Errors
-    /// What a request or a spawn of the program was denied, or how it failed, unless a later one of the same kind
-    /// succeeded. Otherwise: a limit, a trap, an exit status other than 0, or output that is not what the contract says.
+    /// What a request or a spawn of the program was denied, or how it failed, unless a later one of the same
+    /// kind succeeded. Otherwise: a limit, a trap, an exit status other than 0, or output that is not what
+    /// the contract says.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -219,8 +220,8 @@ impl Connector {
     }
 }
 
-/// Polls a future to its end. `None`: it panicked, which may be what a program wanted, and is no reason to end its caller.
-/// Nothing of the future is used after that.
+/// Polls a future to its end. `None`: it panicked, which may be what a program wanted, and is no reason to
+/// end its caller. Nothing of the future is used after that.
 async fn caught<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -313,7 +314,8 @@ fn ended_badly(error: &wasmtime::Error, state: &State, streams: &Streams, limits
     fault(message)
 }
 
-/// Whether a program is a component. Its first eight bytes tell: the magic number, and the layer of the version.
+/// Whether a program is a component. Its first eight bytes tell: the magic number, and the layer of the
+/// version.
 pub(crate) fn is_component(program: &[u8]) -> bool {
     matches!(program, [0, b'a', b's', b'm', _, _, 1, 0, ..])
 }

@@ -104,13 +104,13 @@ impl Runtime {
         RuntimeBuilder::default()
     }
 
-    /// Compiles a program for its manifest: a core module or a component, which the program itself tells. Takes up to
-    /// seconds for a large program, and about a millisecond if a cache has its code. Blocks: an asynchronous caller uses
-    /// `spawn_blocking`.
+    /// Compiles a program for its manifest: a core module or a component, which the program itself tells.
+    /// Takes up to seconds for a large program, and about a millisecond if a cache has its code. Blocks: an
+    /// asynchronous caller uses `spawn_blocking`.
     ///
     /// # Errors
-    /// `load_failed`: it is not valid WebAssembly, lacks `_start` or `invoke`, or imports something that Kennel does not offer
-    /// or the manifest does not cover.
+    /// `load_failed`: it is not valid WebAssembly, lacks `_start` or `invoke`, or imports something that
+    /// Kennel does not offer or the manifest does not cover.
     pub fn compile(&self, manifest: &Manifest, program: &[u8]) -> Result<Connector, ConnectorError> {
         let own_name = name(manifest).to_owned();
         let code = self.code(program).map_err(|error| broken(&own_name, &error))?;
@@ -171,7 +171,8 @@ impl Runtime {
     /// Compiles a program into the cache, unless its code is there already, and returns the file.
     ///
     /// # Errors
-    /// `load_failed`: it is not valid WebAssembly. Otherwise: the runtime has no cache, or the cache cannot be written.
+    /// `load_failed`: it is not valid WebAssembly. Otherwise: the runtime has no cache, or the cache cannot
+    /// be written.
     pub fn precompile(&self, program: &[u8]) -> Result<PathBuf, ConnectorError> {
         let Shared { engine, cache, .. } = &*self.shared;
         let cache = cache
@@ -308,8 +309,8 @@ impl fmt::Debug for RuntimeBuilder {
 }
 
 impl RuntimeBuilder {
-    /// Sends requests with another client than Kennel's. Kennel still checks their hosts, follows redirects and adds
-    /// credentials; TLS, the addresses of names and the records of connections are up to the client.
+    /// Sends requests with another client than Kennel's. Kennel still checks their hosts, follows redirects
+    /// and adds credentials; TLS, the addresses of names and the records of connections are up to the client.
     #[must_use]
     pub fn http_client(mut self, client: impl HttpClient + 'static) -> Self {
         self.client = Some(Arc::new(client));
@@ -323,17 +324,17 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Gets each log line of each program, besides `tracing` and the result of the call: the name of the connector, and the
-    /// line.
+    /// Gets each log line of each program, besides `tracing` and the result of the call: the name of the
+    /// connector, and the line.
     #[must_use]
     pub fn log_sink(mut self, sink: impl Fn(&str, &LogLine) + Send + Sync + 'static) -> Self {
         self.sink = Some(Arc::new(sink));
         self
     }
 
-    /// Keeps compiled code in this directory. It is created if it does not exist. Nobody else may be able to write to it:
-    /// what is in it is run. Grant it to no sandbox. Kennel never deletes code from it; you can, at any time.
-    /// [`default_cache`](crate::connector::default_cache) is one that no sandbox shows.
+    /// Keeps compiled code in this directory. It is created if it does not exist. Nobody else may be able to
+    /// write to it: what is in it is run. Grant it to no sandbox. Kennel never deletes code from it; you can,
+    /// at any time. [`default_cache`](crate::connector::default_cache) is one that no sandbox shows.
     #[must_use]
     pub fn cache(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cache = Some(directory.into());
@@ -369,8 +370,8 @@ impl RuntimeBuilder {
         self
     }
 
-    /// How many calls run at once: 1024 by default. Further calls wait, which counts as their wall time. Each takes 8 GiB of
-    /// addresses, and no memory before it is used.
+    /// How many calls run at once: 1024 by default. Further calls wait, which counts as their wall time. Each
+    /// takes 8 GiB of addresses, and no memory before it is used.
     #[must_use]
     pub fn at_once(mut self, calls: u32) -> Self {
         self.at_once = Some(calls.max(1));

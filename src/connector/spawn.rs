@@ -48,7 +48,8 @@ pub type Spawning<'s> = Pin<Box<dyn Future<Output = Result<Spawned, SpawnError>>
 /// # Ok::<(), kennel::connector::ConnectorError>(())
 /// ```
 pub trait SpawnExecutor: Send + Sync {
-    /// Runs the program of `envelope`, if `policy` allows it. The policy is the connector's manifest, narrowed by the call.
+    /// Runs the program of `envelope`, if `policy` allows it. The policy is the connector's manifest,
+    /// narrowed by the call.
     fn spawn<'s>(
         &'s self,
         policy: &'s SpawnPolicy,

@@ -28,8 +28,8 @@ pub(crate) struct Streams {
 }
 
 impl State {
-    /// WASI has clocks, random numbers and the standard streams. It has no argument, no variable, no directory, and no
-    /// socket.
+    /// WASI has clocks, random numbers and the standard streams. It has no argument, no variable, no
+    /// directory, and no socket.
     pub(crate) fn new(input: Vec<u8>, limits: InForce, host: Host) -> (Self, Streams) {
         let streams = Streams { stdout: Captured::stdout(), stderr: Captured::stderr() };
         let mut wasi = WasiCtxBuilder::new()

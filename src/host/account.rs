@@ -1,5 +1,5 @@
-//! A line of the password database. It is read from /etc/passwd alone: getpwuid(3) would load plugins into the program, which
-//! a library must not do and a static program cannot.
+//! A line of the password database. It is read from /etc/passwd alone: getpwuid(3) would load plugins into
+//! the program, which a library must not do and a static program cannot.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

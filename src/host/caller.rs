@@ -1,4 +1,5 @@
-//! The caller: identity, home, environment and directory of the embedding program, read once. Changes nothing.
+//! The caller: identity, home, environment and directory of the embedding program, read once. Changes
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -18,8 +19,8 @@ pub(crate) struct Caller {
     pub(crate) user: String,
     /// Absolute. If HOME is unset or relative, the home in the password database, else `/`.
     pub(crate) home: PathBuf,
-    /// Every directory that may hold the caller's secrets: HOME and the home in the password database, each also as its
-    /// canonical path.
+    /// Every directory that may hold the caller's secrets: HOME and the home in the password database, each
+    /// also as its canonical path.
     pub(crate) homes: Vec<PathBuf>,
     /// The working directory. Empty if it was removed; then no relative path exists.
     pub(crate) directory: PathBuf,
@@ -30,16 +31,16 @@ pub(crate) struct Caller {
     pub(crate) ahead: SchedulingPrivileges,
 }
 
-/// Scheduling privileges of a process. A CPU limit does not stop a real-time process, and with an `oom_score_adj` of
-/// -1000 the kernel kills no process at the memory limit.
+/// Scheduling privileges of a process. A CPU limit does not stop a real-time process, and with an
+/// `oom_score_adj` of -1000 the kernel kills no process at the memory limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SchedulingPrivileges {
     /// Real-time or deadline policy, nice value below 0, real-time I/O.
     pub(crate) scheduling: [bool; 3],
     /// Whether `oom_score_adj` is below 0.
     pub(crate) oom: bool,
-    /// Whether the process may take a real-time policy or a nice value below 0 (RLIMIT_RTPRIO, RLIMIT_NICE), as members of
-    /// audio groups may.
+    /// Whether the process may take a real-time policy or a nice value below 0 (RLIMIT_RTPRIO, RLIMIT_NICE),
+    /// as members of audio groups may.
     pub(crate) may_be: bool,
 }
 
@@ -55,7 +56,8 @@ impl SchedulingPrivileges {
     }
 }
 
-/// The default directory for the sockets of a user's sessions: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
+/// The default directory for the sockets of a user's sessions: `$XDG_RUNTIME_DIR/kennel`, else
+/// `/tmp/kennel-UID`.
 pub(crate) fn runtime_directory(runtime: Option<&OsStr>, uid: u32) -> PathBuf {
     match runtime.map(Path::new).filter(|path| path.is_absolute()) {
         Some(path) => path.join("kennel"),
@@ -85,7 +87,8 @@ impl Caller {
         }
     }
 
-    /// Like the home of [`current`](Self::current), but without a copy of the environment, which may hold secrets.
+    /// Like the home of [`current`](Self::current), but without a copy of the environment, which may hold
+    /// secrets.
     pub(crate) fn current_home() -> PathBuf {
         let database = || home_of(&Account::of(nix::unistd::geteuid().as_raw())?);
         named_home(env::var_os("HOME")).or_else(database).unwrap_or_else(|| "/".into())
@@ -136,7 +139,8 @@ fn home_of(account: &Account) -> Option<PathBuf> {
     spelled_plainly(account.home.as_deref()?)
 }
 
-/// An absolute path without `//`, `.` and a slash at the end. A path with `..` is resolved; `None` if that fails.
+/// An absolute path without `//`, `.` and a slash at the end. A path with `..` is resolved; `None` if that
+/// fails.
 fn spelled_plainly(path: &Path) -> Option<PathBuf> {
     let goes_up = path.components().any(|part| part == Component::ParentDir);
     if goes_up { fs::canonicalize(path).ok() } else { Some(path.components().collect()) }

@@ -81,8 +81,8 @@ impl Setting {
     }
 }
 
-// The hierarchy, as this process may use it. These are plain facts, so a test can describe a host that it does not run
-// on. `plan::cgroup` decides.
+// The hierarchy, as this process may use it. These are plain facts, so a test can describe a host that it
+// does not run on. `plan::cgroup` decides.
 
 /// The cgroup v2 hierarchy and the position of this process in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,14 +107,15 @@ pub(crate) struct CgroupDirectory {
     pub(crate) gives: Vec<Controller>,
     /// Whether the caller may create children in it and enable controllers for them.
     pub(crate) writable: bool,
-    /// Whether the caller may move processes from its own cgroup to children of this one: cgroups(7), "delegation
-    /// containment".
+    /// Whether the caller may move processes from its own cgroup to children of this one: cgroups(7),
+    /// "delegation containment".
     pub(crate) reachable: bool,
     /// Whether the service manager marked it as delegated.
     pub(crate) marked: bool,
     /// Whether it is the root of the hierarchy. The root may have both processes and children.
     pub(crate) is_root: bool,
-    /// Whether the caller may not write to the parent. If it may write to this one, somebody delegated this one to it.
+    /// Whether the caller may not write to the parent. If it may write to this one, somebody delegated this
+    /// one to it.
     pub(crate) is_edge: bool,
     /// Number of processes in it besides this one.
     pub(crate) others: usize,
@@ -213,8 +214,9 @@ fn is_writable(path: &Path) -> bool {
     faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS).is_ok()
 }
 
-/// Name of the cgroup to which the embedding program moves if it must leave the delegated one. It stays there: a process
-/// cannot remove its own cgroup, and the service manager removes it together with the delegated one.
+/// Name of the cgroup to which the embedding program moves if it must leave the delegated one. It stays
+/// there: a process cannot remove its own cgroup, and the service manager removes it together with the
+/// delegated one.
 pub(crate) const HOST: &str = "kennel-host";
 
 /// The file that lists the processors of a cgroup.

@@ -22,8 +22,8 @@ use crate::report::shortage;
 use crate::sys::birth::{INSIDE_CAPABILITIES, try_namespaces, try_overlay};
 use crate::sys::read_proc;
 
-/// Facts about the kernel on which the plan depends. They are plain data, so a test can describe a kernel that it does
-/// not run on.
+/// Facts about the kernel on which the plan depends. They are plain data, so a test can describe a kernel
+/// that it does not run on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Host {
     /// Version of the running kernel.
@@ -34,12 +34,14 @@ pub struct Host {
     pub seccomp: bool,
     /// Whether the caller can create a user namespace; detected by creating one.
     pub user_namespaces: bool,
-    /// How many processors the machine can have (`/sys/devices/system/cpu/possible`): the kernel counts the processes of a
-    /// user per processor. 0 if unknown or not read; only a process limit for root needs it.
+    /// How many processors the machine can have (`/sys/devices/system/cpu/possible`): the kernel counts the
+    /// processes of a user per processor. 0 if unknown or not read; only a process limit for root needs it.
     pub possible_cpus: u32,
-    /// Whether an overlay can be mounted over `/etc`, with which a sandbox shows the host's files and its own.
+    /// Whether an overlay can be mounted over `/etc`, with which a sandbox shows the host's files and its
+    /// own.
     pub etc_overlays: bool,
-    /// Whether the kernel sends core dumps to a socket (`@` in kernel.core_pattern, Linux 6.16). No limit prevents that.
+    /// Whether the kernel sends core dumps to a socket (`@` in kernel.core_pattern, Linux 6.16). No limit
+    /// prevents that.
     pub core_socket: bool,
 }
 
@@ -56,8 +58,8 @@ impl fmt::Display for Version {
 /// The oldest supported kernel: mount_setattr(2) came with Linux 5.12.
 pub(crate) const OLDEST: Version = Version(5, 12);
 
-/// The user and group as which PID 1 of root's sandboxes opens files of /etc. It owns nothing, so the kernel shows what every
-/// user may read. Distributions and service managers leave this id free.
+/// The user and group as which PID 1 of root's sandboxes opens files of /etc. It owns nothing, so the kernel
+/// shows what every user may read. Distributions and service managers leave this id free.
 pub(crate) const READER: u32 = 65533;
 
 /// The first kernel that can send core dumps to a socket.
@@ -75,8 +77,9 @@ impl Host {
         Self { user_namespaces: has_user_namespaces(), possible_cpus: possible_cpus(), ..Self::read() }
     }
 
-    /// Detects what the compilation of `policy` needs. Creating a user namespace costs about 50 µs, and only matters if the
-    /// sandbox could do without one. Otherwise this assumes that it works, and the start reports if it does not.
+    /// Detects what the compilation of `policy` needs. Creating a user namespace costs about 50 µs, and only
+    /// matters if the sandbox could do without one. Otherwise this assumes that it works, and the start
+    /// reports if it does not.
     pub(crate) fn detect_for(policy: &Policy) -> Self {
         let matters = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable
             && root_suffices();
@@ -118,7 +121,8 @@ fn kernel_version() -> Version {
     if version >= OLDEST {
         return version;
     }
-    // With personality(2), as `setarch --uname-2.6` sets it, uname(2) reports 2.6. This file has the true version.
+    // With personality(2), as `setarch --uname-2.6` sets it, uname(2) reports 2.6. This file has the true
+    // version.
     let truth = fs::read_to_string("/proc/sys/kernel/osrelease");
     truth.map_or(version, |release| parse_version(&release))
 }
@@ -135,8 +139,8 @@ fn has_user_namespaces() -> bool {
     !try_namespaces(libc::CLONE_NEWUSER).is_err_and(refused)
 }
 
-/// Whether the caller is root with all capabilities that the inside needs. Then its sandboxes can do without a user
-/// namespace.
+/// Whether the caller is root with all capabilities that the inside needs. Then its sandboxes can do without
+/// a user namespace.
 pub(crate) fn root_suffices() -> bool {
     let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
     let needed = INSIDE_CAPABILITIES;
@@ -157,7 +161,8 @@ fn has_etc_overlays() -> bool {
     can && (!nix::unistd::geteuid().is_root() || may_change_ids())
 }
 
-/// Whether the caller may give a child the id [`READER`]. In a container it may have neither the right nor such an id.
+/// Whether the caller may give a child the id [`READER`]. In a container it may have neither the right nor
+/// such an id.
 fn may_change_ids() -> bool {
     let held = caps::read(None, CapSet::Effective).unwrap_or_default();
     let may = [Capability::CAP_SETUID, Capability::CAP_SETGID].iter().all(|needed| held.contains(needed));

@@ -10,7 +10,8 @@ use procfs::process::MountInfo;
 
 use crate::sys::read_proc;
 
-/// All mounts, in the order of /proc/self/mountinfo: a lower mount before one on top of it. Paths are unescaped.
+/// All mounts, in the order of /proc/self/mountinfo: a lower mount before one on top of it. Paths are
+/// unescaped.
 ///
 /// # Errors
 /// If /proc is not readable.
@@ -69,7 +70,8 @@ fn file_system(line: &[u8]) -> Option<&[u8]> {
     line.split(|byte| *byte == b' ').skip(6).skip_while(|word| *word != b"-").nth(1)
 }
 
-/// Parses one line. Its names are bytes: any user can mount a name that is not UTF-8, and every process sees it.
+/// Parses one line. Its names are bytes: any user can mount a name that is not UTF-8, and every process sees
+/// it.
 fn mount(line: &[u8]) -> io::Result<MountInfo> {
     let mut text = String::with_capacity(line.len());
     for byte in line {

@@ -1,4 +1,5 @@
-//! What a person can do when the kernel refuses a protection. It depends on the errno and on the settings of the host.
+//! What a person can do when the kernel refuses a protection. It depends on the errno and on the settings of
+//! the host.
 
 use std::path::Path;
 use std::{fs, io};
@@ -163,7 +164,8 @@ impl HostState<'_> {
                     run sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
                 .into();
         }
-        // One clone(2) creates the first namespaces together, so its errno does not tell which limit was reached.
+        // One clone(2) creates the first namespaces together, so its errno does not tell which limit was
+        // reached.
         let first = ["user.max_user_namespaces", "user.max_pid_namespaces"];
         if let Some(exhausted) = first.into_iter().find(|name| self.is(name, "0")) {
             return self.raise(exhausted);
@@ -217,7 +219,8 @@ impl HostState<'_> {
             .into()
     }
 
-    /// The remedy for an AppArmor profile. A profile that refuses one of these operations rarely allows the others.
+    /// The remedy for an AppArmor profile. A profile that refuses one of these operations rarely allows the
+    /// others.
     fn profile(&self, name: &str) -> String {
         let filter = match self.confined.filtered {
             true => "; the seccomp filter of this process may refuse it too",

@@ -36,8 +36,8 @@ impl fmt::Display for Writer {
     }
 }
 
-/// Somebody who may write what is at `path`, and is none of the `trusted` users. `metadata` is that of the path, which is no
-/// link.
+/// Somebody who may write what is at `path`, and is none of the `trusted` users. `metadata` is that of the
+/// path, which is no link.
 pub fn another_writer(path: &Path, metadata: &Metadata, trusted: &[u32]) -> Option<Writer> {
     let (owner, mode) = (metadata.uid(), metadata.mode());
     if !trusted.contains(&owner) {

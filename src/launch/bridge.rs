@@ -1,5 +1,5 @@
-//! The handle on a bridge: a process that connects each client of a TCP socket in the sandbox to a Unix socket
-//! of a proxy on the host. Kennel itself sees no byte of these connections.
+//! The handle on a bridge: a process that connects each client of a TCP socket in the sandbox to a Unix
+//! socket of a proxy on the host. Kennel itself sees no byte of these connections.
 //!
 //! A bridge can start early, beside its sandbox. Dropping it ends it with all of its connections.
 
@@ -56,9 +56,9 @@ impl Bridge {
     /// A step that failed, or [`Error::Lost`] if the bridge was killed.
     pub(crate) async fn serve(&self, listener: OwnedFd, enforcement: &mut Enforcement) -> Result<(), Error> {
         let failed = || Error::io("hand over the listener of the bridge");
-        // Connections inherit both options. Small packets are sent at once. close(2) resets the connection, so
-        // that a client does not take an incomplete stream for a complete one; the bridge clears the option
-        // after a complete stream, which it cannot do if it is killed.
+        // Connections inherit both options. Small packets are sent at once. close(2) resets the connection,
+        // so that a client does not take an incomplete stream for a complete one; the bridge clears the
+        // option after a complete stream, which it cannot do if it is killed.
         let resets = libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&listener, TcpNoDelay, &true).map_err(|errno| failed()(errno.into()))?;
         setsockopt(&listener, Linger, &resets).map_err(|errno| failed()(errno.into()))?;
@@ -168,8 +168,8 @@ pub(crate) struct HandedOut {
 }
 
 impl HandedOut {
-    /// Serves the network of a sandbox or session while it carries out its plan; waits for all of its sockets. Other
-    /// reports that arrive meanwhile go to `said`.
+    /// Serves the network of a sandbox or session while it carries out its plan; waits for all of its
+    /// sockets. Other reports that arrive meanwhile go to `said`.
     ///
     /// # Errors
     /// A step that failed, or no free descriptor.

@@ -10,14 +10,16 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use crate::network::serving::ListeningSocket;
 
-/// A control socket: two connected sockets that keep message boundaries, the first one nonblocking. See socketpair(2).
+/// A control socket: two connected sockets that keep message boundaries, the first one nonblocking. See
+/// socketpair(2).
 pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok((ours, theirs))
 }
 
-/// Ignores `EPIPE` and `ECONNRESET`. A peer that is gone has already sent the reason, and the next read returns it.
+/// Ignores `EPIPE` and `ECONNRESET`. A peer that is gone has already sent the reason, and the next read
+/// returns it.
 pub(crate) fn ignore_epipe(sent: io::Result<()>) -> io::Result<()> {
     match sent {
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {

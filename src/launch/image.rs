@@ -1,4 +1,5 @@
-//! The init program: PID 1 of every sandbox, as a descriptor that can be executed, and the start of its processes.
+//! The init program: PID 1 of every sandbox, as a descriptor that can be executed, and the start of its
+//! processes.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::Write;
@@ -189,7 +190,8 @@ fn birth_error(error: CloneError, users: Users) -> Error {
     Error::Step { step: step.to_owned(), protection, source, remedy }
 }
 
-/// One clone(2) makes two namespaces. A second attempt with only the user namespace finds out which one failed.
+/// One clone(2) makes two namespaces. A second attempt with only the user namespace finds out which one
+/// failed.
 fn refused_namespace(error: &io::Error, users: Users) -> (&'static str, Protection) {
     let may_be_user = users == Users::Own;
     let shortage = error.raw_os_error().is_some_and(shortage::is_shortage);

@@ -60,7 +60,8 @@ impl Prepared {
         Ok(Self { compiled, images, plan: OnceLock::new(), prestarted, gate, log, groups })
     }
 
-    /// The same policy, compiled again for the present state of the host. Proxy, log and cgroups stay the same.
+    /// The same policy, compiled again for the present state of the host. Proxy, log and cgroups stay the
+    /// same.
     pub(crate) fn recompiled(&self, compiled: Compiled) -> Self {
         Self {
             compiled,

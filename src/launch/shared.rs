@@ -1,5 +1,5 @@
-//! The init that commands of a session share, as orders reach it: it forks their workers, and ends what a worker can no
-//! longer end.
+//! The init that commands of a session share, as orders reach it: it forks their workers, and ends what a
+//! worker can no longer end.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::launch::control::{ignore_epipe, socket_pair};
 use crate::launch::inside::Inside;
 
-/// How long to wait until the init reads its orders, in milliseconds. It is busy while it ends another command.
+/// How long to wait until the init reads its orders, in milliseconds. It is busy while it ends another
+/// command.
 const BUSY: u16 = 1_000;
 
 /// The common init.
@@ -65,8 +66,8 @@ impl Mark {
         drop(self.order_kill(worker));
     }
 
-    /// Orders the kill of every process with this mark. The socket hangs up when none is left. Before that it brings a message
-    /// if some are left, blocked in the kernel. `None` if nobody will tell.
+    /// Orders the kill of every process with this mark. The socket hangs up when none is left. Before that it
+    /// brings a message if some are left, blocked in the kernel. `None` if nobody will tell.
     pub(crate) fn kill(&self) -> Option<OwnedFd> {
         self.order_kill(0)
     }

@@ -1,7 +1,7 @@
 //! Starts: one function for each kind. Each call blocks its thread for about as long as posix_spawn(3).
 //!
-//! Every start has two halves. `begin_…` creates init, which makes its namespaces at once; meanwhile this program
-//! compiles the rest of the policy. `hand_over_…` sends the compiled plan, which init carries out.
+//! Every start has two halves. `begin_…` creates init, which makes its namespaces at once; meanwhile this
+//! program compiles the rest of the policy. `hand_over_…` sends the compiled plan, which init carries out.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -116,8 +116,8 @@ fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<Inside,
     let (pid, is_in_group) = (spawned.pid, spawned.is_in_group);
     let mut inside = inside(spawned);
 
-    // cgroup.procs of cgroups(7), on Linux before 5.7. It comes before the role: init makes its cgroup namespace next,
-    // whose root is the cgroup that it is in, see cgroup_namespaces(7).
+    // cgroup.procs of cgroups(7), on Linux before 5.7. It comes before the role: init makes its cgroup
+    // namespace next, whose root is the cgroup that it is in, see cgroup_namespaces(7).
     if let Some(leaf) = leaf.as_ref().filter(|_| !is_in_group) {
         leaf.add_process(pid)?;
     }

@@ -1,13 +1,15 @@
-//! Makes calls in place of a command, where its seccomp filter cannot tell from the arguments what is allowed:
-//! seccomp_unotify(2).
+//! Makes calls in place of a command, where its seccomp filter cannot tell from the arguments what is
+//! allowed: seccomp_unotify(2).
 //!
-//! A filter sees numbers and no files. The supervisor finds the file as the caller would, holds it by a descriptor, looks at
-//! what it holds, and makes the call itself on that descriptor. It never lets a call go on that the filter alone would refuse:
-//! the command could change the path in its memory meanwhile, or what is at the path.
+//! A filter sees numbers and no files. The supervisor finds the file as the caller would, holds it by a
+//! descriptor, looks at what it holds, and makes the call itself on that descriptor. It never lets a call go
+//! on that the filter alone would refuse: the command could change the path in its memory meanwhile, or what
+//! is at the path.
 //!
-//! It has no more rights than the command: the same user and groups, no capability over files, and the mounts of the command,
-//! because it opens files below the caller's own root. There is one exception ([`git_files`]): a few files of git, by their
-//! exact names, in a directory that is read-only inside. If it is gone, the kernel answers `ENOSYS`.
+//! It has no more rights than the command: the same user and groups, no capability over files, and the mounts
+//! of the command, because it opens files below the caller's own root. There is one exception
+//! ([`git_files`]): a few files of git, by their exact names, in a directory that is read-only inside. If it
+//! is gone, the kernel answers `ENOSYS`.
 
 mod attributes;
 pub(crate) mod caller;
@@ -50,8 +52,8 @@ const IDLE: u16 = 1_000;
 /// How long to wait if the kernel refuses a thread.
 const NO_THREAD: Duration = Duration::from_millis(10);
 
-/// The task that waits for questions. It ends when no process has the filter any more, or when this is dropped; later questions
-/// then get `ENOSYS`.
+/// The task that waits for questions. It ends when no process has the filter any more, or when this is
+/// dropped; later questions then get `ENOSYS`.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     task: JoinHandle<()>,
@@ -123,7 +125,8 @@ async fn attend(listener: AsyncFd<Arc<OwnedFd>>, heir: Heir) {
             let _ = ended.send(asked.serve(PollTimeout::from(IDLE)));
         });
         match started {
-            // Of a question that comes after the thread has looked for the last time, the descriptor tells again.
+            // Of a question that comes after the thread has looked for the last time, the descriptor tells
+            // again.
             Ok(()) if end.await == Ok(Served::Idle) => ready.clear_ready(),
             Ok(()) => break,
             Err(_) => tokio::time::sleep(NO_THREAD).await,
@@ -139,7 +142,8 @@ fn has_question(listener: &OwnedFd) -> bool {
         || waits.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLIN))
 }
 
-/// Starts a thread that answers questions. It is a thread, not a task: a command must not wait for a busy runtime.
+/// Starts a thread that answers questions. It is a thread, not a task: a command must not wait for a busy
+/// runtime.
 ///
 /// # Errors
 /// The kernel refuses a thread.
@@ -169,7 +173,8 @@ pub(crate) enum Served {
     Idle,
 }
 
-/// Answers the kernel until no process has the filter any more, or no question comes. `answer` answers one call.
+/// Answers the kernel until no process has the filter any more, or no question comes. `answer` answers one
+/// call.
 pub(crate) fn serve(
     listener: &OwnedFd,
     patience: PollTimeout,
@@ -254,7 +259,8 @@ pub(crate) fn answer(
     let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
     let question = match judge(&asked).0 {
         Verdict::Ask(question) => question,
-        // Only the question about files is asked before this verdict: the call may go on, because the kernel checks it.
+        // Only the question about files is asked before this verdict: the call may go on, because the kernel
+        // checks it.
         Verdict::Allow => {
             let made = files.and_then(|files| files.answer(listener, call, &asked));
             return made.unwrap_or(if files.is_some() { Answer::LetGo } else { Answer::Refused });

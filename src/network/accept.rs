@@ -211,7 +211,8 @@ fn lookup(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> Ans
     proxy.names.address_of(name).map_or(Answer::Busy, Answer::Address)
 }
 
-/// Serves a connection to an address that the DNS stub gave out, or to loopback at a port of the host's loopback.
+/// Serves a connection to an address that the DNS stub gave out, or to loopback at a port of the host's
+/// loopback.
 pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: TcpStream) {
     let destination = stream.local_addr().ok().and_then(|asked| proxy.destination_at(asked));
     let stream = Stream::Tcp(stream);

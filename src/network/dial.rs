@@ -38,7 +38,8 @@ const MAX_ANSWER: usize = 256 << 10;
 /// A connection to a destination.
 pub(crate) struct Dialled {
     pub(crate) stream: Stream,
-    /// Bytes that came before the relay: behind the answer of another proxy, or of a server that switched protocols.
+    /// Bytes that came before the relay: behind the answer of another proxy, or of a server that switched
+    /// protocols.
     pub(crate) early: Bytes,
     /// Whether `early` is counted already.
     pub(crate) is_counted: bool,
@@ -114,8 +115,8 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, ProxyRef
     Ok(Dialled { stream, early, is_counted: false, record })
 }
 
-/// A plain connection for HTTP requests, to the destination or to the upstream proxy. Also returns the address
-/// of the destination, if the connection is direct.
+/// A plain connection for HTTP requests, to the destination or to the upstream proxy. Also returns the
+/// address of the destination, if the connection is direct.
 ///
 /// # Errors
 /// As [`connect`].

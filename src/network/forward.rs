@@ -163,8 +163,8 @@ impl KeptConnection {
 }
 
 impl Origin {
-    /// `switches`: the connection may become one of another protocol. An upstream proxy must not be a party of that: it
-    /// would take what follows as requests of its own.
+    /// `switches`: the connection may become one of another protocol. An upstream proxy must not be a party
+    /// of that: it would take what follows as requests of its own.
     async fn connect(proxy: &Arc<Proxy>, permit: &Permit, switches: bool) -> Result<Self, ProxyRefusal> {
         let destination = permit.destination.clone();
         let (stream, record, next_hop) = match &permit.route {
@@ -206,8 +206,8 @@ impl Origin {
         Ok(Self { destination, sender, next_hop, limit, _driver: driver })
     }
 
-    /// Takes the connection out of HTTP, after an answer that switches to a protocol of the offer. hyper hands it over once
-    /// the request is sent to its end, with the bytes that followed the answer.
+    /// Takes the connection out of HTTP, after an answer that switches to a protocol of the offer. hyper
+    /// hands it over once the request is sent to its end, with the bytes that followed the answer.
     async fn switch(
         self,
         mut response: Response<Incoming>,
@@ -280,8 +280,8 @@ pub(crate) fn shown(uri: &Uri) -> &str {
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
 
-/// Whether every hop finds the same end of the body. hyper removes only the outer encoding; a server that looks
-/// at another one would read the rest as a second request (request smuggling).
+/// Whether every hop finds the same end of the body. hyper removes only the outer encoding; a server that
+/// looks at another one would read the rest as a second request (request smuggling).
 fn has_one_framing(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (encodings.next(), encodings.next()) {

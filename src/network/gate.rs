@@ -104,8 +104,8 @@ impl Gate {
 
     /// Whether the DNS stub may answer for a name. A program without proxy support connects afterwards, and
     /// that connection is checked again. A name that is allowed only at ports without a transparent listener
-    /// gets no address: otherwise another command could listen at that address and port. Without such listeners, nothing is
-    /// asked either.
+    /// gets no address: otherwise another command could listen at that address and port. Without such
+    /// listeners, nothing is asked either.
     ///
     /// # Errors
     /// The refusal.

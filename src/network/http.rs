@@ -1,5 +1,5 @@
-//! HTTP/1.1 on the proxy port: CONNECT, and requests in absolute form. It answers a refusal with an explanation
-//! in plain text.
+//! HTTP/1.1 on the proxy port: CONNECT, and requests in absolute form. It answers a refusal with an
+//! explanation in plain text.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};

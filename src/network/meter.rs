@@ -63,8 +63,8 @@ impl Rate {
     }
 }
 
-/// How long a connection may be silent after the client has closed its sending side. A killed command looks the
-/// same, and must not occupy a connection slot.
+/// How long a connection may be silent after the client has closed its sending side. A killed command looks
+/// the same, and must not occupy a connection slot.
 pub(crate) const HALF_OPEN: Duration = Duration::from_secs(60);
 
 /// The traffic of one connection, and the time of its last byte.

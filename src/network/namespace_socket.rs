@@ -1,11 +1,13 @@
 //! TCP sockets of a sandbox's network namespace, made and connected from outside.
 //!
-//! A socket belongs for life to the namespace that it was created in, and whoever holds it can connect it there. Only a
-//! process inside can create one with socket(2), but accept(2) creates one in the namespace of the listener. So two sockets
-//! of the namespace are enough to make others out here: one listens for a moment, the other connects to it, and what
-//! accept(2) returns is disconnected again (`AF_UNSPEC`, see connect(2)). Then it is as fresh as a new one.
+//! A socket belongs for life to the namespace that it was created in, and whoever holds it can connect it
+//! there. Only a process inside can create one with socket(2), but accept(2) creates one in the namespace of
+//! the listener. So two sockets of the namespace are enough to make others out here: one listens for a
+//! moment, the other connects to it, and what accept(2) returns is disconnected again (`AF_UNSPEC`, see
+//! connect(2)). Then it is as fresh as a new one.
 //!
-//! So nothing inside takes part in a connection to a server of the sandbox, and no command can reach what makes it.
+//! So nothing inside takes part in a connection to a server of the sandbox, and no command can reach what
+//! makes it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream as StdStream};
@@ -142,7 +144,8 @@ impl Pair {
         }
     }
 
-    /// Connects `client` to a port of loopback. Prefers IPv6: what is accepted from there can connect to both.
+    /// Connects `client` to a port of loopback. Prefers IPv6: what is accepted from there can connect to
+    /// both.
     fn connect_client(&self, port: u16) -> io::Result<()> {
         let client = self.client.as_raw_fd();
         let to = |address: Ipv6Addr| {

@@ -66,7 +66,8 @@ impl Proxy {
         refusal
     }
 
-    /// Like [`record`](Self::record), for an answer that may be left out. Returns whether the proxy may answer.
+    /// Like [`record`](Self::record), for an answer that may be left out. Returns whether the proxy may
+    /// answer.
     pub(crate) fn may_answer_refusal(&self, refusal: &ProxyRefusal) -> bool {
         if self.denials.is_flooded() {
             return false;
@@ -169,8 +170,8 @@ impl Proxy {
         });
     }
 
-    /// In strict mode, records a connection before it is made. The record of the finished connection follows at
-    /// its end.
+    /// In strict mode, records a connection before it is made. The record of the finished connection follows
+    /// at its end.
     ///
     /// # Errors
     /// The audit log cannot be written.

@@ -1,7 +1,8 @@
 //! Published ports: programs outside connect to a port of the host and reach a server in the sandbox.
 //!
-//! It runs in the embedding program, on the runtime of the caller. For each connection it makes one to the server inside
-//! and relays. So bytes pass only on connections that somebody outside began: a command can answer, and no more.
+//! It runs in the embedding program, on the runtime of the caller. For each connection it makes one to the
+//! server inside and relays. So bytes pass only on connections that somebody outside began: a command can
+//! answer, and no more.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -139,8 +140,8 @@ impl Publishing {
         locked(&self.served).iter().map(|served| served.port).collect()
     }
 
-    /// Closes the ports, and waits up to two seconds until what the command has sent has arrived. A caller that is cancelled
-    /// may call it again.
+    /// Closes the ports, and waits up to two seconds until what the command has sent has arrived. A caller
+    /// that is cancelled may call it again.
     pub(crate) async fn drain(&mut self) {
         self.close();
         self.shared.relays.close();
@@ -201,7 +202,8 @@ async fn accept(
     while connections.join_next().await.is_some() {}
 }
 
-/// How many connections a port has at a time. Each needs two descriptors, and the embedding program needs others.
+/// How many connections a port has at a time. Each needs two descriptors, and the embedding program needs
+/// others.
 fn slots() -> usize {
     let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     usize::try_from(descriptors / 8).unwrap_or(MOST_CONNECTIONS).clamp(16, MOST_CONNECTIONS)

@@ -227,8 +227,8 @@ impl Reason {
     }
 }
 
-// Recent denials and failures for the outcomes of commands. Their number is bounded: a command that causes a million sees
-// only the last ones.
+// Recent denials and failures for the outcomes of commands. Their number is bounded: a command that causes a
+// million sees only the last ones.
 
 /// How many different ones are kept of each.
 const MAX_KEPT: usize = 100;
@@ -312,8 +312,8 @@ impl Denials {
         log.delay()
     }
 
-    /// Records that a destination was reached, and the registry that it belongs to. What failed there before is forgotten: a
-    /// command may wait for its server.
+    /// Records that a destination was reached, and the registry that it belongs to. What failed there before
+    /// is forgotten: a command may wait for its server.
     pub(crate) fn reached(&self, destination: &Destination, registry: Option<&'static Preset>) {
         let mut log = self.lock();
         if let Some(registry) = registry {

@@ -45,7 +45,8 @@ pub(crate) struct Relays {
     /// How long a connection may carry no data; `None` for no limit.
     pub(crate) idle_time: Option<Duration>,
     pub(crate) meter: Meter,
-    /// Pairs of descriptors beside the two of each connection: for pipes, and for parallel connection attempts.
+    /// Pairs of descriptors beside the two of each connection: for pipes, and for parallel connection
+    /// attempts.
     pub(crate) spare: Arc<Semaphore>,
     closing: watch::Sender<bool>,
 }
@@ -106,8 +107,8 @@ pub(crate) async fn between(relays: &Relays, traffic: &Traffic, inside: End, out
             sent.send_replace(true);
             Ok(())
         };
-        // The end inside waits for an answer, or it is dead; the socket does not tell. Bytes that it sent may still
-        // be unread.
+        // The end inside waits for an answer, or it is dead; the socket does not tell. Bytes that it sent may
+        // still be unread.
         let half_open_time = relays.idle_time.map_or(HALF_OPEN, |idle| HALF_OPEN.min(idle));
         let half_open = traffic.silent(half_open_time, || sys::has_hung_up(inside.as_fd().as_raw_fd()));
         let idle = async {

@@ -1,5 +1,5 @@
-//! Resolves names by the hosts file and by the name servers of the system or the policy. Knows the addresses of
-//! this host.
+//! Resolves names by the hosts file and by the name servers of the system or the policy. Knows the addresses
+//! of this host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -164,8 +164,8 @@ fn is_routed_here(address: IpAddr) -> bool {
     });
     match sent_from {
         Ok(from) => from.ip() == address || from.ip().is_loopback(),
-        // Without a route there is no connection either. A shortage may be over by then, so the address counts
-        // as local.
+        // Without a route there is no connection either. A shortage may be over by then, so the address
+        // counts as local.
         Err(error) => error.raw_os_error().is_some_and(is_shortage),
     }
 }

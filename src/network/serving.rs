@@ -1,8 +1,9 @@
-//! The running proxy of a sandbox: serves the sockets that the sandbox hands out, until its last command has ended.
+//! The running proxy of a sandbox: serves the sockets that the sandbox hands out, until its last command has
+//! ended.
 //!
-//! It runs in the embedding program, on the runtime of the caller. The sandbox creates the listeners in its own network
-//! namespace and hands their descriptors out, so no process inside relays a byte. The proxy trusts nothing that a client
-//! sends, and connects only to what `gate` allows.
+//! It runs in the embedding program, on the runtime of the caller. The sandbox creates the listeners in its
+//! own network namespace and hands their descriptors out, so no process inside relays a byte. The proxy
+//! trusts nothing that a client sends, and connects only to what `gate` allows.
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
@@ -128,9 +129,9 @@ impl Serving {
         }
     }
 
-    /// Accepts no more connections, and waits up to two seconds until bytes already sent have arrived. Without
-    /// a proxy the kernel would deliver them too, although their sender has exited. A caller that is cancelled
-    /// may call it again.
+    /// Accepts no more connections, and waits up to two seconds until bytes already sent have arrived.
+    /// Without a proxy the kernel would deliver them too, although their sender has exited. A caller that is
+    /// cancelled may call it again.
     pub(crate) async fn drain(&mut self) {
         self.proxy.relays.close();
         if let Some(bridge) = &self.bridge {
@@ -184,8 +185,8 @@ impl Witness {
         self.proxy.denials.failures_since(self.since)
     }
 
-    /// The presets of package registries that were reached since the command started, if what came from there is gone with
-    /// the sandbox.
+    /// The presets of package registries that were reached since the command started, if what came from there
+    /// is gone with the sandbox.
     pub(crate) fn registries(&self) -> Vec<String> {
         self.proxy.denials.registries_since(self.since)
     }

@@ -1,9 +1,9 @@
-//! `Upgrade` of HTTP/1.1 (RFC 9110, 7.8): what a client offers, and whether an answer takes that. WebSockets, `docker attach`
-//! and `kubectl exec` use it.
+//! `Upgrade` of HTTP/1.1 (RFC 9110, 7.8): what a client offers, and whether an answer takes that. WebSockets,
+//! `docker attach` and `kubectl exec` use it.
 //!
-//! The header belongs to one hop, so the proxy writes it anew. It passes on what it could also relay after a CONNECT: bytes
-//! of this one connection, to the destination that the gate has checked. It does not pass on another version of HTTP,
-//! of which it would have to be a party.
+//! The header belongs to one hop, so the proxy writes it anew. It passes on what it could also relay after a
+//! CONNECT: bytes of this one connection, to the destination that the gate has checked. It does not pass on
+//! another version of HTTP, of which it would have to be a party.
 
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use hyper::{HeaderMap, Request, Version};

@@ -1,7 +1,7 @@
 //! Applies changes to the workspace one by one: parents first, deletions last.
 //!
-//! A refused change stops only the changes below it, and all deletions: a deleted file may be the source of a move
-//! whose target was refused.
+//! A refused change stops only the changes below it, and all deletions: a deleted file may be the source of a
+//! move whose target was refused.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -65,8 +65,8 @@ fn found_with<'l>(
     })
 }
 
-/// Finds all changes of a ledger and applies those at `paths` and below them, or all if there are no paths. What the scan
-/// had to open up, such as a directory without access rights, stays open for the commit.
+/// Finds all changes of a ledger and applies those at `paths` and below them, or all if there are no paths.
+/// What the scan had to open up, such as a directory without access rights, stays open for the commit.
 pub(crate) fn commit_of(
     ledger: &Ledger,
     protected: &Protected,
@@ -148,8 +148,8 @@ impl Committed {
 }
 
 impl Commit<'_> {
-    /// Applies everything except deletions. Returns why deletions must not run, if so: a change failed, or a refused
-    /// change may be the target of a move.
+    /// Applies everything except deletions. Returns why deletions must not run, if so: a change failed, or a
+    /// refused change may be the target of a move.
     fn apply_additions(
         &mut self,
         additions: Vec<ChangedEntry>,
@@ -292,10 +292,9 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Opens the parent directory of `found`. If the parent is not writable, the command opened it up to write there,
-    /// so this does too.
-    /// The parent must be the directory that the scan saw or that this commit made; anybody could have put another
-    /// one there.
+    /// Opens the parent directory of `found`. If the parent is not writable, the command opened it up to
+    /// write there, so this does too. The parent must be the directory that the scan saw or that this commit
+    /// made; anybody could have put another one there.
     fn parent(&mut self, found: &ChangedEntry) -> Result<OwnedFd, Refusal> {
         let parent = self.workspace.parent(&found.path)?;
         let path = found.path.parent().unwrap_or(Path::new(""));
@@ -320,10 +319,10 @@ impl Commit<'_> {
         })
     }
 
-    /// Sets the final modes of directories that the commit has left before it goes on to `next`, so it holds only the
-    /// ancestors of `next` open.
-    /// A directory with deletions still to come is opened up again later. If its final mode denies search (`x`), it
-    /// stays open until the deletions are done, because they could not be looked up.
+    /// Sets the final modes of directories that the commit has left before it goes on to `next`, so it holds
+    /// only the ancestors of `next` open. A directory with deletions still to come is opened up again later.
+    /// If its final mode denies search (`x`), it stays open until the deletions are done, because they could
+    /// not be looked up.
     fn close_finished(&mut self, next: &Path, state: &mut LedgerState) {
         while let Some(opened) = self.modes.pop_if(|opened| !next.starts_with(&opened.path)) {
             match FinalMode::from_opened(&opened) {
@@ -361,8 +360,8 @@ fn becomes(found: &ChangedEntry) -> ChangedKind {
     }
 }
 
-// Records the side effects of a commit (times, modes, link counts), so that the next commit does not take them for
-// changes by another program.
+// Records the side effects of a commit (times, modes, link counts), so that the next commit does not take
+// them for changes by another program.
 
 /// A directory that was opened up, and the mode it gets when everything in it is done.
 pub(crate) struct Opened {
@@ -392,7 +391,8 @@ impl Opened {
     }
 }
 
-/// A directory that gets its mode at the very end. It holds no descriptor, as there may be any number of these.
+/// A directory that gets its mode at the very end. It holds no descriptor, as there may be any number of
+/// these.
 pub(crate) struct FinalMode {
     path: PathBuf,
     identity: Identity,

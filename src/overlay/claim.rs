@@ -1,5 +1,5 @@
-//! The host directory that holds the changes of an overlay: one session uses it at a time. It is empty before and after,
-//! unless the changes are kept.
+//! The host directory that holds the changes of an overlay: one session uses it at a time. It is empty before
+//! and after, unless the changes are kept.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -32,7 +32,8 @@ const PROBE: &str = "user.kennel.probe";
 const MAX_TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How often, and how far apart, to look whether kept changes are free. A session that was just stopped tidies them up.
+/// How often, and how far apart, to look whether kept changes are free. A session that was just stopped
+/// tidies them up.
 const MAX_WAITS: u32 = 100;
 const WAIT: Duration = Duration::from_millis(20);
 
@@ -48,12 +49,12 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Locks the directory at `path` and makes the directories that overlayfs needs in it. With `keeps`, goes on with the
-    /// changes that are there.
+    /// Locks the directory at `path` and makes the directories that overlayfs needs in it. With `keeps`, goes
+    /// on with the changes that are there.
     ///
     /// # Errors
-    /// The directory is in use, not empty, or accessible to others; its file system has no extended attributes; the
-    /// workspace does not exist, or the changes belong to another one.
+    /// The directory is in use, not empty, or accessible to others; its file system has no extended
+    /// attributes; the workspace does not exist, or the changes belong to another one.
     pub(crate) fn take(path: &Path, workspace: &Path, keeps: Option<Heading>) -> Result<Self, OverlayError> {
         let mode = fs::metadata(workspace).map(|metadata| metadata.mode() & 0o1777);
         let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
@@ -179,7 +180,8 @@ impl Claim {
     }
 }
 
-/// Locks a directory of the caller's own that nobody else may enter. If somebody has locked it, looks that often again.
+/// Locks a directory of the caller's own that nobody else may enter. If somebody has locked it, looks that
+/// often again.
 fn lock(path: &Path, mut waits: u32) -> Result<Flock<File>, OverlayError> {
     let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
     let mut directory = open_own(path)?;

@@ -1,4 +1,5 @@
-//! The clock that the kernel stamps files with: it advances in ticks, and some file systems store coarser times.
+//! The clock that the kernel stamps files with: it advances in ticks, and some file systems store coarser
+//! times.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -27,8 +28,8 @@ const MAX_ROUNDING: i64 = 2;
 
 /// Whether the file system of a directory appears to store whole seconds only.
 ///
-/// It looks at the change time, which no program can set. That can be a whole second by chance, so it also looks at
-/// the type of the file system and at the parent directories.
+/// It looks at the change time, which no program can set. That can be a whole second by chance, so it also
+/// looks at the type of the file system and at the parent directories.
 pub(crate) fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
     if FINE.contains(&fstatfs(directory)?.filesystem_type()) {
         return Ok(false);
@@ -72,7 +73,8 @@ pub(crate) async fn now_of_files() -> Stamp {
     begun
 }
 
-/// Waits for a tick, as [`now_of_files`] does: what changes after this call has a later time than what changed before it.
+/// Waits for a tick, as [`now_of_files`] does: what changes after this call has a later time than what
+/// changed before it.
 pub(crate) fn wait_for_tick() -> Stamp {
     let begun = read(ClockId::CLOCK_REALTIME);
     for _ in 0..MAX_TICKS {
@@ -86,9 +88,9 @@ pub(crate) fn wait_for_tick() -> Stamp {
 
 /// Whether something with this change time may have changed at or after `since`.
 ///
-/// File systems that store whole seconds (ext4 with small inodes) or every second one (FAT) round down, so this
-/// prefers a false conflict. On other file systems a whole second is taken as exact: with 4 ms ticks, every 250th
-/// change has one.
+/// File systems that store whole seconds (ext4 with small inodes) or every second one (FAT) round down, so
+/// this prefers a false conflict. On other file systems a whole second is taken as exact: with 4 ms ticks,
+/// every 250th change has one.
 pub(crate) fn is_since(since: Stamp, (seconds, nanos): Stamp, is_coarse: bool) -> bool {
     if is_coarse && nanos == 0 { seconds >= since.0 - MAX_ROUNDING } else { (seconds, nanos) >= since }
 }

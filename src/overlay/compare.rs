@@ -15,8 +15,8 @@ use xattr::FileExt as _;
 use crate::host::writers::ACCESS_LIST;
 use crate::sys::inode::{FileKind, kind};
 
-/// Mode bits that a commit carries over: never set-user-ID or set-group-ID. The sticky bit of a directory stays, as
-/// it keeps users from deleting each other's files.
+/// Mode bits that a commit carries over: never set-user-ID or set-group-ID. The sticky bit of a directory
+/// stays, as it keeps users from deleting each other's files.
 pub(crate) fn ordinary(of: &FileStat) -> u32 {
     if kind(of) == FileKind::Directory { 0o1777 } else { 0o777 }
 }
@@ -30,12 +30,14 @@ pub(crate) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
     one.st_mode & ordinary(one) == other.st_mode & ordinary(other)
 }
 
-/// Whether both were modified at the same time. The file system of the upper directory may store whole seconds only.
+/// Whether both were modified at the same time. The file system of the upper directory may store whole
+/// seconds only.
 pub(crate) fn same_time(upper: &FileStat, lower: &FileStat) -> bool {
     upper.st_mtime == lower.st_mtime && [lower.st_mtime_nsec, 0].contains(&upper.st_mtime_nsec)
 }
 
-/// The attributes that hold POSIX access control lists, acl(5): of files and directories, and for what is made in a directory.
+/// The attributes that hold POSIX access control lists, acl(5): of files and directories, and for what is
+/// made in a directory.
 pub(crate) const ACCESS_LISTS: [&str; 2] = [ACCESS_LIST, "system.posix_acl_default"];
 
 /// The access lists of a file or directory, in the order of [`ACCESS_LISTS`]. `None` where its mode says all.
@@ -158,7 +160,8 @@ pub(crate) fn mark(of: &OwnedFd, name: &str) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Whether the access lists of an entry in the upper directory count: it has some, or it was copied up and lost them.
+/// Whether the access lists of an entry in the upper directory count: it has some, or it was copied up and
+/// lost them.
 pub(crate) fn has_own_lists(upper: &OwnedFd, lists: &AccessLists) -> io::Result<bool> {
     if lists.iter().any(Option::is_some) {
         return Ok(true);

@@ -1,6 +1,7 @@
 //! What is at a path of the workspace, or in the changes of it, for people who look at the difference.
 //!
-//! Commands are hostile: a file can be of any size, a link can lead anywhere, and a FIFO would block who opens it.
+//! Commands are hostile: a file can be of any size, a link can lead anywhere, and a FIFO would block who
+//! opens it.
 
 use std::fs::File;
 use std::io;

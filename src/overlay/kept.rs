@@ -59,7 +59,8 @@ pub fn kept_caches() -> Result<Vec<KeptCache>, Error> {
 /// Removes what commands have added to the caches at `paths`, or to all caches if there are none.
 ///
 /// # Errors
-/// A sandbox uses one of them, nothing is kept for a path, or a file cannot be removed. The others are removed all the same.
+/// A sandbox uses one of them, nothing is kept for a path, or a file cannot be removed. The others are
+/// removed all the same.
 pub fn clear_kept_caches(paths: &[PathBuf]) -> Result<(), Error> {
     let caller = Caller::current();
     let layers = layers(&caller)?;

@@ -1,7 +1,7 @@
 //! The kept changes of a workspace, as a person reviews them: found, listed, shown, committed, discarded.
 //!
-//! They are in `$XDG_STATE_HOME/kennel/changes`, one directory for each workspace and session. No command sees that
-//! directory; commands see the workspace with the changes.
+//! They are in `$XDG_STATE_HOME/kennel/changes`, one directory for each workspace and session. No command
+//! sees that directory; commands see the workspace with the changes.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -41,7 +41,8 @@ const LATELY: Duration = Duration::from_secs(60);
 
 /// What commands changed in a workspace and nobody has committed or discarded yet.
 ///
-/// Commands add to it with a policy whose [`Overlay`] [keeps](Overlay::keeps) changes in the [directory](Self::directory):
+/// Commands add to it with a policy whose [`Overlay`] [keeps](Overlay::keeps) changes in the
+/// [directory](Self::directory):
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -73,11 +74,12 @@ pub struct KeptChanges {
 }
 
 impl KeptChanges {
-    /// The directory for kept changes of `workspace`, for commands without a session or for those of the session with
-    /// that name. Creates it.
+    /// The directory for kept changes of `workspace`, for commands without a session or for those of the
+    /// session with that name. Creates it.
     ///
     /// # Errors
-    /// It cannot be created, or others may write there; the workspace was moved, and has changes under its old path.
+    /// It cannot be created, or others may write there; the workspace was moved, and has changes under its
+    /// old path.
     pub fn directory(workspace: &Path, session: Option<&str>) -> Result<PathBuf, Error> {
         let caller = Caller::current();
         let workspace = resolve(&caller, workspace)?;
@@ -149,8 +151,8 @@ impl KeptChanges {
         Ok(all)
     }
 
-    /// Opens the changes to look at them. A running command may add to them meanwhile: then files in directories that their
-    /// owner may not enter cannot be read.
+    /// Opens the changes to look at them. A running command may add to them meanwhile: then files in
+    /// directories that their owner may not enter cannot be read.
     ///
     /// # Errors
     /// The workspace was moved or replaced; a change cannot be read; there are too many.
@@ -185,12 +187,12 @@ impl KeptChanges {
         Ok(found)
     }
 
-    /// Applies the changes at `paths` and below them to the workspace, or all changes if there are no paths. Paths are
-    /// relative to the workspace. What is applied or equal is no longer kept.
+    /// Applies the changes at `paths` and below them to the workspace, or all changes if there are no paths.
+    /// Paths are relative to the workspace. What is applied or equal is no longer kept.
     ///
-    /// Everything that [`Session::commit`](crate::session::Session::commit) says holds. Protected are the paths that were
-    /// so when the commands ran, and those that are so now. With [`Conflicts::Overwrite`], it replaces what others changed
-    /// there meanwhile.
+    /// Everything that [`Session::commit`](crate::session::Session::commit) says holds. Protected are the
+    /// paths that were so when the commands ran, and those that are so now. With [`Conflicts::Overwrite`], it
+    /// replaces what others changed there meanwhile.
     ///
     /// # Errors
     /// As [`settle`](Self::settle). Nothing was applied then.
@@ -205,8 +207,8 @@ impl KeptChanges {
         Ok(committed)
     }
 
-    /// Drops the changes at `paths` and below them, or all changes if there are no paths. Paths are relative to the
-    /// workspace.
+    /// Drops the changes at `paths` and below them, or all changes if there are no paths. Paths are relative
+    /// to the workspace.
     ///
     /// # Errors
     /// As [`settle`](Self::settle).
@@ -239,8 +241,8 @@ impl KeptChanges {
         Ok(Discarded { dropped, left })
     }
 
-    /// Looks at what has to be opened up. That changes its times, which the next commit must not take for the work of
-    /// others. `None` while a session uses the changes.
+    /// Looks at what has to be opened up. That changes its times, which the next commit must not take for the
+    /// work of others. `None` while a session uses the changes.
     pub(crate) fn look<T>(&self, at: impl FnOnce(&Ledger) -> T) -> Option<T> {
         let claim = Claim::of_kept(&self.directory, false).ok().flatten()?;
         let ledger = self.ledger(claim).ok().flatten()?;

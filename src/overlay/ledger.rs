@@ -1,5 +1,5 @@
-//! What a session knows of its changes: where it keeps them, which workspace they belong to, and which ones it
-//! committed.
+//! What a session knows of its changes: where it keeps them, which workspace they belong to, and which ones
+//! it committed.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,5 +1,5 @@
-//! What was committed, and from when changes by others count. It lasts from one commit to the next, and with kept changes
-//! from one session to the next.
+//! What was committed, and from when changes by others count. It lasts from one commit to the next, and with
+//! kept changes from one session to the next.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -18,21 +18,21 @@ use crate::sys::path_text::PathText;
 pub(crate) struct LedgerState {
     /// Anything changed at or after this time changed after the session began.
     pub(crate) since: Stamp,
-    /// The same for what commands of earlier sessions changed: the time of the session that changed it first. Holds for
-    /// everything below a path that has none of its own.
+    /// The same for what commands of earlier sessions changed: the time of the session that changed it first.
+    /// Holds for everything below a path that has none of its own.
     pub(crate) bases: BTreeMap<PathBuf, Stamp>,
     /// Whether each path in the upper directory has its base.
     pub(crate) is_settled: bool,
     /// Whether the file system of the workspace stores whole seconds only.
     pub(crate) is_coarse: bool,
     applied: HashMap<PathBuf, Applied>,
-    /// Files as they were right after a commit removed one of their hard links. The removal changes the change time
-    /// seen through the other links too.
+    /// Files as they were right after a commit removed one of their hard links. The removal changes the
+    /// change time seen through the other links too.
     unlinked: HashMap<Identity, (Stamp, Contents)>,
 }
 
-/// Size, mode and modification time of anything but a directory. They reveal a change by another program within the
-/// same clock tick as ours, which leaves the change time equal.
+/// Size, mode and modification time of anything but a directory. They reveal a change by another program
+/// within the same clock tick as ours, which leaves the change time equal.
 type Contents = Option<(i64, u32, Stamp)>;
 
 /// An entry that a commit put into the workspace.
@@ -48,8 +48,8 @@ struct Applied {
 }
 
 impl LedgerState {
-    /// Whether another program changed or created this entry since the session began. Changes by a commit do not
-    /// count.
+    /// Whether another program changed or created this entry since the session began. Changes by a commit do
+    /// not count.
     pub(crate) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
         self.is_newer_than_base(path, path, stat)
     }
@@ -67,7 +67,8 @@ impl LedgerState {
         path.ancestors().find_map(|path| self.bases.get(path)).copied().unwrap_or(self.since)
     }
 
-    /// Lets `paths` count from now: what others changed there before is no conflict. Returns the state before.
+    /// Lets `paths` count from now: what others changed there before is no conflict. Returns the state
+    /// before.
     pub(crate) fn count_anew(&mut self, paths: &[PathBuf]) -> Bases {
         let before = Bases(self.bases.clone());
         let now = wait_for_tick();
@@ -84,8 +85,8 @@ impl LedgerState {
         self.bases = before;
     }
 
-    /// Whether a directory may have been moved or replaced. Adding and removing entries sets both of its times alike;
-    /// anything else sets only the change time.
+    /// Whether a directory may have been moved or replaced. Adding and removing entries sets both of its
+    /// times alike; anything else sets only the change time.
     pub(crate) fn was_moved(&self, path: &Path, stat: &FileStat) -> bool {
         self.is_newer(path, stat) && changed(stat) != modified(stat)
     }
@@ -137,8 +138,8 @@ impl LedgerState {
         self.applied.get(path).is_some_and(|applied| applied.from == from)
     }
 
-    /// Records what a commit left at `path`, and the entry `upper` it came from. Without `upper`, the source recorded
-    /// earlier stays.
+    /// Records what a commit left at `path`, and the entry `upper` it came from. Without `upper`, the source
+    /// recorded earlier stays.
     pub(crate) fn record(
         &mut self,
         path: &Path,

@@ -1,4 +1,5 @@
-//! Creates what a command created: copies contents, attributes, modes and times of one file, link or directory.
+//! Creates what a command created: copies contents, attributes, modes and times of one file, link or
+//! directory.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -106,7 +107,8 @@ impl Commit<'_> {
         if compare::has_own_lists(&upper_file, &own)? {
             set_access_lists(&own, &file)?;
         } else if let Some(lower) = lower.filter(|lower| kind(lower) == FileKind::File) {
-            // The copy may have inherited a list from its directory. The file that it replaces may have another.
+            // The copy may have inherited a list from its directory. The file that it replaces may have
+            // another.
             set_access_lists(&[self.access_list(path, lower)?, None], &file)?;
         }
         fchmod(&file, mode(upper))?;
@@ -157,8 +159,8 @@ impl Commit<'_> {
             set_access_lists(&own, &held)?;
         }
         temporary.put(name, path, found.lower.as_ref(), state)?;
-        // The overlay now has a lower directory here. Mark the upper one opaque, so that an entry removed from it
-        // does not show the lower one.
+        // The overlay now has a lower directory here. Mark the upper one opaque, so that an entry removed
+        // from it does not show the lower one.
         let _ = File::from(upper_directory).set_xattr(OPAQUE, b"y");
         self.made.insert(path.to_owned(), Identity::of_held(&held)?);
         self.modes.push(Opened::new(path, held, mode(upper))?);

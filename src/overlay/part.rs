@@ -1,4 +1,5 @@
-//! Changes the upper directory of an overlay that is not mounted: drops what is no change, and what a person discards.
+//! Changes the upper directory of an overlay that is not mounted: drops what is no change, and what a person
+//! discards.
 //!
 //! Everything here keeps what commands will see: the workspace with the changes that are left.
 
@@ -102,8 +103,8 @@ pub(crate) struct Layer<'l> {
 }
 
 impl Layer<'_> {
-    /// Removes what is no change: files that a command opened but did not change, and what was committed. So commands see
-    /// what the workspace has there later. `left` are all changes.
+    /// Removes what is no change: files that a command opened but did not change, and what was committed. So
+    /// commands see what the workspace has there later. `left` are all changes.
     ///
     /// # Errors
     /// A file cannot be removed.
@@ -170,8 +171,9 @@ impl Layer<'_> {
         Ok(mark(&self.changed.list(path)?, OPAQUE)?.is_some_and(|value| value == b"y"))
     }
 
-    /// Lets a directory that hides the workspace's one merge with it, and shows the same: what it lacked gets a whiteout,
-    /// and its directories hide those of the workspace themselves. The mark goes last, so a crash changes nothing.
+    /// Lets a directory that hides the workspace's one merge with it, and shows the same: what it lacked gets
+    /// a whiteout, and its directories hide those of the workspace themselves. The mark goes last, so a crash
+    /// changes nothing.
     fn merge(&self, path: &Path) -> io::Result<()> {
         let upper = self.changed.list(path)?;
         let own = names(&upper)?;

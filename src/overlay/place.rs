@@ -1,7 +1,7 @@
 //! Puts an entry into the workspace, or removes one, with one rename.
 //!
-//! The rename moves the old entry to a temporary name. There it is checked once more, and moved back if it is not the
-//! expected one.
+//! The rename moves the old entry to a temporary name. There it is checked once more, and moved back if it is
+//! not the expected one.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -28,8 +28,8 @@ use crate::sys::inode::{FileKind, Identity, kind};
 /// The deepest tree that is removed.
 const MAX_DEPTH: u32 = 200;
 
-/// An entry under a temporary name; dropping this removes it. Anybody who may write in the directory can see the name
-/// and put another entry there.
+/// An entry under a temporary name; dropping this removes it. Anybody who may write in the directory can see
+/// the name and put another entry there.
 pub(crate) struct TemporaryEntry {
     parent: OwnedFd,
     name: OsString,
@@ -69,7 +69,8 @@ impl TemporaryEntry {
         Ok((temporary, held))
     }
 
-    /// Moves `name` in `parent` out of the way. Dropping this does not remove it: [`Self::judge`] decides that first.
+    /// Moves `name` in `parent` out of the way. Dropping this does not remove it: [`Self::judge`] decides
+    /// that first.
     fn move_away(parent: OwnedFd, name: &OsStr) -> io::Result<Self> {
         Ok(Self::make(parent, |parent, own| rename_without_replacing(parent, name, own))?.0)
     }
@@ -162,8 +163,8 @@ impl TemporaryEntry {
         Ok(Removable::new(lower, Removal::Tree(directory)))
     }
 
-    /// Removes the checked entry. Another program may add to a directory meanwhile, so every name in it is checked
-    /// again.
+    /// Removes the checked entry. Another program may add to a directory meanwhile, so every name in it is
+    /// checked again.
     fn remove(&self, judged: &Removable, path: &Path, state: &mut LedgerState) -> Result<(), Refusal> {
         let unlinking = RefCell::new(Unlinking::new(state));
         let check = |parent: BorrowedFd<'_>, name: &OsStr, relative: &Path| {
@@ -237,7 +238,8 @@ fn conflict_if(which: Errno) -> impl Fn(Errno) -> Refusal {
     move |errno| if errno == which { Refusal::Conflict } else { errno.into() }
 }
 
-// An entry in the workspace that may be removed, known by its identity: its name may belong to another entry by now.
+// An entry in the workspace that may be removed, known by its identity: its name may belong to another entry
+// by now.
 
 /// The identity of an entry, and how to remove it.
 pub(crate) struct Removable {
@@ -262,8 +264,8 @@ impl Removable {
         self.identity == Identity::of(stat)
     }
 
-    /// Empties a directory through its descriptor, and removes it by name only once it is empty. An entry that has
-    /// taken the name stays.
+    /// Empties a directory through its descriptor, and removes it by name only once it is empty. An entry
+    /// that has taken the name stays.
     ///
     /// # Errors
     /// The entry, or part of it, is still there under that name.
@@ -287,13 +289,13 @@ impl Removable {
     }
 }
 
-// Removing a tree removes hard links one by one. That changes the file, which shows through its other links; it must
-// not count as a change by another program.
+// Removing a tree removes hard links one by one. That changes the file, which shows through its other links;
+// it must not count as a change by another program.
 
 pub(crate) struct Unlinking<'s> {
     state: &'s mut LedgerState,
-    /// The file being unlinked, if it has other links. Only one is held: a tree may have more than the descriptor
-    /// limit.
+    /// The file being unlinked, if it has other links. Only one is held: a tree may have more than the
+    /// descriptor limit.
     last: Option<(OwnedFd, FileStat)>,
 }
 

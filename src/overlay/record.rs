@@ -1,5 +1,5 @@
-//! The record of kept changes: to which workspace they belong, since when, and what a commit of them must leave alone. It
-//! is a file beside the changes. No command sees it.
+//! The record of kept changes: to which workspace they belong, since when, and what a commit of them must
+//! leave alone. It is a file beside the changes. No command sees it.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -30,7 +30,8 @@ pub(crate) const RECORD: &str = "record.json";
 /// The file while it is written.
 pub(crate) const UNFINISHED: &str = "record.json.new";
 
-/// Everything that is known of kept changes. In the file, the heading is a line of its own: a list of many needs no more.
+/// Everything that is known of kept changes. In the file, the heading is a line of its own: a list of many
+/// needs no more.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) heading: Heading,
@@ -44,7 +45,8 @@ pub(crate) struct Heading {
     pub(crate) workspace: PathText,
     device: u64,
     inode: u64,
-    /// When the directory was made, in nanoseconds since 1970. Device numbers may change when the machine starts.
+    /// When the directory was made, in nanoseconds since 1970. Device numbers may change when the machine
+    /// starts.
     born: Option<u64>,
     /// What the last commands ran with.
     pub(crate) profile: Profile,
@@ -85,8 +87,8 @@ impl Heading {
         is_same((self.device, self.inode, self.born), (metadata.dev(), metadata.ino(), born(metadata)))
     }
 
-    /// Takes over the settings of later commands. What was protected before stays so, because earlier commands may have
-    /// written there.
+    /// Takes over the settings of later commands. What was protected before stays so, because earlier
+    /// commands may have written there.
     pub(crate) fn follow(&mut self, later: Self) {
         (self.profile, self.git, self.device) = (later.profile, later.git, later.device);
         self.add(&later.rules, &later.patterns);

@@ -77,8 +77,8 @@ impl Review {
         Some(found)
     }
 
-    /// What is in the workspace at the path of a change, and what a commit would put there. Reads at most `most` bytes of
-    /// each.
+    /// What is in the workspace at the path of a change, and what a commit would put there. Reads at most
+    /// `most` bytes of each.
     #[must_use]
     pub fn sides(&self, change: &Change, most: u64) -> [Side; 2] {
         let side = |is_there: bool, at: usize| match is_there {

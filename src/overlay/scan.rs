@@ -1,9 +1,10 @@
 //! Finds what commands changed: compares the upper directory of the overlay with the workspace.
 //!
-//! It writes nothing, except that it opens up directories the caller owns but cannot read, for the time of the scan.
+//! It writes nothing, except that it opens up directories the caller owns but cannot read, for the time of
+//! the scan.
 //!
-//! A file that overlayfs copied up but that is equal to the workspace's, with its modification time, is no change: overlayfs
-//! copies on every open for writing, and when something below a directory changes.
+//! A file that overlayfs copied up but that is equal to the workspace's, with its modification time, is no
+//! change: overlayfs copies on every open for writing, and when something below a directory changes.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,7 +24,8 @@ use crate::sys::dirfd;
 use crate::sys::dirfd::names;
 use crate::sys::inode::{FileKind, Identity, kind};
 
-/// The most bytes that the list of changes may take. Commands choose the paths, so the list could grow without limit.
+/// The most bytes that the list of changes may take. Commands choose the paths, so the list could grow
+/// without limit.
 pub(crate) const MAX_BYTES: usize = 128 << 20;
 
 /// The deepest path that is scanned: each path is resolved from the root.
@@ -131,7 +133,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Adds the deletions that an opaque directory implies: entries of the workspace that it does not contain.
+    /// Adds the deletions that an opaque directory implies: entries of the workspace that it does not
+    /// contain.
     fn deletions_in_opaque(&mut self, level: &Level, lower: &OwnedFd, listed: &[OsString]) -> io::Result<()> {
         let lower = tree::open_for_listing(lower)?;
         for name in names(&lower)? {
@@ -186,12 +189,12 @@ impl Scan<'_> {
             Ok(directory) => directory,
             Err(error) => return self.cannot_read(path, &error),
         };
-        // Directories below an opaque one have no mark of their own: overlayfs does not look at the lower layer
-        // there.
+        // Directories below an opaque one have no mark of their own: overlayfs does not look at the lower
+        // layer there.
         let is_opaque = level.is_opaque || mark(&directory, OPAQUE)?.is_some_and(|value| value == b"y");
         let below = lower.filter(|lower| kind(lower) == FileKind::Directory);
-        // An origin mark means that it was copied up from this path, as overlayfs does not rename lower directories:
-        // so the workspace directory is gone.
+        // An origin mark means that it was copied up from this path, as overlayfs does not rename lower
+        // directories: so the workspace directory is gone.
         let gone = below.is_none() && !is_opaque && mark(&directory, ORIGIN)?.is_some();
         let moved = below.is_some_and(|below| self.state.was_moved(path, &below));
         let conflict = level.conflict || gone || moved;
@@ -225,8 +228,8 @@ impl Scan<'_> {
         lower.is_some_and(|lower| self.state.is_newer(path, lower))
     }
 
-    /// Whether a copied-up file has lost its original in the workspace. A command may have renamed it instead; it
-    /// counts only if another program changed the containing directory.
+    /// Whether a copied-up file has lost its original in the workspace. A command may have renamed it
+    /// instead; it counts only if another program changed the containing directory.
     fn lost_original(&self, path: &Path, upper: &FileStat, level: &Level) -> io::Result<bool> {
         if kind(upper) != FileKind::File || level.lower.is_none() {
             return Ok(false);
@@ -276,8 +279,8 @@ impl Scan<'_> {
         }
     }
 
-    /// Whether both have the same access lists. What a command made in place of another has those of that one, unless it has
-    /// some of its own.
+    /// Whether both have the same access lists. What a command made in place of another has those of that
+    /// one, unless it has some of its own.
     fn same_lists(&self, upper: &OwnedFd, lower: &OwnedFd) -> io::Result<bool> {
         let lists = compare::access_lists(upper)?;
         Ok(lists == compare::access_lists(lower)? || !compare::has_own_lists(upper, &lists)?)

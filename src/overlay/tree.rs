@@ -1,5 +1,5 @@
-//! A directory tree whose paths the kernel resolves below its root: it follows no link and enters no mount, even if
-//! another program changes the tree meanwhile.
+//! A directory tree whose paths the kernel resolves below its root: it follows no link and enters no mount,
+//! even if another program changes the tree meanwhile.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -75,8 +75,8 @@ pub(crate) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(open(directory.as_fd(), Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)
 }
 
-/// A tree to read: the upper directory or the workspace. It opens up directories that the caller owns but cannot
-/// read, and restores their modes.
+/// A tree to read: the upper directory or the workspace. It opens up directories that the caller owns but
+/// cannot read, and restores their modes.
 #[derive(Debug)]
 pub(crate) struct ReadableTree<'t> {
     pub(crate) tree: OverlayTree<'t>,
@@ -139,8 +139,8 @@ impl<'t> ReadableTree<'t> {
         Ok(self.tree.open(path, flags)?)
     }
 
-    /// Opens the directory at `path` and makes sure that the caller can list and search it; `None` if it does not
-    /// exist.
+    /// Opens the directory at `path` and makes sure that the caller can list and search it; `None` if it does
+    /// not exist.
     pub(crate) fn directory(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
         let Some(held) = self.tree.directory(path)? else { return Ok(None) };
         if self.may_open && is_closed(&held, AccessFlags::R_OK | AccessFlags::X_OK) {
@@ -164,8 +164,8 @@ impl<'t> ReadableTree<'t> {
         Ok(())
     }
 
-    /// Restores the modes of the directories that were opened up. It skips one that was replaced, or whose mode
-    /// another program has changed. Returns what has other times now.
+    /// Restores the modes of the directories that were opened up. It skips one that was replaced, or whose
+    /// mode another program has changed. Returns what has other times now.
     pub(crate) fn close(&self) -> Vec<Closed> {
         let close = |(path, (before, open)): (PathBuf, (FileStat, Mode))| {
             let held = self.tree.open_if_same(&path, Identity::of(&before))?;
@@ -180,8 +180,8 @@ impl<'t> ReadableTree<'t> {
         self.closed.take().into_iter().chain(directories).collect()
     }
 
-    /// Opens a regular file for reading, even if its mode denies that to the owner. Other file types are refused
-    /// (`EOPNOTSUPP`); `O_NONBLOCK` keeps one that is put there after the check from blocking.
+    /// Opens a regular file for reading, even if its mode denies that to the owner. Other file types are
+    /// refused (`EOPNOTSUPP`); `O_NONBLOCK` keeps one that is put there after the check from blocking.
     pub(crate) fn read(&self, path: &Path) -> io::Result<OwnedFd> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let held = self.tree.open(path, OFlag::O_PATH)?;

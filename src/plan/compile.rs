@@ -1,8 +1,8 @@
 //! Policy and facts of the host in, plan out: the only place that turns the one into the other.
 //!
 //! It reads files of the host to check the grants. It starts nothing, and changes nothing, with two
-//! exceptions: it creates and locks the directories of kept caches, and creates that of a repository's logs. It decides every condition on the policy, so that the inside
-//! decides none.
+//! exceptions: it creates and locks the directories of kept caches, and creates that of a repository's logs.
+//! It decides every condition on the policy, so that the inside decides none.
 
 #[cfg(test)]
 mod tests;

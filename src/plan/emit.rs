@@ -133,8 +133,8 @@ impl Emitter<'_> {
         }
     }
 
-    /// Makes the sandbox's own layer of a merged directory, before the overlay is mounted over it: files, links, whiteouts,
-    /// and mount points.
+    /// Makes the sandbox's own layer of a merged directory, before the overlay is mounted over it: files,
+    /// links, whiteouts, and mount points.
     fn layer(&mut self, merged: &Path) -> Result<(), Error> {
         let is_in = |(above, _): (&Path, &ViewEntry)| above == merged;
         let view = self.view;
@@ -309,8 +309,8 @@ impl Emitter<'_> {
     }
 }
 
-/// Mount options of a merged directory: the sandbox's layer over the host's directory. `userxattr`: without privileges
-/// overlayfs reads no other attributes.
+/// Mount options of a merged directory: the sandbox's layer over the host's directory. `userxattr`: without
+/// privileges overlayfs reads no other attributes.
 pub(crate) fn merge_options(target: &Path, source: &Path) -> CString {
     let layer = relative(target);
     let text = format!("lowerdir={}:{},userxattr", layer.to_string_lossy(), source.display());

@@ -77,8 +77,8 @@ const KEPT: &[&str] = &[
     "SOURCE_DATE_EPOCH",
 ];
 
-/// Variables that name the registries of a company, and what tools trust and ask there. `*` stands for any text. The
-/// scrubbed environment keeps those that hold no credentials.
+/// Variables that name the registries of a company, and what tools trust and ask there. `*` stands for any
+/// text. The scrubbed environment keeps those that hold no credentials.
 const REGISTRIES: &[&str] = &[
     "BUN_CONFIG_REGISTRY",
     "CARGO_REGISTRIES_*_INDEX",
@@ -127,8 +127,8 @@ pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/
 /// Variables that name a temporary directory of the host.
 pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
-/// Builds the environment. Later parts override earlier ones: base, toolchains, proxy and certificates, `env.pass`,
-/// `env.set`. Notes in the view say what is left out, and what leads nowhere.
+/// Builds the environment. Later parts override earlier ones: base, toolchains, proxy and certificates,
+/// `env.pass`, `env.set`. Notes in the view say what is left out, and what leads nowhere.
 pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString, OsString)> {
     let mut variables = base(inputs, view);
     let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
@@ -137,8 +137,8 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
     if inputs.policy.profile.meaning().knows_caller {
-        // ss(8) of iproute2 then reads /proc/net at once. Else it complains first: the filter refuses sock_diag(7), by
-        // which any user can make the kernel load modules.
+        // ss(8) of iproute2 then reads /proc/net at once. Else it complains first: the filter refuses
+        // sock_diag(7), by which any user can make the kernel load modules.
         put("PROC_ROOT", OsStr::new("/proc"));
     }
     variables.extend(toolchains::variables(inputs, view));
@@ -163,8 +163,8 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString
 /// Configuration of git in variables, see git-config(1). Linux distributions have it since git 2.31.
 const GIT_COUNT: &str = "GIT_CONFIG_COUNT";
 
-/// What makes git maintain a repository before its command ends. In the background, the maintenance would end with the
-/// command, half done.
+/// What makes git maintain a repository before its command ends. In the background, the maintenance would end
+/// with the command, half done.
 const IN_FRONT: [&str; 2] = ["gc.autoDetach", "maintenance.autoDetach"];
 
 /// Adds entries after those that are there. An entry of the caller for the same key counts.
@@ -204,8 +204,8 @@ fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
     variables
 }
 
-/// Whether Kennel knows what a variable means, and its value holds no password: those that the scrubbed environment keeps, and
-/// those that decide about toolchains, certificates and the way to the network.
+/// Whether Kennel knows what a variable means, and its value holds no password: those that the scrubbed
+/// environment keeps, and those that decide about toolchains, certificates and the way to the network.
 ///
 /// A program that changes its user passes these on, and no other variable.
 ///
@@ -236,8 +236,8 @@ fn is_registry(name: &OsStr) -> bool {
     })
 }
 
-/// Whether the value may hold a password or a token: `user:password@` or the query of a URL. A note says that the variable
-/// is left out, unless the policy passes it on by name.
+/// Whether the value may hold a password or a token: `user:password@` or the query of a URL. A note says that
+/// the variable is left out, unless the policy passes it on by name.
 fn note_credentials(inputs: &Inputs<'_>, view: &mut View, name: &OsStr, value: &OsStr) -> bool {
     let may_hold = may_hold_credentials(value);
     let name = name.to_string_lossy();
@@ -252,7 +252,8 @@ fn may_hold_credentials(value: &OsStr) -> bool {
     value.as_encoded_bytes().iter().any(|byte| b"@?".contains(byte))
 }
 
-// Variables that name what is not there. Without such a variable, a program goes another way; with it, the program fails.
+// Variables that name what is not there. Without such a variable, a program goes another way; with it, the
+// program fails.
 
 /// What a variable names, if commands do not see or reach it.
 enum Missing {
@@ -262,8 +263,9 @@ enum Missing {
     Display(u16),
 }
 
-/// Whether a variable names a place of the host that commands do not see. A value is a place if it is one absolute path, or
-/// an address with one, or has a form that is known for its name. Lists of paths are kept: programs skip what is missing.
+/// Whether a variable names a place of the host that commands do not see. A value is a place if it is one
+/// absolute path, or an address with one, or has a form that is known for its name. Lists of paths are kept:
+/// programs skip what is missing.
 fn missing(inputs: &Inputs<'_>, view: &View, name: &OsStr, value: &OsStr) -> Option<Missing> {
     let value = value.to_str()?;
     let socket = match name.to_str()? {

@@ -46,8 +46,8 @@ pub(crate) struct Explainer {
     pub(crate) network: NetworkMode,
     /// Whether the proxy allows nothing, because the policy has no rule.
     pub(crate) only_refuses: bool,
-    /// The settings beside a destination that would allow it through the proxy. `None` if the profile excludes a
-    /// proxy.
+    /// The settings beside a destination that would allow it through the proxy. `None` if the profile
+    /// excludes a proxy.
     pub(crate) proxy_settings: Option<Vec<Setting>>,
     /// The only TCP ports that the command may connect to on the host's network, if Landlock restricts them.
     pub(crate) ports: Option<Vec<u16>>,
@@ -134,8 +134,8 @@ impl Explainer {
         Some(Denial { remedy, ..Denial::new(protection, shown(&subject), reason, basis) })
     }
 
-    /// A granted file that a program tried to replace: it makes another file beside it and renames that, which needs the
-    /// directory. `path` is the granted file, or the other one.
+    /// A granted file that a program tried to replace: it makes another file beside it and renames that,
+    /// which needs the directory. `path` is the granted file, or the other one.
     fn replaced_file(&self, path: &Path, errno: Errno) -> Option<(PathBuf, Finding)> {
         let directory = path.parent()?;
         let is_granted = |(target, place): &(&Path, &ViewEntry)| {
@@ -197,7 +197,8 @@ impl Explainer {
         }
     }
 
-    /// Something that is made in a directory that the sandbox does not show: programs make the directories above first.
+    /// Something that is made in a directory that the sandbox does not show: programs make the directories
+    /// above first.
     fn own_root(&self, path: &Path) -> Finding {
         // A directory such as /srv or /var is more than is meant.
         let is_deep = |parent: &&Path| parent.parent().is_some_and(|above| above != Path::new("/"));
@@ -311,7 +312,8 @@ impl Explainer {
         is_directory.then(|| possible(reason, None))
     }
 
-    /// The setting that would let the command change `path`, if the wall at `at` is there for git, or on the way to one that is.
+    /// The setting that would let the command change `path`, if the wall at `at` is there for git, or on the
+    /// way to one that is.
     fn git_setting(&self, at: &Path, path: &Path) -> Option<Setting> {
         let is_for_git = self.view.within(at).any(|(_, place)| place.what == PlaceKind::ObeyedByGit);
         let is_obeyed = path.iter().any(|name| git::OBEYED.iter().any(|obeyed| name == *obeyed));

@@ -1,4 +1,5 @@
-//! What a policy comes to on this host, for people: what commands see, where it comes from, and what they may do with it.
+//! What a policy comes to on this host, for people: what commands see, where it comes from, and what they may
+//! do with it.
 
 use std::path::PathBuf;
 

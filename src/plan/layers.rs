@@ -1,5 +1,5 @@
-//! The steps of copy-on-write layers: first each layer is mounted in a directory of the sandbox's own, then the view
-//! shows parts of it, then the layers themselves are unmounted. What the view shows of them stays.
+//! The steps of copy-on-write layers: first each layer is mounted in a directory of the sandbox's own, then
+//! the view shows parts of it, then the layers themselves are unmounted. What the view shows of them stays.
 
 use std::path::{Path, PathBuf};
 
@@ -77,8 +77,8 @@ pub(crate) fn detach(view: &View, setup: &mut Section) {
     }
 }
 
-/// Appends the step that closes the directory with the changes: commands see them only through the layers. The root
-/// is read-only for them, so no command can open the directory again.
+/// Appends the step that closes the directory with the changes: commands see them only through the layers.
+/// The root is read-only for them, so no command can open the directory again.
 pub(crate) fn close(view: &View, setup: &mut Section) {
     if !view.layers.all.is_empty() {
         setup.push(Protection::Root, &Step::SetMode { path: &absolute(&stage(view)), mode: 0 });

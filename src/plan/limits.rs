@@ -70,7 +70,8 @@ pub(crate) fn no_core(inputs: &Inputs<'_>, namespaces: &mut Section) {
 /// Appends the limits that the policy asks for, and those that always hold.
 ///
 /// # Errors
-/// A limit that the policy sets and this host does not enforce at all; or not in full, if the policy requires that.
+/// A limit that the policy sets and this host does not enforce at all; or not in full, if the policy requires
+/// that.
 pub(crate) fn limits(
     inputs: &Inputs<'_>,
     groups: &CgroupPlan,
@@ -239,8 +240,8 @@ impl Limiter<'_> {
         Ok(())
     }
 
-    /// Refuses a limit that the policy does not let be in this state. As with every protection, what is required must not
-    /// be off. What is required in full must not be weaker either.
+    /// Refuses a limit that the policy does not let be in this state. As with every protection, what is
+    /// required must not be off. What is required in full must not be weaker either.
     fn check(
         &self,
         protection: Protection,
@@ -347,8 +348,9 @@ pub(crate) enum PidMeans {
     Nothing,
 }
 
-/// How well the number of processes can be limited. `None` if a cgroup enforces the limit of the policy, or if the policy
-/// sets none and there is no default: commands that share no processes are killed all at once, however many they are.
+/// How well the number of processes can be limited. `None` if a cgroup enforces the limit of the policy, or
+/// if the policy sets none and there is no default: commands that share no processes are killed all at once,
+/// however many they are.
 pub(crate) fn pid_limit(inputs: &Inputs<'_>) -> Option<PidLimit> {
     if let Some(pids) = inputs.policy.limits.pids {
         let is_held = inputs.controllers.is_some_and(|held| held.contains(&Controller::Pids));

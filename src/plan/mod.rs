@@ -1,5 +1,5 @@
-//! The plan: policy, view and facts of the host become sections of steps that the inside carries out. Here: the section,
-//! and how paths and attributes of mounts are written in steps.
+//! The plan: policy, view and facts of the host become sections of steps that the inside carries out. Here:
+//! the section, and how paths and attributes of mounts are written in steps.
 
 pub(crate) mod bridge;
 pub(crate) mod cgroup;

@@ -51,8 +51,8 @@ enum Role {
     Mount,
     /// A mount that keeps commands from writing. No command can move its mount point.
     Wall,
-    /// A directory that is merged with the sandbox's own files. Overlayfs goes on showing a file of it that was replaced,
-    /// until a new worker looks again.
+    /// A directory that is merged with the sandbox's own files. Overlayfs goes on showing a file of it that
+    /// was replaced, until a new worker looks again.
     Merged,
     /// A watched path, or a secret that did not exist. A command can have created something there, or
     /// replaced a link.
@@ -69,7 +69,8 @@ struct FileState {
     born: Option<SystemTime>,
     /// When its inode was changed, in seconds and nanoseconds. Recorded for files that no command writes: a
     /// program outside can give the file a second name, remove the first, which takes the mount away, and
-    /// then restore the first. Recorded also for listed and merged directories: it changes with their entries.
+    /// then restore the first. Recorded also for listed and merged directories: it changes with their
+    /// entries.
     changed: Option<(i64, i64)>,
 }
 
@@ -90,8 +91,8 @@ pub(crate) enum MountChange {
     Some,
     /// A grant is not what it was: the policy's word for it, and its path.
     Grant(&'static str, PathBuf),
-    /// Another file or directory is at the path of a bind, or none: its name in messages, and the path. Only new mounts
-    /// can show it.
+    /// Another file or directory is at the path of a bind, or none: its name in messages, and the path. Only
+    /// new mounts can show it.
     Source(&'static str, PathBuf),
 }
 
@@ -171,8 +172,8 @@ impl MountSnapshot {
         self.seen.iter().filter(|seen| seen.role == Role::Wall).filter_map(denial).collect()
     }
 
-    /// Compares with the host. Paths that commands may modify are compared only if no command is running (`is_idle`), and
-    /// what the profile shows only if the caller makes new mounts for it (`renews`).
+    /// Compares with the host. Paths that commands may modify are compared only if no command is running
+    /// (`is_idle`), and what the profile shows only if the caller makes new mounts for it (`renews`).
     pub(crate) fn change(&self, is_idle: bool, renews: bool) -> MountChange {
         let counts = |seen: &&SnapshotEntry| match seen.role {
             Role::Watch | Role::Listed => is_idle,
@@ -234,8 +235,8 @@ pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: impl Into<Reme
     Error::Grant { what, path, source, remedy: Some(remedy) }
 }
 
-/// The path behind a bind or link of the view, if its mount is made once. Devices are the host's own. Each worker repeats
-/// `mounts` that show their own mount point.
+/// The path behind a bind or link of the view, if its mount is made once. Devices are the host's own. Each
+/// worker repeats `mounts` that show their own mount point.
 fn source_role(
     view: &View,
     target: &Path,

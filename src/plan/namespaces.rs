@@ -164,8 +164,8 @@ pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: 
     enforcement.set(Protection::NoNewPrivs, State::Enforced, "set-user-id programs gain nothing");
 }
 
-/// The step of a zygote that puts the right to search every directory aside, or of its worker that uses it. Only with a user
-/// namespace of its own a zygote has it.
+/// The step of a zygote that puts the right to search every directory aside, or of its worker that uses it.
+/// Only with a user namespace of its own a zygote has it.
 pub(crate) fn search(inputs: &Inputs<'_>, uses: bool) -> Section {
     let mut section = Section::default();
     if inputs.shape.is_session() && inputs.users() == Users::Own {

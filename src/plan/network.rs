@@ -63,7 +63,8 @@ const PROXY_VARIABLES: &[&str] = &[
     "npm_config_proxy",
 ];
 
-/// Those that suffice if nothing is allowed: a program that knows none of them learns as fast that a name does not exist.
+/// Those that suffice if nothing is allowed: a program that knows none of them learns as fast that a name
+/// does not exist.
 const FEW_PROXY_VARIABLES: &[&str] = &["http_proxy", "https_proxy"];
 
 /// Variables by which tools do not try again, for seconds, what is refused for good.
@@ -76,8 +77,8 @@ pub(crate) const JAVA_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
 /// Variables that list what programs reach without the proxy.
 const NO_PROXY_VARIABLES: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
 
-/// The sandbox's own loopback: as rules spell it, as `no_proxy` does, and as Java does. Some programs compare addresses of
-/// IPv6 with their brackets.
+/// The sandbox's own loopback: as rules spell it, as `no_proxy` does, and as Java does. Some programs compare
+/// addresses of IPv6 with their brackets.
 const LOOPBACK: [[&str; 3]; 5] = [
     ["localhost", "localhost", "localhost"],
     ["127.0.0.1", "127.0.0.1,127.0.0.0/8", "127.*"],
@@ -108,8 +109,9 @@ fn serves_connections(inputs: &Inputs<'_>) -> bool {
 /// How many sockets a sandbox hands out with which the outside makes others.
 pub(crate) const SOCKETS_HANDED_OUT: usize = 2;
 
-/// Appends the steps that make the sockets of the proxy and of published ports, and hand them out. The inside makes them while it is
-/// allowed to: ports below 1024 need a privilege that no command has, so no command can take them.
+/// Appends the steps that make the sockets of the proxy and of published ports, and hand them out. The inside
+/// makes them while it is allowed to: ports below 1024 need a privilege that no command has, so no command
+/// can take them.
 pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
     listen_for_proxy(inputs, namespaces, enforcement);
     if published_sockets(inputs) > 0 {
@@ -205,8 +207,8 @@ fn sockets(inputs: &Inputs<'_>) -> Vec<ProxySocket> {
     sockets
 }
 
-/// Refuses to publish a port inside that is Kennel's own: programs outside would reach the proxy, or what only commands may
-/// reach.
+/// Refuses to publish a port inside that is Kennel's own: programs outside would reach the proxy, or what
+/// only commands may reach.
 pub(crate) fn check_publish(policy: &Policy, publish: &Publish) -> Result<(), PolicyError> {
     let is_own = policy.effective_network() == NetworkMode::Proxy
         && (publish.inside == PORT
@@ -349,8 +351,8 @@ fn own_hosts<'h>(inputs: &Inputs<'_>, hostname: &'h str) -> [Vec<&'h str>; 2] {
     [plain, java]
 }
 
-/// The options by which Java finds the proxy. Those of the caller come first if they are passed on: Java obeys the last of
-/// two options that contradict each other. `None` if there is no proxy.
+/// The options by which Java finds the proxy. Those of the caller come first if they are passed on: Java
+/// obeys the last of two options that contradict each other. `None` if there is no proxy.
 pub(crate) fn java_options(inputs: &Inputs<'_>) -> Option<OsString> {
     // Java says on stderr that it picks them up. Where nothing is allowed, it finds out as fast without them.
     if !asks_for_proxy(inputs) || inputs.policy.only_refuses() {

@@ -46,8 +46,9 @@ impl Pseudoterminal {
         self
     }
 
-    /// Lets the terminal belong to nobody at first. A command that reads from it or sets it is stopped by SIGTTIN or
-    /// SIGTTOU, until [`Child::foreground`](crate::command::child::Child::foreground) gives it the terminal.
+    /// Lets the terminal belong to nobody at first. A command that reads from it or sets it is stopped by
+    /// SIGTTIN or SIGTTOU, until [`Child::foreground`](crate::command::child::Child::foreground) gives it the
+    /// terminal.
     #[must_use]
     pub fn in_background(mut self) -> Self {
         self.in_foreground = false;
@@ -75,7 +76,8 @@ impl Pseudoterminal {
         &self.modes
     }
 
-    /// What [`bits`](Self::bits), [`window`](Self::window) and [`modes`](Self::modes) say; `None` without a terminal.
+    /// What [`bits`](Self::bits), [`window`](Self::window) and [`modes`](Self::modes) say; `None` without a
+    /// terminal.
     pub(crate) fn of_wire(bits: u32, window: u32, modes: &[u8]) -> Option<Self> {
         let [low, high] = [window & 0xffff, window >> 16].map(|half| u16::try_from(half).unwrap_or(u16::MAX));
         (bits != 0).then(|| Self {

@@ -18,10 +18,10 @@
 //! once for every number, to learn which calls are always allowed; the filter never sees those again. With a
 //! chain that took 18 µs + 2 µs per comparison.
 //!
-//! The program has 359 instructions. With 312, installing it took 75 µs (Linux 6.18, median of 1,000). Any filter
-//! takes 29 µs of that, the run over all numbers 8 µs, and compiling the instructions most of the rest. With
-//! 384 instructions it took 83 µs; repeating verdicts within reach and testing single numbers apart saved the
-//! others. In a session the zygote installs most of the filter once, and workers inherit it.
+//! The program has 359 instructions. With 312, installing it took 75 µs (Linux 6.18, median of 1,000). Any
+//! filter takes 29 µs of that, the run over all numbers 8 µs, and compiling the instructions most of the
+//! rest. With 384 instructions it took 83 µs; repeating verdicts within reach and testing single numbers
+//! apart saved the others. In a session the zygote installs most of the filter once, and workers inherit it.
 
 pub(crate) mod observed;
 pub(crate) mod rule;
@@ -42,7 +42,8 @@ use crate::plan::seccomp::observed::OBSERVED;
 use crate::plan::seccomp::rule::{Question, Verdict, Word};
 use crate::plan::seccomp::table::Part;
 
-/// The filter that every command runs under, before [`program`] completes it. Building it on first use takes 10 µs.
+/// The filter that every command runs under, before [`program`] completes it. Building it on first use takes
+/// 10 µs.
 pub(crate) fn full() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Full));
     &PROGRAM
@@ -67,9 +68,9 @@ pub(crate) enum Asks {
     Nothing,
     /// What it cannot tell from the arguments.
     Questions,
-    /// Also about every refusal, for `explain`. It answers ENOSYS by itself. Programs take it as the sign of an older
-    /// kernel: they all try such calls and do without, some at each start of a thread. It also pretends by itself, because
-    /// that is no refusal.
+    /// Also about every refusal, for `explain`. It answers ENOSYS by itself. Programs take it as the sign of
+    /// an older kernel: they all try such calls and do without, some at each start of a thread. It also
+    /// pretends by itself, because that is no refusal.
     Refusals,
 }
 
@@ -110,8 +111,8 @@ fn returned(answer: u32, asks: Asks, is_root: bool) -> u32 {
 
 /// For `learn`: asks the listener about the calls of [`OBSERVED`], and allows all others.
 ///
-/// It is no wall. The listener lets every call go on, and the kernel then checks it as always. It is installed beside
-/// the filter that refuses, and a refusal wins over a question (seccomp(2)).
+/// It is no wall. The listener lets every call go on, and the kernel then checks it as always. It is
+/// installed beside the filter that refuses, and a refusal wins over a question (seccomp(2)).
 pub(crate) fn observing() -> Vec<sock_filter> {
     let statement = |code, k| sock_filter { code, jt: 0, jf: 0, k };
     let asked: Vec<u32> = OBSERVED.iter().filter_map(|call| u32::try_from(call.number).ok()).collect();
@@ -126,8 +127,9 @@ pub(crate) fn observing() -> Vec<sock_filter> {
     program
 }
 
-/// Puts a question before a filter that has a listener: about the calls that make a new file, or remove, rename or change the
-/// mode of one by its path. The listener learns the verdict of the filter from [`table::judge`].
+/// Puts a question before a filter that has a listener: about the calls that make a new file, or remove,
+/// rename or change the mode of one by its path. The listener learns the verdict of the filter from
+/// [`table::judge`].
 pub(crate) fn asking_about_files(filter: Vec<sock_filter>) -> Vec<sock_filter> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     let is_call = |call, jt, jf| step(tree::EQUAL, jt, jf, u32::try_from(call).unwrap_or_default());

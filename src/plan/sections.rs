@@ -92,8 +92,9 @@ pub(crate) fn wall_steps(
 
 /// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
 ///
-/// Commands that share their processes share a domain, which their common init enters: two domains could not signal
-/// or trace each other. There the payload installs the filter, because it keeps the mark that its worker sets.
+/// Commands that share their processes share a domain, which their common init enters: two domains could not
+/// signal or trace each other. There the payload installs the filter, because it keeps the mark that its
+/// worker sets.
 pub(crate) fn payload_steps(
     inputs: &Inputs<'_>,
     view: &View,

@@ -59,8 +59,8 @@ pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
     look_again(view, worker);
 }
 
-/// Appends a remount of each merged directory: overlayfs then forgets the names that it knows, and finds what somebody
-/// outside has made or replaced since.
+/// Appends a remount of each merged directory: overlayfs then forgets the names that it knows, and finds what
+/// somebody outside has made or replaced since.
 pub(crate) fn look_again(view: &View, worker: &mut Section) {
     for (target, place) in view.iter() {
         if let Node::Merged { source } = &place.node {

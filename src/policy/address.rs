@@ -1,12 +1,13 @@
-//! Which addresses do not belong to the public internet, and how networks are written. The rules decide whether the proxy
-//! may connect to such an address.
+//! Which addresses do not belong to the public internet, and how networks are written. The rules decide
+//! whether the proxy may connect to such an address.
 //!
 //! The tables follow IANA's registries of special-purpose addresses (RFC 6890 and its updates), as of 2025:
 //! <https://www.iana.org/assignments/iana-ipv4-special-registry>,
 //! <https://www.iana.org/assignments/iana-ipv6-special-registry>, and the two registries of address space for
-//! multicast, reserved and deprecated blocks. The tables leave out blocks that IANA calls globally reachable (AS112, AMT),
-//! with two exceptions: blocks within protocol assignments, and blocks that embed another address, because a translator on
-//! the way extracts it. Nothing here can know translators with an operator's own prefix (RFC 6052).
+//! multicast, reserved and deprecated blocks. The tables leave out blocks that IANA calls globally reachable
+//! (AS112, AMT), with two exceptions: blocks within protocol assignments, and blocks that embed another
+//! address, because a translator on the way extracts it. Nothing here can know translators with an operator's
+//! own prefix (RFC 6052).
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,8 @@ use thiserror::Error;
 
 /// Special ranges of IPv4. The first range that contains an address gives the word for it.
 const SPECIAL_V4: &[(Ipv4Net, &str)] = &[
-    // Metadata services of clouds: they hand out credentials. Azure's 168.63.129.16 is outside every special range.
+    // Metadata services of clouds: they hand out credentials. Azure's 168.63.129.16 is outside every special
+    // range.
     (v4([169, 254, 169, 254], 32), "cloud metadata"),
     (v4([169, 254, 170, 2], 32), "cloud metadata"), // AWS, containers
     (v4([100, 100, 100, 200], 32), "cloud metadata"), // Alibaba
@@ -71,7 +73,8 @@ const SPECIAL_V6: &[(Ipv6Net, &str)] = &[
 /// `::a.b.c.d`: deprecated by RFC 4291, but some network stacks still extract the IPv4 address.
 const IPV4_COMPATIBLE: Ipv6Net = v6([0, 0, 0, 0, 0, 0, 0, 0], 96);
 
-/// The block that IANA allocates public addresses from. Everything else is reserved, even if no table names it.
+/// The block that IANA allocates public addresses from. Everything else is reserved, even if no table names
+/// it.
 const GLOBAL_UNICAST: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
 
 const fn v4(address: [u8; 4], prefix: u8) -> Ipv4Net {
@@ -106,7 +109,8 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         let [c, d] = h.to_be_bytes();
         return special_v4(Ipv4Addr::new(a, b, c, d)).or(Some("IPv4-compatible"));
     }
-    // An ISATAP interface identifier contains an IPv4 address (RFC 5214, section 6.1); two bits of its prefix vary.
+    // An ISATAP interface identifier contains an IPv4 address (RFC 5214, section 6.1); two bits of its prefix
+    // vary.
     if e & 0xfcff == 0 && f == 0x5efe {
         return Some("ISATAP");
     }
@@ -151,7 +155,8 @@ pub(crate) fn network(text: &str) -> Result<IpNet, NetworkError> {
     Ok(canonical(network))
 }
 
-/// Turns a network of IPv4-mapped IPv6 addresses into an IPv4 network, as `IpAddr::to_canonical` does with addresses.
+/// Turns a network of IPv4-mapped IPv6 addresses into an IPv4 network, as `IpAddr::to_canonical` does with
+/// addresses.
 fn canonical(network: IpNet) -> IpNet {
     let IpAddr::V4(address) = network.addr().to_canonical() else { return network };
     let prefix = network.prefix_len().saturating_sub(network.max_prefix_len() - 32);

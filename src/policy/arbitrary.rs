@@ -1,5 +1,5 @@
-//! Random policies for property tests: any value of each type, valid or not, that JSON can express. Tests of the package
-//! `kennel-adapters` have this file too, so it imports only public names.
+//! Random policies for property tests: any value of each type, valid or not, that JSON can express. Tests of
+//! the package `kennel-adapters` have this file too, so it imports only public names.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -14,8 +14,8 @@ use crate::report::policy_error::PolicyError;
 /// The placeholder for the day (UTC) in the name of a log: `2026-01-31`.
 pub(crate) const DATE: &str = "{date}";
 
-/// A file of the host. Kennel appends a line of JSON for each session, command, decision about a connection, denial and
-/// limit. It creates the file with mode 0600 if it does not exist.
+/// A file of the host. Kennel appends a line of JSON for each session, command, decision about a connection,
+/// denial and limit. It creates the file with mode 0600 if it does not exist.
 ///
 /// In a policy file the path alone is enough: `audit = "kennel.log"`.
 ///
@@ -31,13 +31,14 @@ pub(crate) const DATE: &str = "{date}";
 pub struct Audit {
     /// The file. `{date}` in its name is replaced by the day in UTC, so that each day has its own file.
     pub path: PathBuf,
-    /// Whether Kennel refuses commands and connections that it cannot log, for example because the disk is full. Otherwise
-    /// it counts the lost records, and the next line that it writes says how many.
+    /// Whether Kennel refuses commands and connections that it cannot log, for example because the disk is
+    /// full. Otherwise it counts the lost records, and the next line that it writes says how many.
     pub fail_closed: bool,
     /// Whether each line has the hash of the line before, so that
     /// [`verify_audit`](crate::audit::chain::verify_audit) notices a changed or removed line.
     pub chain: bool,
-    /// Whether the log has the arguments of commands, which may contain secrets. Otherwise it has only their number.
+    /// Whether the log has the arguments of commands, which may contain secrets. Otherwise it has only their
+    /// number.
     pub arguments: bool,
 }
 

@@ -35,8 +35,8 @@ impl Policy {
         self
     }
 
-    /// Hides a path that would be visible, or everything that matches a [pattern](Policy::protect): a directory becomes
-    /// empty, a file unreadable.
+    /// Hides a path that would be visible, or everything that matches a [pattern](Policy::protect): a
+    /// directory becomes empty, a file unreadable.
     #[must_use]
     pub fn mask(self, path: impl Into<PathBuf>) -> Self {
         self.mount(Mount::Mask { path: path.into() })

@@ -1,5 +1,5 @@
-//! Where Kennel may create cgroups for commands, and limits of input and output. Plain data; the enforcement report says
-//! what the host supports.
+//! Where Kennel may create cgroups for commands, and limits of input and output. Plain data; the enforcement
+//! report says what the host supports.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -11,8 +11,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::policy::units::{Size, check_size};
 use crate::report::policy_error::PolicyError;
 
-/// The cgroup (v2) in which Kennel creates a group for each command. A group applies limits to a command together with
-/// everything it starts; without one, limits apply to each process separately.
+/// The cgroup (v2) in which Kennel creates a group for each command. A group applies limits to a command
+/// together with everything it starts; without one, limits apply to each process separately.
 ///
 /// Written `auto`, `off`, or an absolute path.
 ///
@@ -27,14 +27,15 @@ use crate::report::policy_error::PolicyError;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cgroup {
-    /// A cgroup that is delegated to the caller, if a limit needs one. A cgroup that contains processes cannot limit groups
-    /// below it. So if this program is alone in that cgroup, Kennel moves it with all its threads into a group below,
-    /// `kennel-host`.
+    /// A cgroup that is delegated to the caller, if a limit needs one. A cgroup that contains processes
+    /// cannot limit groups below it. So if this program is alone in that cgroup, Kennel moves it with all its
+    /// threads into a group below, `kennel-host`.
     #[default]
     Auto,
     /// No cgroup.
     Off,
-    /// This directory of the cgroup v2 file system, even if no limit needs it: Kennel then also reports usage.
+    /// This directory of the cgroup v2 file system, even if no limit needs it: Kennel then also reports
+    /// usage.
     At(PathBuf),
 }
 
@@ -84,9 +85,9 @@ impl Cgroup {
     }
 }
 
-/// How fast commands may read and write the block device of the workspace, and that of the directory of an overlay
-/// ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)). The limits apply to each of the two devices. They need a
-/// cgroup.
+/// How fast commands may read and write the block device of the workspace, and that of the directory of an
+/// overlay ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)). The limits apply to each of the two
+/// devices. They need a cgroup.
 ///
 /// As a flag: `read=10M,write=5M,read_ops=100,write_ops=50`; each part is optional.
 ///

@@ -1,5 +1,5 @@
-//! Destinations that a client of the proxy asks for, in one canonical form for every spelling. Nothing here resolves a name;
-//! `rule` and `address` decide what the proxy may reach.
+//! Destinations that a client of the proxy asks for, in one canonical form for every spelling. Nothing here
+//! resolves a name; `rule` and `address` decide what the proxy may reach.
 
 #[cfg(test)]
 mod tests;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use idna::AsciiDenyList;
 use thiserror::Error;
 
-/// ASCII characters that no name may contain. Letters, digits, dots, hyphens and underscores remain. STD 3 forbids
-/// underscores, but names in use contain them, such as those of storage buckets.
+/// ASCII characters that no name may contain. Letters, digits, dots, hyphens and underscores remain. STD 3
+/// forbids underscores, but names in use contain them, such as those of storage buckets.
 const DENIED_IN_NAMES: AsciiDenyList = AsciiDenyList::new(true, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}~");
 
-/// The longest text that is accepted as a name, in bytes. A name has at most 253 bytes, but its form before IDNA may be
-/// longer. The bound limits the time that IDNA takes.
+/// The longest text that is accepted as a name, in bytes. A name has at most 253 bytes, but its form before
+/// IDNA may be longer. The bound limits the time that IDNA takes.
 const NAME_INPUT_MAX: usize = 1024;
 
 /// Why a text is not a destination.
@@ -87,8 +87,9 @@ fn check_ascii_name(name: &str) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Whether the resolver of the C library or a browser may read the name as an IPv4 address: 127.1, 0x7f000001.
-/// The same check as <https://url.spec.whatwg.org/#ends-in-a-number-checker>, where `0x` alone is also a number.
+/// Whether the resolver of the C library or a browser may read the name as an IPv4 address: 127.1,
+/// 0x7f000001. The same check as <https://url.spec.whatwg.org/#ends-in-a-number-checker>, where `0x` alone is
+/// also a number.
 fn ends_in_number(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     let hex =
@@ -151,7 +152,8 @@ pub(crate) fn parse_port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|&port| digits && port != 0)
 }
 
-/// Refuses characters that have a special meaning in URLs, in headers or for resolvers, each with its own message.
+/// Refuses characters that have a special meaning in URLs, in headers or for resolvers, each with its own
+/// message.
 pub(crate) fn check_characters(text: &str) -> Result<(), Malformed> {
     if text.is_empty() {
         return Err(Malformed("the host is missing"));

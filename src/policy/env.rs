@@ -8,8 +8,8 @@ use crate::policy::text::unique_map;
 use crate::report::policy_error::PolicyError;
 use crate::report::words::words;
 
-/// The environment of the commands. It starts with `base`; `pass` adds variables of the caller, and `set` adds or replaces
-/// variables.
+/// The environment of the commands. It starts with `base`; `pass` adds variables of the caller, and `set`
+/// adds or replaces variables.
 ///
 /// ```
 /// use kennel::{Env, EnvBase};
@@ -32,11 +32,12 @@ words! {
     /// The variables an environment starts from.
     #[derive(Default)]
     pub enum EnvBase as "env.base" {
-        /// Only variables that programs need and that hold no secrets: who the user is, how programs show things, how tools
-        /// build, and which registries they ask.
+        /// Only variables that programs need and that hold no secrets: who the user is, how programs show
+        /// things, how tools build, and which registries they ask.
         #[default]
         Scrubbed = "scrubbed",
-        /// The whole environment of the caller, secrets included. It lacks variables that name what commands do not see.
+        /// The whole environment of the caller, secrets included. It lacks variables that name what commands
+        /// do not see.
         Inherit = "inherit",
     }
 }

@@ -1,5 +1,5 @@
-//! Policy files: TOML and JSON, parsed strictly. An unknown key, a duplicate key or a value of the wrong type is an error
-//! with line and column, so that a misspelled restriction never counts as no restriction.
+//! Policy files: TOML and JSON, parsed strictly. An unknown key, a duplicate key or a value of the wrong type
+//! is an error with line and column, so that a misspelled restriction never counts as no restriction.
 //!
 //! [`Policy::load`] is the only function of this folder that reads from the host.
 
@@ -56,22 +56,24 @@ impl Policy {
     }
 
     /// Reads a policy file of at most 1 MiB. Its name ends in `.toml` or `.json`. An inherited
-    /// [descriptor](crate::sys::packet::inherited_descriptor) needs no such name: its text is JSON if it begins with `{`,
-    /// otherwise TOML.
+    /// [descriptor](crate::sys::packet::inherited_descriptor) needs no such name: its text is JSON if it
+    /// begins with `{`, otherwise TOML.
     ///
-    /// Relative paths start at the directory of the file: workspace, working directory, sources of mounts, and masks. A
-    /// missing workspace is that directory. For a descriptor, the current directory takes its place. `~/` at the start of
-    /// any path is the home directory that `HOME` names. Targets stay as written; they must be absolute.
+    /// Relative paths start at the directory of the file: workspace, working directory, sources of mounts,
+    /// and masks. A missing workspace is that directory. For a descriptor, the current directory takes its
+    /// place. `~/` at the start of any path is the home directory that `HOME` names. Targets stay as written;
+    /// they must be absolute.
     ///
-    /// The file stays read-only in every writable grant, like a path under [`Policy::protect`]: a command that could write to
-    /// it would decide about the next sandbox. Kennel cannot protect a file that comes through a descriptor.
+    /// The file stays read-only in every writable grant, like a path under [`Policy::protect`]: a command
+    /// that could write to it would decide about the next sandbox. Kennel cannot protect a file that comes
+    /// through a descriptor.
     ///
     /// This checks only the form of the text; [`Policy::validate`] checks the values.
     ///
     /// # Errors
-    /// [`PolicyError::Read`] if the file cannot be read. [`PolicyError::Syntax`] with line and column if it is not a policy.
-    /// [`PolicyError::Value`] if it is not a regular file, is too large or has another ending, or if it uses `~/` while
-    /// `HOME` is not an absolute path.
+    /// [`PolicyError::Read`] if the file cannot be read. [`PolicyError::Syntax`] with line and column if it
+    /// is not a policy. [`PolicyError::Value`] if it is not a regular file, is too large or has another
+    /// ending, or if it uses `~/` while `HOME` is not an absolute path.
     ///
     /// ```no_run
     /// let policy = kennel::Policy::load("ci/kennel.toml".as_ref())?;
@@ -99,8 +101,9 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Parses the text of a policy file in TOML that the caller has read. Errors name `file`. Relative paths start at
-    /// `directory`, which must be absolute; otherwise paths are as in [`load`](Self::load). [`files`](Self::files) stays empty.
+    /// Parses the text of a policy file in TOML that the caller has read. Errors name `file`. Relative paths
+    /// start at `directory`, which must be absolute; otherwise paths are as in [`load`](Self::load).
+    /// [`files`](Self::files) stays empty.
     ///
     /// # Errors
     /// As for [`load`](Self::load), except those of reading the file.

@@ -1,8 +1,8 @@
 //! Patterns of paths, as in .gitignore: `*.key`, `**/.env`, `sub/**`. Nothing here looks up a path.
 //!
-//! A path that contains `*`, `?`, `[` or `{` is a pattern. Whether it exists as it is written does not matter, because a
-//! command could make it exist. Patterns are matched one name at a time, so that a search enters only directories in which
-//! something can match.
+//! A path that contains `*`, `?`, `[` or `{` is a pattern. Whether it exists as it is written does not
+//! matter, because a command could make it exist. Patterns are matched one name at a time, so that a search
+//! enters only directories in which something can match.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -86,7 +86,8 @@ impl Pattern {
         Self::after(start, path)
     }
 
-    /// Splits an absolute pattern into the directory where its search starts, which has no wildcards, and the rest.
+    /// Splits an absolute pattern into the directory where its search starts, which has no wildcards, and the
+    /// rest.
     ///
     /// # Errors
     /// As [`read`](Self::read).

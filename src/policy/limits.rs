@@ -1,4 +1,5 @@
-//! Limits of what the commands may use. Plain data; the enforcement report says which limits the host can enforce.
+//! Limits of what the commands may use. Plain data; the enforcement report says which limits the host can
+//! enforce.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,20 +18,21 @@ use crate::report::policy_error::PolicyError;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Memory in bytes. Without a cgroup, it limits the private writable memory of each process (RLIMIT_DATA), but not
-    /// shared memory or files in private directories; the enforcement report says so.
+    /// Memory in bytes. Without a cgroup, it limits the private writable memory of each process
+    /// (RLIMIT_DATA), but not shared memory or files in private directories; the enforcement report says so.
     pub memory: Option<Size>,
     /// Swap in bytes, in addition to `memory`. It needs `memory` and a cgroup. Default: no swap.
     pub swap: Option<Size>,
-    /// Processes and threads at the same time, of all commands of a session together. How well Kennel can enforce it
-    /// depends on the kernel and the caller; the enforcement report says how. Default: none, and [`SESSION_PIDS`](Self::SESSION_PIDS) in a session
-    /// whose commands share their processes.
+    /// Processes and threads at the same time, of all commands of a session together. How well Kennel can
+    /// enforce it depends on the kernel and the caller; the enforcement report says how. Default: none, and
+    /// [`SESSION_PIDS`](Self::SESSION_PIDS) in a session whose commands share their processes.
     pub pids: Option<u64>,
     /// Processor time per second, in processors: 0.5 is half of one, 4 is four. It needs a cgroup.
     pub cpus: Option<f64>,
     /// The processors to run on, such as `0-1`. It needs a cgroup.
     pub cpuset: Option<String>,
-    /// Reads and writes on the block device of the workspace, and on that of an overlay's directory. It needs a cgroup.
+    /// Reads and writes on the block device of the workspace, and on that of an overlay's directory. It needs
+    /// a cgroup.
     pub io: Option<IoLimits>,
     /// Where Kennel may create cgroups. Default: [`Cgroup::Auto`].
     pub cgroup: Cgroup,
@@ -38,19 +40,21 @@ pub struct Limits {
     pub cpu_time: Option<Span>,
     /// Wall-clock time of a command.
     pub timeout: Option<Span>,
-    /// Bytes that Kennel keeps of each output stream; it reads and discards the rest. It does not apply to a terminal.
+    /// Bytes that Kennel keeps of each output stream; it reads and discards the rest. It does not apply to a
+    /// terminal.
     pub output: Option<Size>,
-    /// Whether Kennel kills a command that writes more than [`output`](Self::output), instead of discarding the rest.
-    /// Default: false.
+    /// Whether Kennel kills a command that writes more than [`output`](Self::output), instead of discarding
+    /// the rest. Default: false.
     pub output_ends: bool,
     /// Size of the private directories together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB. With
-    /// [`TmpLife::Session`](crate::policy::profile::TmpLife::Session), `/dev/shm` has a size of its own, also this large.
+    /// [`TmpLife::Session`](crate::policy::profile::TmpLife::Session), `/dev/shm` has a size of its own, also
+    /// this large.
     pub tmp_size: Option<Size>,
-    /// Files, directories and links in the private directories together, and in each tmpfs of the policy. Default: one for
-    /// each 4 KiB of the size.
+    /// Files, directories and links in the private directories together, and in each tmpfs of the policy.
+    /// Default: one for each 4 KiB of the size.
     pub tmp_inodes: Option<u64>,
-    /// Open descriptors of a process. Default: the soft limit is that of the caller, and the hard limit is three quarters
-    /// of the caller's.
+    /// Open descriptors of a process. Default: the soft limit is that of the caller, and the hard limit is
+    /// three quarters of the caller's.
     pub open_files: Option<u64>,
     /// Size of each file that a command writes, in bytes.
     pub file_size: Option<Size>,
@@ -59,8 +63,8 @@ pub struct Limits {
 /// More processors than any kernel supports.
 const CPUS_MAX: f64 = 4096.0;
 impl Limits {
-    /// The most processes of a session whose commands share them, where the policy sets no [`pids`](Self::pids). More than
-    /// builds start, and a storm of processes is finite.
+    /// The most processes of a session whose commands share them, where the policy sets no
+    /// [`pids`](Self::pids). More than builds start, and a storm of processes is finite.
     pub const SESSION_PIDS: u64 = 8192;
 
     /// Whether the policy sets a limit that this protection enforces.
@@ -122,8 +126,8 @@ impl Limits {
     }
 }
 
-/// The largest count. The kernel counts the bytes of inodes in 64 bits and refuses a mount whose count would overflow.
-/// Values near 2^64 mean RLIM_INFINITY, which is no limit.
+/// The largest count. The kernel counts the bytes of inodes in 64 bits and refuses a mount whose count would
+/// overflow. Values near 2^64 mean RLIM_INFINITY, which is no limit.
 const COUNT_MAX: u64 = 1 << 53;
 
 /// The memory that Kennel's own process in a cgroup and the start of a small program need, in bytes.

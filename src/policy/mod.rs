@@ -1,7 +1,7 @@
 //! The policy: plain data that says what a sandbox may see, use and reach.
 //!
-//! Nothing here asks the host, except [`Policy::load`], which reads a policy file. The folder `plan` turns a policy into
-//! namespaces and mounts.
+//! Nothing here asks the host, except [`Policy::load`], which reads a policy file. The folder `plan` turns a
+//! policy into namespaces and mounts.
 
 pub(crate) mod address;
 #[cfg(test)]
@@ -49,12 +49,12 @@ pub(crate) const HOST_NAME: &str = "kennel";
 
 /// Everything that one sandbox is allowed: the only input of a sandbox besides the command.
 ///
-/// Build it in code with [`Policy::profile`] and the methods below, or read it from a file with [`Policy::load`].
-/// In code, relative paths start at the working directory of the process that prepares the sandbox. In a file, they start
-/// at the directory of the file.
+/// Build it in code with [`Policy::profile`] and the methods below, or read it from a file with
+/// [`Policy::load`]. In code, relative paths start at the working directory of the process that prepares the
+/// sandbox. In a file, they start at the directory of the file.
 ///
-/// The fields are public and accept any value. [`Policy::validate`] checks whether they make sense together. Kennel calls
-/// it again before it starts anything.
+/// The fields are public and accept any value. [`Policy::validate`] checks whether they make sense together.
+/// Kennel calls it again before it starts anything.
 ///
 /// ```
 /// use kennel::{Policy, Profile};
@@ -74,7 +74,8 @@ pub struct Policy {
     pub profile: Profile,
     /// The directory the commands work on, visible at its own path. Default: `.`.
     pub workspace: PathBuf,
-    /// Files and directories that are visible, or hidden, in addition to the profile. The order does not matter.
+    /// Files and directories that are visible, or hidden, in addition to the profile. The order does not
+    /// matter.
     #[serde(deserialize_with = "mount_text::deserialize_all")]
     pub mounts: Vec<Mount>,
     /// What the commands can reach over the network.
@@ -90,58 +91,66 @@ pub struct Policy {
     /// Whether the commands of a session share private places such as `/tmp`.
     pub tmp: TmpLife,
     /// What the commands of a session share with each other. `None`: nothing, as [`Isolation::Command`];
-    /// `kennel session start` then takes [`Isolation::Session`]. A sandbox of one command has nothing to share.
+    /// `kennel session start` then takes [`Isolation::Session`]. A sandbox of one command has nothing to
+    /// share.
     pub isolation: Option<Isolation>,
     /// What commands see and change of git repositories.
     pub git: Git,
     /// Paths inside the workspace that stay read-only, in addition to the files that git obeys (`.git/hooks`,
     /// `.git/config` and the like). Relative to the workspace, or absolute and below it.
     ///
-    /// A path with `*`, `?`, `[` or `{` is a pattern, as in .gitignore: `*.key` matches at any depth, `src/*.key` only
-    /// in `src`, and `**` means any number of directories. What matches is protected with everything in it.
+    /// A path with `*`, `?`, `[` or `{` is a pattern, as in .gitignore: `*.key` matches at any depth,
+    /// `src/*.key` only in `src`, and `**` means any number of directories. What matches is protected with
+    /// everything in it.
     pub protect: Vec<PathBuf>,
     /// Which protections may be missing.
     pub require: Requirements,
     /// What to do when the host cannot provide a required protection.
     pub on_unavailable: OnUnavailable,
-    /// The host name that commands see. Default: `kennel`; with a granted socket of an X server, the host's own.
+    /// The host name that commands see. Default: `kennel`; with a granted socket of an X server, the host's
+    /// own.
     pub hostname: String,
     /// The working directory of commands; it must be visible in the sandbox. `None`: the workspace.
     pub cwd: Option<PathBuf>,
-    /// Collects changes to the workspace until they are committed. `None`: commands write to the workspace directly.
+    /// Collects changes to the workspace until they are committed. `None`: commands write to the workspace
+    /// directly.
     pub overlay: Option<Overlay>,
     /// The audit log. `None`: no log.
     pub audit: Option<Audit>,
-    /// Whether outcomes say which protection blocked what, as far as Kennel knows: [`Outcome::denials`]. Default: false.
+    /// Whether outcomes say which protection blocked what, as far as Kennel knows: [`Outcome::denials`].
+    /// Default: false.
     ///
-    /// With it, a refused system call waits for a thread of the embedding program. That thread gives the same answer as the
-    /// filter would. Kennel also searches the stderr of a failed command where it reads it: in [`Command::output`], and in
-    /// [`Outcome::count`] for a pipe.
+    /// With it, a refused system call waits for a thread of the embedding program. That thread gives the same
+    /// answer as the filter would. Kennel also searches the stderr of a failed command where it reads it: in
+    /// [`Command::output`], and in [`Outcome::count`] for a pipe.
     ///
     /// [`Outcome::denials`]: crate::report::outcome::Outcome::denials
     /// [`Outcome::count`]: crate::report::outcome::Outcome::count
     /// [`Command::output`]: crate::command::Command::output
     pub explain: bool,
-    /// Whether commands may read nearly everything of the host, and [`Outcome::observed`] says what they used, so that a person can
-    /// write a policy for them. Known secrets, `/run`, `/tmp` and homes of others stay hidden. What commands write to `HOME`
-    /// goes to a copy. The proxy takes an answer of [`Sandbox::on_request`] for a name, never for a special address. Default:
-    /// false. Not part of the text of a policy: no file turns it on.
+    /// Whether commands may read nearly everything of the host, and [`Outcome::observed`] says what they
+    /// used, so that a person can write a policy for them. Known secrets, `/run`, `/tmp` and homes of others
+    /// stay hidden. What commands write to `HOME` goes to a copy. The proxy takes an answer of
+    /// [`Sandbox::on_request`] for a name, never for a special address. Default: false. Not part of the text
+    /// of a policy: no file turns it on.
     ///
     /// [`Outcome::observed`]: crate::report::outcome::Outcome::observed
     /// [`Sandbox::on_request`]: crate::session::sandbox::Sandbox::on_request
     #[serde(skip)]
     pub learn: bool,
-    /// The files that this policy was read from. [`Policy::load`] adds its file; a program that reads policies in another way
-    /// may add its own. A command that could write to them would decide about the next sandbox, so they stay read-only in every
-    /// writable grant that shows them. Absolute; Kennel follows links. Not part of the text of a policy.
+    /// The files that this policy was read from. [`Policy::load`] adds its file; a program that reads
+    /// policies in another way may add its own. A command that could write to them would decide about the
+    /// next sandbox, so they stay read-only in every writable grant that shows them. Absolute; Kennel follows
+    /// links. Not part of the text of a policy.
     #[serde(skip)]
     pub files: Vec<PathBuf>,
-    /// What a person should know about how this policy was made, such as a file that was not used. The report has it among
-    /// [`Enforcement::notes`](crate::report::enforcement::Enforcement::notes). Not part of the text of a policy.
+    /// What a person should know about how this policy was made, such as a file that was not used. The report
+    /// has it among [`Enforcement::notes`](crate::report::enforcement::Enforcement::notes). Not part of the
+    /// text of a policy.
     #[serde(skip)]
     pub notes: Vec<Note>,
-    /// How Kennel names settings where it speaks itself: in lines for clients of a session, and in answers of the proxy. Not part
-    /// of the text of a policy.
+    /// How Kennel names settings where it speaks itself: in lines for clients of a session, and in answers of
+    /// the proxy. Not part of the text of a policy.
     #[serde(skip)]
     pub wording: Wording,
 }

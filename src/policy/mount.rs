@@ -1,4 +1,5 @@
-//! Mounts: what is visible, or hidden, in a sandbox in addition to its profile. Plain data; nothing here opens a path.
+//! Mounts: what is visible, or hidden, in a sandbox in addition to its profile. Plain data; nothing here
+//! opens a path.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -49,11 +50,12 @@ pub enum Mount {
         /// How many bytes it holds; `None`: as [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
         size: Option<Size>,
     },
-    /// Hides what would be visible at a path: a directory becomes empty, a file unreadable. Nothing need be there.
+    /// Hides what would be visible at a path: a directory becomes empty, a file unreadable. Nothing need be
+    /// there.
     #[serde(rename = "mask")]
     Mask {
-        /// The path to hide, or a pattern of paths: see [`Policy::protect`](crate::policy::Policy::protect). A pattern
-        /// without a slash means every such name in the workspace; any other path is absolute.
+        /// The path to hide, or a pattern of paths: see [`Policy::protect`](crate::policy::Policy::protect).
+        /// A pattern without a slash means every such name in the workspace; any other path is absolute.
         path: PathBuf,
     },
     /// A read-only file with the given contents.
@@ -104,7 +106,8 @@ impl Mount {
         }
     }
 
-    /// A mask of `path`. If it is relative, it starts at `directory`, but a pattern without a slash stays as it is.
+    /// A mask of `path`. If it is relative, it starts at `directory`, but a pattern without a slash stays as
+    /// it is.
     ///
     /// ```
     /// use kennel::Mount;

@@ -13,8 +13,8 @@ impl Mount {
     /// Splits `PATH[:TARGET]`, the argument of `--ro` and `--rw`, into source and target.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] if a part is empty, if the target is not absolute, or if there is another colon. This form
-    /// cannot express a path that contains a colon; a policy file can.
+    /// [`PolicyError::Value`] if a part is empty, if the target is not absolute, or if there is another
+    /// colon. This form cannot express a path that contains a colon; a policy file can.
     ///
     /// ```
     /// use kennel::Mount;
@@ -67,8 +67,8 @@ impl Mount {
     }
 }
 
-/// The keys of a mount in a policy file. Serde could derive this from [`Mount`], but it buffers the keys until it knows the
-/// type, and so loses the line of a wrong key.
+/// The keys of a mount in a policy file. Serde could derive this from [`Mount`], but it buffers the keys
+/// until it knows the type, and so loses the line of a wrong key.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MountKeys {
@@ -184,8 +184,8 @@ pub(crate) fn deserialize_all<'de, D: Deserializer<'de>>(deserializer: D) -> Res
     all.map(mount).collect()
 }
 
-/// The offset in a TOML text, in bytes, of the mount or the key that an error message names. The parser itself knows only
-/// where the list of mounts begins.
+/// The offset in a TOML text, in bytes, of the mount or the key that an error message names. The parser
+/// itself knows only where the list of mounts begins.
 pub(crate) fn offset(text: &str, message: &str) -> Option<usize> {
     #[derive(Deserialize)]
     struct Spans {

@@ -1,4 +1,5 @@
-//! What the commands of a sandbox can reach over the network. Plain data: the proxy resolves names and opens sockets.
+//! What the commands of a sandbox can reach over the network. Plain data: the proxy resolves names and opens
+//! sockets.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -31,41 +32,46 @@ use crate::report::words::words;
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
-    /// `None`: the mode of the profile; see [`Policy::effective_network`](crate::policy::Policy::effective_network).
+    /// `None`: the mode of the profile; see
+    /// [`Policy::effective_network`](crate::policy::Policy::effective_network).
     pub mode: Option<NetworkMode>,
-    /// What the proxy allows: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
-    /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing. The proxy then
-    /// refuses at once, and the denials name what was asked for.
+    /// What the proxy allows: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A
+    /// host is a name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`).
+    /// Empty: nothing. The proxy then refuses at once, and the denials name what was asked for.
     ///
-    /// A preset stands for the hosts of a registry: `@cargo`, `@npm`, `@pypi` and others. `docs/network.md` lists them.
+    /// A preset stands for the hosts of a registry: `@cargo`, `@npm`, `@pypi` and others. `docs/network.md`
+    /// lists them.
     ///
-    /// `localhost:port` or `127.0.0.1:port` is a service of the host: every program inside reaches it at that port of its own
-    /// loopback.
+    /// `localhost:port` or `127.0.0.1:port` is a service of the host: every program inside reaches it at that
+    /// port of its own loopback.
     ///
     /// In mode `host`, only `*:port` is possible: Landlock refuses TCP connections to other ports.
     pub allow: Vec<String>,
     /// What the proxy refuses even if `allow` matches it, in the same forms.
     pub deny: Vec<String>,
-    /// Ranges of non-public addresses that names may resolve to, such as `10.0.0.0/8`. Without it, the proxy connects to
-    /// loopback, private, link-local and other special addresses only if `allow` names them.
+    /// Ranges of non-public addresses that names may resolve to, such as `10.0.0.0/8`. Without it, the proxy
+    /// connects to loopback, private, link-local and other special addresses only if `allow` names them.
     pub allow_addresses: Vec<String>,
     /// Another proxy instead of Kennel's own.
     pub proxy: Option<ForeignProxy>,
-    /// The HTTP proxy that Kennel's own proxy connects through: `http://host:port`, or `environment` for `https_proxy` and
-    /// `no_proxy` of the caller. It resolves names itself, so Kennel checks no addresses. `None`: no such proxy.
+    /// The HTTP proxy that Kennel's own proxy connects through: `http://host:port`, or `environment` for
+    /// `https_proxy` and `no_proxy` of the caller. It resolves names itself, so Kennel checks no addresses.
+    /// `None`: no such proxy.
     pub upstream: Option<String>,
     /// Name servers that the proxy asks instead of those of the system: `address` or `address:port`.
     pub name_servers: Vec<String>,
-    /// Whether Kennel also serves programs without proxy support. A name server in the sandbox resolves allowed names, and
-    /// listeners take connections on ports 80, 443 and every other port below 1024 that `allow` names. Default: true.
+    /// Whether Kennel also serves programs without proxy support. A name server in the sandbox resolves
+    /// allowed names, and listeners take connections on ports 80, 443 and every other port below 1024 that
+    /// `allow` names. Default: true.
     pub transparent: Option<bool>,
-    /// TCP ports of the sandbox that programs outside can connect to, as `[ADDR:]PORT[:INSIDE]`: they connect to `PORT` of the
-    /// host and reach a server at `INSIDE` of the sandbox's loopback. Default for `ADDR` is `127.0.0.1`, and for `INSIDE` the
-    /// same port. With `PORT` 0, the kernel chooses one; see
+    /// TCP ports of the sandbox that programs outside can connect to, as `[ADDR:]PORT[:INSIDE]`: they connect
+    /// to `PORT` of the host and reach a server at `INSIDE` of the sandbox's loopback. Default for `ADDR` is
+    /// `127.0.0.1`, and for `INSIDE` the same port. With `PORT` 0, the kernel chooses one; see
     /// [`Child::published`](crate::command::child::Child::published) and
     /// [`Session::published`](crate::session::Session::published).
     ///
-    /// In modes `proxy` and `none`. Each command of a [`Sandbox`](crate::session::sandbox::Sandbox) publishes them for itself.
+    /// In modes `proxy` and `none`. Each command of a [`Sandbox`](crate::session::sandbox::Sandbox) publishes
+    /// them for itself.
     pub publish: Vec<String>,
     /// How much of the proxy the commands of a sandbox may use.
     pub limits: NetworkLimits,
@@ -110,8 +116,8 @@ pub struct ForeignProxy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkLimits {
-    /// Connections at the same time; further ones wait. Default: 4096, but at most a quarter of the descriptors that the
-    /// embedding program may open.
+    /// Connections at the same time; further ones wait. Default: 4096, but at most a quarter of the
+    /// descriptors that the embedding program may open.
     pub connections: Option<u32>,
     /// Size of a request line with its headers, from 8 KiB to 1 MiB. Default: 64 KiB.
     pub header_size: Option<Size>,
@@ -138,8 +144,8 @@ words! {
 }
 
 impl Network {
-    /// The same network for display: every preset in full, and without the credentials of an upstream proxy. A policy with
-    /// credentials left out is not valid.
+    /// The same network for display: every preset in full, and without the credentials of an upstream proxy.
+    /// A policy with credentials left out is not valid.
     #[must_use]
     pub fn shown(&self) -> Self {
         Self {

@@ -28,17 +28,20 @@ use crate::report::policy_error::PolicyError;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overlay {
-    /// An empty directory of the host that holds the changes. `None`: changes stay in memory, which needs Linux 6.6.
+    /// An empty directory of the host that holds the changes. `None`: changes stay in memory, which needs
+    /// Linux 6.6.
     ///
-    /// The caller must own it. Its file system must support user extended attributes, as ext4, XFS and btrfs do. No command
-    /// may be able to write to it. It is empty again after the session, unless you keep the changes with
-    /// [`Session::leave_changes`](crate::session::Session::leave_changes).
+    /// The caller must own it. Its file system must support user extended attributes, as ext4, XFS and btrfs
+    /// do. No command may be able to write to it. It is empty again after the session, unless you keep the
+    /// changes with [`Session::leave_changes`](crate::session::Session::leave_changes).
     pub upper: Option<PathBuf>,
     /// Begin with the changes that are in `upper`, and leave them there when the session ends: see
-    /// [`KeptChanges`](crate::overlay::kept_changes::KeptChanges). Needs `upper`. Not part of the text of a policy.
+    /// [`KeptChanges`](crate::overlay::kept_changes::KeptChanges). Needs `upper`. Not part of the text of a
+    /// policy.
     #[serde(skip)]
     pub keeps: bool,
-    /// How many bytes of memory the changes may take. Default: [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
+    /// How many bytes of memory the changes may take. Default:
+    /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
     pub size: Option<Size>,
 }
 

@@ -34,7 +34,8 @@ pub(crate) fn check_target(key: &str, path: &Path) -> Result<(), PolicyError> {
     Ok(())
 }
 
-/// Checks a path of the host. It may be relative and may contain `..`: Kennel resolves both before it uses the path.
+/// Checks a path of the host. It may be relative and may contain `..`: Kennel resolves both before it uses
+/// the path.
 pub(crate) fn check_source(key: &str, path: &Path, writable: bool) -> Result<(), PolicyError> {
     let refuse = |reason| Err(PolicyError::path(key, path, reason));
     check_text(key, path)?;
@@ -58,8 +59,8 @@ pub(crate) fn has_parent(path: &Path) -> bool {
     path.components().any(|component| component == Component::ParentDir)
 }
 
-/// The path without `.` and `..`, by text alone. It is good enough to refuse a path or to look one up, but not to open one:
-/// `..` after a symlink leads elsewhere.
+/// The path without `.` and `..`, by text alone. It is good enough to refuse a path or to look one up, but
+/// not to open one: `..` after a symlink leads elsewhere.
 pub(crate) fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {

@@ -1,5 +1,5 @@
-//! Presets: names for lists of rules that many people need, such as `@cargo`. A rule that is one of these names stands for
-//! its whole list.
+//! Presets: names for lists of rules that many people need, such as `@cargo`. A rule that is one of these
+//! names stands for its whole list.
 //!
 //! The table is data: add a row for another one.
 

@@ -1,10 +1,12 @@
-//! The named choices of a policy: the profile and what it grants, toolchains, private files, missing protections.
+//! The named choices of a policy: the profile and what it grants, toolchains, private files, missing
+//! protections.
 
 use crate::report::words::words;
 
 words! {
-    /// A named set of grants to start from. Secrets of the home directory are invisible. [`FullDev`](Profile::FullDev)
-    /// shows the home directory and masks the secrets that the policy does not grant.
+    /// A named set of grants to start from. Secrets of the home directory are invisible.
+    /// [`FullDev`](Profile::FullDev) shows the home directory and masks the secrets that the policy does not
+    /// grant.
     ///
     /// ```
     /// use kennel::Profile;
@@ -17,16 +19,16 @@ words! {
     pub enum Profile as "profile" {
         /// Workspace and system read-only, private `/tmp`, no network.
         ReadOnly = "read-only",
-        /// Workspace writable, system read-only, private `/tmp`; the proxy lets allowed connections through and refuses all
-        /// others at once.
+        /// Workspace writable, system read-only, private `/tmp`; the proxy lets allowed connections through
+        /// and refuses all others at once.
         #[default]
         RepoWrite = "repo-write",
         /// As `RepoWrite`, but without any network; an allow-list is then an error.
         NoNetwork = "no-network",
         /// Workspace writable, the whole file tree of the host read-only, the network of the host.
         FullDev = "full-dev",
-        /// As `RepoWrite`, with no home directories of the host and a fixed clean environment. Nothing runs unless every
-        /// protection is enforced.
+        /// As `RepoWrite`, with no home directories of the host and a fixed clean environment. Nothing runs
+        /// unless every protection is enforced.
         CiOnly = "ci-only",
     }
 }
@@ -35,8 +37,8 @@ words! {
     /// Whether toolchains outside the system directories (rustup, nvm, pyenv and the like) are visible.
     #[derive(Default)]
     pub enum Toolchains as "toolchains" {
-        /// The toolchains and caches that Kennel finds are visible, without their credential files. [`Caches`] says whether
-        /// commands can write there.
+        /// The toolchains and caches that Kennel finds are visible, without their credential files.
+        /// [`Caches`] says whether commands can write there.
         #[default]
         Auto = "auto",
         /// No such toolchain is visible, and no cache.
@@ -45,15 +47,17 @@ words! {
 }
 
 words! {
-    /// What commands can do with the caches of package managers and compilers (`~/.cargo/registry`, `~/.npm`, `~/.cache/pip`
-    /// and the like), and whether they can install into toolchains. The host's files never change.
+    /// What commands can do with the caches of package managers and compilers (`~/.cargo/registry`, `~/.npm`,
+    /// `~/.cache/pip` and the like), and whether they can install into toolchains. The host's files never
+    /// change.
     #[derive(Default)]
     pub enum Caches as "caches" {
-        /// Caches and toolchains are writable. What commands add or change is gone with the sandbox or session.
+        /// Caches and toolchains are writable. What commands add or change is gone with the sandbox or
+        /// session.
         #[default]
         Private = "private",
-        /// As `Private`, but what commands write to caches is kept for later sandboxes with `Keep`, in Kennel's own directory
-        /// `$XDG_CACHE_HOME/kennel/caches`.
+        /// As `Private`, but what commands write to caches is kept for later sandboxes with `Keep`, in
+        /// Kennel's own directory `$XDG_CACHE_HOME/kennel/caches`.
         Keep = "keep",
         /// Caches and toolchains are visible, read-only.
         ReadOnly = "read-only",
@@ -64,7 +68,8 @@ words! {
 
 words! {
     /// How long files in private directories last: `/tmp`, `/var/tmp`, `HOME` if it is not granted, and what
-    /// [`Policy::tmpfs`](crate::policy::Policy::tmpfs) adds. `/dev/shm` is new for each command in both cases.
+    /// [`Policy::tmpfs`](crate::policy::Policy::tmpfs) adds. `/dev/shm` is new for each command in both
+    /// cases.
     #[derive(Default)]
     pub enum TmpLife as "tmp" {
         /// Each command of a session starts with empty ones.
@@ -80,21 +85,23 @@ words! {
     pub enum Isolation as "isolation" {
         /// Each command has its own processes, mounts, IPC and keyring. What it started ends with it.
         Command = "command",
-        /// Commands share their processes, `/tmp`, `/dev/shm`, IPC and keyring, as on one machine: a command sees, signals and
-        /// traces the others. What it leaves in the background lives on until the session ends.
+        /// Commands share their processes, `/tmp`, `/dev/shm`, IPC and keyring, as on one machine: a command
+        /// sees, signals and traces the others. What it leaves in the background lives on until the session
+        /// ends.
         Session = "session",
     }
 }
 
 words! {
-    /// What commands see and change of git repositories. What git obeys in them, such as hooks and the configuration, decides
-    /// what git outside runs.
+    /// What commands see and change of git repositories. What git obeys in them, such as hooks and the
+    /// configuration, decides what git outside runs.
     #[derive(Default)]
     pub enum Git as "git" {
         /// Commands cannot change what git obeys.
         #[default]
         Protect = "protect",
-        /// As `Protect`. A repository around the workspace is not shown, nor the caller's own configuration of git.
+        /// As `Protect`. A repository around the workspace is not shown, nor the caller's own configuration
+        /// of git.
         Workspace = "workspace",
         /// Commands change nothing in a repository that exists: no commits either.
         ReadOnly = "read-only",

@@ -35,9 +35,9 @@ words! {
 pub struct Requirements(#[serde(deserialize_with = "unique_map")] BTreeMap<Protection, Requirement>);
 
 impl Requirements {
-    /// The requirement that was set, or the default. The default is required, except for protections that hosts often lack:
-    /// the limits, the keyring, core dumps and Landlock scopes. The profile and other keys may change it, and a policy that
-    /// sets a limit requires it:
+    /// The requirement that was set, or the default. The default is required, except for protections that
+    /// hosts often lack: the limits, the keyring, core dumps and Landlock scopes. The profile and other keys
+    /// may change it, and a policy that sets a limit requires it:
     /// [`Policy::effective_requirement`](crate::policy::Policy::effective_requirement).
     pub fn of(&self, protection: Protection) -> Requirement {
         self.get(protection).unwrap_or(match protection {

@@ -1,5 +1,5 @@
-//! Rules such as `crates.io:443`, and lists of them. A rule only matches or not; the owner of a list uses it to allow or to
-//! deny.
+//! Rules such as `crates.io:443`, and lists of them. A rule only matches or not; the owner of a list uses it
+//! to allow or to deny.
 //!
 //! ```text
 //! host:port  *.host:port  host:*  *:port  *:*        *.host is any depth below host, but not host itself
@@ -78,8 +78,8 @@ impl Rule {
         self.matches_port(destination.port) && self.host.matches(&destination.host)
     }
 
-    /// Whether the rule names `localhost` and the address is a loopback address: RFC 6761, section 6.3, resolves
-    /// `localhost` to loopback addresses only.
+    /// Whether the rule names `localhost` and the address is a loopback address: RFC 6761, section 6.3,
+    /// resolves `localhost` to loopback addresses only.
     fn matches_as_localhost(&self, ip: IpAddr, port: u16) -> bool {
         let is_localhost = matches!(&self.host, Pattern::Name(name) if name.as_str() == "localhost");
         is_localhost && ip.to_canonical().is_loopback() && self.matches_port(port)
@@ -167,8 +167,8 @@ impl Rules {
         self.0.iter().any(|rule| rule.host.matches(host) && has_port(rule))
     }
 
-    /// Whether a rule names the address: by itself, within a network, or as `localhost`. `*` names no address, because it
-    /// means the internet and not the caller's own network.
+    /// Whether a rule names the address: by itself, within a network, or as `localhost`. `*` names no
+    /// address, because it means the internet and not the caller's own network.
     pub(crate) fn lists(&self, ip: IpAddr, port: u16) -> bool {
         let destination = Destination { host: Host::of(ip), port };
         let names = |rule: &Rule| matches!(rule.host, Pattern::Network(_)) && rule.matches(&destination);
@@ -192,9 +192,9 @@ impl Rules {
         self.0.iter().filter(|rule| rule.host.is_loopback()).filter_map(|rule| rule.port).collect()
     }
 
-    /// The host that an address of the sandbox's loopback stands for, at a port where the proxy listens: the one by which a
-    /// rule other than `*` names the loopback of the host. `localhost`, 127.0.0.1, and `::1` stand for each other, because a
-    /// program that asks for one may connect to another.
+    /// The host that an address of the sandbox's loopback stands for, at a port where the proxy listens: the
+    /// one by which a rule other than `*` names the loopback of the host. `localhost`, 127.0.0.1, and `::1`
+    /// stand for each other, because a program that asks for one may connect to another.
     pub(crate) fn loopback_host(&self, address: IpAddr, port: u16) -> Option<Host> {
         let asked = Host::of(address);
         let same = LOOPBACK.contains(&address.to_canonical());
@@ -274,7 +274,8 @@ fn network(text: &str) -> Result<IpNet, RuleError> {
     if inner.is_some() == text.contains(':') { Ok(network) } else { Err(NetworkError::Address.into()) }
 }
 
-/// The rule that is probably meant by an IPv6 address without brackets, or with its prefix behind the brackets.
+/// The rule that is probably meant by an IPv6 address without brackets, or with its prefix behind the
+/// brackets.
 fn with_brackets(text: &str) -> Option<String> {
     let guess = if let Some((address, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once("]/")) {
         let (prefix, port) = rest.split_once(':').unwrap_or((rest, "443"));

@@ -136,7 +136,8 @@ where
     deserializer.deserialize_map(UniqueMap(PhantomData))
 }
 
-/// Deserializes a value, or `null` as the default: some JSON libraries write an empty list or map so, as that of Go does.
+/// Deserializes a value, or `null` as the default: some JSON libraries write an empty list or map so, as that
+/// of Go does.
 pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {

@@ -235,7 +235,8 @@ impl Visitor<'_> for SpanVisitor {
     }
 }
 
-/// The longest span: longer than any command runs, and short enough that adding it to a clock cannot overflow.
+/// The longest span: longer than any command runs, and short enough that adding it to a clock cannot
+/// overflow.
 pub(crate) const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The largest size of a file, in bytes.

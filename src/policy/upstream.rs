@@ -1,4 +1,5 @@
-//! The upstream proxy that Kennel's proxy connects through: its address, its credentials, and the hosts that bypass it.
+//! The upstream proxy that Kennel's proxy connects through: its address, its credentials, and the hosts that
+//! bypass it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -54,8 +55,8 @@ impl Upstream {
         if text == ENVIRONMENT { Ok(()) } else { Self::parse(text, "").map(drop) }
     }
 
-    /// The upstream proxy for a value of `network.upstream`. `None`: the value is `environment`, and the caller's
-    /// environment names no proxy.
+    /// The upstream proxy for a value of `network.upstream`. `None`: the value is `environment`, and the
+    /// caller's environment names no proxy.
     ///
     /// # Errors
     /// As [`check`](Self::check), also for the values of the environment.

@@ -1,5 +1,5 @@
-//! Whether a policy makes sense, and what its parts mean together. Nothing here looks up a path; the plan resolves symlinks
-//! and checks what they point to.
+//! Whether a policy makes sense, and what its parts mean together. Nothing here looks up a path; the plan
+//! resolves symlinks and checks what they point to.
 
 use std::path::{Component, Path};
 
@@ -15,12 +15,12 @@ use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
 
 impl Policy {
-    /// The network mode of this policy: the one that was set, otherwise the mode of the profile. `read-only` and
-    /// `no-network` have no network. `repo-write` and `ci-only` have the proxy, which refuses everything if the policy allows
-    /// nothing. `full-dev` has the network of the host.
+    /// The network mode of this policy: the one that was set, otherwise the mode of the profile. `read-only`
+    /// and `no-network` have no network. `repo-write` and `ci-only` have the proxy, which refuses everything
+    /// if the policy allows nothing. `full-dev` has the network of the host.
     ///
-    /// If no key of [`Policy::network`] is set and the network namespace may be missing, there is no proxy: without the
-    /// namespace, it would be a proxy for the whole host.
+    /// If no key of [`Policy::network`] is set and the network namespace may be missing, there is no proxy:
+    /// without the namespace, it would be a proxy for the whole host.
     pub fn effective_network(&self) -> NetworkMode {
         match self.network.effective(self.profile) {
             NetworkMode::Proxy if self.network.is_unset() && self.may_lack_network() => NetworkMode::None,
@@ -37,15 +37,18 @@ impl Policy {
         self.network.is_unset() && self.effective_network() == NetworkMode::Proxy
     }
 
-    /// Whether a protection is required, taking the whole policy into account. The first rule that applies decides:
+    /// Whether a protection is required, taking the whole policy into account. The first rule that applies
+    /// decides:
     ///
-    /// - [Indispensable](Protection::is_indispensable) protections are always required, and so is a network namespace if
-    ///   [`Network::publish`](crate::policy::network::Network::publish) names a port.
-    /// - `ci-only` requires everything, whatever [`Policy::require`] says, except limits that the policy does not set.
+    /// - [Indispensable](Protection::is_indispensable) protections are always required, and so is a network
+    ///   namespace if [`Network::publish`](crate::policy::network::Network::publish) names a port.
+    /// - `ci-only` requires everything, whatever [`Policy::require`] says, except limits that the policy does
+    ///   not set.
     /// - A protection that [`Policy::require`] names is as it says.
     /// - With [`OnUnavailable::Degrade`], every other protection may be missing.
     /// - A limit that [`Policy::limits`] sets is required.
-    /// - Every other protection has the default of [`Requirements::of`](crate::policy::require::Requirements::of).
+    /// - Every other protection has the default of
+    ///   [`Requirements::of`](crate::policy::require::Requirements::of).
     pub fn effective_requirement(&self, protection: Protection) -> Requirement {
         if protection.is_indispensable() || self.needs(protection) {
             return Requirement::Required;
@@ -63,7 +66,8 @@ impl Policy {
         explicit.unwrap_or(otherwise)
     }
 
-    /// Whether nothing runs unless the host enforces a limit in full: the policy says so with its own word, or the profile.
+    /// Whether nothing runs unless the host enforces a limit in full: the policy says so with its own word,
+    /// or the profile.
     pub(crate) fn requires_in_full(&self, protection: Protection) -> bool {
         let is_strict = self.profile.meaning().is_strict;
         let says_so = self.require.get(protection) == Some(Requirement::Required);
@@ -78,7 +82,8 @@ impl Policy {
     /// Checks everything that can be checked without asking the host.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] for the first invalid value, [`PolicyError::Conflict`] for two different mounts at one path.
+    /// [`PolicyError::Value`] for the first invalid value, [`PolicyError::Conflict`] for two different mounts
+    /// at one path.
     ///
     /// ```
     /// use kennel::{Policy, Profile};

@@ -1,4 +1,5 @@
-//! The attempts: what the payload tries in the sandbox, how each attempt must end, and the files and servers it uses.
+//! The attempts: what the payload tries in the sandbox, how each attempt must end, and the files and servers
+//! it uses.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::net::{Ipv4Addr, TcpListener};
@@ -112,8 +113,8 @@ pub(crate) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::EROFS, libc::EACCES]),
         wall: Protection::Root,
     },
-    // Opening an inherited descriptor again through /proc bypasses namespaces and mounts: only Landlock can refuse
-    // it.
+    // Opening an inherited descriptor again through /proc bypasses namespaces and mounts: only Landlock can
+    // refuse it.
     Attempt {
         name: "landlock_alone",
         what: "reopen a file outside the grants through an inherited descriptor",
@@ -195,8 +196,8 @@ impl Attempt {
     }
 }
 
-// The stage: the probe's own files, in a directory closed to other users, and its own servers. Dropping it removes
-// them.
+// The stage: the probe's own files, in a directory closed to other users, and its own servers. Dropping it
+// removes them.
 
 /// The payload's path in the sandbox.
 pub(crate) const PAYLOAD_AT: &str = "/run/kennel-probe/payload";

@@ -1,5 +1,5 @@
-//! Findings: their types, and those about the host itself: kernel, Landlock, seccomp, memfd, procfs, overlayfs, cgroups. Pure, except for the
-//! remedies.
+//! Findings: their types, and those about the host itself: kernel, Landlock, seccomp, memfd, procfs,
+//! overlayfs, cgroups. Pure, except for the remedies.
 
 use std::fmt;
 
@@ -82,8 +82,8 @@ fn memfd(execution: Execution) -> Finding {
     }
 }
 
-/// Judges procfs. Mounts that cover parts of /proc matter only if the kernel then refuses a fresh procfs; it allows
-/// one to real root.
+/// Judges procfs. Mounts that cover parts of /proc matter only if the kernel then refuses a fresh procfs; it
+/// allows one to real root.
 fn procfs(trials: &Trials) -> Finding {
     let covered = match trials.covered.as_slice() {
         [] => String::new(),
@@ -163,8 +163,8 @@ pub(crate) fn name(errno: i32) -> String {
 pub enum Verdict {
     /// Every protection that the profile requests is in force, and every attempt ended as it must.
     FullyEnforced,
-    /// Sandboxes start, but a protection is missing or an attempt was not stopped. If that protection is required
-    /// under [`OnUnavailable::Refuse`](crate::policy::profile::OnUnavailable), commands do not run.
+    /// Sandboxes start, but a protection is missing or an attempt was not stopped. If that protection is
+    /// required under [`OnUnavailable::Refuse`](crate::policy::profile::OnUnavailable), commands do not run.
     Partial,
     /// No sandbox starts under this profile.
     Unavailable,

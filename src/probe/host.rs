@@ -1,5 +1,5 @@
-//! Tries what the host offers besides protections: memfd execution, overlayfs, cgroups and procfs. It tries each
-//! instead of trusting version numbers.
+//! Tries what the host offers besides protections: memfd execution, overlayfs, cgroups and procfs. It tries
+//! each instead of trusting version numbers.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -128,8 +128,8 @@ fn overlay_plan() -> (Compiled, u32) {
 /// What this process can do in the cgroup v2 hierarchy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CgroupFinding {
-    /// The cgroup where Kennel makes groups for commands, else this process's own cgroup; `None` if no cgroup v2
-    /// hierarchy is mounted.
+    /// The cgroup where Kennel makes groups for commands, else this process's own cgroup; `None` if no cgroup
+    /// v2 hierarchy is mounted.
     pub(crate) directory: Option<PathBuf>,
     /// Its controllers.
     pub(crate) controllers: Vec<String>,
@@ -177,8 +177,8 @@ async fn try_groups(plan: &Arc<CgroupTree>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The mounts that cover parts of /proc. Container engines make them; the kernel then refuses a fresh procfs, which
-/// would reveal what they cover.
+/// The mounts that cover parts of /proc. Container engines make them; the kernel then refuses a fresh procfs,
+/// which would reveal what they cover.
 pub(crate) fn covered_below_proc() -> Vec<String> {
     let points = mounts().into_iter().flatten().map(|mount| mount.mount_point);
     let below = points.filter(|point| point.starts_with("/proc") && point != Path::new("/proc"));

@@ -1,6 +1,7 @@
 //! Tests what this host can enforce: starts real sandboxes, in which a program tries what must fail.
 //!
-//! `trials`, `host` and the stage of `attempt` touch the machine; `judge` and `facts` turn the answers into findings.
+//! `trials`, `host` and the stage of `attempt` touch the machine; `judge` and `facts` turn the answers into
+//! findings.
 
 pub(crate) mod attempt;
 pub(crate) mod facts;
@@ -58,14 +59,14 @@ impl Probe {
         self
     }
 
-    /// Tests this host under `profile`, in a temporary workspace. It removes the workspace at the end, also when the
-    /// future is dropped early. Takes a few dozen milliseconds.
+    /// Tests this host under `profile`, in a temporary workspace. It removes the workspace at the end, also
+    /// when the future is dropped early. Takes a few dozen milliseconds.
     ///
     /// A missing protection does not end the test, except under `ci-only`, which requires all of them.
     ///
     /// # Errors
-    /// [`Error::Io`] if the probe's own files or sockets cannot be created. A host that can enforce nothing is no
-    /// error: see [`Verdict`].
+    /// [`Error::Io`] if the probe's own files or sockets cannot be created. A host that can enforce nothing
+    /// is no error: see [`Verdict`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.

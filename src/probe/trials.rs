@@ -127,8 +127,8 @@ async fn later_attempt(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer
     }
 }
 
-/// For each missing protection, starts a sandbox under a policy that requires it. The error gives the cause and the
-/// remedy.
+/// For each missing protection, starts a sandbox under a policy that requires it. The error gives the cause
+/// and the remedy.
 async fn refusals_when_required(
     policy: &Policy,
     stage: &Stage,

@@ -1,8 +1,9 @@
 //! Finds file systems on which a mount does not hold for every spelling of its name.
 //!
-//! If a file system takes `CONFIG` for `config`, the kernel may cache an entry for each spelling. A mount is on one entry only,
-//! and the other spellings bypass it. The kind of file system decides. FUSE, virtiofs, 9P and SMB (shares of macOS and Windows
-//! hosts) may have such entries: there, one name in the directory shows whether case counts. This only reads.
+//! If a file system takes `CONFIG` for `config`, the kernel may cache an entry for each spelling. A mount is
+//! on one entry only, and the other spellings bypass it. The kind of file system decides. FUSE, virtiofs, 9P
+//! and SMB (shares of macOS and Windows hosts) may have such entries: there, one name in the directory shows
+//! whether case counts. This only reads.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -26,8 +27,8 @@ use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 
 const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
 
-/// File systems for which the kernel has one entry for all spellings of a name, so that a mount holds for all. That is so
-/// even in directories that fold case (FS_CASEFOLD_FL).
+/// File systems for which the kernel has one entry for all spellings of a name, so that a mount holds for
+/// all. That is so even in directories that fold case (FS_CASEFOLD_FL).
 const ONE_ENTRY_PER_NAME: [FsType; 7] = [
     BTRFS_SUPER_MAGIC,
     EXFAT_SUPER_MAGIC,
@@ -48,8 +49,8 @@ const MOST_NAMES: usize = 1000;
 /// Reports each protection that other spellings may bypass as degraded.
 ///
 /// # Errors
-/// A mask of a file may be bypassed: the user would believe that it hides something. With profile `ci-only`, any mount may
-/// be bypassed. A shortage of descriptors or memory.
+/// A mask of a file may be bypassed: the user would believe that it hides something. With profile `ci-only`,
+/// any mount may be bypassed. A shortage of descriptors or memory.
 pub(crate) fn report(
     inputs: &Inputs<'_>,
     view: &View,
@@ -120,8 +121,8 @@ pub(crate) fn ignores_case(directory: &Path) -> io::Result<bool> {
     Ok(counts == Some(false))
 }
 
-/// Whether another spelling of a name in a directory may bypass a mount: the kernel may cache several entries, and no name
-/// shows that case counts.
+/// Whether another spelling of a name in a directory may bypass a mount: the kernel may cache several
+/// entries, and no name shows that case counts.
 fn may_bypass(directory: &Path) -> io::Result<bool> {
     Ok(!ONE_ENTRY_PER_NAME.contains(&statfs(directory)?.filesystem_type()) && may_ignore_case(directory)?)
 }
@@ -141,8 +142,9 @@ fn case_counts(directory: &Path) -> io::Result<Option<bool>> {
     Ok(None)
 }
 
-/// Whether case counts, as far as one name shows. `None` if it shows nothing: the name has no letters, or the other spelling
-/// exists and may be another file. Some file systems compute inode numbers from names, so equal files can look different.
+/// Whether case counts, as far as one name shows. `None` if it shows nothing: the name has no letters, or the
+/// other spelling exists and may be another file. Some file systems compute inode numbers from names, so
+/// equal files can look different.
 fn case_counts_for(path: &Path) -> Option<bool> {
     let other = path.with_file_name(in_other_case(path.file_name()?)?);
     let there = fs::symlink_metadata(other);
@@ -157,12 +159,14 @@ fn case_counts_for(path: &Path) -> Option<bool> {
     }
 }
 
-/// Whether a name does not exist, or cannot: the other case of a letter may be longer, or unknown to the file system.
+/// Whether a name does not exist, or cannot: the other case of a letter may be longer, or unknown to the file
+/// system.
 fn is_missing_name(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ))
 }
 
-/// The name with ASCII letters in the other case; `None` if it has none. Every file system that ignores case does so for ASCII.
+/// The name with ASCII letters in the other case; `None` if it has none. Every file system that ignores case
+/// does so for ASCII.
 fn in_other_case(name: &OsStr) -> Option<OsString> {
     let flip = |&byte: &u8| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { byte };
     let flipped: Vec<u8> = name.as_bytes().iter().map(flip).collect();

@@ -1,7 +1,8 @@
-//! Checks calls that Kennel makes outside for a session (`files`): they must not create or change anything at a watched path.
+//! Checks calls that Kennel makes outside for a session (`files`): they must not create or change anything at
+//! a watched path.
 //!
-//! What commands put at a watched path is undone after they end. What Kennel itself put there could come later and stay, and
-//! look like the user's own.
+//! What commands put at a watched path is undone after they end. What Kennel itself put there could come
+//! later and stay, and look like the user's own.
 
 use std::ffi::OsStr;
 use std::io;
@@ -31,9 +32,10 @@ const DEEPEST: usize = 4096;
 
 /// Whether `name` in `parent` is a watched path, is inside one, or would lead the way to one elsewhere.
 ///
-/// Directories and files are compared by identity, not by path, so other names of the same file count too. If a file system
-/// ignores case and nothing exists yet, a watched path can be created under another spelling; the look after the command
-/// finds it. If another process moves directories meanwhile, the answer is about the present.
+/// Directories and files are compared by identity, not by path, so other names of the same file count too. If
+/// a file system ignores case and nothing exists yet, a watched path can be created under another spelling;
+/// the look after the command finds it. If another process moves directories meanwhile, the answer is about
+/// the present.
 pub(crate) fn forbids(
     watches: &[Watch],
     parent: BorrowedFd<'_>,
@@ -59,8 +61,8 @@ struct Name<'n> {
 }
 
 impl Name<'_> {
-    /// Whether it is `watched`, or another name of the same file. Some file systems compute inode numbers from names: if
-    /// both names exist there, equal letters are enough.
+    /// Whether it is `watched`, or another name of the same file. Some file systems compute inode numbers
+    /// from names: if both names exist there, equal letters are enough.
     fn is(&self, watched: &OsStr) -> bool {
         let leads_there = || {
             let found = there(self.parent, watched);
@@ -139,7 +141,8 @@ mod tests {
 
     use super::*;
 
-    /// Stands for a file system that has more names for a file than it lists: a hard link gives a file a second name.
+    /// Stands for a file system that has more names for a file than it lists: a hard link gives a file a
+    /// second name.
     #[test]
     fn another_name_of_what_lies_at_a_watched_path_is_met() {
         let dir = tempfile::tempdir().expect("a directory");

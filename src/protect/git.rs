@@ -36,8 +36,8 @@ const MOST_READ: usize = 1 << 20;
 /// Repositories whose objects are borrowed that are named in notes.
 const MOST_BORROWED: usize = 4;
 
-/// Shows what git needs besides the workspace: the work tree around it, read-only, and the repository, writable as the
-/// workspace is. What Kennel cannot show safely gets a note with the flag that shows it.
+/// Shows what git needs besides the workspace: the work tree around it, read-only, and the repository,
+/// writable as the workspace is. What Kennel cannot show safely gets a note with the flag that shows it.
 pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &BindSource) {
     let Some(tree) = WorkTree::around(&workspace.path, inputs.caller) else { return };
     let is_around = tree.top != workspace.path;
@@ -79,8 +79,8 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
     note_borrowed(view, inputs, &repository);
 }
 
-/// Shows the repository of linked worktrees. Nobody works in a `.git`, so it is writable as a whole. Any other may have
-/// worktrees in it, now or later, and only what git needs is writable.
+/// Shows the repository of linked worktrees. Nobody works in a `.git`, so it is writable as a whole. Any
+/// other may have worktrees in it, now or later, and only what git needs is writable.
 fn show_common(
     view: &mut View,
     inputs: &Inputs<'_>,
@@ -135,7 +135,8 @@ fn note_unshown(view: &mut View, top: &Path, repository: &Path, why: &str) {
     );
 }
 
-/// Says that a repository works on a work tree elsewhere, which is not shown. A command may have written that.
+/// Says that a repository works on a work tree elsewhere, which is not shown. A command may have written
+/// that.
 fn note_work_tree(view: &mut View, inputs: &Inputs<'_>, repository: &Path) {
     let Some(named) = named_work_tree(repository, repository) else { return };
     if is_hidden(view, inputs, &named) {
@@ -144,8 +145,8 @@ fn note_work_tree(view: &mut View, inputs: &Inputs<'_>, repository: &Path) {
     }
 }
 
-/// Whether the view may show a directory around the workspace. Kennel makes no mount point in a directory of the host. If the
-/// policy needs one there, the directory is not shown.
+/// Whether the view may show a directory around the workspace. Kennel makes no mount point in a directory of
+/// the host. If the policy needs one there, the directory is not shown.
 fn may_show_around(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
     let is_made = |(at, place): (&Path, &ViewEntry)| {
         let is_bound = matches!(&place.node, Node::Bind { source, .. } if source.path == at);
@@ -184,8 +185,8 @@ fn is_hidden(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
     is_own && may_show(view, inputs, path) && view.host_path(path).is_none_or(|shown| shown != path)
 }
 
-/// Says which objects a repository borrows from others that are not shown: gitrepository-layout(5), `objects/info/alternates`.
-/// Commands can write that file, so it shows nothing by itself.
+/// Says which objects a repository borrows from others that are not shown: gitrepository-layout(5),
+/// `objects/info/alternates`. Commands can write that file, so it shows nothing by itself.
 fn note_borrowed(view: &mut View, inputs: &Inputs<'_>, repository: &Path) {
     let objects = repository.join("objects");
     let Ok(Some(text)) = read_small(&objects.join("info/alternates")) else { return };
@@ -213,8 +214,8 @@ pub(crate) fn user_config(caller: &Caller) -> impl Iterator<Item = (UnresolvedPa
     of_homes.chain(of_directories).map(|(path, aim)| (UnresolvedPath::new(Path::new("/"), path), aim))
 }
 
-/// Whether git could take `path` for a repository (`.git` or a bare one) or for the directory of a linked worktree. Then its
-/// hooks are directly in it, or where its `commondir` leads.
+/// Whether git could take `path` for a repository (`.git` or a bare one) or for the directory of a linked
+/// worktree. Then its hooks are directly in it, or where its `commondir` leads.
 fn is_repository(path: &Path) -> bool {
     let has_head = fs::symlink_metadata(path.join("HEAD")).is_ok_and(|head| !head.is_dir());
     has_head && (has_objects_and_refs(path) || path.join("commondir").is_file())
@@ -243,8 +244,8 @@ fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     contents(file).map(Some)
 }
 
-/// As [`read_small`], and follows a link. A command may have made the link, to a file that only the caller may open. So
-/// Kennel does not open what is no regular file or is on a kernel file system.
+/// As [`read_small`], and follows a link. A command may have made the link, to a file that only the caller
+/// may open. So Kennel does not open what is no regular file or is on a kernel file system.
 ///
 /// # Errors
 /// It does not exist, or it cannot be read.
@@ -261,7 +262,8 @@ fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
     contents(fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(again)?).map(Some)
 }
 
-/// The beginning of a file: at most one byte more than [`MOST_READ`], so that the caller notices a longer file.
+/// The beginning of a file: at most one byte more than [`MOST_READ`], so that the caller notices a longer
+/// file.
 fn contents(file: fs::File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MOST_READ as u64 + 1).read_to_end(&mut bytes)?;

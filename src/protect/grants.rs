@@ -30,8 +30,8 @@ pub(crate) struct WritableGrants {
     covers: Bases,
     /// The binds of the view, without walls that come later.
     binds: View,
-    /// Whether a command can reach all of them. Real root without a user namespace can grant directories inside closed homes of
-    /// other users.
+    /// Whether a command can reach all of them. Real root without a user namespace can grant directories
+    /// inside closed homes of other users.
     are_reached: bool,
 }
 
@@ -82,8 +82,8 @@ impl WritableGrants {
         Ok(())
     }
 
-    /// Runs `look` without root's right to read closed directories, as a command would. The process that sets up the mounts
-    /// lacks that right too. And a command that owns a closed directory could open it later.
+    /// Runs `look` without root's right to read closed directories, as a command would. The process that sets
+    /// up the mounts lacks that right too. And a command that owns a closed directory could open it later.
     pub(crate) fn as_a_command<T>(&self, look: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         match self.grants.first() {
             Some(Grant { base, .. }) if self.are_reached => {

@@ -1,5 +1,5 @@
-//! What programs outside obey in a home directory without being asked: a command that could write there would run its own
-//! code outside.
+//! What programs outside obey in a home directory without being asked: a command that could write there would
+//! run its own code outside.
 //!
 //! The list is data: add a row to protect more. Known secrets, such as `.ssh`, are covered anyway.
 
@@ -98,8 +98,9 @@ const OBEYED: &[&str] = &[
     "bin",
 ];
 
-/// The variables that name the bases of configurations, of state and of caches, and where these are otherwise. Kennel's own
-/// are below them: its configuration, the kept changes of overlays, and the compiled code of connectors.
+/// The variables that name the bases of configurations, of state and of caches, and where these are
+/// otherwise. Kennel's own are below them: its configuration, the kept changes of overlays, and the compiled
+/// code of connectors.
 const BASES: [(&str, &str); 3] =
     [("XDG_CONFIG_HOME", ".config"), ("XDG_STATE_HOME", ".local/state"), ("XDG_CACHE_HOME", ".cache")];
 
@@ -108,8 +109,8 @@ const MOST_NAMED: usize = 4;
 
 /// The paths that programs outside obey in the caller's homes. A note names those in writable grants.
 ///
-/// In a home outside all grants, Kennel looks at links only. They may lead into a grant, such as a repository with the
-/// user's settings.
+/// In a home outside all grants, Kennel looks at links only. They may lead into a grant, such as a repository
+/// with the user's settings.
 pub(crate) fn obeyed(view: &mut View, inputs: &Inputs<'_>, grants: &WritableGrants) -> Vec<UnresolvedPath> {
     let mut paths = Vec::new();
     let homes = inputs.caller.homes.iter().map(|home| (home, OBEYED));
@@ -143,8 +144,8 @@ fn is_usual(base: &Path, home: &Path, usual: &str) -> bool {
     base.strip_prefix(home).is_ok_and(|below| below == Path::new(usual))
 }
 
-/// Whether a directory on the way from `home` to `path`, or `path` itself, is a link. The list of names in a directory counts
-/// only if no link leads there: a command may be able to add names where a link leads.
+/// Whether a directory on the way from `home` to `path`, or `path` itself, is a link. The list of names in a
+/// directory counts only if no link leads there: a command may be able to add names where a link leads.
 fn has_link(names: &HomeNames, home: &Path, path: &Path, known: &mut HashMap<PathBuf, bool>) -> bool {
     let ways: Vec<&Path> = path.ancestors().take_while(|way| *way != home).collect();
     for way in ways.into_iter().rev() {

@@ -1,5 +1,5 @@
-//! The paths that the policy names: those under `protect`, with what their patterns match, and the files that the policy
-//! was read from.
+//! The paths that the policy names: those under `protect`, with what their patterns match, and the files that
+//! the policy was read from.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! Protected paths: what programs outside trust or execute stays read-only inside a writable grant.
 //!
-//! An existing path is bound read-only over itself. Every directory on the way to it is bound over itself too, so that commands
-//! cannot rename it. A missing path or a link cannot be bound: `recheck` looks at it after the command.
+//! An existing path is bound read-only over itself. Every directory on the way to it is bound over itself
+//! too, so that commands cannot rename it. A missing path or a link cannot be bound: `recheck` looks at it
+//! after the command.
 
 #[cfg(test)]
 mod tests;
@@ -78,8 +79,9 @@ impl Protected {
     }
 }
 
-/// Protects paths in all writable grants: the policy's paths in the workspace, the policy's own files, what git and programs
-/// of the caller's home obey, and the links to `secrets`, because Kennel finds these secrets through the links.
+/// Protects paths in all writable grants: the policy's paths in the workspace, the policy's own files, what
+/// git and programs of the caller's home obey, and the links to `secrets`, because Kennel finds these secrets
+/// through the links.
 ///
 /// # Errors
 /// Another process replaces parts of a path, or the caller may not look at one.
@@ -161,7 +163,8 @@ fn protect_links<'g>(walk: &PathWalk<'g>, thing: &Path, protected: &mut Protecte
     walks
 }
 
-/// Walks to the end, and makes sure that the path leads to the same place after the command. Returns what is there.
+/// Walks to the end, and makes sure that the path leads to the same place after the command. Returns what is
+/// there.
 fn protect_walk(
     view: &mut View,
     grants: &WritableGrants,
@@ -212,8 +215,8 @@ fn watch_absent(grants: &WritableGrants, path: &Path, first: &Path, walk: &PathW
     Some(watch.with_link(walk.link()))
 }
 
-/// Walks along links directly in a protected directory, such as hooks kept elsewhere, because their targets are obeyed too.
-/// Returns at most one more than [`MOST_FOLLOWED`].
+/// Walks along links directly in a protected directory, such as hooks kept elsewhere, because their targets
+/// are obeyed too. Returns at most one more than [`MOST_FOLLOWED`].
 ///
 /// # Errors
 /// The directory cannot be read, or it has too many entries.
@@ -250,7 +253,8 @@ fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path, aim: W
     Ok(())
 }
 
-/// Makes pins read-only if they are inside a directory that became read-only later. Else they would stay writable.
+/// Makes pins read-only if they are inside a directory that became read-only later. Else they would stay
+/// writable.
 fn close_pins(view: &mut View) {
     let pin = |(at, place): (&Path, &ViewEntry)| match &place.node {
         Node::Bind { source, access: Access::Write } if place.origin == Origin::Wall => {
@@ -269,8 +273,8 @@ fn close_pins(view: &mut View) {
     }
 }
 
-/// Finds a file that commands can write by another hard link: the path itself, or a file directly in the directory. It also
-/// reports a directory with too many entries to look at.
+/// Finds a file that commands can write by another hard link: the path itself, or a file directly in the
+/// directory. It also reports a directory with too many entries to look at.
 fn other_names(path: &Path, metadata: &fs::Metadata, budget: &mut LinkBudget) -> Option<Gap> {
     let linked = |path| Gap { path, reason: GapReason::Linked };
     if !metadata.is_dir() {
@@ -312,7 +316,8 @@ const MOST_ENTRIES: u32 = 50_000;
 /// Steps of all walks after their first link.
 const MOST_STEPS: u32 = 1 << 14;
 
-/// What may still be looked at behind links. Commands can make any number of links, and every later start looks at them.
+/// What may still be looked at behind links. Commands can make any number of links, and every later start
+/// looks at them.
 #[derive(Debug)]
 pub(crate) struct LinkBudget {
     pub(crate) links: usize,

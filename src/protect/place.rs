@@ -1,7 +1,7 @@
 //! A name in a directory that is held open, and how Kennel takes away what is there.
 //!
-//! It removes what holds no data, and renames the rest. If a directory cannot be renamed, Kennel clears it and takes all
-//! access rights from it.
+//! It removes what holds no data, and renames the rest. If a directory cannot be renamed, Kennel clears it
+//! and takes all access rights from it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -42,8 +42,8 @@ pub(crate) struct ProtectedPlace {
 }
 
 impl ProtectedPlace {
-    /// The last part of `path`, in its directory. Kennel gets there from `held` without following a link. `None` if the
-    /// directory does not exist.
+    /// The last part of `path`, in its directory. Kennel gets there from `held` without following a link.
+    /// `None` if the directory does not exist.
     ///
     /// # Errors
     /// A file system was mounted on the way meanwhile. No command can have done that, so it is left alone.
@@ -72,7 +72,8 @@ impl ProtectedPlace {
         self.with_rights(|| dirfd::stat(&self.parent, name))
     }
 
-    /// Tries `action`. If a command took away the user's access rights to the directory, restores them and tries again.
+    /// Tries `action`. If a command took away the user's access rights to the directory, restores them and
+    /// tries again.
     fn with_rights<T>(&self, action: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
         remove::with_rights(self.parent.as_fd(), action)
     }
@@ -120,8 +121,8 @@ impl ProtectedPlace {
 
     /// Takes away what replaced a link, and says so.
     ///
-    /// Kennel does not make the link again. A command of another sandbox may have made it, and that sandbox may have taken it
-    /// away when the command ended.
+    /// Kennel does not make the link again. A command of another sandbox may have made it, and that sandbox
+    /// may have taken it away when the command ended.
     pub(crate) fn clear_replaced_link(&self, link: &Path) -> io::Result<String> {
         let what = match self.stat()? {
             Some(_) => self.clear()?,
@@ -130,8 +131,8 @@ impl ProtectedPlace {
         Ok(format!("{what}; the link that was there led to {}", harmless(&link.to_string_lossy())))
     }
 
-    /// Takes away what is there, whoever made it, and says how: what holds no data is removed, all else gets a name that nothing
-    /// obeys.
+    /// Takes away what is there, whoever made it, and says how: what holds no data is removed, all else gets
+    /// a name that nothing obeys.
     pub(crate) fn clear(&self) -> io::Result<String> {
         match self.take_away() {
             // Another sandbox that ends may take away the same.

@@ -1,8 +1,10 @@
-//! The look at protected paths after a command, for paths that could not be bound because they are missing or links.
+//! The look at protected paths after a command, for paths that could not be bound because they are missing or
+//! links.
 //!
-//! What appeared there is moved aside and reported, whoever made it. What holds no data is removed. Other processes may write
-//! to the same directories meanwhile. So nothing is looked up twice by path: every step starts from a descriptor, follows no
-//! link, and changes exactly what it checked. Changes are made with the rights of a command.
+//! What appeared there is moved aside and reported, whoever made it. What holds no data is removed. Other
+//! processes may write to the same directories meanwhile. So nothing is looked up twice by path: every step
+//! starts from a descriptor, follows no link, and changes exactly what it checked. Changes are made with the
+//! rights of a command.
 
 use std::ffi::OsStr;
 use std::io;

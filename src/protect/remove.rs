@@ -1,5 +1,5 @@
-//! Removes a tree that another process may be changing, by descriptors only: no link in it, and no directory that is replaced
-//! meanwhile, leads out of it.
+//! Removes a tree that another process may be changing, by descriptors only: no link in it, and no directory
+//! that is replaced meanwhile, leads out of it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -17,15 +17,15 @@ use crate::sys::dirfd::{DIRECTORY, names, temporary_name};
 /// Deeper directories are moved up first, because each level keeps a descriptor and a stack frame.
 const DEEPEST: u32 = 200;
 
-/// Bytes of names of one directory that are kept at a time. Commands decide how many names there are at each level, and the
-/// embedding program may have little memory.
+/// Bytes of names of one directory that are kept at a time. Commands decide how many names there are at each
+/// level, and the embedding program may have little memory.
 const BATCH: usize = 8 << 10;
 
 /// How often a directory is listed again while another process adds entries: about four million short names.
 const MOST_BATCHES: u32 = 1 << 14;
 
-/// Called for each entry right before it is removed, with its directory, its name, and its path from where the removal
-/// started. An error ends the removal.
+/// Called for each entry right before it is removed, with its directory, its name, and its path from where
+/// the removal started. An error ends the removal.
 pub(crate) type Check<'c> = &'c dyn Fn(BorrowedFd<'_>, &OsStr, &Path) -> io::Result<()>;
 
 /// Removes `name` in `base`, however deep it is. What is too deep is moved up into `base` first.
@@ -105,14 +105,14 @@ impl Removal<'_> {
     }
 }
 
-/// For a file that cannot be removed, such as an immutable one, unlink(2) gives the same error as for a directory. Then that
-/// error says more than `ENOTDIR`.
+/// For a file that cannot be removed, such as an immutable one, unlink(2) gives the same error as for a
+/// directory. Then that error says more than `ENOTDIR`.
 fn prefer_unlink_error(error: io::Error, unlinking: Errno) -> io::Error {
     if error.raw_os_error() == Some(Errno::ENOTDIR as i32) { unlinking.into() } else { error }
 }
 
-/// Opens a directory for listing, also if its owner gave up the right to do so. `EXDEV` if something is mounted on it: what
-/// others mounted in a tree must not be removed with it.
+/// Opens a directory for listing, also if its owner gave up the right to do so. `EXDEV` if something is
+/// mounted on it: what others mounted in a tree must not be removed with it.
 pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     match step(parent, name, OFlag::O_RDONLY) {
         Err(Errno::EACCES) => {}
@@ -131,8 +131,8 @@ pub(crate) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result
     Ok(openat(&directory, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?)
 }
 
-/// openat2(2) with `RESOLVE_NO_XDEV`: the directory itself, or `EXDEV` for a mount point. stat(2) does not show bind mounts.
-/// Linux 5.6.
+/// openat2(2) with `RESOLVE_NO_XDEV`: the directory itself, or `EXDEV` for a mount point. stat(2) does not
+/// show bind mounts. Linux 5.6.
 pub(crate) fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<OwnedFd> {
     let resolve =
         ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH;
@@ -173,7 +173,8 @@ pub(crate) fn close_access(directory: BorrowedFd<'_>) -> nix::Result<()> {
     as_a_command(|| dirfd::change_mode(directory, Mode::empty()))
 }
 
-/// Runs `change` with the rights of a command: directories of other users stay as they are, even if the caller is root.
+/// Runs `change` with the rights of a command: directories of other users stay as they are, even if the
+/// caller is root.
 fn as_a_command(change: impl FnOnce() -> nix::Result<()>) -> nix::Result<()> {
     let changed = dirfd::of_a_command(|| Ok(change()?));
     changed.map_err(|error| error.raw_os_error().map_or(Errno::EPERM, Errno::from_raw))

@@ -1,7 +1,7 @@
 //! Watches: paths to look at after a command, and the directories that are held open for it.
 //!
-//! Kennel opens the directories before the command starts. So nothing leads it astray: not a directory that is moved, a mount
-//! over it, or another directory at its path.
+//! Kennel opens the directories before the command starts. So nothing leads it astray: not a directory that
+//! is moved, a mount over it, or another directory at its path.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,8 +41,8 @@ pub(crate) struct Watch {
     told: Arc<Mutex<Option<KeptFile>>>,
 }
 
-/// What tells a file that was kept from another one, and from itself after a change: the time of its change, in seconds and
-/// nanoseconds.
+/// What tells a file that was kept from another one, and from itself after a change: the time of its change,
+/// in seconds and nanoseconds.
 type KeptFile = (Identity, i64, i64);
 
 /// How many files were kept and told so far, by all sandboxes of this program.
@@ -163,7 +163,8 @@ pub(crate) fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
     parts
 }
 
-/// A directory that is held open: a writable grant, or what was mounted inside one before the command started.
+/// A directory that is held open: a writable grant, or what was mounted inside one before the command
+/// started.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldDirectory {
     directory: Arc<OwnedFd>,
@@ -183,7 +184,8 @@ impl HeldDirectory {
         Ok(Self { directory: Arc::new(directory), way: PathBuf::new() })
     }
 
-    /// The last directory on `way` that is a mount point, or `self`. It is found now, so mounts made later are not entered.
+    /// The last directory on `way` that is a mount point, or `self`. It is found now, so mounts made later
+    /// are not entered.
     fn last_mount(&self, way: &Path) -> io::Result<Self> {
         // What cannot be looked at now is looked at after the command, and reported then.
         if way.as_os_str().is_empty()
@@ -224,7 +226,8 @@ impl HeldDirectory {
     }
 }
 
-/// Opens and keeps the directories where looking at each watch starts. All watches are below the grant `base`.
+/// Opens and keeps the directories where looking at each watch starts. All watches are below the grant
+/// `base`.
 ///
 /// # Errors
 /// `ESTALE` if another directory has the grant's path now. No descriptor left.

@@ -38,8 +38,8 @@ pub struct Change {
     pub file: FileKind,
 }
 
-/// A letter and the path, on one line. A control character is written as `\u{1b}`, a byte that is not UTF-8 as `\xff`,
-/// and a backslash twice, so no two paths look alike.
+/// A letter and the path, on one line. A control character is written as `\u{1b}`, a byte that is not UTF-8
+/// as `\xff`, and a backslash twice, so no two paths look alike.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = match self.kind {
@@ -76,13 +76,13 @@ pub enum Refusal {
     Protected,
     /// It is a FIFO, socket or device.
     Unsupported,
-    /// This is a deletion, and an addition or modification was not committed. The deleted file may have been moved
-    /// there.
+    /// This is a deletion, and an addition or modification was not committed. The deleted file may have been
+    /// moved there.
     Withheld,
     /// The command failed.
     Unsuccessful,
-    /// A system call failed with this errno. The workspace is unchanged there, but a directory that was being deleted
-    /// may have lost a part.
+    /// A system call failed with this errno. The workspace is unchanged there, but a directory that was being
+    /// deleted may have lost a part.
     Failed(i32),
 }
 
@@ -149,7 +149,8 @@ pub struct Committed {
     pub refused: Vec<Refused>,
     /// Changes that were not asked for.
     pub left: Vec<Change>,
-    /// Applied files that programs outside obey: the configuration of a new repository. Check them before you trust them.
+    /// Applied files that programs outside obey: the configuration of a new repository. Check them before you
+    /// trust them.
     pub denials: Vec<Denial>,
 }
 

@@ -11,8 +11,8 @@ use crate::report::remedy::{Remedy, Setting, SettingKey, Wording, remedy};
 
 /// Something that the sandbox blocked or moved aside, or kept for you to check ([`Basis::Kept`]).
 ///
-/// Connections and protected paths are always reported, the rest only with [`Policy::explain`], which reads the
-/// command's output and finds only what it says in English.
+/// Connections and protected paths are always reported, the rest only with [`Policy::explain`], which reads
+/// the command's output and finds only what it says in English.
 ///
 /// [`Policy::explain`]: crate::policy::Policy::explain
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,12 +25,14 @@ pub struct Denial {
     pub reason: String,
     /// How Kennel knows.
     pub basis: Basis,
-    /// What would allow it, if there is something. Its [`settings`](Remedy::settings) are those of the next command or session.
+    /// What would allow it, if there is something. Its [`settings`](Remedy::settings) are those of the next
+    /// command or session.
     pub remedy: Option<Remedy>,
     /// The preset that has the host, such as `@cargo`: it would allow the other hosts of that registry too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// Whether package managers ask this host for newer versions of themselves. If the command succeeded, it did not need it.
+    /// Whether package managers ask this host for newer versions of themselves. If the command succeeded, it
+    /// did not need it.
     #[serde(skip)]
     pub(crate) is_update_check: bool,
     /// Whether the list of what is allowed merely lacks the destination. Then the remedy allows it.
@@ -87,8 +89,8 @@ impl Denial {
         self.settings_of_preset().unwrap_or_else(own)
     }
 
-    /// The same for readers of JSON, in the words of a front end: `remedy` names its settings alone, and `reason` says what they
-    /// would do.
+    /// The same for readers of JSON, in the words of a front end: `remedy` names its settings alone, and
+    /// `reason` says what they would do.
     #[must_use]
     pub fn worded(mut self, wording: Wording) -> Self {
         let Some(remedy) = self.remedy.take() else { return self };
@@ -111,13 +113,14 @@ impl Denial {
 pub enum Basis {
     /// Kennel refused it, or the kernel reported it.
     Observed,
-    /// The command's output names it with an error, and under this policy no other result is possible. Kennel knows only
-    /// from the output that the command tried.
+    /// The command's output names it with an error, and under this policy no other result is possible. Kennel
+    /// knows only from the output that the command tried.
     Derived,
-    /// The command's output names it with an error that this policy causes there. Something else may have caused it too.
+    /// The command's output names it with an error that this policy causes there. Something else may have
+    /// caused it too.
     Possible,
-    /// Nothing was refused: the command created something at a protected path, and Kennel kept it because its directory is
-    /// new, too.
+    /// Nothing was refused: the command created something at a protected path, and Kennel kept it because its
+    /// directory is new, too.
     Kept,
 }
 
@@ -142,7 +145,8 @@ pub(crate) fn trust_git() -> Setting {
     SettingKey::Git.to("trust")
 }
 
-/// A path for people: one line, with unsafe characters replaced by `?`, and in quotes if its end would not be clear.
+/// A path for people: one line, with unsafe characters replaced by `?`, and in quotes if its end would not be
+/// clear.
 pub(crate) fn shown(path: &Path) -> String {
     let text = clean(&path.to_string_lossy());
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+@%,=:~".contains(c);
@@ -171,8 +175,8 @@ pub(crate) struct UnlistedHosts<'d> {
     denials: Vec<&'d Denial>,
 }
 
-/// Takes the hosts that no rule allows out of `denials`, if there are several. The second result is what has a line of its
-/// own.
+/// Takes the hosts that no rule allows out of `denials`, if there are several. The second result is what has
+/// a line of its own.
 pub(crate) fn apart<'d>(denials: &[&'d Denial]) -> (Option<UnlistedHosts<'d>>, Vec<&'d Denial>) {
     let is_connection = |denial: &Denial| split_port(&denial.subject).1.is_some();
     let all: Vec<&Denial> = denials.iter().copied().filter(|denial| denial.is_unlisted).collect();

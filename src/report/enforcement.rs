@@ -32,8 +32,8 @@ pub struct Entry {
     pub state: State,
     /// What it consists of on this host, or why it is weaker or off.
     pub detail: String,
-    /// For a limit without a cgroup: why no cgroup enforces it. Usually all such limits have the same cause, so show it
-    /// once.
+    /// For a limit without a cgroup: why no cgroup enforces it. Usually all such limits have the same cause,
+    /// so show it once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// What a person can do about `cause`.
@@ -56,7 +56,8 @@ pub enum Level {
     None,
 }
 
-/// Something that a person should know about a sandbox. Nothing was refused, and nothing is weaker than asked.
+/// Something that a person should know about a sandbox. Nothing was refused, and nothing is weaker than
+/// asked.
 ///
 /// ```no_run
 /// # async fn example(outcome: kennel::Outcome) {
@@ -144,7 +145,8 @@ impl Enforcement {
         &self.entries
     }
 
-    /// What a person should know about the sandbox besides its protections, in the order in which Kennel noticed it.
+    /// What a person should know about the sandbox besides its protections, in the order in which Kennel
+    /// noticed it.
     #[must_use]
     pub fn notes(&self) -> &[Note] {
         &self.notes
@@ -181,13 +183,14 @@ impl Enforcement {
         (!self.entries.is_empty()).then_some(self)
     }
 
-    /// What a person who runs a command should see: every protection that the policy asked for and that is not in force,
-    /// except those whose purpose another one serves. Common kernels lack those, so every command would report them.
+    /// What a person who runs a command should see: every protection that the policy asked for and that is
+    /// not in force, except those whose purpose another one serves. Common kernels lack those, so every
+    /// command would report them.
     ///
-    /// - A Landlock scope (Linux 6.12) keeps signals and abstract sockets inside. So do the sandbox's own pid and network
-    ///   namespaces.
-    /// - A session keyring (which many container engines refuse) keeps the caller's keys out of reach. So does the
-    ///   seccomp filter.
+    /// - A Landlock scope (Linux 6.12) keeps signals and abstract sockets inside. So do the sandbox's own pid
+    ///   and network namespaces.
+    /// - A session keyring (which many container engines refuse) keeps the caller's keys out of reach. So
+    ///   does the seccomp filter.
     ///
     /// ```no_run
     /// # async fn example(outcome: kennel::Outcome) {
@@ -259,7 +262,8 @@ impl Enforcement {
         self.put(Entry { name, state, detail, cause: None, remedy: None, asked: false });
     }
 
-    /// Puts an entry in the place of the old one. Details contain paths with arbitrary names, so this escapes them.
+    /// Puts an entry in the place of the old one. Details contain paths with arbitrary names, so this escapes
+    /// them.
     pub(crate) fn put(&mut self, mut entry: Entry) {
         entry.detail = harmless(&entry.detail);
         match self.entries.iter_mut().find(|old| old.name == entry.name) {
@@ -348,8 +352,8 @@ words! {
 impl Protection {
     /// Whether no sandbox can exist without it. Every policy requires such a protection.
     ///
-    /// [`UserNamespace`](Self::UserNamespace) is not indispensable, but only real root can run without it, and then
-    /// needs every other namespace and the seccomp filter.
+    /// [`UserNamespace`](Self::UserNamespace) is not indispensable, but only real root can run without it,
+    /// and then needs every other namespace and the seccomp filter.
     pub const fn is_indispensable(self) -> bool {
         matches!(self, MountNamespace | Root | NoNewPrivs | Capabilities)
     }

@@ -1,4 +1,5 @@
-//! The error of the Rust API. Its text names the object, `source()` is the cause, and `remedy()` says what a person can do.
+//! The error of the Rust API. Its text names the object, `source()` is the cause, and `remedy()` says what a
+//! person can do.
 
 use std::io;
 use std::net::SocketAddr;
@@ -76,8 +77,8 @@ pub enum Error {
         /// The program as the caller named it.
         program: String,
     },
-    /// The program was found, but the sandbox lacks the interpreter that a script's first line names, or the loader of a
-    /// program.
+    /// The program was found, but the sandbox lacks the interpreter that a script's first line names, or the
+    /// loader of a program.
     #[error("{}: the interpreter that it names was not found in the sandbox", harmless(program))]
     NoInterpreter {
         /// The program as the caller named it.
@@ -156,7 +157,8 @@ pub enum Error {
     /// The sandbox ended without a report: init was killed from outside.
     #[error("the sandbox ended without a report")]
     Lost,
-    /// The command has killed its process of Kennel, or somebody else did, and Kennel could not end all that it started.
+    /// The command has killed its process of Kennel, or somebody else did, and Kennel could not end all that
+    /// it started.
     #[error("the sandbox ended without a report, and processes of the command may still run")]
     StillRuns,
 }
@@ -182,7 +184,8 @@ pub(crate) const TERMINAL: &str = "open a terminal for the command";
 /// End of the reason if a command may not enter its working directory.
 pub(crate) const NOT_PERMITTED: &str = "its permissions keep the command out";
 
-/// `what` of an [`Error::Io`] about a standard stream that cannot be passed to a command, by descriptor number.
+/// `what` of an [`Error::Io`] about a standard stream that cannot be passed to a command, by descriptor
+/// number.
 pub(crate) const STREAMS: [&str; 3] =
     ["stdin of the command", "stdout of the command", "stderr of the command"];
 
@@ -302,8 +305,8 @@ impl Error {
         failure::chain(self)
     }
 
-    /// The lines for people: the error with its causes, and a hint, with settings in the words of a front end. Characters that a
-    /// terminal obeys or that reorder text are escaped.
+    /// The lines for people: the error with its causes, and a hint, with settings in the words of a front
+    /// end. Characters that a terminal obeys or that reorder text are escaped.
     #[must_use]
     pub fn lines(&self, wording: Wording) -> Vec<String> {
         self.sentences().iter().map(|line| line.in_words(wording)).collect()

@@ -1,5 +1,5 @@
-//! Escapes untrusted text for people: the result is one line, without characters that a terminal obeys or that reorder
-//! text. `kennel` prints nothing that has not passed it.
+//! Escapes untrusted text for people: the result is one line, without characters that a terminal obeys or
+//! that reorder text. `kennel` prints nothing that has not passed it.
 
 use std::io::{self, Write};
 
@@ -19,9 +19,9 @@ pub fn harmless(text: &str) -> String {
     line
 }
 
-/// Whether a character is safe to print. Unsafe are control characters, characters that separate lines or annotate, and
-/// invisible ones that change how others look: Unicode's Default_Ignorable_Code_Point, except variation selectors, which
-/// emoji need.
+/// Whether a character is safe to print. Unsafe are control characters, characters that separate lines or
+/// annotate, and invisible ones that change how others look: Unicode's Default_Ignorable_Code_Point, except
+/// variation selectors, which emoji need.
 pub fn is_harmless(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}')
@@ -30,7 +30,8 @@ pub fn is_harmless(c: char) -> bool {
         && !matches!(c, '\u{13430}'..='\u{1345f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Data as JSON that does nothing to a terminal: unsafe characters are written as `\u001b`, which means the same to programs.
+/// Data as JSON that does nothing to a terminal: unsafe characters are written as `\u001b`, which means the
+/// same to programs.
 ///
 /// # Errors
 /// The data has what JSON cannot hold, such as a path that is not UTF-8.

@@ -108,7 +108,8 @@ impl ListenError {
         move |source| Self::Io { what, path, source }
     }
 
-    /// Whether a session that recreates its socket must give up: the directory is gone, or another session has the name.
+    /// Whether a session that recreates its socket must give up: the directory is gone, or another session
+    /// has the name.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Running { .. } => true,

@@ -1,5 +1,5 @@
-//! What a person can do if a program was not found. The name alone often shows what they meant: a whole command line, an
-//! assignment, or a word of their shell.
+//! What a person can do if a program was not found. The name alone often shows what they meant: a whole
+//! command line, an assignment, or a word of their shell.
 
 use SettingKey::{Cwd, PassEnv, Ro, SetEnv};
 
@@ -8,8 +8,8 @@ use crate::report::remedy::{Remedy, SettingKey, remedy};
 /// Words of shells, and the remedy for them.
 type Row = (&'static [&'static str], fn() -> Remedy);
 
-/// Words that shells carry out themselves, and what to write instead. `sh` may have a program of the same name; then it was
-/// found.
+/// Words that shells carry out themselves, and what to write instead. `sh` may have a program of the same
+/// name; then it was found.
 const OF_SHELLS: &[Row] = &[
     (&["cd", "pushd", "popd"], || {
         remedy![

@@ -1,4 +1,5 @@
-//! What people and programs are told: errors, failure classes, outcomes, enforcement, and the report of `--json`.
+//! What people and programs are told: errors, failure classes, outcomes, enforcement, and the report of
+//! `--json`.
 
 pub(crate) mod audit_error;
 pub(crate) mod change;
@@ -75,7 +76,8 @@ pub struct Report {
     /// The published ports of the command's sandbox or session. Only present if there are any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub published: Vec<PublishedPort>,
-    /// The command's changes in an overlay, or with a commit, the committed ones. Only present with an overlay.
+    /// The command's changes in an overlay, or with a commit, the committed ones. Only present with an
+    /// overlay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<Change>>,
     /// Changes that could not be committed. Only present with a commit.
@@ -87,7 +89,8 @@ pub struct Report {
     /// What could not be written to the audit log, and why. Only present in that case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unaudited: Option<String>,
-    /// The failure, if Kennel or a limit ended the command, its output could not be written, or it could not start.
+    /// The failure, if Kennel or a limit ended the command, its output could not be written, or it could not
+    /// start.
     pub failure: Option<Failure>,
 }
 
@@ -131,7 +134,8 @@ impl Report {
         Self { enforcement: self.enforcement.and_then(Enforcement::weaker), ..self }
     }
 
-    /// The same for readers of JSON, in the words of a front end: each remedy is a text. See [`Denial::worded`].
+    /// The same for readers of JSON, in the words of a front end: each remedy is a text. See
+    /// [`Denial::worded`].
     #[must_use]
     pub fn worded(self, wording: Wording) -> Self {
         Self {

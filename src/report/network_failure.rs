@@ -1,4 +1,5 @@
-//! Connections that the policy allows and that could not be made. The policy refused nothing, so they are no denials.
+//! Connections that the policy allows and that could not be made. The policy refused nothing, so they are no
+//! denials.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,8 @@ words! {
     }
 }
 
-/// A connection that the policy allows and that could not be made. The proxy knows it; programs often only say "reset".
+/// A connection that the policy allows and that could not be made. The proxy knows it; programs often only
+/// say "reset".
 ///
 /// ```no_run
 /// # async fn example(outcome: kennel::Outcome) {
@@ -42,7 +44,8 @@ pub struct NetworkFailure {
     pub cause: NetworkCause,
     /// What failed, in words. One line.
     pub reason: String,
-    /// Whether your own environment names an HTTP proxy for this host (`https_proxy`), and the policy names none.
+    /// Whether your own environment names an HTTP proxy for this host (`https_proxy`), and the policy names
+    /// none.
     pub has_unused_upstream: bool,
 }
 

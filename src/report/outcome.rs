@@ -40,8 +40,8 @@ pub struct Usage {
     pub max_rss_bytes: u64,
     /// Processes that outlived the command, and that Kennel ended.
     pub killed: u32,
-    /// Largest memory of all processes together, with the kernel's memory for them, in bytes. This field and the following
-    /// ones are known only if the command had a cgroup (memory.peak, Linux 5.19).
+    /// Largest memory of all processes together, with the kernel's memory for them, in bytes. This field and
+    /// the following ones are known only if the command had a cgroup (memory.peak, Linux 5.19).
     pub peak_memory_bytes: Option<u64>,
     /// Most processes and threads at the same time (pids.peak, Linux 6.1).
     pub peak_pids: Option<u64>,
@@ -86,33 +86,33 @@ pub struct Outcome {
     pub duration: Duration,
     /// The resources that it used.
     pub usage: Usage,
-    /// Bytes that it wrote to stdout, including those beyond the cap, if Kennel collected them. If you read a pipe
-    /// yourself, [`ChildOutput::seen`](crate::command::output::ChildOutput::seen) has them; [`count`](Self::count) enters
-    /// them here.
+    /// Bytes that it wrote to stdout, including those beyond the cap, if Kennel collected them. If you read a
+    /// pipe yourself, [`ChildOutput::seen`](crate::command::output::ChildOutput::seen) has them;
+    /// [`count`](Self::count) enters them here.
     pub stdout_bytes: Option<u64>,
     /// Bytes that it wrote to stderr, likewise.
     pub stderr_bytes: Option<u64>,
     /// Whether output beyond the cap was discarded, or some output could not be written to its destination.
     pub truncated: bool,
     /// Why some output could not be written to its destination, in words: a full disk, or no reader.
-    /// [`Copying::finish`](crate::command::outlet::Copying::finish) enters it, or your program if it copies output itself.
-    /// The command then counts as failed.
+    /// [`Copying::finish`](crate::command::outlet::Copying::finish) enters it, or your program if it copies
+    /// output itself. The command then counts as failed.
     pub unwritten: Option<String>,
     /// What Kennel enforced.
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
     pub denials: Vec<Denial>,
-    /// Connections that the policy allows and that Kennel's proxy could not make. Commands of a session share the network, so
-    /// some may be those of others. What a later attempt reached is left out.
+    /// Connections that the policy allows and that Kennel's proxy could not make. Commands of a session share
+    /// the network, so some may be those of others. What a later attempt reached is left out.
     pub network_failures: Vec<NetworkFailure>,
     /// What of the sandbox's doing may have made it fail, the likeliest first, if
     /// [`Command::hints`](crate::command::Command::hints) asked for that.
     pub hints: Vec<Note>,
-    /// What it used of the host, if the policy asks for that ([`Policy::learn`](crate::policy::Policy::learn)) and it could be
-    /// seen.
+    /// What it used of the host, if the policy asks for that
+    /// ([`Policy::learn`](crate::policy::Policy::learn)) and it could be seen.
     pub observed: Option<Observed>,
-    /// Whether a change to a protected path may remain: Kennel could not undo it, or a killed process that is stuck in a
-    /// system call may still make it. The denials name the path.
+    /// Whether a change to a protected path may remain: Kennel could not undo it, or a killed process that is
+    /// stuck in a system call may still make it. The denials name the path.
     pub is_left: bool,
     /// The published ports of its sandbox or session.
     pub published: Vec<PublishedPort>,
@@ -132,8 +132,9 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The exit status that a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. If output
-    /// was [not written](Self::unwritten), it is 125. If a change was [left](Self::is_left), it is 125 instead of 0.
+    /// The exit status that a shell would report: the command's own, 128 + n after signal n, 124 after a
+    /// timeout. If output was [not written](Self::unwritten), it is 125. If a change was
+    /// [left](Self::is_left), it is 125 instead of 0.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         if self.ended == Ended::TimedOut {
@@ -148,8 +149,8 @@ impl Outcome {
         self.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
     }
 
-    /// The lines for people besides the exit status: what was refused, which limit or kill ended the command, and hints as long
-    /// as there are three lines at most. Escaped. Settings are in the words of a front end.
+    /// The lines for people besides the exit status: what was refused, which limit or kill ended the command,
+    /// and hints as long as there are three lines at most. Escaped. Settings are in the words of a front end.
     #[must_use]
     pub fn remarks(&self, wording: Wording) -> Vec<String> {
         self.sentences(Scope::Command).iter().map(|line| line.in_words(wording)).collect()
@@ -168,7 +169,8 @@ impl Outcome {
         lines
     }
 
-    /// What ended the command. The default size of private places applies to callers who set none, so it says what raises it.
+    /// What ended the command. The default size of private places applies to callers who set none, so it says
+    /// what raises it.
     fn end_in_words(&self, failure: &Failure, scope: Scope) -> Remedy {
         let mut line = Remedy::from(format!("kennel: {}", failure.message));
         if self.limit == Some(Limit::Tmpfs) {
@@ -180,14 +182,15 @@ impl Outcome {
         line
     }
 
-    /// The denials that a person should see. A command that succeeded did not need what a package manager asks about itself.
+    /// The denials that a person should see. A command that succeeded did not need what a package manager
+    /// asks about itself.
     fn told_denials(&self) -> impl Iterator<Item = &Denial> {
         let needs_all = self.explains || !self.status.success();
         self.denials.iter().filter(move |denial| needs_all || !denial.is_update_check)
     }
 
-    /// The settings that would allow what was certainly refused, as [`remarks`](Self::remarks) advise them: those of each denial
-    /// belong together.
+    /// The settings that would allow what was certainly refused, as [`remarks`](Self::remarks) advise them:
+    /// those of each denial belong together.
     #[must_use]
     pub fn advised(&self) -> Vec<Vec<Setting>> {
         let certain = self.told_denials().filter(|denial| denial.basis.is_certain());

@@ -58,7 +58,8 @@ pub enum PolicyError {
 
 /// Longest value in a message, in characters.
 const VALUE_MAX: usize = 80;
-/// Longest message of a parser, in characters. The list of all protections fits, but not a megabyte of garbage.
+/// Longest message of a parser, in characters. The list of all protections fits, but not a megabyte of
+/// garbage.
 const MESSAGE_MAX: usize = 1000;
 
 failure_of!(PolicyError);

@@ -1,5 +1,5 @@
-//! What a person can do about an error or a refusal: a short sentence whose settings are data. This file knows no flag of any
-//! program: each front end puts a setting into its own words, with a [`Wording`].
+//! What a person can do about an error or a refusal: a short sentence whose settings are data. This file
+//! knows no flag of any program: each front end puts a setting into its own words, with a [`Wording`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,8 +11,9 @@ use crate::report::words::words;
 
 /// A short sentence that says what a person can do.
 ///
-/// `Display` names settings as [policy files](crate::policy::Policy) do. [`in_words`](Self::in_words) takes the words of another
-/// front end, as `kennel` has flags. Serialised, it is a text; with settings, a list of texts and of lists of settings.
+/// `Display` names settings as [policy files](crate::policy::Policy) do. [`in_words`](Self::in_words) takes
+/// the words of another front end, as `kennel` has flags. Serialised, it is a text; with settings, a list of
+/// texts and of lists of settings.
 ///
 /// ```
 /// use kennel::{Error, Setting, SettingKey, Wording};
@@ -47,8 +48,8 @@ pub struct Setting {
     /// What to set.
     #[serde(rename = "set")]
     pub key: SettingKey,
-    /// The value, as in a policy. What the caller must fill in is in capitals: `HOST:PORT`. `None` if any may do, or if
-    /// nothing has a value.
+    /// The value, as in a policy. What the caller must fill in is in capitals: `HOST:PORT`. `None` if any may
+    /// do, or if nothing has a value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }

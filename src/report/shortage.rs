@@ -38,8 +38,8 @@ pub(crate) fn of_writing(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// The remedy for a host path that cannot be used: `closed` if the user may not access it, `otherwise` in most other
-/// cases.
+/// The remedy for a host path that cannot be used: `closed` if the user may not access it, `otherwise` in
+/// most other cases.
 pub(crate) fn of_path(error: &io::Error, closed: impl Into<Remedy>, otherwise: impl Into<Remedy>) -> Remedy {
     match error.raw_os_error() {
         Some(libc::EACCES) => closed.into(),
@@ -102,14 +102,16 @@ fn apparmor_profile() -> Option<String> {
     profile_in(&fs::read_to_string("/proc/self/attr/apparmor/current").ok()?)
 }
 
-/// The name in `NAME (MODE)`; `None` if unconfined. A profile in complain mode still enforces its `deny` rules.
+/// The name in `NAME (MODE)`; `None` if unconfined. A profile in complain mode still enforces its `deny`
+/// rules.
 fn profile_in(label: &str) -> Option<String> {
     let (name, mode) = label.trim_matches(['\n', '\0']).rsplit_once(" (")?;
     // The name is arbitrary text, and a terminal obeys some characters.
     (mode != "unconfined)").then(|| name.escape_debug().to_string())
 }
 
-/// The remedy for a session that this process cannot reach because it runs in a sandbox; `None` if it does not.
+/// The remedy for a session that this process cannot reach because it runs in a sandbox; `None` if it does
+/// not.
 pub(crate) fn of_session() -> Option<Remedy> {
     Confined::here().sandboxed.then(out_of_reach)
 }

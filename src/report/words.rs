@@ -1,4 +1,5 @@
-//! A macro for enums of fixed words. It defines the text of each variant once, for files, flags, messages and reports.
+//! A macro for enums of fixed words. It defines the text of each variant once, for files, flags, messages and
+//! reports.
 
 /// Declares a public enum whose variants are written as one word each. `as` gives the key for error messages.
 macro_rules! words {

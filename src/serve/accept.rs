@@ -54,8 +54,8 @@ impl Drop for NameGuard {
 /// The accept loop and its state.
 pub(crate) struct Acceptor {
     pub(crate) listener: AsyncFd<OwnedFd>,
-    /// A spare descriptor. The loop closes it when it runs out of descriptors, so that it can accept a client and
-    /// tell it why.
+    /// A spare descriptor. The loop closes it when it runs out of descriptors, so that it can accept a client
+    /// and tell it why.
     pub(crate) spare: Mutex<Option<OwnedFd>>,
     pub(crate) place: NameGuard,
     pub(crate) session: Session,
@@ -65,8 +65,8 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Accepts clients until one of them ends the session or the session ends. Dropping the future kills the commands
-    /// that run.
+    /// Accepts clients until one of them ends the session or the session ends. Dropping the future kills the
+    /// commands that run.
     pub(crate) async fn run(mut self) {
         let waiting = Arc::new(WaitingClients::default());
         let mut clients = JoinSet::new();
@@ -83,7 +83,8 @@ impl Acceptor {
                         let place = WaitingPlace::new(&waiting);
                         clients.spawn(serve(connection, self.session.clone(), self.environment, place));
                     },
-                    // New clients cannot connect any more and none is left. The owner can still use the session.
+                    // New clients cannot connect any more and none is left. The owner can still use the
+                    // session.
                     _ = checks.tick() => if !self.restore_socket() && clients.is_empty() { return }
                 }
             }
@@ -91,8 +92,8 @@ impl Acceptor {
         let Self { listener, place, session, stopped, .. } = self;
         drop(listener);
         if last.is_none() {
-            // The session ended and nothing runs any more. Give clients that wait for a command time to get their
-            // answer.
+            // The session ended and nothing runs any more. Give clients that wait for a command time to get
+            // their answer.
             let answered = async { while clients.join_next().await.is_some() {} };
             let _ = timeout(LINGER, answered).await;
         }
@@ -129,8 +130,8 @@ impl Acceptor {
 }
 
 impl Acceptor {
-    /// Restores the socket and the client program if the socket was removed. Returns whether clients can find the
-    /// session, or may be able to later.
+    /// Restores the socket and the client program if the socket was removed. Returns whether clients can find
+    /// the session, or may be able to later.
     fn restore_socket(&mut self) -> bool {
         let listener = match self.place.0.open() {
             Ok(None) => return true,
@@ -167,8 +168,8 @@ impl Acceptor {
     }
 }
 
-/// Clients that have not sent their request yet, by the order in which they came. Clients that never send one keep nobody
-/// waiting: where too many wait, the oldest loses its place.
+/// Clients that have not sent their request yet, by the order in which they came. Clients that never send one
+/// keep nobody waiting: where too many wait, the oldest loses its place.
 #[derive(Debug, Default)]
 struct WaitingClients {
     places: Mutex<BTreeMap<u64, oneshot::Sender<()>>>,
@@ -219,12 +220,12 @@ fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-// Checks the peer of a connection: it must run as the same user, in the same user namespace. A command in a sandbox
-// is in another user namespace, however it got the path of the socket.
+// Checks the peer of a connection: it must run as the same user, in the same user namespace. A command in a
+// sandbox is in another user namespace, however it got the path of the socket.
 //
-// Root's sandboxes may have no user namespace of their own, so for root the pid namespace must be the same too: every
-// sandbox has its own. Sessions check their clients, and clients check the session before they send descriptors and
-// environment.
+// Root's sandboxes may have no user namespace of their own, so for root the pid namespace must be the same
+// too: every sandbox has its own. Sessions check their clients, and clients check the session before they
+// send descriptors and environment.
 
 /// The user namespace and, for root only, the pid namespace.
 type Namespaces = [Option<Identity>; 2];

@@ -114,7 +114,8 @@ async fn commit(session: &Session, order: CommitOrder) -> Result<Value, Error> {
     Ok(value(SentCommit::from(session.commit_part(&paths, conflicts).await?)))
 }
 
-/// Hands out a new file, which appears at its path when the client says so. If the client leaves before, nothing is left.
+/// Hands out a new file, which appears at its path when the client says so. If the client leaves before,
+/// nothing is left.
 async fn write(connection: &Connection, session: &Session, path: PathBuf, mode: Option<u32>) {
     // No set-user-id, set-group-id or sticky bit, as for files that replace another one.
     let mode = mode.map_or(NEW_FILE, |mode| mode & 0o777);

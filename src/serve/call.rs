@@ -1,5 +1,5 @@
-//! Decodes a client's request. The client runs as the same user but may be wrong or hostile: nothing is trusted, and
-//! nothing can block the session.
+//! Decodes a client's request. The client runs as the same user but may be wrong or hostile: nothing is
+//! trusted, and nothing can block the session.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, OsString};
@@ -223,12 +223,12 @@ impl Call {
         Ok(command)
     }
 
-    /// The command's variables. With `Variables`, those of the session, overridden by the client's as far as the
-    /// policy allows; otherwise the client's alone.
+    /// The command's variables. With `Variables`, those of the session, overridden by the client's as far as
+    /// the policy allows; otherwise the client's alone.
     ///
     /// # Errors
-    /// The client has named a variable that the session keeps as it is. One that comes with the client's own environment is
-    /// left out instead. So is TERM, which comes with a terminal.
+    /// The client has named a variable that the session keeps as it is. One that comes with the client's own
+    /// environment is left out instead. So is TERM, which comes with a terminal.
     fn variables(
         &mut self,
         session: &Session,
@@ -271,7 +271,8 @@ fn split(variable: OsString) -> Option<(OsString, OsString)> {
 pub(crate) enum ClientEnvironment {
     /// Variables that the policy allows, in addition to the session's.
     Variables,
-    /// The whole environment; commands get no other variables. The program that starts the clients decides about it.
+    /// The whole environment; commands get no other variables. The program that starts the clients decides
+    /// about it.
     Environment,
     /// No variables: commands get the session's environment.
     Nothing,

@@ -45,7 +45,8 @@ const TIMEOUT: i64 = 5;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Described {
-    /// The profile of its policy, as [`Profile`](crate::policy::profile::Profile) writes it. The session may know other ones.
+    /// The profile of its policy, as [`Profile`](crate::policy::profile::Profile) writes it. The session may
+    /// know other ones.
     pub profile: String,
     /// The absolute path of its workspace.
     pub workspace: PathBuf,
@@ -85,7 +86,8 @@ pub(crate) type Answered<T> = Result<(T, Option<OwnedFd>), Problem>;
 pub enum Event {
     /// The master side of the command's terminal, in non-blocking mode.
     Terminal(OwnedFd),
-    /// This signal stopped the command, which has a terminal; see [`Child::stops`](crate::command::child::Child::stops).
+    /// This signal stopped the command, which has a terminal; see
+    /// [`Child::stops`](crate::command::child::Child::stops).
     Stopped(i32),
     /// The command stays, and has this number; see [`Client::start_detached`].
     Detached(u32),
@@ -95,8 +97,8 @@ pub enum Event {
     Dropped(u64),
     /// The command has ended, or could not be started.
     Ended {
-        /// The exit status: the command's own, 128 + n after signal n, 124 after a timeout, 125 to 127 if nothing
-        /// ran.
+        /// The exit status: the command's own, 128 + n after signal n, 124 after a timeout, 125 to 127 if
+        /// nothing ran.
         code: u8,
         /// The signal that ended the command, if `code` stands for one.
         signal: Option<i32>,
@@ -109,12 +111,12 @@ pub enum Event {
 
 impl Client {
     /// Connects to the session with this name, in the directory that
-    /// [`Session::listen`](crate::session::Session::listen) uses. If its socket was removed, it waits a few seconds
-    /// for the session to restore it.
+    /// [`Session::listen`](crate::session::Session::listen) uses. If its socket was removed, it waits a few
+    /// seconds for the session to restore it.
     ///
     /// # Errors
-    /// The name is invalid; no session of this user has it; the socket was removed and not restored; other users can
-    /// write to the directory; or another user listens on the socket.
+    /// The name is invalid; no session of this user has it; the socket was removed and not restored; other
+    /// users can write to the directory; or another user listens on the socket.
     pub fn connect(name: &str) -> Result<Self, Error> {
         Self::connect_in(Directory::default_path(), name)
     }
@@ -245,8 +247,8 @@ impl Client {
     /// Ends the session and every command in it, and waits until it is gone.
     ///
     /// # Errors
-    /// The connection breaks, or the session has not read the request after five seconds because its program is
-    /// stopped or busy.
+    /// The connection breaks, or the session has not read the request after five seconds because its program
+    /// is stopped or busy.
     pub fn stop(self) -> Result<(), Error> {
         self.limit_waits()?;
         self.ask(&Ask::Stop {}, &[])?;
@@ -264,12 +266,12 @@ impl Client {
         setsockopt(&self.socket, ReceiveTimeout, &timeout).map_err(|errno| self.failed(errno))
     }
 
-    /// Starts a command with these standard descriptors; [`next`](Self::next) returns its events. Dropping the client
-    /// kills the command. Call this once.
+    /// Starts a command with these standard descriptors; [`next`](Self::next) returns its events. Dropping
+    /// the client kills the command. Call this once.
     ///
     /// # Errors
-    /// A string cannot be passed to a command, or the session ends. `EBADF` if a standard descriptor is closed, or if
-    /// another close-on-exec descriptor has its number.
+    /// A string cannot be passed to a command, or the session ends. `EBADF` if a standard descriptor is
+    /// closed, or if another close-on-exec descriptor has its number.
     pub fn start(&self, call: &Call, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
         for (stream, fd) in STREAMS.into_iter().zip(stdio) {
             check_standard(fd).map_err(Error::io(stream))?;
@@ -299,8 +301,8 @@ impl Client {
         ignore_disconnect(sent)
     }
 
-    /// Whether the session has not yet read everything that was sent, because its program is stopped or busy. A
-    /// requested command has not started then.
+    /// Whether the session has not yet read everything that was sent, because its program is stopped or busy.
+    /// A requested command has not started then.
     #[must_use]
     pub fn is_unheard(&self) -> bool {
         crate::sys::peer_has_unread(self.as_fd())
@@ -382,7 +384,8 @@ impl AsFd for Client {
 
 // Answers of a session that refuses a request.
 
-/// Ignores a send to a closed connection: the session's last answer is still to be read, and tells why it closed.
+/// Ignores a send to a closed connection: the session's last answer is still to be read, and tells why it
+/// closed.
 pub(crate) fn ignore_disconnect(sent: Result<(), Error>) -> Result<(), Error> {
     match sent {
         Err(Error::Listen(ListenError::Io { source, .. })) if is_end(&source) => Ok(()),
@@ -418,8 +421,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Connects to a session. If its socket was removed, waits until the session has restored it.
 ///
-/// A single check of the lock decides between "not running" and "unreachable": a session that is just starting could
-/// take its lock between two checks.
+/// A single check of the lock decides between "not running" and "unreachable": a session that is just
+/// starting could take its lock between two checks.
 fn connected(directory: &Directory, name: &Name, path: &Path) -> Result<OwnedFd, ListenError> {
     let begun = Instant::now();
     loop {

@@ -136,7 +136,8 @@ impl Connection {
     /// The next packet; it is empty if the client has left.
     ///
     /// # Errors
-    /// The packet cannot be received; `EMFILE` if this process has no free descriptors for those in the packet.
+    /// The packet cannot be received; `EMFILE` if this process has no free descriptors for those in the
+    /// packet.
     pub(crate) async fn first(&self) -> io::Result<Packet> {
         let receive = |socket: &HeldFd| packet::receive(socket, LONGEST_ASK);
         // Usually it has arrived already.
@@ -153,8 +154,8 @@ impl Connection {
         send(self.socket.get_ref().as_fd(), &encoded(answer), descriptor);
     }
 
-    /// Sends answers to a client that reads when it likes. It has a watch of its own: with the other one, each answer to
-    /// any client would wake the runtime once more.
+    /// Sends answers to a client that reads when it likes. It has a watch of its own: with the other one,
+    /// each answer to any client would wake the runtime once more.
     ///
     /// # Errors
     /// This process has no free descriptor.
@@ -293,8 +294,8 @@ impl PatientSender {
     }
 }
 
-/// Tells a client that must not be served why, and closes the socket. It does so elsewhere: the client may be a hostile one in a
-/// sandbox, and what it sends can block who receives it.
+/// Tells a client that must not be served why, and closes the socket. It does so elsewhere: the client may be
+/// a hostile one in a sandbox, and what it sends can block who receives it.
 pub(crate) fn turn_away(socket: HeldFd, reason: String) {
     turn_away_after_request(socket, move |socket| refuse(socket, &reason, None));
 }

@@ -1,5 +1,5 @@
-//! The runtime directory, which holds the sockets and which no other user can enter. Checks apply to the opened
-//! descriptor, so nothing can be exchanged between check and use.
+//! The runtime directory, which holds the sockets and which no other user can enter. Checks apply to the
+//! opened descriptor, so nothing can be exchanged between check and use.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -228,8 +228,8 @@ fn is_allowed(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
 }
 
-// Installs `kennel-exec` in the runtime directory. An existing file is used only if contents, owner, mode and link
-// count are right; otherwise it is replaced.
+// Installs `kennel-exec` in the runtime directory. An existing file is used only if contents, owner, mode and
+// link count are right; otherwise it is replaced.
 
 const NAME: &str = "kennel-exec";
 
@@ -249,8 +249,8 @@ pub(crate) fn install(directory: &Directory) -> Result<PathBuf, ListenError> {
     Ok(path)
 }
 
-/// Removes temporary files of processes that were killed while they wrote the client. Recent files may still be in
-/// use.
+/// Removes temporary files of processes that were killed while they wrote the client. Recent files may still
+/// be in use.
 fn sweep(directory: &Directory) {
     let is_old = |name: &OsStr| {
         let age = dirfd::stat(directory, name).ok().flatten().map(|stat| stat.st_mtime);
@@ -306,8 +306,8 @@ fn write(directory: &Directory, temporary: &OsStr, mut file: File) -> io::Result
     Ok(())
 }
 
-/// Waits until no process has the file open for writing: until then execve(2) fails with ETXTBSY. A child that
-/// another thread just forked has copies of our descriptors until it calls execve(2).
+/// Waits until no process has the file open for writing: until then execve(2) fails with ETXTBSY. A child
+/// that another thread just forked has copies of our descriptors until it calls execve(2).
 fn wait_for_no_writer(file: &OwnedFd) {
     for _ in 0..CHECKS {
         if sys::has_no_writer(file.as_fd()) {

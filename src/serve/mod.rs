@@ -1,5 +1,5 @@
-//! A listening session: other processes of the same user run commands in it through a socket, in a directory that no
-//! other user can enter. The session checks each peer and each request before it acts.
+//! A listening session: other processes of the same user run commands in it through a socket, in a directory
+//! that no other user can enter. The session checks each peer and each request before it acts.
 
 pub(crate) mod accept;
 mod answering;
@@ -50,17 +50,17 @@ pub struct Listening {
 }
 
 impl Session {
-    /// Lets other processes of this user run commands in this session, under a name: 1 to 64 of the characters `A-Z
-    /// a-z 0-9 _ . -`, starting with a letter or digit.
+    /// Lets other processes of this user run commands in this session, under a name: 1 to 64 of the
+    /// characters `A-Z a-z 0-9 _ . -`, starting with a letter or digit.
     ///
-    /// The socket is in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` if that variable is not an absolute path.
-    /// The session serves only processes of the same user and user namespace, so none in a sandbox. If the socket is
-    /// removed, the session restores it within a second. If it cannot, because the directory is gone too, listening
-    /// ends once no client is connected.
+    /// The socket is in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` if that variable is not an
+    /// absolute path. The session serves only processes of the same user and user namespace, so none in a
+    /// sandbox. If the socket is removed, the session restores it within a second. If it cannot, because the
+    /// directory is gone too, listening ends once no client is connected.
     ///
     /// # Errors
-    /// The name is invalid, or a running session has it; or other users or commands of this session can write to the
-    /// directory.
+    /// The name is invalid, or a running session has it; or other users or commands of this session can write
+    /// to the directory.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -68,8 +68,8 @@ impl Session {
         self.listen_in(Directory::default_path(), name)
     }
 
-    /// Like [`listen`](Self::listen), in another directory. It is created if it does not exist, but its parents are
-    /// not.
+    /// Like [`listen`](Self::listen), in another directory. It is created if it does not exist, but its
+    /// parents are not.
     ///
     /// # Errors
     /// As [`listen`](Self::listen).
@@ -121,9 +121,10 @@ impl Listening {
         self.place.path()
     }
 
-    /// The client program: `kennel-exec SOCKET [-C DIR] [--exit-code] [--] CMD [ARG…]` runs a command in the session with its own
-    /// standard descriptors, directory and environment. It passes signals on and exits with the command's status.
-    /// `DIR`, a path in the sandbox, replaces its working directory. It has 14 KB and starts in about 0.1 ms.
+    /// The client program: `kennel-exec SOCKET [-C DIR] [--exit-code] [--] CMD [ARG…]` runs a command in the
+    /// session with its own standard descriptors, directory and environment. It passes signals on and exits
+    /// with the command's status. `DIR`, a path in the sandbox, replaces its working directory. It has 14 KB
+    /// and starts in about 0.1 ms.
     ///
     /// The file is next to the socket. It cannot be executed if that file system is mounted `noexec`.
     #[must_use]

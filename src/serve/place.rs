@@ -1,5 +1,5 @@
-//! A session's files in the runtime directory: its lock and its socket. The process that holds the lock owns the
-//! name.
+//! A session's files in the runtime directory: its lock and its socket. The process that holds the lock owns
+//! the name.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -51,8 +51,8 @@ impl SocketPlace {
         Ok(Self { directory, name, path, held: Mutex::new(Some(Held { lock, socket: None })) })
     }
 
-    /// Binds the socket, for the first time or after it was removed. Returns `None` if it exists, or after `leave`.
-    /// It removes the stale socket of a session that has ended.
+    /// Binds the socket, for the first time or after it was removed. Returns `None` if it exists, or after
+    /// `leave`. It removes the stale socket of a session that has ended.
     ///
     /// # Errors
     /// `Running` if another session has the name now; `NotFound` if the directory was removed.
@@ -83,7 +83,8 @@ impl SocketPlace {
         &self.directory
     }
 
-    /// Removes the stale socket of a session that has ended. A socket that answers stays, even if its lock is free.
+    /// Removes the stale socket of a session that has ended. A socket that answers stays, even if its lock is
+    /// free.
     fn clean(&self) -> Result<(), ListenError> {
         let socket = packet_socket(SockFlag::SOCK_NONBLOCK).map_err(|error| self.not_listening(error))?;
         match self.try_connect(&socket).err().map(|error| error.raw_os_error()) {
@@ -104,14 +105,15 @@ impl SocketPlace {
 
     fn bind(&self) -> io::Result<OwnedFd> {
         let socket = packet_socket(SockFlag::SOCK_NONBLOCK)?;
-        // The file gets the socket's mode minus the umask; the umask belongs to the whole process, so do not change
-        // it.
+        // The file gets the socket's mode minus the umask; the umask belongs to the whole process, so do not
+        // change it.
         fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         bind(socket.as_raw_fd(), &address(&self.directory.own_path(self.name.socket()))?)?;
         Ok(socket)
     }
 
-    /// Starts listening. Returns the listener and the identity of its file, unless the file was removed at once.
+    /// Starts listening. Returns the listener and the identity of its file, unless the file was removed at
+    /// once.
     fn listen(&self, socket: OwnedFd) -> io::Result<(AsyncFd<OwnedFd>, Option<Identity>)> {
         listen(&socket, Backlog::new(BACKLOG)?)?;
         let there = dirfd::stat(&self.directory, OsStr::new(&self.name.socket()))?;
@@ -177,8 +179,8 @@ pub(crate) fn sweep(directory: &Path) -> Result<(), ListenError> {
     Ok(())
 }
 
-// The lock of a session's name. The process that holds it owns the name; the kernel releases it however the process
-// ends. Others can test it without taking it, which could stop a session from starting.
+// The lock of a session's name. The process that holds it owns the name; the kernel releases it however the
+// process ends. Others can test it without taking it, which could stop a session from starting.
 
 /// The lock of a name, held until this is dropped.
 #[derive(Debug)]
@@ -197,8 +199,8 @@ impl Lock {
                 }
                 locked => locked.map_err(failed)?,
             };
-            // The previous session may have removed the file after we opened it and before we locked it. Then nobody
-            // else sees this lock: try again.
+            // The previous session may have removed the file after we opened it and before we locked it. Then
+            // nobody else sees this lock: try again.
             if lock.has_name(directory, name).map_err(failed)? {
                 return Ok(lock);
             }
@@ -230,7 +232,8 @@ fn open(directory: &Directory, name: &Name, flags: OFlag) -> nix::Result<OwnedFd
     openat(directory, name.lock().as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)
 }
 
-/// An exclusive lock of the whole file. It belongs to the open file description, not to the process: fcntl(2).
+/// An exclusive lock of the whole file. It belongs to the open file description, not to the process:
+/// fcntl(2).
 #[expect(clippy::cast_possible_truncation, reason = "both are one-digit constants")]
 fn exclusive() -> libc::flock {
     libc::flock {

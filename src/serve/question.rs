@@ -1,4 +1,5 @@
-//! The questions that a client asks a session, and the answers: JSON, in the packet or in a memfd. Both ends use these types.
+//! The questions that a client asks a session, and the answers: JSON, in the packet or in a memfd. Both ends
+//! use these types.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ use crate::sys::inode::FileKind;
 use crate::sys::packet;
 use crate::sys::path_text::PathText;
 
-/// The longest content of a memfd that a session reads, in bytes: a call may be longer than what execve(2) takes.
+/// The longest content of a memfd that a session reads, in bytes: a call may be longer than what execve(2)
+/// takes.
 const LONGEST: u32 = 8 << 20;
 
 impl Question {

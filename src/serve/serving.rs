@@ -1,4 +1,5 @@
-//! Serves one client from its request to the end of its command. When the client leaves, its command is killed.
+//! Serves one client from its request to the end of its command. When the client leaves, its command is
+//! killed.
 
 use std::future::{Future, pending};
 use std::io::IsTerminal;
@@ -42,7 +43,8 @@ const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a client may take to disconnect after the last answer.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// How much of each stream is collected if the policy has no cap, in bytes: commands must not fill the memory of this process.
+/// How much of each stream is collected if the policy has no cap, in bytes: commands must not fill the memory
+/// of this process.
 pub(crate) const MOST_COLLECTED: u64 = 64 << 20;
 
 /// Whether a signal's purpose is to end the process.
@@ -103,7 +105,8 @@ pub(crate) async fn serve(
             NextStep::Nothing
         }
     };
-    // Read signals that cross the answer: closing a socket with unread data makes the kernel discard the answer.
+    // Read signals that cross the answer: closing a socket with unread data makes the kernel discard the
+    // answer.
     if timeout(LINGER, connection.wait_until_gone()).await.is_ok() {
         connection.close_later();
     }
@@ -215,12 +218,14 @@ async fn collect(
     Some(outcome.and_then(|outcome| output.end(outcome)))
 }
 
-/// Keeps Kennel's words out of output that a cap cuts. A program reads it, and the report says that it was cut.
+/// Keeps Kennel's words out of output that a cap cuts. A program reads it, and the report says that it was
+/// cut.
 fn leave_unmarked(child: &mut Child) {
     child.stdout.iter_mut().chain(&mut child.stderr).for_each(ChildOutput::leave_unmarked);
 }
 
-/// Sets the command's standard descriptors: the client's own, or pipes if Kennel counts, limits or reads its output.
+/// Sets the command's standard descriptors: the client's own, or pipes if Kennel counts, limits or reads its
+/// output.
 fn connect(
     session: &Session,
     call: &Call,
@@ -231,8 +236,8 @@ fn connect(
     let (owns_stdout, owns_stderr) = (is_own(1), is_own(2));
     let [stdin, stdout, stderr] = stdio;
     let is_cut = session.prepared().compiled.limits.output.is_some();
-    // Output to a terminal is not counted, even for a report: the command would notice a pipe. Two pipes for one file would mix
-    // up what the command writes.
+    // Output to a terminal is not counted, even for a report: the command would notice a pipe. Two pipes for
+    // one file would mix up what the command writes.
     let counts = call.wants_report && !is_one_file(&stdout, &stderr);
     let is_counted = |fd: &HeldFd| is_cut || (counts && !fd.as_fd().is_terminal());
     // Kennel looks for error messages in stderr.
@@ -255,8 +260,8 @@ fn connect(
     Outlets::connect(command, stdout, stderr)
 }
 
-/// Waits until the client needs no more output: it leaves, or it sends a signal that ends commands. Returns at once
-/// if such a signal has ended the command.
+/// Waits until the client needs no more output: it leaves, or it sends a signal that ends commands. Returns
+/// at once if such a signal has ended the command.
 async fn output_unwanted(connection: &Connection, is_ended: bool) {
     if is_ended {
         return;
@@ -269,8 +274,8 @@ async fn output_unwanted(connection: &Connection, is_ended: bool) {
     }
 }
 
-/// Starts the command; `None` if the client leaves meanwhile. Signals that arrive early are sent once it runs.
-/// Returns them too.
+/// Starts the command; `None` if the client leaves meanwhile. Signals that arrive early are sent once it
+/// runs. Returns them too.
 async fn start(
     connection: &Connection,
     spawn: impl Future<Output = Result<Child, Error>>,
@@ -304,8 +309,8 @@ fn note(numbers: &mut Vec<i32>, number: i32) {
     }
 }
 
-/// Waits for the command's end and passes signals on; `None` if the client leaves. It adds each signal to `passed`
-/// for good: a later SIGCONT, such as timeout(1) sends after SIGTERM, does not undo it.
+/// Waits for the command's end and passes signals on; `None` if the client leaves. It adds each signal to
+/// `passed` for good: a later SIGCONT, such as timeout(1) sends after SIGTERM, does not undo it.
 async fn follow(
     connection: &Connection,
     child: &mut Child,

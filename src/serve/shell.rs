@@ -1,4 +1,5 @@
-//! Serves a client that runs a snippet in a shell of the session. The client's signals interrupt the snippet, and so does its end.
+//! Serves a client that runs a snippet in a shell of the session. The client's signals interrupt the snippet,
+//! and so does its end.
 
 use std::pin::pin;
 

@@ -1,8 +1,9 @@
 //! Lists, commits and discards the changes of an overlay.
 //!
-//! Commands are hostile: a change may have any name, link, mode and size. Others may change the workspace at any time. So
-//! Kennel opens everything from a directory that it holds and follows no links (`overlay::tree`). Before it replaces or
-//! removes a file, it moves the file aside and looks at it once more (`overlay::place`).
+//! Commands are hostile: a change may have any name, link, mode and size. Others may change the workspace at
+//! any time. So Kennel opens everything from a directory that it holds and follows no links
+//! (`overlay::tree`). Before it replaces or removes a file, it moves the file aside and looks at it once more
+//! (`overlay::place`).
 
 use std::path::{Path, PathBuf};
 
@@ -18,9 +19,9 @@ use crate::sys::inode::Identity;
 
 /// # Changes of an overlay
 ///
-/// With [`Policy::overlay`](crate::policy::Policy::overlay), commands see the workspace with their changes, but the workspace
-/// itself stays unchanged until you commit. Dropping the last handle of the session discards the changes. After
-/// [`Session::shutdown`], you can still list and commit them.
+/// With [`Policy::overlay`](crate::policy::Policy::overlay), commands see the workspace with their changes,
+/// but the workspace itself stays unchanged until you commit. Dropping the last handle of the session
+/// discards the changes. After [`Session::shutdown`], you can still list and commit them.
 ///
 /// ```
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -45,14 +46,14 @@ use crate::sys::inode::Identity;
 /// # }
 /// ```
 impl Session {
-    /// The changes that were not committed, sorted by path. You can call it at any time; it may list the changes of a
-    /// running command in part.
+    /// The changes that were not committed, sorted by path. You can call it at any time; it may list the
+    /// changes of a running command in part.
     ///
     /// A file is not a change if a command only opened it for writing, or if only its times differ.
     ///
     /// # Errors
-    /// [`OverlayError`]: the session has no overlay; the list needs more than 128 MiB (some 300,000 changes with ordinary
-    /// paths); a change cannot be read.
+    /// [`OverlayError`]: the session has no overlay; the list needs more than 128 MiB (some 300,000 changes
+    /// with ordinary paths); a change cannot be read.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -64,17 +65,20 @@ impl Session {
         Ok(listed.await.map_err(OverlayError::list)?)
     }
 
-    /// Applies the changes to the workspace. Each file changes atomically: others see the old file or the new one.
+    /// Applies the changes to the workspace. Each file changes atomically: others see the old file or the new
+    /// one.
     ///
-    /// If a change cannot be applied, Kennel refuses only this change, gives the reason and keeps it. Reasons: the workspace has
-    /// changed there meanwhile, a protected path, a FIFO or socket, a full disk. A commit applies contents, permission bits,
-    /// user attributes and modification times. It never applies owners, set-user-id bits, file capabilities or devices.
-    /// Idempotent.
+    /// If a change cannot be applied, Kennel refuses only this change, gives the reason and keeps it.
+    /// Reasons: the workspace has changed there meanwhile, a protected path, a FIFO or socket, a full disk. A
+    /// commit applies contents, permission bits, user attributes and modification times. It never applies
+    /// owners, set-user-id bits, file capabilities or devices. Idempotent.
     ///
-    /// No command can start during the commit. If you drop the future, the commit continues in the background.
+    /// No command can start during the commit. If you drop the future, the commit continues in the
+    /// background.
     ///
     /// # Errors
-    /// [`OverlayError::Running`] while a command runs, and as for [`Session::changes`]. Nothing was applied then.
+    /// [`OverlayError::Running`] while a command runs, and as for [`Session::changes`]. Nothing was applied
+    /// then.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time enabled.
@@ -82,8 +86,9 @@ impl Session {
         self.commit_part(&[], Conflicts::Refuse).await
     }
 
-    /// Like [`commit`](Self::commit), for the changes at `paths` and below them, or all changes if there are no paths. Paths
-    /// are relative to the workspace. With [`Conflicts::Overwrite`], it replaces what others changed there meanwhile.
+    /// Like [`commit`](Self::commit), for the changes at `paths` and below them, or all changes if there are
+    /// no paths. Paths are relative to the workspace. With [`Conflicts::Overwrite`], it replaces what others
+    /// changed there meanwhile.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -110,11 +115,11 @@ impl Session {
     }
 
     /// Keeps the changes when the session ends, if they are in a directory
-    /// ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)), and returns the directory. Returns `None` if the
-    /// changes are in memory: they will be lost.
+    /// ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)), and returns the directory. Returns
+    /// `None` if the changes are in memory: they will be lost.
     ///
-    /// The directory has the format of overlayfs: whole files, and a device 0:0 for each deleted name. No other session can
-    /// use it until it is empty.
+    /// The directory has the format of overlayfs: whole files, and a device 0:0 for each deleted name. No
+    /// other session can use it until it is empty.
     ///
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.
@@ -122,8 +127,8 @@ impl Session {
         Ok(self.live().ledger()?.keep())
     }
 
-    /// Discards the changes and ends the session: the kernel cannot empty an overlay in use. To go on, prepare another
-    /// session.
+    /// Discards the changes and ends the session: the kernel cannot empty an overlay in use. To go on,
+    /// prepare another session.
     ///
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.

@@ -1,5 +1,5 @@
-//! Keeps paths below a directory of the host: a check of a path, which holds only for the moment, and an open, which holds
-//! against races. It needs no policy and no sandbox.
+//! Keeps paths below a directory of the host: a check of a path, which holds only for the moment, and an
+//! open, which holds against races. It needs no policy and no sandbox.
 
 #[cfg(test)]
 mod tests;
@@ -72,9 +72,9 @@ impl PathEscape {
 
 /// Resolves `candidate` below `root` to an absolute path without links, `.` and `..`.
 ///
-/// A relative candidate starts at the root. `..` removes the name before it, as text, before any link is followed. Then the
-/// function follows the links of every name that exists. Names that do not exist yet stay as they are, also behind a dangling
-/// link.
+/// A relative candidate starts at the root. `..` removes the name before it, as text, before any link is
+/// followed. Then the function follows the links of every name that exists. Names that do not exist yet stay
+/// as they are, also behind a dangling link.
 ///
 /// The answer holds only for this moment. If others can replace files with links, use [`open_beneath`].
 ///
@@ -91,8 +91,8 @@ impl PathEscape {
 /// ```
 ///
 /// # Errors
-/// [`PathEscape`]: the path leads out of the root; the root is missing; a directory on the way cannot be read; links form
-/// a loop.
+/// [`PathEscape`]: the path leads out of the root; the root is missing; a directory on the way cannot be
+/// read; links form a loop.
 pub fn confine_path(root: impl AsRef<Path>, candidate: impl AsRef<Path>) -> Result<PathBuf, PathEscape> {
     let (root, candidate) = (root.as_ref(), candidate.as_ref());
     let base = existing_root(root)?;
@@ -161,7 +161,8 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR))
 }
 
-/// Appends the rest of a path to a missing name. `..` behind a missing name is an error: nobody knows where it leads.
+/// Appends the rest of a path to a missing name. `..` behind a missing name is an error: nobody knows where
+/// it leads.
 fn missing(mut at: PathBuf, ahead: VecDeque<PathBuf>, error: io::Error) -> io::Result<PathBuf> {
     if ahead.iter().any(|part| part == Path::new("..")) {
         return Err(error);
@@ -297,15 +298,15 @@ impl OpenHow {
     }
 }
 
-/// Opens `path` below `root`. Even if others replace files meanwhile, it never opens a file outside of the root: openat2(2)
-/// with `RESOLVE_BENEATH`, Linux 5.6.
+/// Opens `path` below `root`. Even if others replace files meanwhile, it never opens a file outside of the
+/// root: openat2(2) with `RESOLVE_BENEATH`, Linux 5.6.
 ///
-/// `path` may begin with `root` as you pass it here. Links are followed as long as they stay below the root; an absolute
-/// link never does. It opens only regular files, and directories if asked for.
+/// `path` may begin with `root` as you pass it here. Links are followed as long as they stay below the root;
+/// an absolute link never does. It opens only regular files, and directories if asked for.
 ///
 /// # Errors
-/// [`PathEscape`]: the path leads out of the root; the root is missing; the file cannot be opened, such as `ENOENT`,
-/// `EINVAL` for options that contradict each other, and `EOPNOTSUPP` for a FIFO, socket or device.
+/// [`PathEscape`]: the path leads out of the root; the root is missing; the file cannot be opened, such as
+/// `ENOENT`, `EINVAL` for options that contradict each other, and `EOPNOTSUPP` for a FIFO, socket or device.
 pub fn open_beneath(
     root: impl AsRef<Path>,
     path: impl AsRef<Path>,

@@ -1,8 +1,9 @@
-//! Lets the caller read and write files of a session. Paths are those of the sandbox, and the calls have the rights of a
-//! command.
+//! Lets the caller read and write files of a session. Paths are those of the sandbox, and the calls have the
+//! rights of a command.
 //!
-//! No call looks up a path on the host: `calls` resolves paths within the view of the session, `replace` writes files, and
-//! `sys::dirfd` drops the rights of root. The blocking work runs on blocking threads of the runtime.
+//! No call looks up a path on the host: `calls` resolves paths within the view of the session, `replace`
+//! writes files, and `sys::dirfd` drops the rights of root. The blocking work runs on blocking threads of the
+//! runtime.
 
 pub(crate) mod calls;
 pub(crate) mod replace;
@@ -31,14 +32,15 @@ const CHUNK: usize = 1 << 20;
 
 /// # Files of a session
 ///
-/// Paths are those of the sandbox. A relative path starts at the working directory of its commands. Links lead where they
-/// lead for a command, never out of the view: `/etc/passwd` is the file of the sandbox. Masked files are not visible.
-/// Writing a read-only file gives `EROFS`, and so does a protected path, even one that does not exist. FIFOs, sockets,
-/// devices, `/proc` and similar file systems give `EOPNOTSUPP`.
+/// Paths are those of the sandbox. A relative path starts at the working directory of its commands. Links
+/// lead where they lead for a command, never out of the view: `/etc/passwd` is the file of the sandbox.
+/// Masked files are not visible. Writing a read-only file gives `EROFS`, and so does a protected path, even
+/// one that does not exist. FIFOs, sockets, devices, `/proc` and similar file systems give `EOPNOTSUPP`.
 ///
-/// Calls have the rights of a command: even root has no rights over files of other users. The caller owns new files, as it
-/// owns those that commands create. `/tmp`, `HOME` and other directories that are private to each command are empty and
-/// read-only here, unless the policy shares them ([`Policy::tmp`](crate::policy::Policy::tmp)).
+/// Calls have the rights of a command: even root has no rights over files of other users. The caller owns new
+/// files, as it owns those that commands create. `/tmp`, `HOME` and other directories that are private to
+/// each command are empty and read-only here, unless the policy shares them
+/// ([`Policy::tmp`](crate::policy::Policy::tmp)).
 ///
 /// A dropped call leaves no temporary file. It may still take effect.
 ///
@@ -57,8 +59,8 @@ const CHUNK: usize = 1 << 20;
 /// ```
 ///
 /// # Errors
-/// [`Error::File`] with the path and the errno that a command would get, and everything that keeps a command from starting,
-/// such as [`Error::SessionEnded`].
+/// [`Error::File`] with the path and the errno that a command would get, and everything that keeps a command
+/// from starting, such as [`Error::SessionEnded`].
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O and time enabled, or if the runtime cannot start a blocking thread.
@@ -80,8 +82,9 @@ impl Session {
         Ok(FileReader::new(file.into()))
     }
 
-    /// Writes a whole file. It replaces an existing file and keeps its permission bits, user attributes and access list, but
-    /// no set-user-id, set-group-id or sticky bit. Others see the old file or the new one, never a part. Other hard links keep the old contents.
+    /// Writes a whole file. It replaces an existing file and keeps its permission bits, user attributes and
+    /// access list, but no set-user-id, set-group-id or sticky bit. Others see the old file or the new one,
+    /// never a part. Other hard links keep the old contents.
     ///
     /// # Errors
     /// As described above. The old file is unchanged.
@@ -90,7 +93,8 @@ impl Session {
         self.call("write", path.as_ref(), move |call, path| calls::write(call, path, &bytes)).await
     }
 
-    /// Like [`Session::write`], in pieces: the file appears with [`FileWriter::commit`]. Without a commit, nothing is left.
+    /// Like [`Session::write`], in pieces: the file appears with [`FileWriter::commit`]. Without a commit,
+    /// nothing is left.
     ///
     /// # Errors
     /// As described above.
@@ -98,9 +102,9 @@ impl Session {
         self.writer("write", path.as_ref(), NEW_FILE).await
     }
 
-    /// Copies a file of the host to `path` in the sandbox and returns its size in bytes. The path on the host is an ordinary
-    /// path of this program. An existing file keeps its mode as with [`Session::write`]; a new file gets the mode of the
-    /// host's file.
+    /// Copies a file of the host to `path` in the sandbox and returns its size in bytes. The path on the host
+    /// is an ordinary path of this program. An existing file keeps its mode as with [`Session::write`]; a new
+    /// file gets the mode of the host's file.
     ///
     /// # Errors
     /// [`Error::Io`] if the host's file cannot be read; as described above.
@@ -115,8 +119,8 @@ impl Session {
         Ok(copied)
     }
 
-    /// Copies a file of the sandbox to the host and returns its size in bytes. The path on the host is an ordinary path of
-    /// this program, but a link at its end is replaced, not followed.
+    /// Copies a file of the sandbox to the host and returns its size in bytes. The path on the host is an
+    /// ordinary path of this program, but a link at its end is replaced, not followed.
     ///
     /// # Errors
     /// [`Error::Io`] if the host's file cannot be written; as described above.

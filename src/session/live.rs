@@ -44,8 +44,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// The longest time between two looks at the processes of a session that ends.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long after SIGTERM the processes of a session get SIGHUP. Interactive shells ignore SIGTERM, and a program that only
-/// handles SIGTERM has this time for it.
+/// How long after SIGTERM the processes of a session get SIGHUP. Interactive shells ignore SIGTERM, and a
+/// program that only handles SIGTERM has this time for it.
 const BEFORE_HANGUP: Duration = Duration::from_millis(200);
 
 /// How long the processes of a session may take to end after SIGTERM. Then they are killed.
@@ -89,7 +89,8 @@ pub(crate) struct Live {
     pub(crate) supervisor: Option<Supervisor>,
 }
 
-/// Shows numbers and names of variables only: the policy and the environment may hold secrets, and a plan is long.
+/// Shows numbers and names of variables only: the policy and the environment may hold secrets, and a plan is
+/// long.
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live")
@@ -113,8 +114,8 @@ impl Live {
         locked(&self.ledger).take();
     }
 
-    /// Keeps commands from starting until the result is dropped. Waits a moment for killed commands to be gone; `None` if a
-    /// command still runs then.
+    /// Keeps commands from starting until the result is dropped. Waits a moment for killed commands to be
+    /// gone; `None` if a command still runs then.
     pub(crate) async fn settle(&self, patience: Duration) -> Option<Settling> {
         let begun = Instant::now();
         loop {
@@ -147,7 +148,8 @@ impl Live {
         self.published.end();
     }
 
-    /// Asks everything that commands have started to end, and waits a moment until it has. Programs remove their locks then.
+    /// Asks everything that commands have started to end, and waits a moment until it has. Programs remove
+    /// their locks then.
     pub(crate) async fn terminate(&self) {
         if self.terminated.swap(true, Relaxed) || !self.has_commands() {
             return;
@@ -193,8 +195,8 @@ impl Live {
         }
     }
 
-    /// Waits until every process is gone, and a commit is done. Then undoes changes at protected paths that no command has
-    /// undone yet, before the caller uses the files.
+    /// Waits until every process is gone, and a commit is done. Then undoes changes at protected paths that
+    /// no command has undone yet, before the caller uses the files.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
         if let Some(groups) = &self.groups {
@@ -217,8 +219,8 @@ impl Live {
         self.ended.load(Relaxed)
     }
 
-    /// Whether no more workers will come: this program ended the session, or the zygote is gone. A ready zygote sends nothing,
-    /// so any message is the end.
+    /// Whether no more workers will come: this program ended the session, or the zygote is gone. A ready
+    /// zygote sends nothing, so any message is the end.
     pub(crate) fn is_gone(&self) -> bool {
         let is_silent = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         self.has_ended() || !self.zygote.receive().as_ref().is_err_and(is_silent) || self.zygote.has_ended()
@@ -320,8 +322,8 @@ impl Live {
         locked(&self.background)
     }
 
-    /// Drops background sandboxes that have ended. As long as one is kept, Kennel treats every change at a protected path as its
-    /// doing.
+    /// Drops background sandboxes that have ended. As long as one is kept, Kennel treats every change at a
+    /// protected path as its doing.
     pub(crate) fn drop_ended_background(&self) {
         self.background().retain(|inside| !inside.has_ended());
     }
@@ -330,8 +332,8 @@ impl Live {
 /// How long a reading of the memory pressure is valid, in milliseconds.
 const PRESSURE_VALID_MS: u64 = 1000;
 
-/// The memory pressure from which on memory is short: the percentage of the last ten seconds in which some task waited for
-/// memory (`avg10` of `/proc/pressure/memory`).
+/// The memory pressure from which on memory is short: the percentage of the last ten seconds in which some
+/// task waited for memory (`avg10` of `/proc/pressure/memory`).
 const SHORT_MEMORY: f32 = 10.0;
 
 /// How many workers to keep ready: as many as the caller asked for, but half as many while memory is short.

@@ -12,8 +12,8 @@ use crate::session::stats::Stats;
 
 type Label = [(&'static str, String); 1];
 
-/// The numbers of `sessions`, each with its name, as OpenMetrics text. For sessions with the same name, it adds up the counts
-/// and takes the longest time to make a worker.
+/// The numbers of `sessions`, each with its name, as OpenMetrics text. For sessions with the same name, it
+/// adds up the counts and takes the longest time to make a worker.
 ///
 /// ```
 /// # async fn example(session: kennel::Session) {

@@ -1,7 +1,7 @@
 //! A session: prepared once, for many commands. A command then takes 1.1 to 1.3 times a bare spawn.
 //!
-//! A zygote in the sandbox forks workers in advance. Each worker is fully confined, waits for one command and ends with it.
-//! This side has no task and no thread: a command that takes a worker orders the next one.
+//! A zygote in the sandbox forks workers in advance. Each worker is fully confined, waits for one command and
+//! ends with it. This side has no task and no thread: a command that takes a worker orders the next one.
 
 pub(crate) mod changes;
 pub(crate) mod confine;
@@ -50,9 +50,10 @@ const READY: usize = 2;
 
 /// A sandbox for many commands, one after the other or side by side.
 ///
-/// The commands share the grants of the policy, the loopback interface of their network namespace, and private directories
-/// if the policy says so ([`Policy::tmp`]). They share nothing else: each command has its own pid, mount and ipc
-/// namespaces, its own `/proc` and, unless the policy says otherwise, its own `/tmp` and `HOME`.
+/// The commands share the grants of the policy, the loopback interface of their network namespace, and
+/// private directories if the policy says so ([`Policy::tmp`]). They share nothing else: each command has its
+/// own pid, mount and ipc namespaces, its own `/proc` and, unless the policy says otherwise, its own `/tmp`
+/// and `HOME`.
 ///
 /// A clone is the same session. Dropping the last clone kills every process of the session.
 ///
@@ -74,7 +75,8 @@ pub struct Session {
     owner: Arc<Owner>,
 }
 
-/// Ends the session when the last handle is dropped. Commands hold only `live`, so they do not keep the session alive.
+/// Ends the session when the last handle is dropped. Commands hold only `live`, so they do not keep the
+/// session alive.
 #[derive(Debug)]
 struct Owner {
     live: Arc<Live>,
@@ -106,12 +108,13 @@ impl Session {
 
     /// Prepares a session: checks and compiles the policy, starts the zygote, and orders the first workers.
     ///
-    /// It blocks its thread while it looks at the paths of the policy on the host: some milliseconds, or a second if a
-    /// repository has a thousand submodules. The first command after somebody replaced a mounted file blocks as long.
+    /// It blocks its thread while it looks at the paths of the policy on the host: some milliseconds, or a
+    /// second if a repository has a thousand submodules. The first command after somebody replaced a mounted
+    /// file blocks as long.
     ///
     /// # Errors
-    /// As for [`Sandbox::new`](crate::session::sandbox::Sandbox::new), and everything that keeps the zygote from setting
-    /// up. Nothing of the session is left then.
+    /// As for [`Sandbox::new`](crate::session::sandbox::Sandbox::new), and everything that keeps the zygote
+    /// from setting up. Nothing of the session is left then.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -125,13 +128,14 @@ impl Session {
         SessionBuilder { policy, ready: READY, ask: None }
     }
 
-    /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in the sandbox.
+    /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in
+    /// the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         Command::new(self.source(), program.as_ref())
     }
 
-    /// A new shell: [`Shell::run`] runs snippets in it, and what they change in the shell lasts. It ends with its last
-    /// handle, or with the session. Its bash starts with the first call.
+    /// A new shell: [`Shell::run`] runs snippets in it, and what they change in the shell lasts. It ends with
+    /// its last handle, or with the session. Its bash starts with the first call.
     #[must_use]
     pub fn shell(&self) -> Shell {
         Shell::new(self.source())
@@ -148,14 +152,15 @@ impl Session {
         Arc::clone(&self.owner.live) as Arc<dyn WorkerSource>
     }
 
-    /// The [detached](Command::detach) commands of this session, by their numbers: all that run, and the 64 that ended
-    /// last.
+    /// The [detached](Command::detach) commands of this session, by their numbers: all that run, and the 64
+    /// that ended last.
     #[must_use]
     pub fn detached(&self) -> Vec<Detached> {
         self.live().detached.all()
     }
 
-    /// The detached command with this number; `None` if there was none, or it ended before the 64 that are remembered.
+    /// The detached command with this number; `None` if there was none, or it ended before the 64 that are
+    /// remembered.
     #[must_use]
     pub fn detached_command(&self, id: u32) -> Option<Detached> {
         self.live().detached.get(id)
@@ -200,9 +205,9 @@ impl Session {
     /// Checks that somebody else may set this variable of a command, as clients of [`Session::listen`] do.
     ///
     /// # Errors
-    /// The session keeps the variable as it is, and the value is another one. That holds for `HOME` and the names of temporary
-    /// directories, and for the variables of the proxy where there is one. With profile `ci-only`, it holds for all but those
-    /// that the policy passes.
+    /// The session keeps the variable as it is, and the value is another one. That holds for `HOME` and the
+    /// names of temporary directories, and for the variables of the proxy where there is one. With profile
+    /// `ci-only`, it holds for all but those that the policy passes.
     pub fn check_client_variable(
         &self,
         name: impl AsRef<OsStr>,
@@ -257,9 +262,9 @@ impl Session {
         (inputs.policy.profile, clean(inputs.caller.absolute(&inputs.policy.workspace)))
     }
 
-    /// Ends the session. Every process gets SIGTERM, 0.2 s later SIGHUP, and a second after the first SIGKILL; then this waits until they are gone.
-    /// Running commands end with [`Error::SessionEnded`], unless they end by themselves in that second. Dropping the last handle
-    /// kills at once. Idempotent.
+    /// Ends the session. Every process gets SIGTERM, 0.2 s later SIGHUP, and a second after the first
+    /// SIGKILL; then this waits until they are gone. Running commands end with [`Error::SessionEnded`],
+    /// unless they end by themselves in that second. Dropping the last handle kills at once. Idempotent.
     pub async fn shutdown(&self) {
         self.terminate().await;
         self.end();
@@ -276,11 +281,11 @@ pub struct SessionBuilder<'p> {
 }
 
 impl SessionBuilder<'_> {
-    /// How many workers the session keeps ready. Each needs some 100 KiB. Default: 2. With 0, each command waits for its own
-    /// worker.
+    /// How many workers the session keeps ready. Each needs some 100 KiB. Default: 2. With 0, each command
+    /// waits for its own worker.
     ///
-    /// This is the number of commands that can start at the same moment without waiting. Any number can run. Under memory
-    /// pressure, the session keeps fewer workers ready.
+    /// This is the number of commands that can start at the same moment without waiting. Any number can run.
+    /// Under memory pressure, the session keeps fewer workers ready.
     #[must_use]
     pub fn ready_workers(mut self, ready: usize) -> Self {
         self.ready = ready;

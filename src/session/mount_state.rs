@@ -1,5 +1,5 @@
-//! Checks before each command whether the host's files still match the mounts of a session. Somebody outside may have replaced
-//! a protected file, and with it its mount, or created a new repository.
+//! Checks before each command whether the host's files still match the mounts of a session. Somebody outside
+//! may have replaced a protected file, and with it its mount, or created a new repository.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
@@ -116,12 +116,13 @@ impl SessionMounts {
 
     /// Checks whether something has changed. If so, new workers get mounts that fit the host's files now.
     ///
-    /// Paths that commands may modify are compared only when no command is running. With the lock and no hold, no command
-    /// runs, starts or is being undone. What a command made, and Kennel kept and told, is protected at once all the same: such
-    /// as the configuration of a new repository.
+    /// Paths that commands may modify are compared only when no command is running. With the lock and no
+    /// hold, no command runs, starts or is being undone. What a command made, and Kennel kept and told, is
+    /// protected at once all the same: such as the configuration of a new repository.
     ///
     /// # Errors
-    /// The workspace or a grant was replaced or removed; a compile error, because the new files cannot be protected.
+    /// The workspace or a grant was replaced or removed; a compile error, because the new files cannot be
+    /// protected.
     pub(crate) fn enter(&self) -> Result<Entered, Error> {
         // Before the look at the files: what is kept later counts the next time.
         let kept = watch::kept_so_far();
@@ -156,7 +157,8 @@ impl SessionMounts {
                 // Without mounts there are no steps, and an empty memfd cannot be mapped.
                 let own = (!remount.bytes.is_empty()).then(|| OwnSteps::new(remount.clone())).transpose();
                 let own = own.map_err(Error::io("write the steps of a worker to a memfd"))?.map(Arc::new);
-                // Nothing fails from here on. The next command would take a half-done update for a complete one.
+                // Nothing fails from here on. The next command would take a half-done update for a complete
+                // one.
                 match next {
                     Some(next) => *current = next,
                     None => current.snapshot.record_mount_points(),
@@ -175,8 +177,9 @@ impl SessionMounts {
         Ok(Current::new(&self.inputs.compile()?, generation))
     }
 
-    /// The same while commands run, which may change anything meanwhile. So the watches of before stay: what they find is
-    /// undone after each command. `None` if the files of now cannot be protected; the next command without others tells why.
+    /// The same while commands run, which may change anything meanwhile. So the watches of before stay: what
+    /// they find is undone after each command. `None` if the files of now cannot be protected; the next
+    /// command without others tells why.
     fn recompile_beside(&self, current: &Current, generation: u64) -> Option<Current> {
         let mut next = self.recompile(generation).inspect_err(|error| {
             tracing::warn!(error = failure::chain(error), "what a command made is not protected yet");
@@ -211,8 +214,8 @@ impl SessionMounts {
         Ok(WorkerMounts { own, watches: Arc::clone(&current.watches), generation: current.generation })
     }
 
-    /// Adds to what the zygote has set up: how protected paths are protected now, which protections became weaker, and the
-    /// notes of now. The notes of the set-up stay.
+    /// Adds to what the zygote has set up: how protected paths are protected now, which protections became
+    /// weaker, and the notes of now. The notes of the set-up stay.
     pub(crate) fn report(&self, set_up: &mut Enforcement) {
         let current = self.lock();
         let now = &current.enforcement;

@@ -1,7 +1,7 @@
 //! Keeps sessions ready for one policy and hands each out once.
 //!
-//! A pool has one workspace. To choose the workspace later, the zygote of a ready session would need a descriptor into the
-//! host's file system, which its commands must never reach.
+//! A pool has one workspace. To choose the workspace later, the zygote of a ready session would need a
+//! descriptor into the host's file system, which its commands must never reach.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -14,9 +14,9 @@ use crate::sys::locked;
 
 /// A stock of ready sessions, for many short-lived agents under the same policy.
 ///
-/// The pool hands out each session once and never takes it back. Tasks in the runtime of [`checkout`](Self::checkout) fill the
-/// stock up again. A clone is the same pool. Dropping the last clone ends the sessions in stock; sessions that were handed
-/// out live on.
+/// The pool hands out each session once and never takes it back. Tasks in the runtime of
+/// [`checkout`](Self::checkout) fill the stock up again. A clone is the same pool. Dropping the last clone
+/// ends the sessions in stock; sessions that were handed out live on.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -66,8 +66,8 @@ impl Pool {
         Ok(Self { stock: Arc::new(stock) })
     }
 
-    /// Takes a session from the stock, or prepares one if the stock is empty. Never returns a session whose workspace was
-    /// replaced or removed.
+    /// Takes a session from the stock, or prepares one if the stock is empty. Never returns a session whose
+    /// workspace was replaced or removed.
     ///
     /// # Errors
     /// As for [`Session::prepare`], if the stock was empty.
@@ -83,8 +83,8 @@ impl Pool {
         }
     }
 
-    /// How many sessions are in stock. Killed sessions do not count. Only [`checkout`](Self::checkout) checks whether the
-    /// workspace was replaced.
+    /// How many sessions are in stock. Killed sessions do not count. Only [`checkout`](Self::checkout) checks
+    /// whether the workspace was replaced.
     #[must_use]
     pub fn ready(&self) -> usize {
         self.stock.lock().ready.iter().filter(|session| !session.has_ended()).count()

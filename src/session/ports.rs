@@ -1,7 +1,7 @@
 //! Ports of a session: connections from outside to servers that its commands started.
 //!
-//! The zygote's network namespace is that of all commands. A worker without a command hands out two of its sockets when they
-//! are first needed; see `network::namespace_socket` for what is made of them.
+//! The zygote's network namespace is that of all commands. A worker without a command hands out two of its
+//! sockets when they are first needed; see `network::namespace_socket` for what is made of them.
 
 use std::fmt;
 use std::io;
@@ -28,12 +28,12 @@ use crate::session::live::Live;
 
 /// # Ports of a session
 ///
-/// A command that listens on TCP, on 127.0.0.1, ::1 or every address, is a server that only commands of the session reach.
-/// These calls let others reach it. Nothing inside can begin a connection to the outside by them, and no other port becomes
-/// reachable.
+/// A command that listens on TCP, on 127.0.0.1, ::1 or every address, is a server that only commands of the
+/// session reach. These calls let others reach it. Nothing inside can begin a connection to the outside by
+/// them, and no other port becomes reachable.
 impl Session {
-    /// Connects to a server that a command of the session started: to this port of the session's loopback. The embedding
-    /// program alone has the connection; nothing is published.
+    /// Connects to a server that a command of the session started: to this port of the session's loopback.
+    /// The embedding program alone has the connection; nothing is published.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -58,8 +58,9 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// `ConnectionRefused`: nothing listens there. `NotConnected`: the session has ended. `Unsupported`: it has the network of
-    /// the host, where an ordinary connection reaches the server. `InvalidInput`: the port is Kennel's own.
+    /// `ConnectionRefused`: nothing listens there. `NotConnected`: the session has ended. `Unsupported`: it
+    /// has the network of the host, where an ordinary connection reaches the server. `InvalidInput`: the port
+    /// is Kennel's own.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -67,9 +68,10 @@ impl Session {
         self.live().connect(port).await.map(PortStream)
     }
 
-    /// Publishes a port from now on: programs outside connect to `PORT` of `[ADDR:]PORT[:INSIDE]` and reach `INSIDE`; see
-    /// [`Network::publish`](crate::policy::network::Network::publish). Returns the address, with the port that the kernel chose if
-    /// `PORT` is 0. The current runtime serves it, until the session ends.
+    /// Publishes a port from now on: programs outside connect to `PORT` of `[ADDR:]PORT[:INSIDE]` and reach
+    /// `INSIDE`; see [`Network::publish`](crate::policy::network::Network::publish). Returns the address,
+    /// with the port that the kernel chose if `PORT` is 0. The current runtime serves it, until the session
+    /// ends.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), kennel::Error> {
@@ -81,8 +83,8 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Policy`] for a text that is no port to publish, [`Error::Publish`] if another program has the port, and
-    /// [`Error::SessionEnded`].
+    /// [`Error::Policy`] for a text that is no port to publish, [`Error::Publish`] if another program has the
+    /// port, and [`Error::SessionEnded`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.

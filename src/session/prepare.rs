@@ -41,7 +41,8 @@ impl Live {
         let begun = compile::begin(policy, &host, &caller, kind)?;
         let options = inputs::spawn_options(policy, &host, &caller);
         let images = Images::new(SpawnOptions { overtakes: options.users == Users::Own, ..options })?;
-        // The zygote makes its namespaces while the rest is compiled. An error from here on drops and kills it.
+        // The zygote makes its namespaces while the rest is compiled. An error from here on drops and kills
+        // it.
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
         let zygote = start::begin_session(&images, &begun.namespaces, leaf)?;

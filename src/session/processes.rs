@@ -1,7 +1,8 @@
-//! What runs in a session: the processes below its zygote, as /proc of the host shows them. Kennel's own are left out.
+//! What runs in a session: the processes below its zygote, as /proc of the host shows them. Kennel's own are
+//! left out.
 //!
-//! Commands choose their names, their command lines and how many processes they have. So each is read up to a limit, and
-//! who belongs to the session follows from numbers that no command can change: parents, and marks.
+//! Commands choose their names, their command lines and how many processes they have. So each is read up to a
+//! limit, and who belongs to the session follows from numbers that no command can change: parents, and marks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
@@ -31,7 +32,8 @@ const LONGEST: u64 = 2048;
 /// The longest `status` of a process, in bytes.
 const LONGEST_STATUS: u64 = 64 << 10;
 
-/// How long a list may take. The kernel reads a command line from the memory of the process, which may be slow.
+/// How long a list may take. The kernel reads a command line from the memory of the process, which may be
+/// slow.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What runs in a session.
@@ -66,8 +68,8 @@ pub struct SessionProcess {
     pub memory: u64,
     /// The kernel's short name for it. The process can change it.
     pub name: String,
-    /// Its program and arguments, of which the process can change each, and of which the first 2 KiB are read. Empty if
-    /// it has ended or has none.
+    /// Its program and arguments, of which the process can change each, and of which the first 2 KiB are
+    /// read. Empty if it has ended or has none.
     #[serde(with = "texts")]
     pub arguments: Vec<OsString>,
     /// Whether arguments are missing or cut.
@@ -117,8 +119,8 @@ impl ProcessState {
 }
 
 impl Session {
-    /// What runs in this session: every process of its commands, whoever started it, and none of Kennel's own. It is no
-    /// snapshot: processes may start and end meanwhile.
+    /// What runs in this session: every process of its commands, whoever started it, and none of Kennel's
+    /// own. It is no snapshot: processes may start and end meanwhile.
     ///
     /// # Errors
     /// `/proc` of the host cannot be read; `ETIMEDOUT` if that takes longer than three seconds.
@@ -186,8 +188,9 @@ fn pid_of(pidfd: &OwnedFd) -> Option<i32> {
     number.trim().parse().ok().filter(|&pid| pid > 0)
 }
 
-/// The processes below the zygote, without Kennel's own: the zygote's children, and whatever executes its image. Commands
-/// cannot open that image. A zombie executes nothing: one whose parent is Kennel's is about to be reaped, whatever it was.
+/// The processes below the zygote, without Kennel's own: the zygote's children, and whatever executes its
+/// image. Commands cannot open that image. A zombie executes nothing: one whose parent is Kennel's is about
+/// to be reaped, whatever it was.
 fn descendants(zygote: i32) -> io::Result<Vec<Found>> {
     let mut nodes = BTreeMap::new();
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
@@ -218,7 +221,8 @@ fn descendants(zygote: i32) -> io::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Device and inode of the file that a process executes. `None` for a zombie, or if this process may not look.
+/// Device and inode of the file that a process executes. `None` for a zombie, or if this process may not
+/// look.
 fn image(pid: i32) -> Option<(u64, u64)> {
     let file = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
     Some((file.dev(), file.ino()))
@@ -290,7 +294,8 @@ fn resident(stat: &Stat) -> u64 {
     stat.rss.saturating_mul(page_size())
 }
 
-/// The numbers of a process, outermost first. `procfs` does not read the status of a process whose name is not UTF-8.
+/// The numbers of a process, outermost first. `procfs` does not read the status of a process whose name is
+/// not UTF-8.
 fn numbers(process: &Process) -> Vec<i32> {
     let read = process.open_relative("status").map(|file| read(file, LONGEST_STATUS));
     let status = read.unwrap_or_default();

@@ -39,8 +39,8 @@ use crate::view::inputs::SandboxKind;
 /// A path that no sandbox has.
 const NO_PROGRAM: &str = "/.kennel/nothing";
 
-/// A policy compiled for this host. Every command runs in its own fresh sandbox, which fits the granted directories as they are
-/// when the command starts.
+/// A policy compiled for this host. Every command runs in its own fresh sandbox, which fits the granted
+/// directories as they are when the command starts.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -73,9 +73,9 @@ impl Sandbox {
         Self { one_shots: Arc::new(one_shots), enforcement }
     }
 
-    /// Checks the policy against this host and compiles it. Starts nothing. It blocks its thread while it looks at the paths of
-    /// the policy on the host: almost a millisecond, longer in a repository with many submodules. If those paths change, the
-    /// start of the next command blocks as long.
+    /// Checks the policy against this host and compiles it. Starts nothing. It blocks its thread while it
+    /// looks at the paths of the policy on the host: almost a millisecond, longer in a repository with many
+    /// submodules. If those paths change, the start of the next command blocks as long.
     ///
     /// # Errors
     /// The policy contradicts itself; a path cannot be granted; this host lacks a required protection.
@@ -87,15 +87,15 @@ impl Sandbox {
         Ok(Self::renewable(inputs, Prepared::new(compiled, images)?))
     }
 
-    /// Like [`new`](Self::new), but starts the sandbox of the first command at once. The sandbox makes its namespaces while the
-    /// policy is compiled, and its mounts after this returns. For a program that runs one command and exits, like
-    /// `kennel run`. If somebody replaces a mounted or granted path before the command starts, the command gets another
-    /// sandbox.
+    /// Like [`new`](Self::new), but starts the sandbox of the first command at once. The sandbox makes its
+    /// namespaces while the policy is compiled, and its mounts after this returns. For a program that runs
+    /// one command and exits, like `kennel run`. If somebody replaces a mounted or granted path before the
+    /// command starts, the command gets another sandbox.
     ///
     /// # Errors
     /// As for [`new`](Self::new) and for a start, and
-    /// [`OverlayError::NeedsSession`](crate::report::overlay_error::OverlayError::NeedsSession). Nothing of the sandbox is
-    /// left then.
+    /// [`OverlayError::NeedsSession`](crate::report::overlay_error::OverlayError::NeedsSession). Nothing of
+    /// the sandbox is left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, kind) = (Host::detect_for(policy), Caller::current(), SandboxKind::Once);
         let begun = compile::begin(policy, &host, &caller, kind)?;
@@ -111,9 +111,10 @@ impl Sandbox {
         Ok(Self::renewable(inputs, prepared.with_prestarted(started)))
     }
 
-    /// Lets `callback` decide about connections that no rule of the policy decides, in network mode `proxy`. An answer that
-    /// takes longer than `patience` counts as no. Set it before the first command. A second callback has no effect. Programs
-    /// without proxy support are only served if the policy names the mode or has a rule.
+    /// Lets `callback` decide about connections that no rule of the policy decides, in network mode `proxy`.
+    /// An answer that takes longer than `patience` counts as no. Set it before the first command. A second
+    /// callback has no effect. Programs without proxy support are only served if the policy names the mode or
+    /// has a rule.
     ///
     /// The proxy still checks the addresses of an allowed name.
     ///
@@ -139,12 +140,14 @@ impl Sandbox {
         self
     }
 
-    /// A command to run in this sandbox. A `program` without a slash is searched in the command's PATH, in the sandbox.
+    /// A command to run in this sandbox. A `program` without a slash is searched in the command's PATH, in
+    /// the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         Command::new(Arc::clone(&self.one_shots) as Arc<dyn WorkerSource>, program.as_ref())
     }
 
-    /// Starts a complete sandbox for a program that does not exist. This proves more about a host than any look at it.
+    /// Starts a complete sandbox for a program that does not exist. This proves more about a host than any
+    /// look at it.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), kennel::Error> {
@@ -168,8 +171,9 @@ impl Sandbox {
         }
     }
 
-    /// Kills running commands and waits until their cgroups are removed, at most two seconds. For a program that exits next,
-    /// like `kennel run`. Other programs need not call it: Kennel removes the cgroups soon after the last handle is dropped.
+    /// Kills running commands and waits until their cgroups are removed, at most two seconds. For a program
+    /// that exits next, like `kennel run`. Other programs need not call it: Kennel removes the cgroups soon
+    /// after the last handle is dropped.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), kennel::Error> {
@@ -189,8 +193,8 @@ impl Sandbox {
         &self.enforcement
     }
 
-    /// The file or directory of the host that commands will see at `path`, as found when this was made. `None` if they see
-    /// nothing there, or what is not the host's. What is there may be a link, or missing.
+    /// The file or directory of the host that commands will see at `path`, as found when this was made.
+    /// `None` if they see nothing there, or what is not the host's. What is there may be a link, or missing.
     #[must_use]
     pub fn host_path(&self, path: &Path) -> Option<PathBuf> {
         let view = &self.one_shots.prepared().compiled.view;

@@ -1,5 +1,5 @@
-//! Commands that share their processes, mounts and IPC (`isolation = "session"`): one worker of the zygote stays as their
-//! common init, and forks a worker for each command.
+//! Commands that share their processes, mounts and IPC (`isolation = "session"`): one worker of the zygote
+//! stays as their common init, and forks a worker for each command.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -72,8 +72,8 @@ impl Live {
         Ok(())
     }
 
-    /// Mounts what somebody outside has removed from the mounts that commands share, before a command that has `entered` the
-    /// session.
+    /// Mounts what somebody outside has removed from the mounts that commands share, before a command that
+    /// has `entered` the session.
     pub(crate) async fn mount_again(&self, entered: &Entered) -> Result<(), Error> {
         let Some(shared) = &self.shared else { return Ok(()) };
         let mut generation = shared.generation.lock().await;
@@ -102,12 +102,14 @@ impl Live {
     }
 }
 
-/// For a process without mounts of its own, which are never out of date. Its command brings the paths to check.
+/// For a process without mounts of its own, which are never out of date. Its command brings the paths to
+/// check.
 fn no_mounts(own: Option<Arc<OwnSteps>>) -> WorkerMounts {
     WorkerMounts { own, watches: Arc::default(), generation: u64::MAX }
 }
 
-/// The error of a command that asks for less than the policy grants, where its mounts are those of the others.
+/// The error of a command that asks for less than the policy grants, where its mounts are those of the
+/// others.
 pub(crate) fn no_restrictions() -> Error {
     Error::Command {
         what: "restrictions",

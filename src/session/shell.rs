@@ -25,11 +25,12 @@ use crate::session::shell::calling::{CallOutput, Called, Calling, Job, check};
 use crate::session::shell::keeper::Keeper;
 use crate::sys::closing::HeldFd;
 
-/// A shell in a session: bash, or sh where the search path has no bash. What a snippet changes in the shell lasts: the
-/// directory, variables, functions, aliases, options.
+/// A shell in a session: bash, or sh where the search path has no bash. What a snippet changes in the shell
+/// lasts: the directory, variables, functions, aliases, options.
 ///
-/// The shell is one command of the session, behind the walls of any command, and its snippets share its processes and
-/// private directories. A clone is the same shell. Calls run one after the other, in the order in which they came.
+/// The shell is one command of the session, behind the walls of any command, and its snippets share its
+/// processes and private directories. A clone is the same shell. Calls run one after the other, in the order
+/// in which they came.
 ///
 /// ```no_run
 /// # async fn example(session: kennel::Session) -> Result<(), kennel::Error> {
@@ -68,8 +69,9 @@ pub(crate) struct State {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ShellOutput {
-    /// How the snippet ended. Its status is `$?`. After a timeout or an interrupt `ended` says so, and the status is
-    /// usually 130. The usage of resources is only known when the shell has ended, and is that of the whole shell.
+    /// How the snippet ended. Its status is `$?`. After a timeout or an interrupt `ended` says so, and the
+    /// status is usually 130. The usage of resources is only known when the shell has ended, and is that of
+    /// the whole shell.
     pub outcome: Outcome,
     /// What the snippet wrote to stdout. If a cap cut it, it ends with a marker.
     pub stdout: Vec<u8>,
@@ -79,8 +81,8 @@ pub struct ShellOutput {
     pub directory: Option<PathBuf>,
     /// Which shell ran it.
     pub origin: ShellOrigin,
-    /// Whether the shell has ended: the snippet left it by `exit` or `exec`, or the shell was killed. The next call
-    /// starts a new one.
+    /// Whether the shell has ended: the snippet left it by `exit` or `exec`, or the shell was killed. The
+    /// next call starts a new one.
     pub has_ended: bool,
 }
 
@@ -98,17 +100,17 @@ impl Shell {
         Self { inner: Arc::new(Inner { source, state, interrupts: watch::Sender::new(0), left }) }
     }
 
-    /// Runs a snippet and collects what it writes. A snippet is what a file of the shell may have, of any length. Its
-    /// stdin is `/dev/null`.
+    /// Runs a snippet and collects what it writes. A snippet is what a file of the shell may have, of any
+    /// length. Its stdin is `/dev/null`.
     ///
-    /// It returns when the shell is ready for the next snippet. What processes in the background write later is read and
-    /// dropped, so that they can go on.
+    /// It returns when the shell is ready for the next snippet. What processes in the background write later
+    /// is read and dropped, so that they can go on.
     ///
     /// Dropping the future interrupts the snippet, as [`interrupt`](Self::interrupt) does.
     ///
     /// # Errors
-    /// The snippet has a NUL byte; everything that keeps a command of the session from starting; the sandbox has neither
-    /// bash nor sh. A snippet that fails is no error: see [`Outcome::status`].
+    /// The snippet has a NUL byte; everything that keeps a command of the session from starting; the sandbox
+    /// has neither bash nor sh. A snippet that fails is no error: see [`Outcome::status`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -128,13 +130,15 @@ impl Shell {
         }
     }
 
-    /// Interrupts the snippet that runs now: SIGINT to the shell and its foreground, as ^C does in a terminal. Two seconds
-    /// later what the snippet has started is killed, and after two more the shell. Calls that wait for their turn go on.
+    /// Interrupts the snippet that runs now: SIGINT to the shell and its foreground, as ^C does in a
+    /// terminal. Two seconds later what the snippet has started is killed, and after two more the shell.
+    /// Calls that wait for their turn go on.
     pub fn interrupt(&self) {
         self.inner.interrupts.send_modify(|count| *count += 1);
     }
 
-    /// Kills the shell and everything in it, once the call that runs has ended. The next call starts a new one.
+    /// Kills the shell and everything in it, once the call that runs has ended. The next call starts a new
+    /// one.
     pub async fn end(&self) {
         let keeper = self.inner.state.lock().await.keeper.take();
         if let Some(mut keeper) = keeper {
@@ -165,8 +169,8 @@ impl fmt::Debug for Snippet {
 }
 
 impl Snippet {
-    /// Interrupts the snippet after this time. The policy's limit holds for each snippet too; the shorter one counts. Waiting
-    /// for earlier calls does not count.
+    /// Interrupts the snippet after this time. The policy's limit holds for each snippet too; the shorter one
+    /// counts. Waiting for earlier calls does not count.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -210,7 +214,8 @@ impl Snippet {
         Ok(Some(ShellOutput { outcome, stdout, stderr, directory, origin, has_ended }))
     }
 
-    /// Like [`collect`](Self::collect), with the output copied to these descriptors. Once `hurry` is ready, its end waits one second at most for readers of the output.
+    /// Like [`collect`](Self::collect), with the output copied to these descriptors. Once `hurry` is ready,
+    /// its end waits one second at most for readers of the output.
     pub(crate) async fn copy(
         self,
         [stdout, stderr]: [HeldFd; 2],

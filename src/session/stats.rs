@@ -24,9 +24,9 @@ pub struct Stats {
     /// The average time from the fork of a worker until it was ready.
     #[serde(rename = "refill_us", with = "microseconds")]
     pub refill: Duration,
-    /// How long nobody has used the session; `None` while somebody does, and from a session of an older version. It is used
-    /// while a command runs or a client asks it for something else than what is known about it. Processes that ended commands
-    /// left do not count, nor a shell that waits for a snippet.
+    /// How long nobody has used the session; `None` while somebody does, and from a session of an older
+    /// version. It is used while a command runs or a client asks it for something else than what is known
+    /// about it. Processes that ended commands left do not count, nor a shell that waits for a snippet.
     #[serde(rename = "idle_ms", with = "milliseconds", default)]
     pub idle: Option<Duration>,
 }

@@ -1,7 +1,9 @@
-//! The view of a session for file calls: the root and the mount namespace of a worker that ran its steps, sent both
-//! descriptors and ended. The first call makes it. A call makes it again after somebody outside replaced a mounted file.
+//! The view of a session for file calls: the root and the mount namespace of a worker that ran its steps,
+//! sent both descriptors and ended. The first call makes it. A call makes it again after somebody outside
+//! replaced a mounted file.
 //!
-//! It is not the view of the zygote, which may lack mounts that were removed outside. Each worker mounts those again.
+//! It is not the view of the zygote, which may lack mounts that were removed outside. Each worker mounts
+//! those again.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -18,7 +20,8 @@ use crate::session::worker::{MOST_TRIES, is_replaced};
 #[derive(Debug)]
 pub(crate) struct ViewFd {
     root: OwnedFd,
-    /// Keeps the mount namespace alive. Without this descriptor, the kernel would dissolve the mounts with the last process.
+    /// Keeps the mount namespace alive. Without this descriptor, the kernel would dissolve the mounts with
+    /// the last process.
     mounts: OwnedFd,
     generation: u64,
 }
@@ -34,7 +37,8 @@ impl ViewFd {
     }
 }
 
-/// One file call. While it lives, Kennel does not take a file that appears at a protected path for the user's own.
+/// One file call. While it lives, Kennel does not take a file that appears at a protected path for the user's
+/// own.
 #[derive(Debug)]
 pub(crate) struct FileCall {
     view: Arc<ViewFd>,

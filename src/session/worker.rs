@@ -242,8 +242,8 @@ const FULL_SOCKET_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) const MOST_TRIES: u32 = 5;
 
 impl Live {
-    /// A worker for a command: the oldest waiting one, or a new one. Its pidfd is known, so Kennel can kill it. `own_steps` are
-    /// steps of this worker alone.
+    /// A worker for a command: the oldest waiting one, or a new one. Its pidfd is known, so Kennel can kill
+    /// it. `own_steps` are steps of this worker alone.
     pub(crate) async fn take_worker(
         &self,
         entered: Option<Entered>,
@@ -278,7 +278,8 @@ impl Live {
                     }
                     return Ok(worker.into_ready(entered.hold));
                 }
-                // A waiting worker was killed, or failed because of a shortage at that time. Try the next one.
+                // A waiting worker was killed, or failed because of a shortage at that time. Try the next
+                // one.
                 Err(_) if !is_new && !self.has_ended() => {}
                 // Somebody outside is replacing a file right now.
                 Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
@@ -318,7 +319,8 @@ impl Live {
         self.patiently(|| self.try_order(own_steps)).await
     }
 
-    /// Orders a worker that runs no command: it carries out these steps, with none of the commands' processes.
+    /// Orders a worker that runs no command: it carries out these steps, with none of the commands'
+    /// processes.
     pub(crate) async fn order_apart(&self, own_steps: &Section) -> Result<Worker, Error> {
         self.patiently(|| self.try_order_of_zygote(Some(own_steps), false)).await
     }

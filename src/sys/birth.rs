@@ -1,5 +1,5 @@
-//! Starts the inside with a vfork-like clone. Until it executes the image, the child borrows the memory of this program,
-//! so it must not allocate or take a lock.
+//! Starts the inside with a vfork-like clone. Until it executes the image, the child borrows the memory of
+//! this program, so it must not allocate or take a lock.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -32,7 +32,8 @@ pub(crate) const INSIDE_CAPABILITIES: [u32; 4] =
 pub(crate) enum Users {
     /// A new one.
     Own,
-    /// The caller's. The caller holds [`INSIDE_CAPABILITIES`] there: it is real root on a host without user namespaces.
+    /// The caller's. The caller holds [`INSIDE_CAPABILITIES`] there: it is real root on a host without user
+    /// namespaces.
     Callers,
 }
 
@@ -57,16 +58,17 @@ impl SpawnOptions {
     }
 }
 
-/// What overlays need as well: overlayfs accesses its work directory, which has mode 0, with the rights of the process that
-/// mounted it. The inside drops the capability right after that mount.
+/// What overlays need as well: overlayfs accesses its work directory, which has mode 0, with the rights of
+/// the process that mounted it. The inside drops the capability right after that mount.
 const OVERLAY_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
 
 /// What [`SpawnOptions::enters_mounts`] needs as well.
 const ENTERING_CAPABILITIES: [u32; 1] = [CAP_SYS_CHROOT];
 
-/// CAP_DAC_READ_SEARCH of capabilities(7), which [`SpawnOptions::overtakes`] needs as well. A worker of a session walks to the
-/// places of its view while other commands run, and they may take the right to search a directory away. Only workers make it
-/// effective, until their last wall: what the zygote mounts must not see more than the caller may.
+/// CAP_DAC_READ_SEARCH of capabilities(7), which [`SpawnOptions::overtakes`] needs as well. A worker of a
+/// session walks to the places of its view while other commands run, and they may take the right to search a
+/// directory away. Only workers make it effective, until their last wall: what the zygote mounts must not see
+/// more than the caller may.
 pub(crate) const DAC_READ_SEARCH: u32 = 2;
 
 /// What [`SpawnOptions::reader`] needs as well. The inside drops them right after the mount of /etc.
@@ -120,15 +122,16 @@ pub(crate) enum Placement<'g> {
     Namespaces,
     /// The same, and in this cgroup, if the kernel can do both at once.
     Group(BorrowedFd<'g>),
-    /// In the namespaces of this program. Of root's capabilities the process keeps only the one to write to any file: the
-    /// root of the cgroup hierarchy is not writable even for its owner, and no user namespace has power over it.
+    /// In the namespaces of this program. Of root's capabilities the process keeps only the one to write to
+    /// any file: the root of the cgroup hierarchy is not writable even for its owner, and no user namespace
+    /// has power over it.
     Beside,
 }
 
 /// Starts the image with `control` as its descriptor 0.
 ///
-/// This never copies the calling program: the child borrows its memory (CLONE_VM) while the calling thread sleeps
-/// (CLONE_VFORK). So the cost does not depend on the size of the program.
+/// This never copies the calling program: the child borrows its memory (CLONE_VM) while the calling thread
+/// sleeps (CLONE_VFORK). So the cost does not depend on the size of the program.
 pub(crate) fn spawn_inside(
     image: BorrowedFd<'_>,
     control: BorrowedFd<'_>,
@@ -197,7 +200,8 @@ fn clone_vfork(
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }
 
-/// clone3(CLONE_INTO_CGROUP): like [`clone_vfork`], but the child starts in `group`. libc has no wrapper. Linux 5.7.
+/// clone3(CLONE_INTO_CGROUP): like [`clone_vfork`], but the child starts in `group`. libc has no wrapper.
+/// Linux 5.7.
 fn clone_into(
     group: BorrowedFd<'_>,
     namespaces: c_int,
@@ -218,8 +222,9 @@ fn clone_into(
     wanted.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
     let answer: i64;
     // SAFETY: the record is live and has its true size. What it refers to outlives the child's use, as in
-    // `clone_vfork`. The child has all registers except rax, rcx and r11, and its own stack, from which nothing
-    // returns: it calls `child_main` and exits. In the parent the instructions after the call change nothing.
+    // `clone_vfork`. The child has all registers except rax, rcx and r11, and its own stack, from which
+    // nothing returns: it calls `child_main` and exits. In the parent the instructions after the call change
+    // nothing.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -249,7 +254,8 @@ fn clone_into(
     }
 }
 
-/// clone(2) of a child that ends at once: whether the kernel grants `namespaces`, which are flags of clone(2).
+/// clone(2) of a child that ends at once: whether the kernel grants `namespaces`, which are flags of
+/// clone(2).
 pub(crate) fn try_namespaces(namespaces: c_int) -> io::Result<()> {
     try_in_child(namespaces, end_at_once, ptr::null_mut()).map(drop)
 }
@@ -263,8 +269,8 @@ pub(crate) fn try_overlay(options: &CStr) -> io::Result<()> {
     }
 }
 
-/// clone(2) of a child that runs `entry(argument)`; returns its exit status. The child sends no signal when it ends, so no
-/// other code waits for it.
+/// clone(2) of a child that runs `entry(argument)`; returns its exit status. The child sends no signal when
+/// it ends, so no other code waits for it.
 fn try_in_child(
     namespaces: c_int,
     entry: extern "C" fn(*mut c_void) -> c_int,
@@ -276,8 +282,8 @@ fn try_in_child(
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | namespaces;
     let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
-    // SAFETY: stack, argument and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread asleep until
-    // the child has ended. Both entries only read their argument.
+    // SAFETY: stack, argument and pidfd outlive the child's use of them, because CLONE_VFORK keeps this
+    // thread asleep until the child has ended. Both entries only read their argument.
     let pid = unsafe { libc::clone(entry, top, flags, argument, ptr::from_mut(&mut pidfd)) };
     let error = io::Error::last_os_error();
     // Restoring the previous mask cannot fail.
@@ -293,7 +299,8 @@ extern "C" fn end_at_once(_: *mut c_void) -> c_int {
     0
 }
 
-/// The same for a child that mounts an overlay over /etc, with these options. Its mount namespace ends with it.
+/// The same for a child that mounts an overlay over /etc, with these options. Its mount namespace ends with
+/// it.
 extern "C" fn mount_overlay(options: *mut c_void) -> c_int {
     let kind = c"overlay".as_ptr();
     let flags = libc::MS_RDONLY;
@@ -302,8 +309,8 @@ extern "C" fn mount_overlay(options: *mut c_void) -> c_int {
     errno_of(mounted).err().unwrap_or_default()
 }
 
-/// waitid(P_PIDFD) for a child that is about to end: CLONE_VFORK wakes the parent shortly before the child is a zombie.
-/// Returns its exit status.
+/// waitid(P_PIDFD) for a child that is about to end: CLONE_VFORK wakes the parent shortly before the child is
+/// a zombie. Returns its exit status.
 fn reap_blocking(pidfd: &OwnedFd) -> c_int {
     loop {
         match waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) {
@@ -315,8 +322,8 @@ fn reap_blocking(pidfd: &OwnedFd) -> c_int {
     }
 }
 
-// What the child does before it executes the image. It borrows the memory of its sleeping parent, so it only makes raw
-// system calls: no allocation, no lock.
+// What the child does before it executes the image. It borrows the memory of its sleeping parent, so it only
+// makes raw system calls: no allocation, no lock.
 
 /// Main function of the child. Its argument is a live [`Birth`].
 pub(crate) extern "C" fn child_main(argument: *mut c_void) -> c_int {
@@ -329,8 +336,9 @@ pub(crate) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     1
 }
 
-/// prctl(PR_SET_SECUREBITS): without SECBIT_NOROOT, uid 0 of the caller's user namespace would get every capability by
-/// execveat(2), not only the kept ones. In a new user namespace the uid is not mapped yet, and only root gets any.
+/// prctl(PR_SET_SECUREBITS): without SECBIT_NOROOT, uid 0 of the caller's user namespace would get every
+/// capability by execveat(2), not only the kept ones. In a new user namespace the uid is not mapped yet, and
+/// only root gets any.
 fn without_root() -> Result<(), c_int> {
     const NOROOT: libc::c_long = 1;
     // SAFETY: geteuid(2) changes nothing.
@@ -344,7 +352,8 @@ fn without_root() -> Result<(), c_int> {
     errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_SECUREBITS, bits | NOROOT, 0, 0, 0) })
 }
 
-/// Puts the capabilities into the ambient set: so they survive execveat(2) of an ordinary file by a user other than root.
+/// Puts the capabilities into the ambient set: so they survive execveat(2) of an ordinary file by a user
+/// other than root.
 fn keep_capabilities(capabilities: &[u32]) -> Result<(), c_int> {
     let header = [0x2008_0522u32, 0];
     let kept = capabilities.iter().fold(0u32, |set, capability| set | 1 << capability);
@@ -384,7 +393,8 @@ fn errno_of(answer: libc::c_long) -> Result<(), c_int> {
     if answer >= 0 {
         return Ok(());
     }
-    // SAFETY: the pointer is always valid. It is the calling thread's errno; the child borrows that of the sleeping parent.
+    // SAFETY: the pointer is always valid. It is the calling thread's errno; the child borrows that of the
+    // sleeping parent.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     Err(unsafe { *errno })

@@ -1,7 +1,8 @@
 //! Closes what strangers gave, on threads where nobody waits. It never reads or writes it.
 //!
-//! close(2) takes as long as the giver likes: a socket with SO_LINGER waits for its peer, a file of FUSE or NFS for its server,
-//! and a Unix socket closes what is in its queue. Only a pipe without a name and `/dev/null` are closed at once.
+//! close(2) takes as long as the giver likes: a socket with SO_LINGER waits for its peer, a file of FUSE or
+//! NFS for its server, and a Unix socket closes what is in its queue. Only a pipe without a name and
+//! `/dev/null` are closed at once.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
@@ -56,8 +57,8 @@ struct Queue {
 static QUEUE: Mutex<Queue> = Mutex::new(Queue { jobs: VecDeque::new(), urgent: 0, threads: 0, idle: 0 });
 static COMES: Condvar = Condvar::new();
 
-/// Does what may block on a thread where nobody waits. Jobs start in order. If the kernel refuses the first thread, the job is
-/// done here: it must not wait for ever.
+/// Does what may block on a thread where nobody waits. Jobs start in order. If the kernel refuses the first
+/// thread, the job is done here: it must not wait for ever.
 pub(crate) fn elsewhere(job: impl FnOnce() + Send + 'static) {
     add(Box::new(job), Hurry::High);
 }
@@ -193,8 +194,8 @@ impl AsRawFd for HeldFd {
     }
 }
 
-/// Whether close(2) of it waits for nobody. A pipe can be held up only by one of its writers whose own memory is a file of
-/// FUSE. Who gives such a one is the user, who could as well end this program.
+/// Whether close(2) of it waits for nobody. A pipe can be held up only by one of its writers whose own memory
+/// is a file of FUSE. Who gives such a one is the user, who could as well end this program.
 fn closes_at_once(fd: &impl AsFd) -> bool {
     static PIPES: OnceLock<Option<libc::dev_t>> = OnceLock::new();
     let Ok(stat) = sys::known_stat(fd) else { return false };

@@ -1,5 +1,6 @@
-//! Files below an open directory. Another process may replace any part of a path at any time, so these calls work on
-//! descriptors and look up no path of the host twice. The caller decides what to open and how far a path may lead.
+//! Files below an open directory. Another process may replace any part of a path at any time, so these calls
+//! work on descriptors and look up no path of the host twice. The caller decides what to open and how far a
+//! path may lead.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -25,10 +26,12 @@ pub(crate) const MOST_LINKS: u32 = 40;
 /// Flags of openat(2) for a directory to list or to work in. A link is refused.
 pub(crate) const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// How often an openat2(2) is repeated after `EAGAIN`: a rename or mount elsewhere raced with a `..` of its path.
+/// How often an openat2(2) is repeated after `EAGAIN`: a rename or mount elsewhere raced with a `..` of its
+/// path.
 const MOST_TRIES: u32 = 1000;
 
-/// openat2(2) below an open directory. The caller limits how far the path may lead with a `RESOLVE_…` flag. Linux 5.6.
+/// openat2(2) below an open directory. The caller limits how far the path may lead with a `RESOLVE_…` flag.
+/// Linux 5.6.
 pub(crate) fn open(directory: impl AsFd, path: &Path, how: OpenHow) -> nix::Result<OwnedFd> {
     for _ in 0..MOST_TRIES {
         match openat2(directory.as_fd(), path, how) {
@@ -39,8 +42,8 @@ pub(crate) fn open(directory: impl AsFd, path: &Path, how: OpenHow) -> nix::Resu
     Err(Errno::EAGAIN)
 }
 
-/// openat2(2) with O_PATH of a path that must have no symbolic link in it. Without that call, as in many containers, it
-/// opens one component after the other.
+/// openat2(2) with O_PATH of a path that must have no symbolic link in it. Without that call, as in many
+/// containers, it opens one component after the other.
 pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
@@ -78,7 +81,8 @@ pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> nix::Result<Option<Fil
     }
 }
 
-/// A path of an open file, whatever its name is now: in this process the link in /proc leads to that very file.
+/// A path of an open file, whatever its name is now: in this process the link in /proc leads to that very
+/// file.
 pub(crate) fn own_path(held: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", held.as_fd().as_raw_fd()).into()
 }
@@ -104,14 +108,14 @@ pub(crate) fn open_up(held: impl AsFd) -> nix::Result<FileStat> {
 
 // The rights of file calls. They are those of a command, without root's power over the files of others.
 
-/// Capabilities that the thread keeps. Neither gives a right over a file. If another thread changes the user IDs of the
-/// program, glibc makes every thread do so, and ends the program if only some of them may.
+/// Capabilities that the thread keeps. Neither gives a right over a file. If another thread changes the user
+/// IDs of the program, glibc makes every thread do so, and ends the program if only some of them may.
 const KEPT: [Capability; 2] = [Capability::CAP_SETUID, Capability::CAP_SETGID];
 
 /// Calls `act` on this thread without capabilities over files, and restores them afterwards.
 ///
-/// Without them the kernel also clears the set-user-ID bits of a written file, and root cannot access the files of
-/// others.
+/// Without them the kernel also clears the set-user-ID bits of a written file, and root cannot access the
+/// files of others.
 pub(crate) fn of_a_command<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let held = caps::read(None, CapSet::Effective).map_err(io::Error::other)?;
     let kept: CapsHashSet = held.iter().copied().filter(|capability| KEPT.contains(capability)).collect();
@@ -215,8 +219,8 @@ pub(crate) fn is_temporary_name(name: &OsStr) -> bool {
     middle.is_some_and(|middle| middle.len() == 16 && middle.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Calls `make` with temporary names until one is free, and returns that name too. `make` fails with `EEXIST` if the name
-/// is taken.
+/// Calls `make` with temporary names until one is free, and returns that name too. `make` fails with `EEXIST`
+/// if the name is taken.
 pub(crate) fn under_temporary_name<T>(make: impl Fn(&OsStr) -> nix::Result<T>) -> io::Result<(OsString, T)> {
     for _ in 0..MOST_NAMES {
         let name = temporary_name()?;
@@ -228,8 +232,8 @@ pub(crate) fn under_temporary_name<T>(make: impl Fn(&OsStr) -> nix::Result<T>) -
     Err(Errno::EEXIST.into())
 }
 
-/// renameat2(RENAME_NOREPLACE) in one directory. File systems without that flag (NFS, 9P) answer `EINVAL`; there it
-/// checks that the name is free and then renames.
+/// renameat2(RENAME_NOREPLACE) in one directory. File systems without that flag (NFS, 9P) answer `EINVAL`;
+/// there it checks that the name is free and then renames.
 ///
 /// # Errors
 /// `EEXIST` if `to` exists.

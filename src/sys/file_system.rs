@@ -126,8 +126,8 @@ impl FileSystem {
         REMOTE.contains(&self.0)
     }
 
-    /// Checks that a directory for the changes of an overlay may be on it. On a remote one, somebody else would answer who
-    /// owns the directory and who may enter it.
+    /// Checks that a directory for the changes of an overlay may be on it. On a remote one, somebody else
+    /// would answer who owns the directory and who may enter it.
     ///
     /// # Errors
     /// It cannot hold them.

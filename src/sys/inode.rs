@@ -58,7 +58,8 @@ pub enum FileKind {
     File,
     /// A directory.
     Directory,
-    /// A symbolic link. [`Session::stat`](crate::session::Session::stat) follows links and never answers this.
+    /// A symbolic link. [`Session::stat`](crate::session::Session::stat) follows links and never answers
+    /// this.
     Link,
     /// A FIFO, socket or device.
     Other,
@@ -87,8 +88,8 @@ pub(crate) fn is_regular(stat: &FileStat) -> io::Result<()> {
     }
 }
 
-/// Whether stdout and stderr are the same pipe, socket or file, so that one order holds for both. The order in a device does not
-/// show: two that are one device count as two.
+/// Whether stdout and stderr are the same pipe, socket or file, so that one order holds for both. The order
+/// in a device does not show: two that are one device count as two.
 ///
 /// ```
 /// let (_, pipe) = std::io::pipe()?;

@@ -4,8 +4,8 @@ use std::io;
 
 use nix::errno::Errno;
 
-/// keyctl(KEYCTL_JOIN_SESSION_KEYRING): leaves the session keyring of the login for an empty one, before this process changes
-/// its user. A process keeps its keyring then, and whoever traces it could read the keys.
+/// keyctl(KEYCTL_JOIN_SESSION_KEYRING): leaves the session keyring of the login for an empty one, before this
+/// process changes its user. A process keeps its keyring then, and whoever traces it could read the keys.
 ///
 /// Where the kernel has no keys, or refuses every call about them, there is nothing to leave.
 ///

@@ -1,5 +1,6 @@
-//! Paths as text, without a look at the file system. Paths of the view are clean, so comparing bytes gives the same
-//! answer as comparing components, in a tenth of the time. One compilation compares thousands of paths.
+//! Paths as text, without a look at the file system. Paths of the view are clean, so comparing bytes gives
+//! the same answer as comparing components, in a tenth of the time. One compilation compares thousands of
+//! paths.
 
 use std::ffi::OsStr;
 use std::iter;

@@ -83,8 +83,8 @@ pub(crate) fn reap(pidfd: &OwnedFd) {
     let _ = waitid(Id::PIDFd(pidfd.as_fd()), flags);
 }
 
-/// waitid(2) with WNOWAIT: the resources that an ended child used, including its own children that it waited for.
-/// The child stays a zombie.
+/// waitid(2) with WNOWAIT: the resources that an ended child used, including its own children that it waited
+/// for. The child stays a zombie.
 pub(crate) fn usage_of_ended(child: Pid) -> io::Result<libc::rusage> {
     // SAFETY: all-zero bytes are a valid value of this plain record.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
@@ -97,8 +97,8 @@ pub(crate) fn usage_of_ended(child: Pid) -> io::Result<libc::rusage> {
     Ok(used)
 }
 
-/// Scheduling privileges of the calling thread, which its children inherit: a real-time or deadline policy, a nice
-/// value below 0, the real-time class of I/O.
+/// Scheduling privileges of the calling thread, which its children inherit: a real-time or deadline policy, a
+/// nice value below 0, the real-time class of I/O.
 pub(crate) fn scheduling_privileges() -> [bool; 3] {
     const IO_REAL_TIME: i64 = 1;
     // SAFETY: the call takes a number and changes nothing.
@@ -127,7 +127,8 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK).map(received)
 }
 
-/// fcntl(F_DUPFD_CLOEXEC) of a descriptor that this process inherited. A descriptor with FD_CLOEXEC cannot be one.
+/// fcntl(F_DUPFD_CLOEXEC) of a descriptor that this process inherited. A descriptor with FD_CLOEXEC cannot be
+/// one.
 ///
 /// # Errors
 /// `EBADF` if this process inherited no descriptor with that number.
@@ -142,16 +143,19 @@ pub(crate) fn copy_inherited(number: RawFd) -> io::Result<OwnedFd> {
     Ok(received(copy))
 }
 
-/// poll(POLLRDHUP): whether the peer of a stream has closed its sending side or is gone. Unread data may remain.
+/// poll(POLLRDHUP): whether the peer of a stream has closed its sending side or is gone. Unread data may
+/// remain.
 pub(crate) fn has_hung_up(stream: RawFd) -> bool {
     // poll(2) always reports POLLHUP and POLLERR. nix does not know POLLRDHUP.
     let mut hung_up = libc::pollfd { fd: stream, events: libc::POLLRDHUP, revents: 0 };
-    // SAFETY: one live record, and the kernel writes only that one. A number that is no descriptor sets POLLNVAL.
+    // SAFETY: one live record, and the kernel writes only that one. A number that is no descriptor sets
+    // POLLNVAL.
     let has_event = unsafe { libc::poll(&raw mut hung_up, 1, 0) > 0 };
     has_event && hung_up.revents & libc::POLLNVAL == 0
 }
 
-/// connect(2) to `AF_UNSPEC`: a TCP socket is connected, listens and is bound no more. A port that bind(2) gave it stays.
+/// connect(2) to `AF_UNSPEC`: a TCP socket is connected, listens and is bound no more. A port that bind(2)
+/// gave it stays.
 pub(crate) fn disconnect(socket: BorrowedFd<'_>) -> io::Result<()> {
     let family = libc::sa_family_t::try_from(libc::AF_UNSPEC).unwrap_or_default();
     let nowhere = libc::sockaddr { sa_family: family, sa_data: [0; 14] };
@@ -169,7 +173,8 @@ pub(crate) fn peer_has_unread(socket: BorrowedFd<'_>) -> bool {
     answer == 0 && unread > 0
 }
 
-/// Registers a descriptor with the tokio runtime. Only for types of this crate that own one descriptor for life.
+/// Registers a descriptor with the tokio runtime. Only for types of this crate that own one descriptor for
+/// life.
 ///
 /// # Errors
 /// `ENOSPC` if the user is at the limit fs.epoll.max_user_watches.
@@ -182,15 +187,16 @@ pub(crate) fn watched_or_back<T: AsRawFd>(
     inner: T,
     interest: Interest,
 ) -> Result<AsyncFd<T>, AsyncFdRegisterError<T>> {
-    // SAFETY: `Inside`, `Unreaped`, `HeldFd`, `OwnedFd`, `File`, sockets, and `Arc`s of them keep the descriptor of as_raw_fd open
-    // until they are dropped, and none of them replaces it.
+    // SAFETY: `Inside`, `Unreaped`, `HeldFd`, `OwnedFd`, `File`, sockets, and `Arc`s of them keep the
+    // descriptor of as_raw_fd open until they are dropped, and none of them replaces it.
     unsafe { AsyncFd::register_with_interest(inner, interest) }
 }
 
 // Files.
 
-/// statx(2) with AT_STATX_DONT_SYNC of a descriptor: its kind, its number and that of its device, as far as they are known here.
-/// A server of FUSE or NFS is not asked, so this does not wait for one. All else is zero.
+/// statx(2) with AT_STATX_DONT_SYNC of a descriptor: its kind, its number and that of its device, as far as
+/// they are known here. A server of FUSE or NFS is not asked, so this does not wait for one. All else is
+/// zero.
 pub(crate) fn known_stat(fd: impl AsFd) -> io::Result<libc::stat> {
     // SAFETY: all-zero bytes are a valid value of this plain record.
     let mut known: libc::statx = unsafe { std::mem::zeroed() };
@@ -208,8 +214,8 @@ pub(crate) fn known_stat(fd: impl AsFd) -> io::Result<libc::stat> {
     Ok(stat)
 }
 
-/// fcntl(F_SETLEASE, F_RDLCK), and back: whether no process has the file open for writing, so that execve(2) accepts
-/// it. On a file system without leases this is unknown, and the answer is yes.
+/// fcntl(F_SETLEASE, F_RDLCK), and back: whether no process has the file open for writing, so that execve(2)
+/// accepts it. On a file system without leases this is unknown, and the answer is yes.
 pub(crate) fn has_no_writer(file: BorrowedFd<'_>) -> bool {
     // SAFETY: fcntl(2) with integer arguments only.
     let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
@@ -243,7 +249,8 @@ pub(crate) fn window(terminal: RawFd) -> io::Result<(u16, u16)> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok((size.ws_row, size.ws_col)) }
 }
 
-/// ioctl(TIOCGPTPEER): opens the other side of a pseudoterminal by its master. It does not become the controlling terminal.
+/// ioctl(TIOCGPTPEER): opens the other side of a pseudoterminal by its master. It does not become the
+/// controlling terminal.
 pub(crate) fn peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
     // SAFETY: the request takes flags as an integer, no address.
@@ -263,7 +270,8 @@ pub(crate) fn set_window(terminal: RawFd, rows: u16, columns: u16) -> io::Result
 
 // Landlock and seccomp.
 
-/// Reads a file of /proc. [`std::fs::read`] would read it in pieces, because such a file does not tell its size.
+/// Reads a file of /proc. [`std::fs::read`] would read it in pieces, because such a file does not tell its
+/// size.
 ///
 /// # Errors
 /// Those of open(2) and read(2).
@@ -290,8 +298,9 @@ pub(crate) fn seccomp_available() -> bool {
     answer == 0
 }
 
-/// ioctl(SECCOMP_IOCTL_NOTIF_RECV) of seccomp_unotify(2): a system call that waits for an answer. It does not block if
-/// poll(2) has reported one and no other thread receives. `ENOENT` if the calling thread is gone. Linux 5.0.
+/// ioctl(SECCOMP_IOCTL_NOTIF_RECV) of seccomp_unotify(2): a system call that waits for an answer. It does not
+/// block if poll(2) has reported one and no other thread receives. `ENOENT` if the calling thread is gone.
+/// Linux 5.0.
 pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<libc::seccomp_notif> {
     let data = libc::seccomp_data { nr: 0, arch: 0, instruction_pointer: 0, args: [0; 6] };
     let mut call = libc::seccomp_notif { id: 0, pid: 0, flags: 0, data };
@@ -301,8 +310,8 @@ pub(crate) fn receive_notification(listener: BorrowedFd<'_>) -> io::Result<libc:
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(call) }
 }
 
-/// ioctl(SECCOMP_IOCTL_NOTIF_SEND): the system call with that id is not made and fails with `errno`, or returns a value. There
-/// is no flag that lets the call continue.
+/// ioctl(SECCOMP_IOCTL_NOTIF_SEND): the system call with that id is not made and fails with `errno`, or
+/// returns a value. There is no flag that lets the call continue.
 pub(crate) fn answer_notification(
     listener: BorrowedFd<'_>,
     id: u64,
@@ -316,8 +325,8 @@ pub(crate) fn answer_notification(
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// ioctl(SECCOMP_IOCTL_NOTIF_ADDFD): the process whose system call waits gets this file, closed on execve(2). Returns its number
-/// there. Linux 5.9.
+/// ioctl(SECCOMP_IOCTL_NOTIF_ADDFD): the process whose system call waits gets this file, closed on execve(2).
+/// Returns its number there. Linux 5.9.
 pub(crate) fn add_descriptor(listener: BorrowedFd<'_>, id: u64, file: impl AsFd) -> io::Result<c_int> {
     let srcfd = file.as_fd().as_raw_fd().cast_unsigned();
     let newfd_flags = libc::O_CLOEXEC.cast_unsigned();
@@ -328,8 +337,8 @@ pub(crate) fn add_descriptor(listener: BorrowedFd<'_>, id: u64, file: impl AsFd)
     if number < 0 { Err(io::Error::last_os_error()) } else { Ok(number) }
 }
 
-/// ioctl(SECCOMP_IOCTL_NOTIF_SEND) with SECCOMP_USER_NOTIF_FLAG_CONTINUE: the kernel goes on with the system call with that
-/// id, and checks it as if nobody had been asked. Linux 5.5.
+/// ioctl(SECCOMP_IOCTL_NOTIF_SEND) with SECCOMP_USER_NOTIF_FLAG_CONTINUE: the kernel goes on with the system
+/// call with that id, and checks it as if nobody had been asked. Linux 5.5.
 pub(crate) fn continue_notification(listener: BorrowedFd<'_>, id: u64) -> io::Result<()> {
     let flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or_default();
     let answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
@@ -339,8 +348,9 @@ pub(crate) fn continue_notification(listener: BorrowedFd<'_>, id: u64) -> io::Re
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// ioctl(SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP): who asks and who answers run on one processor,
-/// because one of them always waits. Linux 6.6; older kernels answer `EINVAL`, and each turn takes longer.
+/// ioctl(SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP): who asks and who answers run on
+/// one processor, because one of them always waits. Linux 6.6; older kernels answer `EINVAL`, and each turn
+/// takes longer.
 pub(crate) fn take_turns(listener: BorrowedFd<'_>) -> io::Result<()> {
     // SECCOMP_IOW(4, __u64), which libc does not name yet.
     let (request, flags) = (0x4008_2104, 1_u64);
@@ -349,8 +359,8 @@ pub(crate) fn take_turns(listener: BorrowedFd<'_>) -> io::Result<()> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// ioctl(SECCOMP_IOCTL_NOTIF_ID_VALID): whether that system call still waits. If so, its pid still names the same
-/// thread.
+/// ioctl(SECCOMP_IOCTL_NOTIF_ID_VALID): whether that system call still waits. If so, its pid still names the
+/// same thread.
 pub(crate) fn notification_is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
     let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID;
     // SAFETY: the call reads one 64-bit number at the address.
@@ -410,8 +420,8 @@ pub(crate) fn random() -> nix::Result<u64> {
     if usize::try_from(count) == Ok(bytes.len()) { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
 }
 
-/// Locks a mutex and ignores poisoning: between any two statements of a holder, the data of this crate's locks is
-/// consistent.
+/// Locks a mutex and ignores poisoning: between any two statements of a holder, the data of this crate's
+/// locks is consistent.
 pub(crate) fn locked<T: ?Sized>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -31,7 +31,8 @@ pub(crate) struct Received {
     pub(crate) lost_descriptors: bool,
 }
 
-/// Size of the control buffer, in 8-byte words: a header and the most descriptors of one message (`SCM_MAX_FD`, 253).
+/// Size of the control buffer, in 8-byte words: a header and the most descriptors of one message
+/// (`SCM_MAX_FD`, 253).
 const CONTROL: usize = (16 + 253 * 4usize).div_ceil(8);
 
 /// recvmsg(2) of one packet. The result owns every descriptor that came, even if the packet is damaged.
@@ -39,7 +40,8 @@ pub(crate) fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::
     let mut was_reset = false;
     loop {
         match receive_once(socket, buffer) {
-            // The peer closed its end with data unread. The kernel reports that once, before the packets that the peer sent.
+            // The peer closed its end with data unread. The kernel reports that once, before the packets that
+            // the peer sent.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !was_reset => was_reset = true,
             // A signal handler of the embedding program ran.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -80,7 +82,8 @@ fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
             let count = here.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
             // SAFETY: the data of a header begins right behind it.
             let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
-            // SAFETY: the kernel wrote that many descriptors there, and nothing writes to the control buffer any more.
+            // SAFETY: the kernel wrote that many descriptors there, and nothing writes to the control buffer
+            // any more.
             numbers.extend((0..count).map(|at| unsafe { data.wrapping_add(at).read_unaligned() }));
         }
         // SAFETY: `header` is inside the message's control buffer.
@@ -89,7 +92,8 @@ fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
     numbers
 }
 
-// Packets between a listening session and its clients. Both ends use these functions, and neither trusts what it reads.
+// Packets between a listening session and its clients. Both ends use these functions, and neither trusts what
+// it reads.
 
 /// One received packet. It may hold secrets, so it must not be printed.
 pub(crate) struct Packet {
@@ -128,8 +132,9 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
     Ok(())
 }
 
-/// Calls `act` with the soft limit of descriptors raised to the hard limit. A program that another thread starts at that
-/// moment gets the raised limit too, so this is only for cases where nothing could start otherwise.
+/// Calls `act` with the soft limit of descriptors raised to the hard limit. A program that another thread
+/// starts at that moment gets the raised limit too, so this is only for cases where nothing could start
+/// otherwise.
 pub(crate) fn with_hard_fd_limit<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
     static ONE: Mutex<()> = Mutex::new(());
     // A second thread would take the raised limit for the usual one, so only one may be here.
@@ -174,14 +179,15 @@ pub(crate) fn content(memfd: &File, length: u32) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-// Paths that name a descriptor of this process, such as the `/dev/fd/63` by which a shell replaces `<(…)`. Only an
-// inherited descriptor is accepted: another number could be one of Kennel's own.
+// Paths that name a descriptor of this process, such as the `/dev/fd/63` by which a shell replaces `<(…)`.
+// Only an inherited descriptor is accepted: another number could be one of Kennel's own.
 
-/// A copy of the descriptor that `path` names, if it is `/dev/fd/N` or `/proc/self/fd/N` with N of 3 or more. `None` for
-/// any other path.
+/// A copy of the descriptor that `path` names, if it is `/dev/fd/N` or `/proc/self/fd/N` with N of 3 or more.
+/// `None` for any other path.
 ///
 /// # Errors
-/// `EBADF` if this process inherited no such descriptor. A descriptor that closes on execve(2) was opened later.
+/// `EBADF` if this process inherited no such descriptor. A descriptor that closes on execve(2) was opened
+/// later.
 ///
 /// ```
 /// assert!(kennel::inherited_descriptor("/etc/hostname").is_none());

@@ -9,8 +9,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::sys;
 
-/// The process that started this one, to end with it. It is a pidfd (pidfd_open(2), Linux 5.3), so threads of the parent may
-/// come and go.
+/// The process that started this one, to end with it. It is a pidfd (pidfd_open(2), Linux 5.3), so threads of
+/// the parent may come and go.
 ///
 /// ```
 /// # async fn example() -> std::io::Result<()> {
@@ -31,7 +31,8 @@ impl Parent {
     /// Opens the parent of this process.
     ///
     /// # Errors
-    /// Errors of pidfd_open(2); `ESRCH` if the parent has ended meanwhile, or is outside of this pid namespace.
+    /// Errors of pidfd_open(2); `ESRCH` if the parent has ended meanwhile, or is outside of this pid
+    /// namespace.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.

@@ -1,4 +1,5 @@
-//! Paths as text without loss, for files that Kennel writes for itself: `%` and bytes that are not UTF-8 are escaped.
+//! Paths as text without loss, for files that Kennel writes for itself: `%` and bytes that are not UTF-8 are
+//! escaped.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -10,8 +10,8 @@ use tokio::runtime::{Handle, Id};
 
 use crate::sys;
 
-/// How long the last drop waits for a process that was killed or released, in milliseconds. A reaper with more to do
-/// outlives that.
+/// How long the last drop waits for a process that was killed or released, in milliseconds. A reaper with
+/// more to do outlives that.
 pub(crate) const LAST_WAIT: u16 = 200;
 
 /// The runtime in which something was started. That runtime has I/O, so a process can be awaited there.
@@ -24,8 +24,8 @@ impl RuntimeHome {
     }
 }
 
-/// A child that is about to end, and a value to drop after its end. Dropping this waits for the end, reaps the child, and
-/// then drops the value.
+/// A child that is about to end, and a value to drop after its end. Dropping this waits for the end, reaps
+/// the child, and then drops the value.
 #[derive(Debug)]
 pub(crate) struct Unreaped<T> {
     pidfd: Arc<OwnedFd>,
@@ -37,8 +37,9 @@ impl<T: Send + Sync + 'static> Unreaped<T> {
         Self { pidfd, _after: after }
     }
 
-    /// Drops this once the process has ended. In the runtime where the process started, a task waits. Another runtime may
-    /// have no I/O, and using it would panic, so there a thread waits. Without a runtime, it is dropped at once.
+    /// Drops this once the process has ended. In the runtime where the process started, a task waits. Another
+    /// runtime may have no I/O, and using it would panic, so there a thread waits. Without a runtime, it is
+    /// dropped at once.
     pub(crate) fn drop_at_end(self, home: RuntimeHome) {
         if sys::has_ended(&self.pidfd, PollTimeout::ZERO) {
             return;

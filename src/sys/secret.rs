@@ -4,8 +4,8 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// The value of a credential. It has no `Display` and no `Clone`, its `Debug` shows nothing, and it is wiped from memory
-/// when it is dropped.
+/// The value of a credential. It has no `Display` and no `Clone`, its `Debug` shows nothing, and it is wiped
+/// from memory when it is dropped.
 ///
 /// Pass the only copy: a `Vec` or `String` that you cloned the value from is not wiped.
 ///

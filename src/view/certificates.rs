@@ -1,5 +1,5 @@
-//! Certificates of private authorities, such as a company's. Variables of the caller name their files and directories. A
-//! variable is no grant, so what cannot be shown is left out without an error.
+//! Certificates of private authorities, such as a company's. Variables of the caller name their files and
+//! directories. A variable is no grant, so what cannot be shown is left out without an error.
 //!
 //! The table is data: add a row for another tool. Never add a variable that names a private key.
 
@@ -53,7 +53,8 @@ pub(crate) const CERTIFICATE_VARIABLES: &[&str] = &[
 /// The most entries of a directory of certificates.
 const MOST_ENTRIES: usize = 4096;
 
-/// Shows the caller's certificates that are not visible and not covered yet. Call it when the view has all writable grants.
+/// Shows the caller's certificates that are not visible and not covered yet. Call it when the view has all
+/// writable grants.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
     for Named { variable, path, resolved } in named(inputs) {
         let is_hidden =
@@ -103,8 +104,8 @@ struct Named {
     resolved: ResolvedPath,
 }
 
-/// The files and directories that variables name, if every user may read them. Profile `ci-only` has none, and commands that
-/// reach nothing need none.
+/// The files and directories that variables name, if every user may read them. Profile `ci-only` has none,
+/// and commands that reach nothing need none.
 fn named(inputs: &Inputs<'_>) -> impl Iterator<Item = Named> {
     let reaches_something =
         inputs.policy.effective_network() != NetworkMode::None && !inputs.policy.only_refuses();
@@ -130,8 +131,9 @@ fn is_usable(resolved: &ResolvedPath, inputs: &Inputs<'_>) -> bool {
     is_public && !of_kernel && !secrets::is_secret(path, inputs.caller)
 }
 
-/// Checks that a directory holds nothing but certificates, as far as modes tell: files that every user may read, and links.
-/// The links, which have hashes as names, lead to files beside them or to what commands see anyway.
+/// Checks that a directory holds nothing but certificates, as far as modes tell: files that every user may
+/// read, and links. The links, which have hashes as names, lead to files beside them or to what commands see
+/// anyway.
 fn check_directory(directory: &Path, inputs: &Inputs<'_>) -> Result<(), String> {
     let unread = |error: io::Error| format!("it cannot be read: {error}");
     for (count, entry) in fs::read_dir(directory).map_err(unread)?.enumerate() {

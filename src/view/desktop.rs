@@ -1,4 +1,5 @@
-//! What terminals and desktops need: descriptions of terminals, the host's name beside its display, and a runtime directory.
+//! What terminals and desktops need: descriptions of terminals, the host's name beside its display, and a
+//! runtime directory.
 
 use std::borrow::Cow;
 use std::env;
@@ -26,7 +27,8 @@ const X_SOCKETS: &str = "/tmp/.X11-unix";
 /// The variable that names the directory for sockets of a login.
 const RUNTIME: &str = "XDG_RUNTIME_DIR";
 
-/// Shows the caller's own descriptions of its terminal, read-only, and makes the runtime directory if something is granted in it.
+/// Shows the caller's own descriptions of its terminal, read-only, and makes the runtime directory if
+/// something is granted in it.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
     if !inputs.policy.profile.meaning().knows_caller {
         return;
@@ -79,8 +81,8 @@ fn offer(view: &mut View, inputs: &Inputs<'_>, directory: &Path) {
     view.offer_links(&resolved.links, directory, &source.path);
 }
 
-/// The name of the sandbox's host: the policy's. With a display of the host it is the host's own, because X programs look for a
-/// cookie by that name: Xau(3).
+/// The name of the sandbox's host: the policy's. With a display of the host it is the host's own, because X
+/// programs look for a cookie by that name: Xau(3).
 pub(crate) fn host_name<'p>(inputs: &Inputs<'p>) -> Cow<'p, str> {
     let named = &*inputs.policy.hostname;
     match own_name(inputs) {

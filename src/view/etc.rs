@@ -1,5 +1,5 @@
-//! What a sandbox shows of /etc: all that every user of the host may read, with files of its own among it. Profile `ci-only`,
-//! and a host without overlays, shows a few files.
+//! What a sandbox shows of /etc: all that every user of the host may read, with files of its own among it.
+//! Profile `ci-only`, and a host without overlays, shows a few files.
 //!
 //! The lists are data: change them here.
 
@@ -17,7 +17,8 @@ use crate::view::{Access, LARGEST_COPY, Node, View};
 
 const ETC: &str = "/etc";
 
-/// Files of /etc that name the users of the host, or that make every program load a library. They are left out.
+/// Files of /etc that name the users of the host, or that make every program load a library. They are left
+/// out.
 const ETC_HIDDEN: &[&str] = &[
     "/etc/group-",
     "/etc/ld.so.preload",
@@ -37,7 +38,8 @@ const SHOWS_FEW: &str = "shows only a few files: no overlay can be mounted over 
 const COVERS_KNOWN: &str = "known secrets in it are covered, and nothing else: no overlay can be mounted over it here \
                             (overlayfs; for root also CAP_SETUID and CAP_SETGID)";
 
-/// Directories and large files of /etc, shown read-only where not all of it is. Each is a mount, so keep the list short.
+/// Directories and large files of /etc, shown read-only where not all of it is. Each is a mount, so keep the
+/// list short.
 const ETC_SHOWN: &[&str] = &[
     "/etc/alternatives",
     "/etc/crypto-policies",
@@ -100,8 +102,8 @@ fn merge(view: &mut View, inputs: &Inputs<'_>) -> bool {
     true
 }
 
-/// Shows what the host has mounted in /etc and every user may read, such as configuration of a container: an overlay does not
-/// show mounts. Root does not get such a directory, because root may read every file in it.
+/// Shows what the host has mounted in /etc and every user may read, such as configuration of a container: an
+/// overlay does not show mounts. Root does not get such a directory, because root may read every file in it.
 fn show_mounts(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     for path in inputs.names.mounts().map_err(Error::io("read /proc/self/mountinfo"))?.below(Path::new(ETC)) {
         let Ok(metadata) = fs::symlink_metadata(&path) else { continue };

@@ -69,7 +69,8 @@ pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<ResolvedPath, Error> {
     Ok(resolved)
 }
 
-/// Adds the workspace at its canonical path. If the policy names it through a link, the view gets that link too.
+/// Adds the workspace at its canonical path. If the policy names it through a link, the view gets that link
+/// too.
 pub(crate) fn show_workspace(
     view: &mut View,
     inputs: &Inputs<'_>,
@@ -93,8 +94,8 @@ fn show_links(view: &mut View, links: &[HostLink], given: &Path, canonical: &Pat
     }
 }
 
-/// Adds the mounts of the policy, except masks: they come after everything that they can cover. Returns how each path
-/// of the host was resolved.
+/// Adds the mounts of the policy, except masks: they come after everything that they can cover. Returns how
+/// each path of the host was resolved.
 pub(crate) fn show_mounts<'p>(view: &mut View, inputs: &Inputs<'p>) -> Result<Vec<NamedPath<'p>>, Error> {
     let mut named = Vec::new();
     for mount in &inputs.policy.mounts {
@@ -104,8 +105,8 @@ pub(crate) fn show_mounts<'p>(view: &mut View, inputs: &Inputs<'p>) -> Result<Ve
     Ok(named)
 }
 
-/// Pins each grant that is inside a writable grant. Else a command could rename a directory around it, and put another
-/// one in its place on the host.
+/// Pins each grant that is inside a writable grant. Else a command could rename a directory around it, and
+/// put another one in its place on the host.
 fn pin_nested(view: &mut View) -> Result<(), Error> {
     let granted = |place: &ViewEntry| place.origin == Origin::Policy && place.node.is_mount();
     let targets: Vec<PathBuf> =
@@ -201,8 +202,8 @@ fn bind<'p>(
     Ok(NamedPath { what: what.as_str(), given, resolved })
 }
 
-/// Root in a sandbox has no power over the files of others: says so if the workspace belongs to another user and commands
-/// cannot write there.
+/// Root in a sandbox has no power over the files of others: says so if the workspace belongs to another user
+/// and commands cannot write there.
 ///
 /// # Errors
 /// Commands cannot even enter it.

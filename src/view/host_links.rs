@@ -1,7 +1,8 @@
 //! Symbolic links of the host that the view shows too, so that a path leads inside where it leads outside.
 //!
-//! Everything of the host is shown at its canonical path. If people name it through links, as on machines where `/home`
-//! leads to `var/home`, the view has the same links. Paths that are added to the view follow them.
+//! Everything of the host is shown at its canonical path. If people name it through links, as on machines
+//! where `/home` leads to `var/home`, the view has the same links. Paths that are added to the view follow
+//! them.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -31,8 +32,8 @@ impl View {
         true
     }
 
-    /// Shows the links on the way from `given` to `canonical`. Where one of them has no place, `given` itself becomes a
-    /// link.
+    /// Shows the links on the way from `given` to `canonical`. Where one of them has no place, `given` itself
+    /// becomes a link.
     pub(crate) fn offer_links(&mut self, links: &[HostLink], given: &Path, canonical: &Path) {
         let all_are_there = links.iter().all(|link| self.offer_link(link));
         if !all_are_there && self.get(given).is_none() && !self.has_children(given) && self.is_free(given) {

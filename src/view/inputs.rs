@@ -36,7 +36,8 @@ impl Inputs<'_> {
         users(self.policy, self.host, self.caller)
     }
 
-    /// Whether the sandbox shows the host's /etc together with files of its own. Profile `ci-only` shows only a few files.
+    /// Whether the sandbox shows the host's /etc together with files of its own. Profile `ci-only` shows only
+    /// a few files.
     pub(crate) fn merges_etc(&self) -> bool {
         merges_etc(self.policy, self.host)
     }
@@ -48,9 +49,10 @@ impl Inputs<'_> {
 
     /// A procfs for the command.
     ///
-    /// It is writable for an ordinary user: the modes of procfs leave them what belongs to their own processes (names, limits
-    /// of the out-of-memory killer), as outside. Root owns the settings of the whole kernel, so its procfs is read-only. So is
-    /// one below a procfs that this program itself may not write to: the kernel mounts no other (mount_too_revealing()).
+    /// It is writable for an ordinary user: the modes of procfs leave them what belongs to their own
+    /// processes (names, limits of the out-of-memory killer), as outside. Root owns the settings of the whole
+    /// kernel, so its procfs is read-only. So is one below a procfs that this program itself may not write
+    /// to: the kernel mounts no other (mount_too_revealing()).
     pub(crate) fn proc(&self) -> Node {
         let is_read_only = || self.names.mounts().map_or(true, |mounts| mounts.is_read_only("/proc"));
         Node::Proc { is_writable: !self.caller.is_root() && !is_read_only() }
@@ -124,14 +126,14 @@ fn merges_etc(policy: &Policy, host: &Host) -> bool {
     host.etc_overlays && policy.profile.meaning().knows_caller
 }
 
-/// The id as which a sandbox of root opens files of /etc. Other callers have only their own: the kernel keeps what they may
-/// not read from them anyway.
+/// The id as which a sandbox of root opens files of /etc. Other callers have only their own: the kernel keeps
+/// what they may not read from them anyway.
 fn reader(policy: &Policy, host: &Host, caller: &Caller) -> Option<u32> {
     (caller.is_root() && merges_etc(policy, host)).then_some(READER)
 }
 
-/// The user namespace. A sandbox does without one only if the host refuses it, the policy allows that, and the caller is
-/// root.
+/// The user namespace. A sandbox does without one only if the host refuses it, the policy allows that, and
+/// the caller is root.
 fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
     let may = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable;
     if host.user_namespaces || !may || !caller.is_root() { Users::Own } else { Users::Callers }
@@ -142,8 +144,8 @@ const LISTED: &[&str] = &["", ".cache", ".config", ".local/share"];
 
 /// The names in each home and in some of its directories; `None` for a directory that cannot be listed.
 ///
-/// Kennel lists each of them once. Most of the paths that it looks for do not exist, and one system call for each of them
-/// would take longer than the rest of a compilation.
+/// Kennel lists each of them once. Most of the paths that it looks for do not exist, and one system call for
+/// each of them would take longer than the rest of a compilation.
 #[derive(Debug, Default)]
 pub(crate) struct HomeNames {
     directories: Vec<(PathBuf, Option<HashSet<OsString>>)>,

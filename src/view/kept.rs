@@ -1,5 +1,5 @@
-//! Kennel's own directories with kept changes of caches: `$XDG_CACHE_HOME/kennel/caches`, one for each directory of the
-//! host that a layer is put over. No command ever sees them; it sees the layers.
+//! Kennel's own directories with kept changes of caches: `$XDG_CACHE_HOME/kennel/caches`, one for each
+//! directory of the host that a layer is put over. No command ever sees them; it sees the layers.
 //!
 //! This is the only part of the view that creates something.
 
@@ -60,8 +60,8 @@ impl Kept {
     /// Opens the directory with the changes of `lower`, or creates it.
     ///
     /// # Errors
-    /// `EWOULDBLOCK` if another sandbox uses it. It cannot be created, or others may write there. Commands could replace
-    /// its directory, as `is_writable` says.
+    /// `EWOULDBLOCK` if another sandbox uses it. It cannot be created, or others may write there. Commands
+    /// could replace its directory, as `is_writable` says.
     pub(crate) fn open(
         caller: &Caller,
         lower: &Path,
@@ -102,8 +102,8 @@ impl Kept {
     }
 }
 
-/// The directory for files that programs keep for the user, such as `~/.cache`, without links in its path. Creates it if it
-/// is missing.
+/// The directory for files that programs keep for the user, such as `~/.cache`, without links in its path.
+/// Creates it if it is missing.
 pub(crate) fn base_of(path: &Path) -> io::Result<PathBuf> {
     if std::fs::symlink_metadata(path).is_err() {
         std::os::unix::fs::DirBuilderExt::mode(std::fs::DirBuilder::new().recursive(true), 0o700)
@@ -112,7 +112,8 @@ pub(crate) fn base_of(path: &Path) -> io::Result<PathBuf> {
     std::fs::canonicalize(path)
 }
 
-/// Opens directories of Kennel's own, each in the one before, and creates those that are missing. No link is followed.
+/// Opens directories of Kennel's own, each in the one before, and creates those that are missing. No link is
+/// followed.
 ///
 /// # Errors
 /// Another user owns one of them or may write there, or may look into what Kennel keeps.

@@ -1,7 +1,7 @@
 //! Copy-on-write layers: directories of the host that commands can change without changing the host.
 //!
-//! A layer is an overlay. To mount one takes some ten times as long as a bind, so one layer over HOME serves all
-//! directories in it, and each of them is a bind of a part of that layer. Nothing else of HOME is shown.
+//! A layer is an overlay. To mount one takes some ten times as long as a bind, so one layer over HOME serves
+//! all directories in it, and each of them is a bind of a part of that layer. Nothing else of HOME is shown.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -26,7 +26,8 @@ use crate::view::{Access, Node, Unlayered, View};
 /// by another.
 pub(crate) const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
-/// Inodes of one layer: its directory, `upper`, `work`, `work/work`, and the room for its extended attributes.
+/// Inodes of one layer: its directory, `upper`, `work`, `work/work`, and the room for its extended
+/// attributes.
 pub(crate) const INODES: u64 = 6;
 
 /// A copy-on-write layer.
@@ -140,8 +141,8 @@ pub(crate) fn show_absent(view: &mut View, inputs: &Inputs<'_>, what: PlaceKind,
     }
 }
 
-/// The node that shows a directory of the host to commands that may write there: in a layer, or read-only if the policy wants
-/// no layers, or if the caller cannot write there either.
+/// The node that shows a directory of the host to commands that may write there: in a layer, or read-only if
+/// the policy wants no layers, or if the caller cannot write there either.
 pub(crate) fn node(view: &mut View, inputs: &Inputs<'_>, source: BindSource, otherwise: Unlayered) -> Node {
     let may_be = may_have_layers(inputs.policy) && source.is_dir();
     let layer = match are_possible(inputs) {
@@ -172,7 +173,8 @@ fn note_old_kernel(view: &mut View, inputs: &Inputs<'_>) {
     view.note(&format!("Linux {}", inputs.host.kernel), text, Some(remedy));
 }
 
-/// HOME, unless something is mounted in it: the kernel refuses an overlay that would uncover what is under a mount.
+/// HOME, unless something is mounted in it: the kernel refuses an overlay that would uncover what is under a
+/// mount.
 fn home(inputs: &Inputs<'_>) -> Option<BindSource> {
     let home = BindSource::resolve(&inputs.caller.home).ok()?;
     let is_one =

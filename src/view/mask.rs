@@ -1,4 +1,5 @@
-//! The masks of the policy: what the view would show at a path, or at every path that a pattern matches, is hidden.
+//! The masks of the policy: what the view would show at a path, or at every path that a pattern matches, is
+//! hidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -138,8 +139,8 @@ impl Masks {
         Ok(())
     }
 
-    /// Takes the places of the view itself that match, which no directory of the host has, and what has a pattern as its
-    /// name.
+    /// Takes the places of the view itself that match, which no directory of the host has, and what has a
+    /// pattern as its name.
     fn match_view(&mut self, view: &View, base: &Path, group: &Group<'_>, is_matched: &mut [bool]) {
         let patterns = group.patterns.iter().zip(&group.given);
         for ((pattern, given), is_matched) in patterns.zip(is_matched) {
@@ -214,7 +215,8 @@ fn refused(path: &Path, (reason, remedy): (&str, &'static str)) -> Error {
     Error::View { what: MASK, path: path.to_owned(), reason, remedy }
 }
 
-/// Covers `path`, if the view shows it, or if the profile shows something below it. Returns whether there is anything.
+/// Covers `path`, if the view shows it, or if the profile shows something below it. Returns whether there is
+/// anything.
 fn cover(view: &mut View, path: &Path) -> Result<bool, Error> {
     let on_host = view.host_path(path);
     let shown = on_host.as_deref().map(fs::symlink_metadata);

@@ -42,7 +42,8 @@ use crate::view::tmpfs_size::TmpfsSize;
 
 /// Everything that a sandbox shows, by absolute path in the sandbox. Parents come before their children.
 ///
-/// Keys are compared as bytes, because all paths here are clean. A comparison by components takes ten times as long.
+/// Keys are compared as bytes, because all paths here are clean. A comparison by components takes ten times
+/// as long.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     places: BTreeMap<OsString, ViewEntry>,
@@ -56,7 +57,8 @@ pub(crate) struct View {
     pub(crate) certificates: Vec<(&'static str, PathBuf)>,
     /// What the report says about what is visible.
     pub(crate) notes: Vec<Note>,
-    /// A repository of git that is shown read-only, but for some directories, in which git makes a few files too.
+    /// A repository of git that is shown read-only, but for some directories, in which git makes a few files
+    /// too.
     pub(crate) common_repository: Option<BindSource>,
     pub(crate) awaited: Awaited,
 }
@@ -171,8 +173,8 @@ impl View {
         !lexical::ancestors(&self.follow(target)).any(|above| self.get(above).is_some_and(shows))
     }
 
-    /// Whether a directory may be at `target`. False only if there is certainly none. What a directory of the host or a
-    /// private one contains is not looked up.
+    /// Whether a directory may be at `target`. False only if there is certainly none. What a directory of the
+    /// host or a private one contains is not looked up.
     pub(crate) fn may_be_entered(&self, target: &Path) -> bool {
         let nearest = target.ancestors().find_map(|path| Some((path, &self.get(path)?.node)));
         match nearest {
@@ -213,8 +215,8 @@ impl View {
         lexical::ancestors(target).skip(1).find_map(|path| self.mount_at(path))
     }
 
-    /// Whether the mount point of `target` is in the overlay: in the workspace itself, or in a path of the workspace that
-    /// is bound over itself.
+    /// Whether the mount point of `target` is in the overlay: in the workspace itself, or in a path of the
+    /// workspace that is bound over itself.
     pub(crate) fn is_in_overlay(&self, target: &Path) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         let mut target = target;
@@ -245,7 +247,8 @@ impl View {
         shown_by(at, target)
     }
 
-    /// Only what shows files of the host: all that [`shown_at`](Self::shown_at) needs. Walls added later show nothing new.
+    /// Only what shows files of the host: all that [`shown_at`](Self::shown_at) needs. Walls added later show
+    /// nothing new.
     pub(crate) fn binds(&self) -> Self {
         let binds = self.places.iter().filter(|(_, place)| place.node.source().is_some());
         Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), ..Self::default() }
@@ -265,7 +268,8 @@ impl View {
         self.iter().filter_map(shown).collect()
     }
 
-    /// Whether the sandbox's own files are among those of the host around `target`. Then anything can be made there.
+    /// Whether the sandbox's own files are among those of the host around `target`. Then anything can be made
+    /// there.
     pub(crate) fn is_merged(&self, target: &Path) -> bool {
         matches!(self.mount_above(target), Some((_, ViewEntry { node: Node::Merged { .. }, .. })))
     }
@@ -327,7 +331,8 @@ pub(crate) enum Node {
     /// A directory of the host that commands can change without changing the host: a part of one of
     /// [`View::layers`]. If the host cannot mount the layer, it is `otherwise`.
     Layered { source: BindSource, layer: usize, otherwise: Unlayered },
-    /// A directory of the host, read-only, with the places of the view below it among the host's files: an overlay.
+    /// A directory of the host, read-only, with the places of the view below it among the host's files: an
+    /// overlay.
     Merged { source: BindSource },
     /// Nothing, in a merged directory whose host may have something there.
     Absent,
@@ -347,7 +352,8 @@ pub(crate) enum Node {
     OwnFile { source: PathBuf },
     /// A new procfs.
     Proc {
-        /// Whether a command may write to what belongs to its processes. Root owns also the settings of the kernel there.
+        /// Whether a command may write to what belongs to its processes. Root owns also the settings of the
+        /// kernel there.
         is_writable: bool,
     },
     /// A new devpts.

@@ -15,8 +15,8 @@ use crate::sys::lexical;
 /// NAME_MAX of limits.h(0p): bytes of one file name.
 pub(crate) const NAME_MAX: usize = 255;
 
-/// How far below a base a walk goes, in parts and in bytes. Commands can make directories of any depth, and each step takes
-/// longer the deeper it is.
+/// How far below a base a walk goes, in parts and in bytes. Commands can make directories of any depth, and
+/// each step takes longer the deeper it is.
 const DEEPEST: usize = 64;
 const LONGEST: usize = 2048;
 
@@ -77,10 +77,11 @@ pub(crate) enum WalkStep {
     Up { at: PathBuf },
     /// The end of the walk: something exists here. It can also be a file in the middle of the path.
     Found { at: PathBuf, metadata: Metadata },
-    /// The walk stops here because the path is too long or too deep. `at` is the last directory. It need not be below a base;
-    /// `is_reported` says whether it is, and not covered.
+    /// The walk stops here because the path is too long or too deep. `at` is the last directory. It need not
+    /// be below a base; `is_reported` says whether it is, and not covered.
     TooLong { at: PathBuf, is_reported: bool },
-    /// The end of the walk: nothing exists at `first`. `path` is `first` with the parts that follow it, up to a `..`.
+    /// The end of the walk: nothing exists at `first`. `path` is `first` with the parts that follow it, up to
+    /// a `..`.
     Missing { first: PathBuf, path: PathBuf },
 }
 
@@ -158,9 +159,9 @@ impl<'b> PathWalk<'b> {
         self.links
     }
 
-    /// Goes on until there is something to report. `None` ends the walk: the path leads out of the bases, below a cover, over
-    /// too many links, or to a name that no file system can have. Links below a cover are followed but not reported, because
-    /// commands cannot change them.
+    /// Goes on until there is something to report. `None` ends the walk: the path leads out of the bases,
+    /// below a cover, over too many links, or to a name that no file system can have. Links below a cover are
+    /// followed but not reported, because commands cannot change them.
     ///
     /// # Errors
     /// The caller may not look at a place below a base.
@@ -206,7 +207,8 @@ impl<'b> PathWalk<'b> {
         Ok(None)
     }
 
-    /// Whether `here` is reported. A base itself is not, unless it is below another base: the policy names it.
+    /// Whether `here` is reported. A base itself is not, unless it is below another base: the policy names
+    /// it.
     fn is_reported(&self, is_covered: impl Fn(&Path) -> bool) -> bool {
         self.bases.base_above(&self.here).is_some() && !is_covered(&self.here)
     }
@@ -228,7 +230,8 @@ impl<'b> PathWalk<'b> {
         WalkStep::TooLong { at: self.here.clone(), is_reported: self.is_reported(is_covered) }
     }
 
-    /// What is at `here`. Below a base, a path that the caller may not look at is an error and does not count as missing.
+    /// What is at `here`. Below a base, a path that the caller may not look at is an error and does not count
+    /// as missing.
     fn look(&self, is_reported: bool) -> Result<Lookup, Error> {
         match fs::symlink_metadata(&self.here) {
             Ok(metadata) => Ok(Lookup::Found(metadata)),
@@ -252,7 +255,8 @@ impl<'b> PathWalk<'b> {
         up
     }
 
-    /// Replaces the link at `here` by its text. If another process replaced the link meanwhile, `here` is looked at once more.
+    /// Replaces the link at `here` by its text. If another process replaced the link meanwhile, `here` is
+    /// looked at once more.
     fn follow(&mut self) -> Option<WalkStep> {
         let to = match fs::read_link(&self.here) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
@@ -270,7 +274,8 @@ impl<'b> PathWalk<'b> {
         Some(WalkStep::Link { at, to })
     }
 
-    /// Nothing is at `here`. A `..` further on leads nowhere then, so the parts before it are what must not appear.
+    /// Nothing is at `here`. A `..` further on leads nowhere then, so the parts before it are what must not
+    /// appear.
     fn missing(&self) -> WalkStep {
         let mut path = self.here.clone();
         path.extend(self.rest.iter().rev().take_while(|part| *part != ".."));
@@ -278,7 +283,8 @@ impl<'b> PathWalk<'b> {
     }
 }
 
-/// The parts of a path, the first one last. `/` is the first part of an absolute path: the walk starts again at the root.
+/// The parts of a path, the first one last. `/` is the first part of an absolute path: the walk starts again
+/// at the root.
 pub(crate) fn reversed(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev().filter(|part| *part != Component::CurDir);
     parts.map(|part| part.as_os_str().to_owned()).collect()
@@ -286,14 +292,15 @@ pub(crate) fn reversed(path: &Path) -> Vec<OsString> {
 
 // Walks from the root that collect every step.
 
-/// Every place that decides where the absolute `path` leads: the links and `..` on the way, and its end. Messages call it
-/// `what`.
+/// Every place that decides where the absolute `path` leads: the links and `..` on the way, and its end.
+/// Messages call it `what`.
 ///
 /// # Errors
 /// The caller may not look at a place on the way.
 pub(crate) fn deciding_places(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
     let decides = |step: WalkStep| match step {
-        // For `..`, the place is the parent directory: a command that can write there can replace the directory by a link.
+        // For `..`, the place is the parent directory: a command that can write there can replace the
+        // directory by a link.
         WalkStep::Up { at } => at.ancestors().nth(2).map(Path::to_owned),
         step => Some(step.at()),
     };

@@ -1,6 +1,7 @@
 //! Pins: directories on the way to a mount in a writable grant are bound over themselves.
 //!
-//! Without a pin, a command could rename a directory on the way to the mount, and put another one there that has no mount.
+//! Without a pin, a command could rename a directory on the way to the mount, and put another one there that
+//! has no mount.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +13,13 @@ use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry};
 
-/// Binds every directory between a writable grant and `target` over itself, so that commands cannot rename it. If that
-/// grant is inside another writable grant, does the same for the directories between the two, and so on.
+/// Binds every directory between a writable grant and `target` over itself, so that commands cannot rename
+/// it. If that grant is inside another writable grant, does the same for the directories between the two, and
+/// so on.
 ///
 /// # Errors
-/// There is a link on the way. There was none when `target` was found, so another process replaces directories.
+/// There is a link on the way. There was none when `target` was found, so another process replaces
+/// directories.
 pub(crate) fn parents_of(view: &mut View, target: &Path) -> Result<(), Error> {
     let mut inner = target.to_owned();
     while let Some((grant, base)) = writable_around(view, &inner) {
@@ -47,7 +50,8 @@ fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) ->
 /// As [`parents_of`], for a mount of the view that need not be in a directory of the host.
 ///
 /// # Errors
-/// As [`parents_of`]. A mount point that is missing or behind a link is no error here: `plan::emit` reports it.
+/// As [`parents_of`]. A mount point that is missing or behind a link is no error here: `plan::emit` reports
+/// it.
 pub(crate) fn parents_of_mount(view: &mut View, target: &Path) -> Result<(), Error> {
     match view.host_path_of_mount_point(target) {
         Some(on_host) if fs::canonicalize(&on_host).is_ok_and(|path| path == on_host) => {
@@ -57,8 +61,8 @@ pub(crate) fn parents_of_mount(view: &mut View, target: &Path) -> Result<(), Err
     }
 }
 
-/// Pins mounts in private places that the commands of a session share: every directory on the way to such a mount becomes
-/// a mount too.
+/// Pins mounts in private places that the commands of a session share: every directory on the way to such a
+/// mount becomes a mount too.
 pub(crate) fn shared_places(view: &mut View) {
     let is_shared = |place: &ViewEntry| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
     let mut parents: Vec<PathBuf> = Vec::new();
@@ -90,7 +94,8 @@ pub(crate) fn exact_source(path: &Path) -> Result<BindSource, Error> {
     })
 }
 
-/// The writable directory of the host around `target`, if there is one: its place in the sandbox, and its path on the host.
+/// The writable directory of the host around `target`, if there is one: its place in the sandbox, and its
+/// path on the host.
 fn writable_around(view: &View, target: &Path) -> Option<(PathBuf, PathBuf)> {
     let (at, place) = view.mount_above(target)?;
     let Node::Bind { source, access: Access::Write } = &place.node else { return None };

@@ -1,7 +1,8 @@
 //! Resolves a path of the host once, and keeps the links on the way.
 //!
-//! The end is opened without following any link. So the links that are checked later are the ones that led there, even if
-//! another process replaces parts of the path. Nothing is refused here: the caller decides which links are allowed.
+//! The end is opened without following any link. So the links that are checked later are the ones that led
+//! there, even if another process replaces parts of the path. Nothing is refused here: the caller decides
+//! which links are allowed.
 
 use std::fs::Metadata;
 use std::path::Path;
@@ -33,7 +34,8 @@ impl ResolvedPath {
             Err(error) if source::may_have_links(&error) => {}
             metadata => return Ok(Self::new(path, metadata?, Vec::new())),
         }
-        // realpath(3) gives the errors. Its result is compared with the walk, because it may be outdated already.
+        // realpath(3) gives the errors. Its result is compared with the walk, because it may be outdated
+        // already.
         let canonical = fs::canonicalize(path)?;
         let (links, end) = path_walk::links_on(path).map_err(|_| source::replaced())?;
         if end != canonical {
@@ -48,7 +50,8 @@ impl ResolvedPath {
         self.link_in(&writable(view))
     }
 
-    /// The first link on the way that is in one of these directories. The directories themselves are no links.
+    /// The first link on the way that is in one of these directories. The directories themselves are no
+    /// links.
     pub(crate) fn link_in(&self, directories: &[&Path]) -> Option<&Path> {
         let is_in_one = |at: &Path| {
             at.parent().is_some_and(|above| directories.iter().any(|base| is_within(above, base)))
@@ -61,11 +64,11 @@ impl ResolvedPath {
     }
 }
 
-/// Whether `place` is `directory` or inside it, by any name. A directory has several names if it is mounted twice, or if
-/// the file system ignores case. `place` must have no link on the way.
+/// Whether `place` is `directory` or inside it, by any name. A directory has several names if it is mounted
+/// twice, or if the file system ignores case. `place` must have no link on the way.
 ///
-/// This looks at the paths again. That is safe, because commands cannot replace directories above their writable grants.
-/// What cannot be looked at is compared by name alone.
+/// This looks at the paths again. That is safe, because commands cannot replace directories above their
+/// writable grants. What cannot be looked at is compared by name alone.
 pub(crate) fn is_within(place: &Path, directory: &Path) -> bool {
     // The place itself may be a link.
     let identity =

@@ -1,7 +1,7 @@
 //! Searches a directory of the host for what patterns match. It follows no link, and it only reads.
 //!
-//! Commands of earlier sandboxes can make any number of directories, of any depth. So a search has bounds. What it cannot
-//! look into counts as a match.
+//! Commands of earlier sandboxes can make any number of directories, of any depth. So a search has bounds.
+//! What it cannot look into counts as a match.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,8 @@ pub(crate) struct Found {
     pub(crate) matches: Vec<PathBuf>,
     /// The matches that could not be looked into, and why.
     pub(crate) closed: Vec<(PathBuf, String)>,
-    /// For each pattern, whether it matches something, or may match something in what could not be looked into.
+    /// For each pattern, whether it matches something, or may match something in what could not be looked
+    /// into.
     pub(crate) is_matched: Vec<bool>,
     /// Directories of the host whose new entries may match.
     pub(crate) listed: Vec<PathBuf>,
@@ -71,8 +72,8 @@ impl SearchError {
     }
 }
 
-/// Searches below `root`, which has no link in it, for `patterns`. Each has its progress at `root`. If there is no such
-/// directory, nothing is found.
+/// Searches below `root`, which has no link in it, for `patterns`. Each has its progress at `root`. If there
+/// is no such directory, nothing is found.
 ///
 /// # Errors
 /// A bound is reached; `root` cannot be listed; something ran out.
@@ -132,7 +133,8 @@ pub(crate) fn search(
 struct Pending {
     path: PathBuf,
     progress: Vec<Progress>,
-    /// Whether it matches, or is in something that does. It is looked into for other patterns that match nothing yet.
+    /// Whether it matches, or is in something that does. It is looked into for other patterns that match
+    /// nothing yet.
     is_taken: bool,
 }
 
@@ -144,8 +146,8 @@ impl Pending {
 }
 
 impl Found {
-    /// Notes the directories below `base` that could not be looked into, if there are some. `what` follows "searched", and
-    /// `effect` is what happens to all that is in them.
+    /// Notes the directories below `base` that could not be looked into, if there are some. `what` follows
+    /// "searched", and `effect` is what happens to all that is in them.
     pub(crate) fn note_closed(&self, view: &mut View, base: &Path, what: &str, effect: &str) {
         let Some((first, why)) = self.closed.first() else { return };
         let more = self.closed.len() - 1;

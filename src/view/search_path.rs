@@ -1,9 +1,10 @@
 //! What is on PATH.
 //!
-//! 1. A directory on PATH is shown with its prefix, the directory that it was installed into; and so is the program that a
-//!    link in such a directory leads to.
-//! 2. Below HOME, a prefix is shown as a whole only if it looks like an installation and holds nothing private. Otherwise
-//!    the directory of programs is shown with the libraries beside it, or the linked program alone.
+//! 1. A directory on PATH is shown with its prefix, the directory that it was installed into; and so is the
+//!    program that a link in such a directory leads to.
+//! 2. Below HOME, a prefix is shown as a whole only if it looks like an installation and holds nothing
+//!    private. Otherwise the directory of programs is shown with the libraries beside it, or the linked
+//!    program alone.
 //! 3. Nothing is shown that another user may have put there, or that a command may have linked to.
 
 use std::collections::HashSet;
@@ -31,13 +32,15 @@ const NODE_MODULES: &str = "node_modules";
 /// The libraries beside a directory of programs.
 const LIBRARIES: &[&str] = &["include", "lib", "lib64", "libexec"];
 
-/// What else an installation has beside its programs. A directory of a person, such as `~/Documents`, may have a `bin` too.
+/// What else an installation has beside its programs. A directory of a person, such as `~/Documents`, may
+/// have a `bin` too.
 const DATA: &[&str] = &["jars", "libs", "resources", "share"];
 
 /// No program is installed in one of these, or is a directory directly below `/`, or below `/var`.
 const NEVER: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys"];
 
-/// Directories of the system that are looked at for links, because administrators put links to other prefixes there.
+/// Directories of the system that are looked at for links, because administrators put links to other prefixes
+/// there.
 const LOCAL: &[&str] = &["/usr/local/bin", "/usr/local/sbin"];
 
 /// How many prefixes are shown, and how many links of one directory are looked at.
@@ -72,8 +75,9 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
     }
 }
 
-/// Shows a directory that a variable of the caller names, or a row of a table, if it is fit. Links on the way are allowed,
-/// unless commands may have made them. A variable must not be able to expose HOME, a secret, or a place of the system.
+/// Shows a directory that a variable of the caller names, or a row of a table, if it is fit. Links on the way
+/// are allowed, unless commands may have made them. A variable must not be able to expose HOME, a secret, or
+/// a place of the system.
 pub(crate) fn offer(view: &mut View, inputs: &Inputs<'_>, path: &Path) {
     let Some(resolved) = fit(inputs, path) else { return };
     if !is_visible(view, &resolved.source.path) && is_trusted(view, inputs, path, &resolved) {
@@ -128,15 +132,16 @@ pub(crate) fn is_trusted(view: &mut View, inputs: &Inputs<'_>, path: &Path, reso
     false
 }
 
-/// The first link on the way that somebody else could have made than root, the caller, or the owner of what it leads to.
+/// The first link on the way that somebody else could have made than root, the caller, or the owner of what
+/// it leads to.
 fn link_of_another<'r>(resolved: &'r ResolvedPath, inputs: &Inputs<'_>) -> Option<(&'r Path, Writer)> {
     let trusted = [0, inputs.caller.uid, resolved.metadata.uid()];
     let links = resolved.links.iter().map(|link| &*link.at);
     links.into_iter().find_map(|at| Some((at, another_replacer(at, &trusted)?)))
 }
 
-/// Somebody who may put something else in the place of the file, directory or link at `path`, and is none of the `trusted`
-/// users.
+/// Somebody who may put something else in the place of the file, directory or link at `path`, and is none of
+/// the `trusted` users.
 fn another_replacer(path: &Path, trusted: &[u32]) -> Option<Writer> {
     // What cannot be looked at was replaced meanwhile.
     let Ok(metadata) = fs::symlink_metadata(path) else { return Some(Writer::Everyone) };
@@ -151,8 +156,8 @@ fn another_replacer(path: &Path, trusted: &[u32]) -> Option<Writer> {
     }
 }
 
-/// The first link on the way that is in a git repository. That is a workspace, or was one or will be, so its commands may have
-/// made the link. HOME does not count, nor does a directory of the system.
+/// The first link on the way that is in a git repository. That is a workspace, or was one or will be, so its
+/// commands may have made the link. HOME does not count, nor does a directory of the system.
 fn link_in_repository<'r>(resolved: &'r ResolvedPath, inputs: &Inputs<'_>) -> Option<&'r Path> {
     let is_repository = |path: &Path| is_fit(path, inputs) && exists(&path.join(".git"));
     resolved.links.iter().map(|link| &*link.at).find(|at| at.ancestors().skip(1).any(is_repository))
@@ -175,7 +180,8 @@ impl Search<'_, '_> {
             }
             return;
         }
-        // WSL puts many directories of Windows there. Their programs do not run inside, and to list them takes long.
+        // WSL puts many directories of Windows there. Their programs do not run inside, and to list them
+        // takes long.
         if entry.starts_with("/mnt") && FileSystem::at(entry).is_ok_and(FileSystem::is_of_9p) {
             return;
         }
@@ -220,8 +226,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Whether all of a prefix is shown. A file that others may not read, although they may enter the directory of programs,
-    /// holds settings or credentials.
+    /// Whether all of a prefix is shown. A file that others may not read, although they may enter the
+    /// directory of programs, holds settings or credentials.
     fn is_whole(&self, prefix: &Path, directory: &Path) -> bool {
         let caller = self.inputs.caller;
         if !is_fit(prefix, self.inputs) || secrets::holds_secret(prefix, caller) {
@@ -300,7 +306,8 @@ impl Search<'_, '_> {
         true
     }
 
-    /// Whether the directory of programs that `path` leads to, or the program in it, may be shown. Adds a note if not.
+    /// Whether the directory of programs that `path` leads to, or the program in it, may be shown. Adds a
+    /// note if not.
     fn may_show(&mut self, path: &Path, directory: &Path, resolved: &ResolvedPath) -> bool {
         let prefix = prefix_of(directory);
         let (own, owner) = ([0, self.inputs.caller.uid], resolved.metadata.uid());

@@ -74,8 +74,8 @@ const HOME_SECRETS: &[&str] = &[
     ".zsh_history",
 ];
 
-/// Of the system. Most are readable only by root or a group, so this matters if the caller is one of these. These paths must
-/// have no links on the way, because the view is asked for exactly these.
+/// Of the system. Most are readable only by root or a group, so this matters if the caller is one of these.
+/// These paths must have no links on the way, because the view is asked for exactly these.
 const SYSTEM_SECRETS: &[&str] = &[
     "/boot",
     "/etc/NetworkManager/system-connections",
@@ -106,8 +106,8 @@ const SYSTEM_SECRETS: &[&str] = &[
 
 /// Covers every secret that the view would show, at every path that shows it.
 ///
-/// Returns the paths of secrets that are reached through links. The caller protects these links: if a command removed one,
-/// the next sandbox could not find the secret behind it.
+/// Returns the paths of secrets that are reached through links. The caller protects these links: if a command
+/// removed one, the next sandbox could not find the secret behind it.
 ///
 /// # Errors
 /// Another process replaces directories on the way to a secret.
@@ -132,8 +132,8 @@ fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
     caller.homes.iter().flat_map(|home| HOME_SECRETS.iter().map(move |name| home.join(name)))
 }
 
-/// The existing secrets by canonical path, and the unresolved paths of those behind links. A secret of the system is looked
-/// at only if the view shows its path.
+/// The existing secrets by canonical path, and the unresolved paths of those behind links. A secret of the
+/// system is looked at only if the view shows its path.
 ///
 /// # Errors
 /// A secret cannot be looked at, and a command could still see it.
@@ -160,8 +160,8 @@ fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<Un
 
 /// What must be covered at `path`, if something is there.
 ///
-/// An earlier command may have closed a directory on the way (`EACCES`), and a later command could open it again. So a path
-/// that Kennel may not look at is an error if commands could get to it.
+/// An earlier command may have closed a directory on the way (`EACCES`), and a later command could open it
+/// again. So a path that Kennel may not look at is an error if commands could get to it.
 ///
 /// # Errors
 /// A secret may be there, and Kennel cannot find out.
@@ -197,8 +197,8 @@ pub(crate) fn find(
     Err(Error::Grant { what, path: path.to_owned(), source, remedy })
 }
 
-/// Whether a command could give itself access to the directory of the host's `path`: the caller owns the directory, and
-/// commands can write there.
+/// Whether a command could give itself access to the directory of the host's `path`: the caller owns the
+/// directory, and commands can write there.
 fn can_be_opened(view: &View, caller: &Caller, path: &Path) -> bool {
     let owner = path.parent().and_then(|directory| fs::metadata(directory).ok()).map(|it| it.uid());
     view.is_writable(path) && owner.is_none_or(|owner| owner == caller.uid)
@@ -225,8 +225,8 @@ pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
     is_secret_of(path, &caller.homes) || is_within(path, &kept::own_directory(caller))
 }
 
-/// Whether `source` is a secret of the caller's home, and `named`, which led there, is no place of secrets. A command may have
-/// made a link on the way.
+/// Whether `source` is a secret of the caller's home, and `named`, which led there, is no place of secrets. A
+/// command may have made a link on the way.
 pub(crate) fn is_behind_link(named: &Path, source: &BindSource, caller: &Caller) -> bool {
     let is_of_home = caller.homes.iter().any(|home| is_within(&source.path, home));
     is_of_home && is_secret(&source.path, caller) && !is_secret(named, caller)
@@ -244,7 +244,8 @@ pub(crate) fn holds_secret(path: &Path, caller: &Caller) -> bool {
     home_secrets(caller).any(|secret| is_within(&secret, path))
 }
 
-/// Hides `path`: with an empty read-only directory, with `/dev/null`, or by leaving it out of a merged directory.
+/// Hides `path`: with an empty read-only directory, with `/dev/null`, or by leaving it out of a merged
+/// directory.
 pub(crate) fn cover(view: &mut View, what: PlaceKind, path: &Path, kind: SourceKind) {
     let node = if view.is_merged(path) { Node::Absent } else { cover_node(kind) };
     view.wall(what, path, node, Protection::Root);

@@ -15,7 +15,8 @@ use crate::sys::lexical::clean;
 /// A file, directory or device of the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BindSource {
-    /// Absolute and clean. Canonical if it comes from [`resolve`](Self::resolve) or [`exact`](Self::exact), else as given.
+    /// Absolute and clean. Canonical if it comes from [`resolve`](Self::resolve) or [`exact`](Self::exact),
+    /// else as given.
     pub(crate) path: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) kind: SourceKind,
@@ -54,8 +55,8 @@ impl BindSource {
         Ok(Self::of(path.to_owned(), &metadata_without_links(path)?))
     }
 
-    /// As [`exact`](Self::exact), and keeps it open. What the descriptor shows is what will be bound, because the inside
-    /// compares the inode.
+    /// As [`exact`](Self::exact), and keeps it open. What the descriptor shows is what will be bound, because
+    /// the inside compares the inode.
     ///
     /// # Errors
     /// As [`exact`](Self::exact).
@@ -65,7 +66,8 @@ impl BindSource {
         Ok((file, source))
     }
 
-    /// The source that `path` leads to, with the path as given. One system call, for places whose canonical path does not matter.
+    /// The source that `path` leads to, with the path as given. One system call, for places whose canonical
+    /// path does not matter.
     ///
     /// # Errors
     /// Those of stat(2).
@@ -104,8 +106,8 @@ pub(crate) fn may_have_links(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ELOOP) || error.kind() == io::ErrorKind::InvalidInput
 }
 
-/// Metadata of a path that was just resolved, so it has no link in it. `ESTALE` if it has one now: following it could lead
-/// anywhere.
+/// Metadata of a path that was just resolved, so it has no link in it. `ESTALE` if it has one now: following
+/// it could lead anywhere.
 pub(crate) fn metadata_of_canonical(canonical: &Path) -> io::Result<Metadata> {
     let changed = [libc::ELOOP, libc::ENOENT, libc::ENOTDIR];
     metadata_without_links(canonical).map_err(|error| match error.raw_os_error() {

@@ -1,5 +1,5 @@
-//! Refuses paths that commands can redirect. What Kennel grants, opens or trusts outside must not depend on a link or
-//! directory that a command can replace.
+//! Refuses paths that commands can redirect. What Kennel grants, opens or trusts outside must not depend on a
+//! link or directory that a command can replace.
 
 use std::io;
 use std::path::Path;
@@ -58,7 +58,8 @@ pub(crate) struct NamedPath<'p> {
     pub(crate) resolved: ResolvedPath,
 }
 
-/// Refuses paths that lead over a link that a command may have made. The view must have all writable grants already.
+/// Refuses paths that lead over a link that a command may have made. The view must have all writable grants
+/// already.
 ///
 /// # Errors
 /// There is such a link.
@@ -68,8 +69,8 @@ pub(crate) fn refuse_links_of_commands(view: &View, named: &[NamedPath<'_>]) -> 
 }
 
 impl NamedPath<'_> {
-    /// Refuses the path if it leads over a link in one of these directories. That holds for writable targets too: a second
-    /// place in the sandbox would show protected or covered paths without their walls.
+    /// Refuses the path if it leads over a link in one of these directories. That holds for writable targets
+    /// too: a second place in the sandbox would show protected or covered paths without their walls.
     ///
     /// # Errors
     /// There is such a link.
@@ -83,7 +84,8 @@ impl NamedPath<'_> {
     }
 }
 
-/// Refuses a directory of sockets that commands could replace, because programs outside trust the sockets there.
+/// Refuses a directory of sockets that commands could replace, because programs outside trust the sockets
+/// there.
 ///
 /// # Errors
 /// A writable grant shows the directory or a link on the way to it.
@@ -96,7 +98,8 @@ pub(crate) fn check_socket_directory(view: &View, directory: &Path) -> Result<()
     }
 }
 
-/// Whether commands decide where `path` leads: they can write to its directory, or to that of a link on the way.
+/// Whether commands decide where `path` leads: they can write to its directory, or to that of a link on the
+/// way.
 fn is_replaceable(
     what: &'static str,
     path: &Path,
@@ -117,7 +120,8 @@ fn is_log_granted(view: &View, audit: &Audit, path: &Path) -> bool {
     view.writable().any(|(_, source)| is_log(source))
 }
 
-/// Whether exactly this file, by any name, is a writable grant. If its directory is granted, the file is protected.
+/// Whether exactly this file, by any name, is a writable grant. If its directory is granted, the file is
+/// protected.
 fn is_itself_granted(view: &View, file: &Path) -> bool {
     let Ok(identity) = Identity::at(file) else { return false };
     view.writable().any(|(_, source)| source.identity == identity)

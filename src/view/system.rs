@@ -23,20 +23,21 @@ use crate::view::secrets::cover;
 use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Access, Node, View, ViewEntry, etc, pin, secrets};
 
-/// Directories of the system, shown read-only. On most hosts all but /usr are symbolic links into it. The last two are
-/// the stores of Nix and Guix, which every user may read.
+/// Directories of the system, shown read-only. On most hosts all but /usr are symbolic links into it. The
+/// last two are the stores of Nix and Guix, which every user may read.
 const SYSTEM: &[&str] =
     &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"];
 
-/// Entries of the host's root that are links on some hosts, such as `/home -> var/home` on ostree systems. The view shows
-/// such a link, and what it shows below the link is where the link leads.
+/// Entries of the host's root that are links on some hosts, such as `/home -> var/home` on ostree systems.
+/// The view shows such a link, and what it shows below the link is where the link leads.
 const OFTEN_LINKS: &[&str] = &["/home", "/mnt", "/opt", "/root", "/srv"];
 
-/// The directory below /usr that is a link out of it on some hosts: `/usr/local -> ../var/usrlocal` on ostree systems.
+/// The directory below /usr that is a link out of it on some hosts: `/usr/local -> ../var/usrlocal` on ostree
+/// systems.
 const USR_LOCAL: &str = "/usr/local";
 
-/// Directories of /sys that lscpu(1), glibc, allocators, Go and JVMs read. Root can write to some of their files: each is
-/// mounted read-only.
+/// Directories of /sys that lscpu(1), glibc, allocators, Go and JVMs read. Root can write to some of their
+/// files: each is mounted read-only.
 const SYS_SHOWN: &[&str] =
     &["/sys/devices/system/cpu", "/sys/devices/system/node", "/sys/kernel/mm/transparent_hugepage"];
 
@@ -55,8 +56,8 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
 /// Files of /proc that show the keys of the caller, which commands must not see.
 const PROC_KEYS: &[&str] = &["/proc/key-users", "/proc/keys"];
 
-/// Files of /proc that show the host rather than the sandbox. Their modes keep ordinary users out. Root owns them, so they
-/// are covered if the caller is root. Others, such as kcore and kmsg, also need a capability.
+/// Files of /proc that show the host rather than the sandbox. Their modes keep ordinary users out. Root owns
+/// them, so they are covered if the caller is root. Others, such as kcore and kmsg, also need a capability.
 const PROC_OF_ROOT: &[&str] = &[
     "/proc/allocinfo",
     "/proc/kpagecgroup",
@@ -81,7 +82,8 @@ pub(crate) fn is_system_path(path: &Path) -> bool {
     SYSTEM.iter().any(|directory| path.starts_with(directory))
 }
 
-/// Data of the system's programs outside of /usr, shown read-only: cached fonts, installed packages, formats of TeX.
+/// Data of the system's programs outside of /usr, shown read-only: cached fonts, installed packages, formats
+/// of TeX.
 const DATA: &[&str] = &["/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/texmf"];
 
 /// Adds the system to the view.
@@ -125,8 +127,8 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// With `learn`: the entries of the host's root that the profile does not show, read-only, without homes. Secrets are covered
-/// later.
+/// With `learn`: the entries of the host's root that the profile does not show, read-only, without homes.
+/// Secrets are covered later.
 fn show_rest(view: &mut View) {
     let is_shown = |entry: &fs::DirEntry| {
         let name = entry.file_name();
@@ -208,7 +210,8 @@ fn show_whole_tree(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     for entry in entries.filter(|entry| !NOT_SHOWN.iter().any(|name| entry.file_name() == *name)) {
         show_root_entry(view, &entry.path());
     }
-    // systemd-resolved has a socket there that resolves names, so it is shown only together with the host's network.
+    // systemd-resolved has a socket there that resolves names, so it is shown only together with the host's
+    // network.
     let has_network = inputs.policy.effective_network() == NetworkMode::Host;
     if has_network && let Ok(source) = BindSource::stat(Path::new("/run/systemd/resolve")) {
         view.offer(PlaceKind::System, "/run/systemd/resolve", Node::Bind { source, access: Access::Read });
@@ -251,8 +254,9 @@ fn show_private(view: &mut View) {
     view.offer(PlaceKind::Directory, "/run", Node::Dir);
 }
 
-// Kernel file systems, wherever the host mounts them: a chroot has a procfs, the root of a container a sysfs. A procfs shows
-// the host's processes. In the others, root can change settings of the kernel without any capability.
+// Kernel file systems, wherever the host mounts them: a chroot has a procfs, the root of a container a sysfs.
+// A procfs shows the host's processes. In the others, root can change settings of the kernel without any
+// capability.
 
 /// Never shown, because the sandbox has its own.
 const PROC: &str = "proc";

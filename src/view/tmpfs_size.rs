@@ -12,11 +12,12 @@ use crate::view::{Node, View, layers};
 /// Size in bytes if the policy names none.
 const DEFAULT_SIZE: u64 = 2 << 30;
 
-/// Default of inodes: one for each 4 KiB, so that bytes and inodes run out at about the same time. An empty file takes
-/// about 1 KiB of kernel memory, which tmpfs does not count as its own.
+/// Default of inodes: one for each 4 KiB, so that bytes and inodes run out at about the same time. An empty
+/// file takes about 1 KiB of kernel memory, which tmpfs does not count as its own.
 const PAGE: u64 = 4096;
 
-/// A symbolic link with a text of this length or more takes a page (SHORT_SYMLINK_LEN in mm/shmem.c). Directories take none.
+/// A symbolic link with a text of this length or more takes a page (SHORT_SYMLINK_LEN in mm/shmem.c).
+/// Directories take none.
 const SHORT_LINK: usize = 128;
 
 /// The smallest useful number.

@@ -1,4 +1,5 @@
-//! Variables by which programs find themselves: the directory of an activated environment, of a JDK, of an SDK.
+//! Variables by which programs find themselves: the directory of an activated environment, of a JDK, of an
+//! SDK.
 //!
 //! The tables are data: add a row for one more. Never add a variable that may hold a credential.
 
@@ -12,8 +13,8 @@ use crate::view::inputs::Inputs;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::search_path::{is_visible, offer};
 
-/// Each names one path or several, separated by colons. Directories among them are shown read-only, and the variable is
-/// passed on if everything that it names is visible.
+/// Each names one path or several, separated by colons. Directories among them are shown read-only, and the
+/// variable is passed on if everything that it names is visible.
 const PATHS: &[&str] = &[
     "ANDROID_HOME",
     "ANDROID_NDK_HOME",

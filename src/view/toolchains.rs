@@ -262,7 +262,8 @@ fn offer(view: &mut View, inputs: &Inputs<'_>, kind: Kind, path: &Path) {
     view.offer_links(links, path, &source.path);
 }
 
-/// Whether the profile shows `path` read-only, where the caller could write outside. Then commands may write to a layer there.
+/// Whether the profile shows `path` read-only, where the caller could write outside. Then commands may write
+/// to a layer there.
 fn is_shown_read_only(view: &View, inputs: &Inputs<'_>, path: &Path) -> bool {
     let above = path.ancestors().find_map(|above| view.get(above));
     let of_profile = above.is_some_and(|place| {

@@ -1,4 +1,5 @@
-//! `fluers-runtime`: the crate's own `LocalSandbox` runs commands, with Kennel in its slot for process sandboxes.
+//! `fluers-runtime`: the crate's own `LocalSandbox` runs commands, with Kennel in its slot for process
+//! sandboxes.
 
 mod commands;
 mod lifetime;

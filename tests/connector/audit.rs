@@ -1,5 +1,5 @@
-//! The audit log has every call, connection, use of a credential and spawn of a connector. If it fails closed, nothing
-//! happens that it does not have.
+//! The audit log has every call, connection, use of a credential and spawn of a connector. If it fails
+//! closed, nothing happens that it does not have.
 
 use std::fs::{self, File};
 use std::path::PathBuf;

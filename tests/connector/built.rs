@@ -1,5 +1,5 @@
-//! Programs that are built from `guests/`, once for each content of their sources and each version of their tools. The
-//! bench uses this file, too.
+//! Programs that are built from `guests/`, once for each content of their sources and each version of their
+//! tools. The bench uses this file, too.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -11,7 +11,8 @@ use crate::support::has;
 #[test]
 fn examples_of_the_page_run() {
     console::examples_run("docs/connectors.md", |block| {
-        // What scripts/guest-tools has installed is not on the path, and another user may not be able to run it.
+        // What scripts/guest-tools has installed is not on the path, and another user may not be able to run
+        // it.
         let installed = |program: &String| {
             Some(tool(program)).filter(|tool| Command::new(tool).arg("--version").output().is_ok())
         };

@@ -17,7 +17,8 @@ const RECORDS: &str = r#"
     (type $output' (record (field "status" s32) (field "stdout" (list u8)) (field "stderr" (list u8))))
     (export "output" (type $output (eq $output')))"#;
 
-/// The functions of `connector.wit`: their names, their types, and how many integers they take in core WebAssembly.
+/// The functions of `connector.wit`: their names, their types, and how many integers they take in core
+/// WebAssembly.
 const FUNCTIONS: [(&str, &str, usize); 4] = [
     ("log", r#"(param "level" string) (param "message" string)"#, 4),
     ("http-request", r#"(param "request" $request) (result (result $response (error $failure)))"#, 14),

@@ -27,7 +27,8 @@ pub(crate) async fn called(builder: RuntimeBuilder, hosts: &[&str], guest: Guest
     run(&connector, call).await
 }
 
-/// What a program says of a request: the code, the status, the size, the body, and what reading answers after it.
+/// What a program says of a request: the code, the status, the size, the body, and what reading answers after
+/// it.
 pub(crate) fn said(code: i32, status: i32, size: i32, body: &str, end: i32) -> Said {
     Said { numbers: vec![code, status, size, end], texts: vec![body.to_owned()] }
 }

@@ -1,4 +1,5 @@
-//! A small web server on loopback, with and without TLS. It keeps what it got, and answers by path, also as no server should.
+//! A small web server on loopback, with and without TLS. It keeps what it got, and answers by path, also as
+//! no server should.
 //!
 //! It reads and writes HTTP by itself, because the libraries write nothing that is wrong.
 

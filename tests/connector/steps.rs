@@ -1,5 +1,5 @@
-//! A program that makes requests and spawns, and tells what it got: each step is a log line, which exists also if the call
-//! fails.
+//! A program that makes requests and spawns, and tells what it got: each step is a log line, which exists
+//! also if the call fails.
 
 use std::fmt::Write;
 
@@ -70,7 +70,8 @@ impl Guest {
         Self::default()
     }
 
-    /// Makes a request. Says what `http_request` answers, the status, the size, the body, and how much it reads after that.
+    /// Makes a request. Says what `http_request` answers, the status, the size, the body, and how much it
+    /// reads after that.
     pub(crate) fn request(self, request: &Value) -> Self {
         self.raw_request(request.to_string())
     }

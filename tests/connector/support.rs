@@ -10,8 +10,8 @@ use kennel::{Class, Manifest};
 /// A manifest without capabilities.
 pub(crate) const NOTHING: &str = "[connector]\nname = 'test'\n[capabilities]";
 
-/// A core module. `data` lies in memory at 1024, and `start` is what `_start` does. It may call `$print`, `$read` and
-/// the functions of `imports`.
+/// A core module. `data` lies in memory at 1024, and `start` is what `_start` does. It may call `$print`,
+/// `$read` and the functions of `imports`.
 pub(crate) fn module(imports: &str, data: impl AsRef<[u8]>, start: &str) -> Vec<u8> {
     let data: String = data.as_ref().iter().map(|byte| format!("\\{byte:02x}")).collect();
     let text = format!(

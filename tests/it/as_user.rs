@@ -1,5 +1,5 @@
-//! What depends on the user runs again as an ordinary user, if root runs the tests. The name comes first in the alphabet, so
-//! that this second pass begins at once and fills the time in which other tests wait.
+//! What depends on the user runs again as an ordinary user, if root runs the tests. The name comes first in
+//! the alphabet, so that this second pass begins at once and fills the time in which other tests wait.
 
 use std::process::Command;
 
@@ -23,8 +23,8 @@ fn runs_again(test: &str) -> bool {
     runs.peek().is_some() && runs.all(|runs| runs)
 }
 
-/// Whether this pass leaves a test about an ordinary user to the second pass. It fails if that does not run the test, which
-/// would then never run.
+/// Whether this pass leaves a test about an ordinary user to the second pass. It fails if that does not run
+/// the test, which would then never run.
 pub(crate) fn is_left_to_user(test: &str) -> bool {
     let is_root = is_root();
     assert!(!is_root || runs_again(test), "{test} never runs: add it to tests/it/as-user");

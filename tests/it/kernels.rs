@@ -1,5 +1,5 @@
-//! The Landlock ABI of a kernel decides what Kennel gives on it. These tests assert that for each ABI and skip none.
-//! `scripts/kernels` runs them on kernels from 5.10 to the newest, and says which ABI each has.
+//! The Landlock ABI of a kernel decides what Kennel gives on it. These tests assert that for each ABI and
+//! skip none. `scripts/kernels` runs them on kernels from 5.10 to the newest, and says which ABI each has.
 
 use std::{
     env, fs,

@@ -21,8 +21,8 @@
 //! | `capabilities` | a command described by four fields is held to them, or does not run |
 //! | `broker` | a program gets what its manifest lists; a credential reaches nobody else |
 //!
-//! `src/sys/` has unit tests only. The tests of `crates/adapters` need features and are a binary of their own:
-//! `tests/adapters/`.
+//! `src/sys/` has unit tests only. The tests of `crates/adapters` need features and are a binary of their
+//! own: `tests/adapters/`.
 //!
 //! The other modules are about a promise of the whole, or support the rest:
 //!

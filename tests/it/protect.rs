@@ -220,7 +220,8 @@ fn every_writable_grant_is_protected() {
     assert!(said.contains("Read-only file system"), "{said}");
 }
 
-/// In the other case the name would have more bytes than a name may have. Profile ci-only has nothing to mend either.
+/// In the other case the name would have more bytes than a name may have. Profile ci-only has nothing to mend
+/// either.
 #[test]
 fn a_name_of_the_longest_length_is_no_problem() {
     let dir = repository();
@@ -258,7 +259,8 @@ fn hooks_of_a_repository_made_inside_are_removed() {
     assert!(!dir.path().join(".git/hooks/pre-commit").exists());
 }
 
-/// Runs a command with the protected path `prot`, does something outside meanwhile, and returns Kennel's lines.
+/// Runs a command with the protected path `prot`, does something outside meanwhile, and returns Kennel's
+/// lines.
 fn meanwhile(dir: &Path, outside: impl FnOnce()) -> String {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
     let script = "touch runs; while [ ! -e done ]; do sleep 0.05; done";

@@ -16,12 +16,12 @@ pub(crate) fn x32(arguments: &[&str]) {
     say(raw(number | X32_BIT, [0; 6]));
 }
 
-/// The call numbered by the first argument, with zero arguments, by the gate of i386: the kernel reads the number
-/// in another table.
+/// The call numbered by the first argument, with zero arguments, by the gate of i386: the kernel reads the
+/// number in another table.
 pub(crate) fn int80(arguments: &[&str]) {
     let mut answer: i64 = arguments.first().and_then(|text| text.parse().ok()).unwrap_or(20);
-    // SAFETY: with zero arguments the call has no pointer to follow; rbx is put back because LLVM keeps it, and
-    // the gate clobbers r8 to r11.
+    // SAFETY: with zero arguments the call has no pointer to follow; rbx is put back because LLVM keeps it,
+    // and the gate clobbers r8 to r11.
     unsafe {
         asm!("push rbx", "xor ebx, ebx", "int 0x80", "pop rbx", inout("rax") answer,
             inout("rcx") 0i64 => _, inout("rdx") 0i64 => _, inout("rsi") 0i64 => _, inout("rdi") 0i64 => _,

@@ -3,8 +3,9 @@
 //! `call openat -100 s:/etc 0x200000 + getdents64 $ buf 4096`
 //!
 //! An argument is a number, `s:TEXT` (a C string), `p:N,N,…` (an array of 64-bit numbers), `w:N,N,…` (one of
-//! 32-bit numbers), `x:HEX` (bytes), `buf` (64 KiB of zeroes), `$` (the last result above 2, in practice the last
-//! descriptor), `%` (the previous result) or `.` (the process's own pid). `+` separates calls; each says one line.
+//! 32-bit numbers), `x:HEX` (bytes), `buf` (64 KiB of zeroes), `$` (the last result above 2, in practice the
+//! last descriptor), `%` (the previous result) or `.` (the process's own pid). `+` separates calls; each says
+//! one line.
 
 use std::ffi::CString;
 

@@ -47,8 +47,8 @@ pub(crate) fn descriptors(_: &[&str]) {
     println!("{}", open.map(|fd| fd.to_string()).collect::<Vec<_>>().join(" "));
 }
 
-/// Looks for the inode (device and number) in the whole visible tree and behind every magic link. Prints the places,
-/// or `nowhere`.
+/// Looks for the inode (device and number) in the whole visible tree and behind every magic link. Prints the
+/// places, or `nowhere`.
 pub(crate) fn hunt(arguments: &[&str]) {
     let wanted = arguments.iter().filter_map(|text| text.parse().ok()).collect::<Vec<u64>>();
     let [device, inode] = wanted[..] else { return say(Err(libc::EINVAL)) };
@@ -90,8 +90,8 @@ pub(crate) fn flip(arguments: &[&str]) {
     say(result);
 }
 
-/// Enters the directory, prints a line, waits until `go` appears beside it, and then climbs: prints the targets of
-/// `..`.
+/// Enters the directory, prints a line, waits until `go` appears beside it, and then climbs: prints the
+/// targets of `..`.
 pub(crate) fn walk_up(arguments: &[&str]) {
     let [dir, go] = arguments else { return say(Err(libc::EINVAL)) };
     say(from_std(std::env::set_current_dir(dir)));

@@ -1,8 +1,9 @@
-//! The program that tries to get out. Tests start it inside a sandbox, and outside to see that the attempt itself
-//! works. It prints one line for each attempt: `ok`, the name of the errno, or its finding. It judges nothing.
+//! The program that tries to get out. Tests start it inside a sandbox, and outside to see that the attempt
+//! itself works. It prints one line for each attempt: `ok`, the name of the errno, or its finding. It judges
+//! nothing.
 //!
-//! Static, so that it runs in a sandbox that shows no library; most attempts are raw system calls, because libc
-//! would check arguments, translate calls or keep state.
+//! Static, so that it runs in a sandbox that shows no library; most attempts are raw system calls, because
+//! libc would check arguments, translate calls or keep state.
 #![expect(unsafe_code, reason = "attempts are raw system calls with wrong and hostile arguments")]
 #![expect(clippy::print_stdout, reason = "the test reads what the attempt found")]
 

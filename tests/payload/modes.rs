@@ -1,5 +1,5 @@
-//! Tries to give a file the set-group-id bit by exchanging it for a directory while the supervisor looks. Each attempt prints
-//! the results that it met.
+//! Tries to give a file the set-group-id bit by exchanging it for a directory while the supervisor looks.
+//! Each attempt prints the results that it met.
 
 use std::{
     collections::BTreeSet,

@@ -67,8 +67,8 @@ fn echo(address: &str) -> std::io::Result<()> {
     client.read_exact(&mut [0])
 }
 
-/// Asks the name server at the address for the name of each `ADDRESS/NAME` by UDP. Prints the answer, `silence`, or
-/// the errno.
+/// Asks the name server at the address for the name of each `ADDRESS/NAME` by UDP. Prints the answer,
+/// `silence`, or the errno.
 pub(crate) fn query(questions: &[&str]) {
     for question in questions {
         let (address, name) = question.split_once('/').unwrap_or_default();

@@ -94,8 +94,9 @@ pub(crate) fn fork_bomb(_: &[&str]) {
     println!("never refused");
 }
 
-/// So many chains of processes for so many seconds: each process appends to the file, forks the next one and ends. With
-/// `cont` each also continues whatever is stopped. With `kill` the first one kills its parent. Stays for that long.
+/// So many chains of processes for so many seconds: each process appends to the file, forks the next one and
+/// ends. With `cont` each also continues whatever is stopped. With `kill` the first one kills its parent.
+/// Stays for that long.
 pub(crate) fn storm(arguments: &[&str]) {
     let text = |at: usize| arguments.get(at).copied().unwrap_or_default();
     let (chains, seconds) = (text(0).parse().unwrap_or(1), text(1).parse().unwrap_or(1));

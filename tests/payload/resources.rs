@@ -1,5 +1,5 @@
-//! Takes as much of something as possible, to see what bounds it. Each attempt prints how far it came and why it
-//! stopped.
+//! Takes as much of something as possible, to see what bounds it. Each attempt prints how far it came and why
+//! it stopped.
 
 use std::{
     fs::{self, File},
@@ -108,8 +108,8 @@ pub(crate) fn open_all(arguments: &[&str]) {
     });
 }
 
-/// Descriptors in messages that nobody receives, as many in each message as it takes. They stay until this process is
-/// killed or its standard input ends.
+/// Descriptors in messages that nobody receives, as many in each message as it takes. They stay until this
+/// process is killed or its standard input ends.
 pub(crate) fn in_flight(arguments: &[&str]) {
     let mut pairs = Vec::new();
     take(number(arguments, 0), "messages", |_| {

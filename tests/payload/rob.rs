@@ -8,10 +8,10 @@ use std::{
 
 use crate::call::{address_of, raw};
 
-/// Robs every process whose command line has the first argument, again and again until stdin ends. Looks for the second one
-/// in environments and memory. Prints each finding once: `environ`, `memory`, `cwd PATH`, `link PATH` for a descriptor that is
-/// seen, `taken PATH` for one that was copied by pidfd_getfd(2), `typed PATH` if TIOCSTI worked on that; then how many
-/// processes there were.
+/// Robs every process whose command line has the first argument, again and again until stdin ends. Looks for
+/// the second one in environments and memory. Prints each finding once: `environ`, `memory`, `cwd PATH`,
+/// `link PATH` for a descriptor that is seen, `taken PATH` for one that was copied by pidfd_getfd(2), `typed
+/// PATH` if TIOCSTI worked on that; then how many processes there were.
 pub(crate) fn rob(arguments: &[&str]) {
     let [mark, secret] = arguments else { return println!("usage: rob MARK SECRET") };
     let (mut found, mut seen) = (BTreeSet::new(), BTreeSet::new());

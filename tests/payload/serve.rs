@@ -1,5 +1,5 @@
-//! A server, whom clients outside may reach: `serve ADDRESS KIND [COUNT]`. It says `ready` once it listens, and ends after
-//! COUNT connections.
+//! A server, whom clients outside may reach: `serve ADDRESS KIND [COUNT]`. It says `ready` once it listens,
+//! and ends after COUNT connections.
 //!
 //! | kind | what a client gets |
 //! | --- | --- |

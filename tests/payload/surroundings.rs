@@ -2,8 +2,8 @@
 //!
 //! `refuse clone3=ENOSYS unshare/0&0x10000000=EPERM -- PROGRAM [ARG…]`
 //!
-//! Each rule is a filter of its own: a call, an argument and bits that must all be set in it, an errno. The program
-//! runs under all of them, and keeps its privileges if it has any.
+//! Each rule is a filter of its own: a call, an argument and bits that must all be set in it, an errno. The
+//! program runs under all of them, and keeps its privileges if it has any.
 
 use std::{collections::BTreeMap, io, os::unix::process::CommandExt, process::Command};
 
@@ -56,8 +56,8 @@ fn errno_of(name: &str) -> Option<i32> {
     (1..134).find(|&number| crate::errno_name(number) == name)
 }
 
-/// seccomp(SECCOMP_SET_MODE_FILTER) as a privileged process uses it: the executed program keeps its privileges.
-/// Others must give them up.
+/// seccomp(SECCOMP_SET_MODE_FILTER) as a privileged process uses it: the executed program keeps its
+/// privileges. Others must give them up.
 fn install(program: &BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(io::Error::other)?,

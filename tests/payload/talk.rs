@@ -12,8 +12,8 @@
 //! | `~N` | sleeps N milliseconds |
 //! | `?N` | from now on waits N milliseconds for something to read, in place of 15 seconds |
 //!
-//! After the received text comes a line of its own: `[end]`, `[open]` if nothing was read to the end, `[silence]`, or
-//! the errno.
+//! After the received text comes a line of its own: `[end]`, `[open]` if nothing was read to the end,
+//! `[silence]`, or the errno.
 
 use std::{
     io::{self, BufRead, Read, Write},
@@ -113,8 +113,9 @@ fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// `crowd ADDRESS COUNT TEXT`: opens that many connections without waiting for any, sends TEXT on each open one, and
-/// prints how many it could begin. For each line of stdin it takes the next step: it closes them all; then it ends.
+/// `crowd ADDRESS COUNT TEXT`: opens that many connections without waiting for any, sends TEXT on each open
+/// one, and prints how many it could begin. For each line of stdin it takes the next step: it closes them
+/// all; then it ends.
 pub(crate) fn crowd(words: &[&str]) {
     let [address, count, text] = words else { return println!("usage: crowd ADDRESS COUNT TEXT") };
     let (Ok(address), Ok(count)) = (address.parse::<SocketAddrV4>(), count.parse::<usize>()) else {

@@ -1,5 +1,5 @@
-//! A day of an agent's work through one session, and the same without a sandbox: same outputs, same statuses, same
-//! files.
+//! A day of an agent's work through one session, and the same without a sandbox: same outputs, same statuses,
+//! same files.
 
 use std::{
     path::Path,
@@ -9,7 +9,8 @@ use std::{
 use kennel::Session;
 use tokio::runtime::Runtime;
 
-/// The parts of a round. The first word names the program; if it is not installed, both runs leave the part out.
+/// The parts of a round. The first word names the program; if it is not installed, both runs leave the part
+/// out.
 const ROUND: &[(&str, &str)] = &[
     (
         "sh",

@@ -76,8 +76,8 @@ fn of_each_thread(file: &str) -> usize {
     lists.map(|list| list.split_whitespace().count()).sum()
 }
 
-/// Zygotes and inits of this run: their command line is the word that their start gave them, and their session is
-/// ours.
+/// Zygotes and inits of this run: their command line is the word that their start gave them, and their
+/// session is ours.
 fn insides() -> usize {
     let ours = nix::unistd::getsid(None).ok().map(|leader| leader.to_string());
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten().map(|process| process.path());

@@ -1,8 +1,8 @@
-//! Many of everything, and nothing left at the end: commands, sessions, embedding programs that are killed, and an
-//! agent's day of work with the same outcome as without a sandbox.
+//! Many of everything, and nothing left at the end: commands, sessions, embedding programs that are killed,
+//! and an agent's day of work with the same outcome as without a sandbox.
 //!
-//! `cargo test` runs a short form, `scripts/soak` the whole. Only one process at a time: it counts everything on the
-//! host.
+//! `cargo test` runs a short form, `scripts/soak` the whole. Only one process at a time: it counts everything
+//! on the host.
 #![expect(clippy::print_stdout, reason = "a long run shows its progress")]
 
 mod agent;

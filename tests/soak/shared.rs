@@ -1,5 +1,5 @@
-//! Many commands of one session that share their processes. Some leave processes behind, some time out, some are
-//! dropped, and some kill their own worker.
+//! Many commands of one session that share their processes. Some leave processes behind, some time out, some
+//! are dropped, and some kill their own worker.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The `Sandbox` trait of `entelix-core`: runs the commands, code and file accesses of an agent's tools in one session.
-//! If the context of a call is cancelled or passes its deadline, the call ends and leaves no process.
+//! The `Sandbox` trait of `entelix-core`: runs the commands, code and file accesses of an agent's tools in
+//! one session. If the context of a call is cancelled or passes its deadline, the call ends and leaves no
+//! process.
 
 pub(crate) mod code;
 
@@ -22,23 +23,24 @@ const OUTPUT: u64 = 16 << 20;
 
 /// Runs an agent's tools in a [`Session`]: commands, code in four languages, files.
 ///
-/// A tool may do what the session's policy grants. Working directories and files are paths in the sandbox; relative
-/// ones start at the session's working directory. See [`Session::read`] and its neighbours for which files are
-/// possible. Each command has its own `/tmp` and `HOME`, unless the policy shares them
+/// A tool may do what the session's policy grants. Working directories and files are paths in the sandbox;
+/// relative ones start at the session's working directory. See [`Session::read`] and its neighbours for which
+/// files are possible. Each command has its own `/tmp` and `HOME`, unless the policy shares them
 /// ([`Policy::tmp`](kennel::Policy::tmp)).
 ///
-/// - A command that fails is not an error: see its exit code, which is 128 + n after signal n. A missing command or
-///   directory is `Error::InvalidRequest`.
+/// - A command that fails is not an error: see its exit code, which is 128 + n after signal n. A missing
+///   command or directory is `Error::InvalidRequest`.
 /// - After a timeout, of the call or of the policy, the exit code is 124, and stderr ends with
 ///   `command timed out after {ms}ms`.
 /// - If the context is cancelled or past its deadline, the call returns `Error::Cancelled` or
-///   `Error::DeadlineExceeded`, and Kennel kills everything that the call started. It does the same when the call is
-///   dropped.
-/// - Kennel keeps 16 MiB of each output stream, or as much as the policy says. A line at the end says how much it
-///   discarded.
-/// - Code goes to its interpreter through a pipe, at any length, not in a file or argument. The code's stdin is empty.
-///   Bash runs with `bash`, Python with `python3`, JavaScript with `node`. TypeScript runs with `node` from version
-///   22.6 on, which strips types and does not check them; otherwise with `tsx`, `ts-node`, `deno` or `bun`.
+///   `Error::DeadlineExceeded`, and Kennel kills everything that the call started. It does the same when the
+///   call is dropped.
+/// - Kennel keeps 16 MiB of each output stream, or as much as the policy says. A line at the end says how
+///   much it discarded.
+/// - Code goes to its interpreter through a pipe, at any length, not in a file or argument. The code's stdin
+///   is empty. Bash runs with `bash`, Python with `python3`, JavaScript with `node`. TypeScript runs with
+///   `node` from version 22.6 on, which strips types and does not check them; otherwise with `tsx`,
+///   `ts-node`, `deno` or `bun`.
 ///
 /// A clone uses the same session.
 ///
@@ -71,8 +73,8 @@ pub struct KennelSandbox {
 }
 
 impl KennelSandbox {
-    /// Runs commands in `session`. The caller may use the session too. It ends when the caller ends it, or with its
-    /// last handle.
+    /// Runs commands in `session`. The caller may use the session too. It ends when the caller ends it, or
+    /// with its last handle.
     #[must_use]
     pub fn new(session: Session) -> Self {
         Self { session, typescript: Arc::default() }
@@ -199,8 +201,8 @@ fn told(output: Output) -> CommandOutput {
     }
 }
 
-// Errors. The trait's crate shows `InvalidRequest` to the model, which can try something else. `Config` is for the
-// operator.
+// Errors. The trait's crate shows `InvalidRequest` to the model, which can try something else. `Config` is
+// for the operator.
 
 /// Converts an error of Kennel to the trait's error.
 pub(crate) fn failed(error: Error) -> entelix_core::Error {

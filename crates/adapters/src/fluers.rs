@@ -1,5 +1,5 @@
-//! The `ProcessSandbox` trait of the agent harness `fluers-runtime`. The harness prepares a workspace once, asks for
-//! the command line to start for each command, and starts it itself, with its own pipes.
+//! The `ProcessSandbox` trait of the agent harness `fluers-runtime`. The harness prepares a workspace once,
+//! asks for the command line to start for each command, and starts it itself, with its own pipes.
 
 pub(crate) mod context;
 pub(crate) mod place;
@@ -21,10 +21,11 @@ use crate::fluers::place::{ContextPlace, FluersError};
 
 /// Confines the commands of a `fluers-runtime` harness.
 ///
-/// A context is a workspace with a profile and an egress list. There is one [`Session`] for each context; several
-/// contexts can be prepared at the same time. [`wrap`](ProcessSandbox::wrap) returns the command line of the small
-/// client of that session. The client passes the descriptors that it got from the harness to a worker, and ends with
-/// the command's status. Killing the client kills the command, so the timeouts of the harness work, with status 124.
+/// A context is a workspace with a profile and an egress list. There is one [`Session`] for each context;
+/// several contexts can be prepared at the same time. [`wrap`](ProcessSandbox::wrap) returns the command line
+/// of the small client of that session. The client passes the descriptors that it got from the harness to a
+/// worker, and ends with the command's status. Killing the client kills the command, so the timeouts of the
+/// harness work, with status 124.
 ///
 /// | profile | workspace | elsewhere | network |
 /// | --- | --- | --- | --- |
@@ -37,8 +38,8 @@ use crate::fluers::place::{ContextPlace, FluersError};
 /// Commands have the environment that the policy makes for the session. Kennel passes nothing of the client's
 /// environment, which may hold more than a command should see.
 ///
-/// The tokio runtime that prepared a session serves its clients, as with [`Session::listen`]. Dropping this ends every
-/// session and removes its files, as [`shutdown`](ProcessSandbox::shutdown) does.
+/// The tokio runtime that prepared a session serves its clients, as with [`Session::listen`]. Dropping this
+/// ends every session and removes its files, as [`shutdown`](ProcessSandbox::shutdown) does.
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
@@ -94,9 +95,10 @@ impl KennelSandbox {
         Self::with_policy(Policy::default())
     }
 
-    /// Starts from a policy: its grants, limits, variables and requirements hold for every context. The harness sets
-    /// the profile, the workspace, the working directory, and what happens if a protection is missing. Its egress lists
-    /// add to what the policy allows. An overlay is an error, because the harness cannot commit its changes.
+    /// Starts from a policy: its grants, limits, variables and requirements hold for every context. The
+    /// harness sets the profile, the workspace, the working directory, and what happens if a protection is
+    /// missing. Its egress lists add to what the policy allows. An overlay is an error, because the harness
+    /// cannot commit its changes.
     ///
     /// ```
     /// use std::time::Duration;
@@ -172,7 +174,8 @@ impl KennelSandbox {
             tracing::warn!(?profile, name = finding.name, state = %finding.state, detail = finding.detail,
                 remedy = finding.remedy.as_ref().map(tracing::field::display), "not enforced in full");
         }
-        // This must be an error, not `Unavailable`: a harness that degrades would then run commands without a sandbox.
+        // This must be an error, not `Unavailable`: a harness that degrades would then run commands without a
+        // sandbox.
         if let Some(refused) = probe.get("start") {
             return Err(FluersError::Policy {
                 reason: refused.detail.clone(),
@@ -183,8 +186,8 @@ impl KennelSandbox {
         state.partial.retain(|other| *other != profile);
         match probe.verdict {
             Verdict::FullyEnforced => Ok(Enforcement::FullyEnforced),
-            // `CiOnly` must be enforced in full. It must be an error, because a harness that degrades would run it
-            // unconfined.
+            // `CiOnly` must be enforced in full. It must be an error, because a harness that degrades would
+            // run it unconfined.
             _ if profile == SandboxProfile::CiOnly => Err(FluersError::not_in_full(&probe)),
             Verdict::Partial => {
                 state.partial.push(profile);
@@ -222,34 +225,34 @@ impl State {
 
 #[async_trait]
 impl ProcessSandbox for KennelSandbox {
-    /// Prepares the session of a context. Calling it again has no effect, unless the session has ended or the workspace
-    /// has become another directory.
+    /// Prepares the session of a context. Calling it again has no effect, unless the session has ended or the
+    /// workspace has become another directory.
     ///
-    /// If [`probe`](Self::probe) last said `Partial` for the profile, the session runs without the missing protections.
-    /// Otherwise a missing protection is an error. With `CiOnly` it is always an error.
+    /// If [`probe`](Self::probe) last said `Partial` for the profile, the session runs without the missing
+    /// protections. Otherwise a missing protection is an error. With `CiOnly` it is always an error.
     async fn prepare(&self, ctx: &ExecSandboxContext) -> RuntimeResult<()> {
         Ok(self.open(ctx).await?)
     }
 
     /// Returns the command line to start for `argv`. Touches no file.
     ///
-    /// A relative `cwd` starts at the workspace. A `cwd` that the sandbox certainly does not show is an error here. If
-    /// it does not exist, the client prints an error and ends with 125.
+    /// A relative `cwd` starts at the workspace. A `cwd` that the sandbox certainly does not show is an error
+    /// here. If it does not exist, the client prints an error and ends with 125.
     fn wrap(&self, argv: &[String], ctx: &ExecSandboxContext) -> RuntimeResult<WrappedCommand> {
         Ok(self.wrapped(argv, ctx)?)
     }
 
-    /// Tests this host, anew each time, as [`Probe::run`] does, with the grants, limits and requirements of the policy.
-    /// Also reports missing protections as `tracing` events.
+    /// Tests this host, anew each time, as [`Probe::run`] does, with the grants, limits and requirements of
+    /// the policy. Also reports missing protections as `tracing` events.
     ///
-    /// An invalid policy is an error, whatever the host supports. For `CiOnly` any result but `FullyEnforced` is an
-    /// error too: a harness that degrades would run it unconfined.
+    /// An invalid policy is an error, whatever the host supports. For `CiOnly` any result but `FullyEnforced`
+    /// is an error too: a harness that degrades would run it unconfined.
     async fn probe(&self, profile: &SandboxProfile) -> RuntimeResult<Enforcement> {
         Ok(self.probed(*profile).await?)
     }
 
-    /// Ends every session, kills what runs in it, and removes the sockets. Contexts that are prepared later start
-    /// fresh.
+    /// Ends every session, kills what runs in it, and removes the sockets. Contexts that are prepared later
+    /// start fresh.
     async fn shutdown(&self) -> RuntimeResult<()> {
         let contexts = {
             let mut state = self.state_mut();
@@ -266,7 +269,8 @@ impl ProcessSandbox for KennelSandbox {
     }
 }
 
-/// Identifies a directory, by device and inode. A workspace that was removed and created again is a different one.
+/// Identifies a directory, by device and inode. A workspace that was removed and created again is a different
+/// one.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::metadata(path).ok()?;
     Some((found.dev(), found.ino()))

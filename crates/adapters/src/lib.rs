@@ -1,5 +1,5 @@
-//! Adapters: each implements a trait that another crate publishes, with sandboxes of [`kennel`]. Only adapters have types
-//! of other crates in public signatures.
+//! Adapters: each implements a trait that another crate publishes, with sandboxes of [`kennel`]. Only
+//! adapters have types of other crates in public signatures.
 
 #[cfg(all(doctest, feature = "fluers"))]
 #[doc = include_str!("../../../docs/embedding.md")]

@@ -42,8 +42,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Verb {
     /// Run a command confined.
     ///
-    /// Its output, input and exit status are as without Kennel. It sees the system, read-only, and an empty home and /tmp; it
-    /// can change the workspace. Flags grant more.
+    /// Its output, input and exit status are as without Kennel. It sees the system, read-only, and an empty
+    /// home and /tmp; it can change the workspace. Flags grant more.
     #[command(after_help = help::RUN)]
     Run(Run),
     /// Keep a sandbox ready for many commands: start, list, stop.
@@ -57,8 +57,8 @@ pub(crate) enum Verb {
     Exec(Exec),
     /// Serve a sandbox to an agent, by the Model Context Protocol.
     ///
-    /// The agent starts this command and speaks to its stdin and stdout. Its tools run commands and read and write files in one
-    /// sandbox, which ends with stdin.
+    /// The agent starts this command and speaks to its stdin and stdout. Its tools run commands and read and
+    /// write files in one sandbox, which ends with stdin.
     #[command(after_help = help::MCP, mut_arg("overlay_size", hidden))]
     Mcp(Mcp),
     /// Show what commands changed with --overlay.
@@ -145,8 +145,9 @@ pub(crate) struct Place {
 pub(crate) struct AsOwner {
     /// As root: become the owner of the workspace first.
     ///
-    /// The workspace is that of --workspace, or the current directory. It happens before anything is read, with the groups
-    /// and HOME of that user. Nothing of root's goes along: no privilege, terminal, descriptor or unknown variable.
+    /// The workspace is that of --workspace, or the current directory. It happens before anything is read,
+    /// with the groups and HOME of that user. Nothing of root's goes along: no privilege, terminal,
+    /// descriptor or unknown variable.
     #[arg(long)]
     pub(crate) as_owner: bool,
     /// The next step of --as-owner, in another process.
@@ -167,7 +168,8 @@ pub(crate) struct Diff {
     pub(crate) no_pager: bool,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a session.
+    /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a
+    /// session.
     #[arg(value_name = "NAME|PATH")]
     pub(crate) words: Vec<OsString>,
 }
@@ -185,7 +187,8 @@ pub(crate) struct CommitArguments {
 pub(crate) struct Part {
     #[command(flatten)]
     pub(crate) place: Place,
-    /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a session.
+    /// The name of a session, and paths in the workspace. Write ./PATH for a path that is also the name of a
+    /// session.
     #[arg(value_name = "NAME|PATH")]
     pub(crate) words: Vec<OsString>,
 }
@@ -214,8 +217,8 @@ pub(crate) struct Op {
     pub(crate) json: Option<PathBuf>,
     /// Print errors, but no remarks.
     ///
-    /// Remarks are weaker protections, denials, notes, and the limit that ended the command. Lost output or records are
-    /// still reported.
+    /// Remarks are weaker protections, denials, notes, and the limit that ended the command. Lost output or
+    /// records are still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -312,19 +315,21 @@ pub(crate) struct Run {
     pub(crate) owner: AsOwner,
     /// Ask on the terminal about each host that no rule decides.
     ///
-    /// Allow it once, for this run, always, or not. No answer within 30 s is no. The command runs on its own terminal, as with
-    /// --tty.
+    /// Allow it once, for this run, always, or not. No answer within 30 s is no. The command runs on its own
+    /// terminal, as with --tty.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) ask: bool,
     /// Let the command read and reach nearly everything, and write to FILE a policy that allows what it used.
     ///
-    /// For review: FILE says what it cannot see. Known secrets, /run, /tmp and homes of others stay hidden, and private addresses
-    /// closed. Changes to the workspace are kept apart, as with --overlay. FILE is a new one, outside of the workspace.
+    /// For review: FILE says what it cannot see. Known secrets, /run, /tmp and homes of others stay hidden,
+    /// and private addresses closed. Changes to the workspace are kept apart, as with --overlay. FILE is a
+    /// new one, outside of the workspace.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) learn: Option<PathBuf>,
     /// Take all keys for the command from the start.
     ///
-    /// Not only once it reads. All three standard streams are then its terminal. Needs a terminal; output is not counted.
+    /// Not only once it reads. All three standard streams are then its terminal. Needs a terminal; output is
+    /// not counted.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
     /// Exit with 128+N if signal N ends the command.
@@ -339,8 +344,8 @@ pub(crate) struct Run {
     pub(crate) json: Option<PathBuf>,
     /// Print errors, but no remarks.
     ///
-    /// Remarks are weaker protections, denials, notes, and the limit that ended the command. Lost output or records are
-    /// still reported.
+    /// Remarks are weaker protections, denials, notes, and the limit that ended the command. Lost output or
+    /// records are still reported.
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The command and its arguments.
@@ -480,8 +485,8 @@ pub(crate) struct Start {
     pub(crate) with_parent: bool,
     /// End the session when nobody has used it for TIME, such as 8h.
     ///
-    /// It is used while a command runs, also one that stays, and when a client asks for something else than its lists. A
-    /// process that a command left in the background ends with it.
+    /// It is used while a command runs, also one that stays, and when a client asks for something else than
+    /// its lists. A process that a command left in the background ends with it.
     #[arg(long, value_name = "TIME")]
     pub(crate) idle: Option<Span>,
     #[command(flatten)]

@@ -1,8 +1,8 @@
 //! `--ask`: asks the person at the terminal about hosts that no rule decides.
 //!
-//! The command runs on a terminal of its own, so every key passes through Kennel. While a question is open, keys answer it
-//! and the command gets none, and the command's output waits. So a command can neither answer nor imitate a question
-//! to which an answer counts.
+//! The command runs on a terminal of its own, so every key passes through Kennel. While a question is open,
+//! keys answer it and the command gets none, and the command's output waits. So a command can neither answer
+//! nor imitate a question to which an answer counts.
 
 use std::{
     fs::File,
@@ -173,7 +173,8 @@ enum Answer {
     Withdrawn,
 }
 
-/// Asks on the terminal, one question after the other, on a thread of its own: a write to a terminal may block.
+/// Asks on the terminal, one question after the other, on a thread of its own: a write to a terminal may
+/// block.
 struct Asker {
     terminal: File,
     open: OpenQuestion,

@@ -1,5 +1,6 @@
-//! Executables beside `kennel` that do what few people run, so that `kennel run` carries nothing of it: as git and cargo do.
-//! Kennel looks for them in its own directory and nowhere else. On PATH, somebody else could choose the program.
+//! Executables beside `kennel` that do what few people run, so that `kennel run` carries nothing of it: as
+//! git and cargo do. Kennel looks for them in its own directory and nowhere else. On PATH, somebody else
+//! could choose the program.
 
 use std::{
     convert::Infallible,

@@ -1,5 +1,5 @@
-//! `kennel completions`: what clap makes of the flags, and what only the machine knows: names of sessions and policies, and
-//! programs.
+//! `kennel completions`: what clap makes of the flags, and what only the machine knows: names of sessions and
+//! policies, and programs.
 
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;

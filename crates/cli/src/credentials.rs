@@ -83,8 +83,8 @@ pub(crate) fn read_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> R
     Ok(secrets)
 }
 
-/// Completes the credentials `read` from files with those from this process's environment. `taken` are the names that are
-/// needed.
+/// Completes the credentials `read` from files with those from this process's environment. `taken` are the
+/// names that are needed.
 pub(crate) fn complete(
     mut read: Secrets,
     taken: &[String],

@@ -48,7 +48,8 @@ pub(crate) fn resolve_descriptor(path: &Path) -> io::Result<PathBuf> {
     ))
 }
 
-/// Closes inherited descriptors except the standard ones. Descriptors that Kennel opened are close-on-exec and stay open.
+/// Closes inherited descriptors except the standard ones. Descriptors that Kennel opened are close-on-exec
+/// and stay open.
 ///
 /// # Errors
 /// Which ones there are is unknown: /proc is not there.

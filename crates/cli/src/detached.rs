@@ -120,8 +120,8 @@ fn told(code: u8, message: &[u8]) -> ExitCode {
     code.into()
 }
 
-/// Creates the log file, or empties it. Commands may have planted links on the way to it, so none is followed. A path that
-/// names an inherited descriptor is that descriptor.
+/// Creates the log file, or empties it. Commands may have planted links on the way to it, so none is
+/// followed. A path that names an inherited descriptor is that descriptor.
 fn create_log(path: &Path) -> Result<OwnedFd, Error> {
     let opened = inherited_descriptor(path).unwrap_or_else(|| {
         let flags = OFlag::O_WRONLY

@@ -1,7 +1,8 @@
-//! One change of a workspace as a unified diff, in the form of git: for people, and for tools that read such diffs.
+//! One change of a workspace as a unified diff, in the form of git: for people, and for tools that read such
+//! diffs.
 //!
-//! What it shows is hostile. Control characters in names and lines are shown escaped, long lines are cut, and what is
-//! binary or too large is only named.
+//! What it shows is hostile. Control characters in names and lines are shown escaped, long lines are cut, and
+//! what is binary or too large is only named.
 
 use std::{ops::Range, os::unix::ffi::OsStrExt};
 
@@ -322,7 +323,8 @@ fn shown(line: &[u8]) -> String {
     }
 }
 
-/// Whether a change is a directory that its files show anyway. In the order of paths, the first of them is next.
+/// Whether a change is a directory that its files show anyway. In the order of paths, the first of them is
+/// next.
 pub(crate) fn is_shown_by(change: &Change, next: Option<&Change>) -> bool {
     change.file == FileKind::Directory
         && change.kind == kennel::ChangeKind::Added

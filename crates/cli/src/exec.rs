@@ -151,7 +151,8 @@ fn run(exec: &Exec) -> Result<End, Error> {
                     let end = End::reported((code, signal), message, report);
                     let Some(window) = window else { return Ok(end) };
                     let mut job = job;
-                    // If the output does not appear on a terminal, leave raw mode now, so that keys are signals again.
+                    // If the output does not appear on a terminal, leave raw mode now, so that keys are
+                    // signals again.
                     if !window.is_on_terminal() {
                         job.take().into_iter().for_each(|job| job.end(signal));
                     }
@@ -293,8 +294,8 @@ pub(crate) struct Woken {
     pub(crate) by_keys: bool,
 }
 
-/// Sleeps until the session answers, a signal arrives, the user types or the time `until` comes; copies output
-/// meanwhile.
+/// Sleeps until the session answers, a signal arrives, the user types or the time `until` comes; copies
+/// output meanwhile.
 pub(crate) fn wait(
     session: &impl AsFd,
     signals: &SignalFd,

@@ -27,8 +27,9 @@ pub(crate) struct PolicyFlags {
     pub(crate) workspace: Option<PathBuf>,
     /// Read a policy file, or a policy by its name.
     ///
-    /// A file is TOML or JSON, or a descriptor such as <(…) of a shell. NAME is that of ~/.config/kennel/NAME.toml. It takes the
-    /// place of kennel.toml and ~/.config/kennel/config.toml. Flags add to it and override it.
+    /// A file is TOML or JSON, or a descriptor such as <(…) of a shell. NAME is that of
+    /// ~/.config/kennel/NAME.toml. It takes the place of kennel.toml and ~/.config/kennel/config.toml. Flags
+    /// add to it and override it.
     #[arg(long, value_name = "FILE|NAME", value_parser = parse::path())]
     pub(crate) policy: Option<PathBuf>,
     /// Read neither kennel.toml nor ~/.config/kennel/config.toml.
@@ -48,8 +49,8 @@ pub(crate) struct PolicyFlags {
     /// '*.key' matches at any depth of the workspace.
     #[arg(long, value_name = "P", help_heading = "View", value_parser = parse::path())]
     pub(crate) mask: Vec<PathBuf>,
-    /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config. P can be a pattern, such as
-    /// '**/.env'; '*.key' matches at any depth.
+    /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config. P can be a pattern, such
+    /// as '**/.env'; '*.key' matches at any depth.
     #[arg(long, value_name = "P", help_heading = "View", value_parser = parse::path())]
     pub(crate) protect: Vec<PathBuf>,
     /// What the command may change of git repositories: `protect` keeps hooks and configuration as they are,
@@ -59,22 +60,23 @@ pub(crate) struct PolicyFlags {
     pub(crate) git: Option<Git>,
     /// Keep changes to the workspace apart from it.
     ///
-    /// See kennel diff, kennel commit and kennel discard. Later commands with this flag see them and add to them.
+    /// See kennel diff, kennel commit and kennel discard. Later commands with this flag see them and add to
+    /// them.
     #[arg(long, help_heading = "View")]
     pub(crate) overlay: bool,
-    /// Like --overlay, but keep the changes in DIR: an empty directory of your own, or one that a command with
-    /// this flag has used.
+    /// Like --overlay, but keep the changes in DIR: an empty directory of your own, or one that a command
+    /// with this flag has used.
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
     pub(crate) overlay_upper: Option<PathBuf>,
-    /// Like --overlay, but with the changes in memory, at most SIZE. They are listed, and dropped unless --commit
-    /// applies them. Needs Linux 6.6.
+    /// Like --overlay, but with the changes in memory, at most SIZE. They are listed, and dropped
+    /// unless --commit applies them. Needs Linux 6.6.
     #[arg(long, value_name = "SIZE", help_heading = "View")]
     pub(crate) overlay_size: Option<Size>,
     /// Show toolchains outside the system directories [default: auto].
     #[arg(long, value_name = "WHICH", help_heading = "View", value_parser = word::<Toolchains>(Toolchains::ALL.map(Toolchains::as_str)))]
     pub(crate) toolchains: Option<Toolchains>,
-    /// What commands can do with caches such as ~/.cargo/registry and ~/.npm: write to a private copy, write to
-    /// a copy that later sandboxes see too, only read, or not even see them [default: private].
+    /// What commands can do with caches such as ~/.cargo/registry and ~/.npm: write to a private copy, write
+    /// to a copy that later sandboxes see too, only read, or not even see them [default: private].
     #[arg(long, value_name = "HOW", help_heading = "View", value_parser = word::<Caches>(Caches::ALL.map(Caches::as_str)))]
     pub(crate) caches: Option<Caches>,
     /// Whether each exec gets new private directories (/tmp, HOME and others) or the session shares them;
@@ -97,8 +99,8 @@ pub(crate) struct PolicyFlags {
     pub(crate) net: Option<NetworkMode>,
     /// Allow connections to HOST:PORT.
     ///
-    /// For example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80. localhost:PORT is a service of the host. @cargo, @npm,
-    /// @pypi, @github, @go, @debian and others name the hosts of a registry.
+    /// For example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80. localhost:PORT is a service of
+    /// the host. @cargo, @npm, @pypi, @github, @go, @debian and others name the hosts of a registry.
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', help_heading = "Network")]
     pub(crate) allow: Vec<String>,
     /// Refuse connections to HOST:PORT, even if another rule allows them.
@@ -121,8 +123,8 @@ pub(crate) struct PolicyFlags {
     pub(crate) no_transparent: bool,
     /// Let programs outside reach a server in the sandbox.
     ///
-    /// They connect to PORT of this machine, at 127.0.0.1 unless ADDR says otherwise, and reach the server at INSIDE, or at the
-    /// same port. PORT 0 is one that is free; Kennel says which. TCP only.
+    /// They connect to PORT of this machine, at 127.0.0.1 unless ADDR says otherwise, and reach the server at
+    /// INSIDE, or at the same port. PORT 0 is one that is free; Kennel says which. TCP only.
     #[arg(long, value_name = "[ADDR:]PORT[:INSIDE]", value_delimiter = ',', help_heading = "Network")]
     pub(crate) publish: Vec<String>,
     /// Append each command, decision, denial and limit to FILE as lines of JSON. `{date}` in its name becomes

@@ -1,10 +1,10 @@
 //! The command as a job of the user's terminal: who may read from the terminal when, and what stops whom.
 //!
-//! The command never gets a descriptor of the user's terminal. It has a terminal of its own, and Kennel copies between
-//! the two. Kennel is the job that the shell knows: it reads keys only in the foreground, stops when the command
-//! stops, and continues it. At first the command's terminal belongs to nobody, so the kernel stops a command that
-//! reads from it or sets it. Only then, or when typed input waits, does the command get the terminal, and with it what
-//! the user types.
+//! The command never gets a descriptor of the user's terminal. It has a terminal of its own, and Kennel
+//! copies between the two. Kennel is the job that the shell knows: it reads keys only in the foreground,
+//! stops when the command stops, and continues it. At first the command's terminal belongs to nobody, so the
+//! kernel stops a command that reads from it or sets it. Only then, or when typed input waits, does the
+//! command get the terminal, and with it what the user types.
 
 use std::{
     fs::File,
@@ -74,7 +74,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Starts the thread for keys, of which `filter` passes on what is the command's. Call this before the command runs.
+    /// Starts the thread for keys, of which `filter` passes on what is the command's. Call this before the
+    /// command runs.
     ///
     /// # Errors
     /// The system cannot start a thread.
@@ -136,7 +137,8 @@ impl Job {
         {
             self.user.before = modes;
         }
-        // In this order, output at this moment may keep a carriage return too many, which nobody sees, but loses none.
+        // In this order, output at this moment may keep a carriage return too many, which nobody sees, but
+        // loses none.
         if !self.user.is_shared {
             self.is_raw.0.store(true, Relaxed);
         }
@@ -216,9 +218,9 @@ impl Job {
         }
     }
 
-    /// The user has typed something that nobody reads. It is the shell's, unless the command waits for it with poll(2).
-    /// An end of input shows that: the command wakes up, reads, and the kernel stops it before it gets anything. If it
-    /// sleeps on, or has been stopped, the end of input is discarded.
+    /// The user has typed something that nobody reads. It is the shell's, unless the command waits for it
+    /// with poll(2). An end of input shows that: the command wakes up, reads, and the kernel stops it before
+    /// it gets anything. If it sleeps on, or has been stopped, the end of input is discarded.
     pub(crate) fn typed(&mut self, event: Typed) {
         let is_asked = !self.has_terminal && is_in_foreground(&self.user.input);
         match event {
@@ -242,8 +244,9 @@ impl Job {
         let _ = self.master.as_ref().map(Terminal::discard_typed);
     }
 
-    /// Continues the command with the terminal. Until that is done, keys are this program's own: one that stops or
-    /// interrupts would reach nobody on the command's terminal, and SIGCONT discards a stop that has just been typed.
+    /// Continues the command with the terminal. Until that is done, keys are this program's own: one that
+    /// stops or interrupts would reach nobody on the command's terminal, and SIGCONT discards a stop that has
+    /// just been typed.
     fn give(&mut self, command: &impl Orders) -> Result<(), Error> {
         self.discard();
         command.foreground(true)?;
@@ -252,8 +255,9 @@ impl Job {
         Ok(())
     }
 
-    /// Does what the command did: it reads, though nothing. In the background the kernel stops this whole process group
-    /// until the user continues it in the foreground. Returns false if nobody can, which the kernel tells by an error.
+    /// Does what the command did: it reads, though nothing. In the background the kernel stops this whole
+    /// process group until the user continues it in the foreground. Returns false if nobody can, which the
+    /// kernel tells by an error.
     fn may_read(&self) -> bool {
         loop {
             match read(&self.user.input, &mut []) {
@@ -264,8 +268,8 @@ impl Job {
         }
     }
 
-    /// Stops this program as the command was stopped, and afterwards continues the command. With SIGTSTP the key was
-    /// for the whole job.
+    /// Stops this program as the command was stopped, and afterwards continues the command. With SIGTSTP the
+    /// key was for the whole job.
     fn stop(&mut self, signal: Signal, command: &impl Orders) -> Result<(), Error> {
         let had_terminal = self.has_terminal;
         let is_job = tcgetpgrp(&self.user.input) == Ok(getpgrp());
@@ -294,8 +298,8 @@ impl Job {
         self.master = None;
     }
 
-    /// The command has ended by `signal`. If the user has typed the key for that signal, it was for the whole job: a
-    /// script around Kennel ends too. Restores the user's terminal.
+    /// The command has ended by `signal`. If the user has typed the key for that signal, it was for the whole
+    /// job: a script around Kennel ends too. Restores the user's terminal.
     pub(crate) fn end(mut self, signal: Option<i32>) {
         let is_job = self.has_terminal && tcgetpgrp(&self.user.input) == Ok(getpgrp());
         self.leave_keys();

@@ -1,5 +1,5 @@
-//! A pager for long texts on a terminal, as git has one: `$KENNEL_PAGER`, `$PAGER` or `less`. Where there is none, the text
-//! goes to stdout.
+//! A pager for long texts on a terminal, as git has one: `$KENNEL_PAGER`, `$PAGER` or `less`. Where there is
+//! none, the text goes to stdout.
 
 use std::{
     env, io,

@@ -52,8 +52,8 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
 const NO_NAME: &str = "the name of the session is missing before `--`, as in: kennel exec NAME -- make test\n\n\
                        `kennel session list` lists sessions";
 
-/// Whether a `--` comes before the name of the session: `kennel exec -- make`. The first word of the command would be the
-/// name.
+/// Whether a `--` comes before the name of the session: `kennel exec -- make`. The first word of the command
+/// would be the name.
 fn lacks_name(words: &[OsString]) -> bool {
     let Some(at) = words.iter().position(|word| word == "--") else { return false };
     // Mostly the name is the first word.

@@ -55,7 +55,8 @@ fn shown(show: &Show) -> Result<String, Error> {
     }
     let in_force = Sandbox::new(&policy)?.in_force();
     let policy = portable(policy)?;
-    // In the same form, so that equal values are equal. What has none, as without a current directory, has no origin.
+    // In the same form, so that equal values are equal. What has none, as without a current directory, has no
+    // origin.
     let form = |policy: Policy| portable(policy.clone()).unwrap_or(policy);
     let files: Vec<_> = files.into_iter().map(|(file, said)| (file, form(said))).collect();
     let origins = Origins::of(&form(Policy::default()), &files, &form(base), &policy);

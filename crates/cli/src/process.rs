@@ -63,8 +63,8 @@ fn check_free_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends this program as the command ended, so that a shell, make(1) or a supervisor sees the same: with `code`, or by
-/// `signal` if that is what `code` stands for. Call it last: nothing is cleaned up after that.
+/// Ends this program as the command ended, so that a shell, make(1) or a supervisor sees the same: with
+/// `code`, or by `signal` if that is what `code` stands for. Call it last: nothing is cleaned up after that.
 pub(crate) fn end(code: u8, signal: Option<i32>) -> ExitCode {
     let is_meant = |number: &i32| 128 + number == i32::from(code);
     // The kernel sends PID 1 of a container no signal that would end it.

@@ -1,4 +1,5 @@
-//! Says on a terminal what takes longer than a second, and erases that when it is done. What is fast costs a timer.
+//! Says on a terminal what takes longer than a second, and erases that when it is done. What is fast costs a
+//! timer.
 
 use std::{
     env,

@@ -53,8 +53,8 @@ fn message(line: &str, kind: Style) {
     show(&styled(&within(line, columns), kind, Paint::stderr()));
 }
 
-/// A message whose lines end between words, if there is a terminal of that many columns. A flag stays with its value, and what
-/// is longer than a line stays whole, so that both can be copied.
+/// A message whose lines end between words, if there is a terminal of that many columns. A flag stays with
+/// its value, and what is longer than a line stays whole, so that both can be copied.
 fn within(line: &str, columns: Option<u16>) -> String {
     /// Stands for a space that ends no line.
     const KEPT: &str = "\u{e000}";
@@ -94,8 +94,8 @@ fn flag_in(word: &str) -> &str {
     if word.starts_with("--") { word.trim_end_matches([';', ',', ':', '.', ')']) } else { "" }
 }
 
-/// A message with styles: for the name of this program, which tells remarks and errors apart, for what kind of
-/// line it is, and for each flag that it names.
+/// A message with styles: for the name of this program, which tells remarks and errors apart, for what kind
+/// of line it is, and for each flag that it names.
 fn styled(line: &str, kind: Style, paint: Paint) -> String {
     const KINDS: [(&str, Style); 2] = [("hint:", style::HINT), ("note:", style::NOTE)];
     let Some(text) = line.strip_prefix("kennel: ").filter(|_| paint.is_on()) else { return line.to_owned() };

@@ -66,7 +66,8 @@ fn as_owner(place: &Place) -> Result<Option<ExitCode>, Error> {
     owner::choose(&place.owner, asked)
 }
 
-/// The whole diff of kept changes, for `kennel run --diff`: one text for each change, and the line that sums it up.
+/// The whole diff of kept changes, for `kennel run --diff`: one text for each change, and the line that sums
+/// it up.
 pub(crate) fn whole(kept: &KeptChanges, paint: Paint) -> Result<Vec<String>, Error> {
     let review = kept.review()?;
     let shown = Shown::of(&review, &[]);
@@ -380,7 +381,8 @@ fn stat(rows: &[(&Entry, Counts)], paint: Paint) -> String {
     let sum = |counts: &Counts| u64::from(counts.added) + u64::from(counts.removed);
     let width = rows.iter().map(|(entry, _)| textwrap::core::display_width(&name(entry))).max().unwrap_or(0);
     let largest = rows.iter().map(|(_, counts)| sum(counts)).max().unwrap_or(0).max(1);
-    // Beside the bar stand a letter, the name, a count and the spaces between them; each of its two parts is rounded up.
+    // Beside the bar stand a letter, the name, a count and the spaces between them; each of its two parts is
+    // rounded up.
     let room = u64::try_from(columns.saturating_sub(width + 9)).unwrap_or(BAR).clamp(5, BAR);
     let bar = |count: u32| {
         let count = u64::from(count);

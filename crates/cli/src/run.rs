@@ -123,8 +123,8 @@ fn confine(run: &Run) -> Result<Finished, Error> {
             }
         }
     });
-    // Dropping the sandbox waits until its init is reaped: in a container no other process may reap it. Do not
-    // wait for a thread that still reads input.
+    // Dropping the sandbox waits until its init is reaped: in a container no other process may reap it. Do
+    // not wait for a thread that still reads input.
     drop((confinement, policy));
     runtime.shutdown_background();
     desk.iter().for_each(Desk::settle);
@@ -210,8 +210,8 @@ impl PipeReasons {
         [false, self.needs_pipe(&io::stdout()), reads_stderr]
     }
 
-    /// A report alone does not replace a terminal with a pipe: the command would notice. Nor one file for both streams: two
-    /// pipes would mix up what the command writes.
+    /// A report alone does not replace a terminal with a pipe: the command would notice. Nor one file for
+    /// both streams: two pipes would mix up what the command writes.
     fn needs_pipe(self, stream: &impl IsTerminal) -> bool {
         self.capped || (self.reported && !stream.is_terminal() && !is_one_file(io::stdout(), io::stderr()))
     }
@@ -391,7 +391,8 @@ async fn until_end(child: &mut Child, signals: &mut Signals) -> Result<Outcome, 
 fn forward(child: &Child, number: i32) -> io::Result<()> {
     if number == libc::SIGTSTP {
         child.signal(libc::SIGSTOP)?;
-        // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any other signal.
+        // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any other
+        // signal.
         return Ok(raise(Signal::SIGSTOP)?);
     }
     child.signal(number)

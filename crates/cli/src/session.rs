@@ -182,7 +182,8 @@ async fn ended(parent: Option<&Parent>) {
     }
 }
 
-/// Lets the session keep the changes of an overlay, for `kennel diff NAME`, or `kennel diff` if it has no name.
+/// Lets the session keep the changes of an overlay, for `kennel diff NAME`, or `kennel diff` if it has no
+/// name.
 pub(crate) fn keep_changes(policy: &mut Policy, name: Option<&str>) -> Result<(), Error> {
     let Some(overlay) = &mut policy.overlay else { return Ok(()) };
     if let Some(size) = overlay.size {
@@ -198,8 +199,8 @@ pub(crate) fn keep_changes(policy: &mut Policy, name: Option<&str>) -> Result<()
     Ok(())
 }
 
-/// Drops what is no change. If that fails, `kennel diff` and `kennel commit` still work. The directory stays: another
-/// session may begin in it.
+/// Drops what is no change. If that fails, `kennel diff` and `kennel commit` still work. The directory stays:
+/// another session may begin in it.
 pub(crate) fn settle(policy: &Policy) {
     let directory = policy.overlay.as_ref().and_then(|overlay| overlay.upper.as_deref());
     if let Some(directory) = directory

@@ -1,7 +1,7 @@
 //! Colours: which style stands for what, and which streams show them.
 //!
-//! [`Paint`] adds styles to text that is harmless already: escape untrusted text first (`escape`), since escaping later
-//! would destroy the codes of the styles.
+//! [`Paint`] adds styles to text that is harmless already: escape untrusted text first (`escape`), since
+//! escaping later would destroy the codes of the styles.
 
 use std::{
     io::{stderr, stdout},
@@ -41,7 +41,8 @@ pub(crate) const HUNK: Style = AnsiColor::Cyan.on_default();
 /// When to use colours: `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum When {
-    /// On terminals, unless `NO_COLOR`, `CLICOLOR=0` or `TERM=dumb` forbids it; elsewhere with `CLICOLOR_FORCE`.
+    /// On terminals, unless `NO_COLOR`, `CLICOLOR=0` or `TERM=dumb` forbids it; elsewhere with
+    /// `CLICOLOR_FORCE`.
     #[default]
     Auto,
     Always,

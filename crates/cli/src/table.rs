@@ -1,4 +1,5 @@
-//! Tables and paragraphs on stdout: in colour and no wider than the terminal, or one line each where no terminal is.
+//! Tables and paragraphs on stdout: in colour and no wider than the terminal, or one line each where no
+//! terminal is.
 
 use std::io::{stderr, stdout};
 
@@ -23,7 +24,8 @@ const LEAST_TEXT: usize = 30;
 /// Where that text starts then.
 const BELOW: usize = 4;
 
-/// A text whose lines are no wider than the terminal that stdout or stderr is. What continues a line is indented by 2 more.
+/// A text whose lines are no wider than the terminal that stdout or stderr is. What continues a line is
+/// indented by 2 more.
 pub(crate) fn fit(text: &str) -> String {
     let width = Terminal::size(stdout())
         .or_else(|_| Terminal::size(stderr()))
@@ -91,7 +93,8 @@ impl Table {
         self.wrapped(&head, column, &text)
     }
 
-    /// A line that starts with a word in a style, such as `hint:`. What does not fit continues below its text.
+    /// A line that starts with a word in a style, such as `hint:`. What does not fit continues below its
+    /// text.
     pub(crate) fn line(self, indent: &str, word: &str, style: Style, text: &str) -> String {
         let head = format!("{indent}{} ", self.paint.paint(style, word));
         self.paragraph(&head, indent.len() + display_width(word) + 1, text)

@@ -32,8 +32,9 @@ const PIECE: usize = 1024;
 /// The name of the failed step if stdout does not take the command's output.
 const WRITE_OUTPUT: &str = "write to stdout what the command wrote";
 
-/// Output can arrive for a moment after the command ended: wait `FIRST_READ` once, then `NEXT_READ` for each further
-/// read. Another process may still hold the terminal and keep writing, so read at most `MAX_LAST_READS` times.
+/// Output can arrive for a moment after the command ended: wait `FIRST_READ` once, then `NEXT_READ` for each
+/// further read. Another process may still hold the terminal and keep writing, so read at most
+/// `MAX_LAST_READS` times.
 pub(crate) const FIRST_READ: Duration = Duration::from_millis(100);
 pub(crate) const NEXT_READ: Duration = Duration::from_millis(10);
 pub(crate) const MAX_LAST_READS: u32 = 64;
@@ -55,8 +56,8 @@ pub(crate) fn thread_error(source: io::Error) -> Error {
 /// Who holds this lock has the terminal's screen: the command's output waits meanwhile.
 pub(crate) static SCREEN: Mutex<()> = Mutex::new(());
 
-/// Whether the user's terminal shows bytes as they are. While it processes output itself, the command's terminal
-/// has done so already.
+/// Whether the user's terminal shows bytes as they are. While it processes output itself, the command's
+/// terminal has done so already.
 #[derive(Clone)]
 pub(crate) struct IsRaw(pub(crate) Arc<AtomicBool>);
 

@@ -1,4 +1,5 @@
-//! Copies what the user types to the command's terminal, on a thread of its own, and only while it is told to.
+//! Copies what the user types to the command's terminal, on a thread of its own, and only while it is told
+//! to.
 
 use std::{
     fs::File,

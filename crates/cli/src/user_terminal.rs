@@ -1,4 +1,5 @@
-//! The user's terminal: which of this program's descriptors it is, its modes, and whether this program has its foreground.
+//! The user's terminal: which of this program's descriptors it is, its modes, and whether this program has
+//! its foreground.
 
 use std::{
     fs::File,
@@ -22,8 +23,8 @@ use nix::{
 
 use crate::terminal::check_stdin;
 
-/// Whether this process may read from the terminal. A terminal that is not its controlling terminal has no foreground
-/// for it, and everybody may.
+/// Whether this process may read from the terminal. A terminal that is not its controlling terminal has no
+/// foreground for it, and everybody may.
 pub(crate) fn is_in_foreground(terminal: impl AsFd) -> bool {
     match tcgetpgrp(terminal) {
         Ok(group) => group == getpgrp(),
@@ -41,15 +42,16 @@ pub(crate) struct UserTerminal {
     pub(crate) streams: [bool; 3],
     /// Whether others write to the terminal meanwhile, or could: a pipeline, or output that Kennel reads.
     pub(crate) is_shared: bool,
-    /// Its modes before the command had it. In the background they are those with which the shell reads its line.
+    /// Its modes before the command had it. In the background they are those with which the shell reads its
+    /// line.
     pub(crate) before: Termios,
     /// Whether the command owns its terminal from the start.
     pub(crate) is_at_once: bool,
 }
 
 impl UserTerminal {
-    /// The terminal behind the standard descriptors, or `None` if there is none. Descriptors that are `piped` do not go
-    /// to the command anyway.
+    /// The terminal behind the standard descriptors, or `None` if there is none. Descriptors that are `piped`
+    /// do not go to the command anyway.
     ///
     /// # Errors
     /// The terminal cannot be asked for its modes.

@@ -1,6 +1,6 @@
-//! `kennel-exec SOCKET [-C DIR] [--exit-code] [--] CMD [ARG…]`: runs a command in a session, with this process's standard
-//! descriptors, directory (or `DIR`, a path in the sandbox) and environment. It passes signals on and exits
-//! with the command's status.
+//! `kennel-exec SOCKET [-C DIR] [--exit-code] [--] CMD [ARG…]`: runs a command in a session, with this
+//! process's standard descriptors, directory (or `DIR`, a path in the sandbox) and environment. It passes
+//! signals on and exits with the command's status.
 //!
 //! Freestanding like the inside, for a fast start: it runs once for every command. It has no allocator, no
 //! panic and no library. All its messages are in `words`.
@@ -46,7 +46,8 @@ const SIGTSTP: u32 = 20;
 const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
 
-/// SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCONT, SIGTSTP, SIGXCPU, SIGVTALRM, SIGPROF, SIGWINCH.
+/// SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCONT, SIGTSTP, SIGXCPU, SIGVTALRM,
+/// SIGPROF, SIGWINCH.
 const FORWARDED: u64 = bit(1)
     | bit(2)
     | bit(3)
@@ -137,8 +138,8 @@ fn standard_descriptors() -> Result<(), Errno> {
     (0..=2).try_for_each(|number| sys::keep_across_exec(number).or_else(|_| sys::open_null()))
 }
 
-/// Keeps what the user types: the command could read it in the background too, and after its end. A terminal on stdin
-/// becomes the null device, and output to a terminal can only be written.
+/// Keeps what the user types: the command could read it in the background too, and after its end. A terminal
+/// on stdin becomes the null device, and output to a terminal can only be written.
 fn keep_terminals() -> Result<(), Errno> {
     if sys::is_terminal(0) {
         sys::duplicate_to(&sys::open_terminal(c"/dev/null")?, 0)?;

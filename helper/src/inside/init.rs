@@ -15,7 +15,8 @@ use crate::{
     terminal::Terminal,
 };
 
-/// How long processes that a command leaves behind may take to end after SIGTERM, in microseconds. Then they are killed.
+/// How long processes that a command leaves behind may take to end after SIGTERM, in microseconds. Then they
+/// are killed.
 const MOMENT_US: u64 = 1_000_000;
 
 /// Resources that all reaped processes used together.
@@ -47,16 +48,16 @@ impl Usage {
     }
 }
 
-/// A signalfd for SIGCHLD, and for the hangup of a terminal, which the kernel sends to the session's leader alone.
-/// Created before the first child, so nothing runs without it.
+/// A signalfd for SIGCHLD, and for the hangup of a terminal, which the kernel sends to the session's leader
+/// alone. Created before the first child, so nothing runs without it.
 pub(crate) fn signals() -> Result<Fd, Errno> {
     sys::signal_fd(1u64 << SIGCHLD.wrapping_sub(1) | 1 << SIGHUP.wrapping_sub(1))
 }
 
-/// Serves until the command and the processes it may leave behind have ended, or the outside is gone. Returns whether
-/// this process may serve another command: it shares its pid namespace, and the command has left nothing. Otherwise the
-/// caller exits. If it is PID 1, that kills every process that is left; else the outside orders PID 1 to kill
-/// them.
+/// Serves until the command and the processes it may leave behind have ended, or the outside is gone. Returns
+/// whether this process may serve another command: it shares its pid namespace, and the command has left
+/// nothing. Otherwise the caller exits. If it is PID 1, that kills every process that is left; else the
+/// outside orders PID 1 to kill them.
 pub(crate) fn serve(
     channel: &Channel,
     (command, reach): (Running, Reach),
@@ -65,7 +66,8 @@ pub(crate) fn serve(
 ) -> Result<bool, Errno> {
     let is_reusable = matches!(reach, Reach::Mark(_)) && terminal.is_none();
     let mut usage = Usage::default();
-    // The stop that the outside knows of. A command that is stopped and continued without end must not fill the socket.
+    // The stop that the outside knows of. A command that is stopped and continued without end must not fill
+    // the socket.
     let mut told = None;
     let mut is_killed = false;
     loop {
@@ -73,8 +75,8 @@ pub(crate) fn serve(
         let mut reaping = None;
         if ended {
             if sys::take_signal(signals)? == SIGHUP && terminal.is_some() {
-                // The session's leader passes the hangup on, as a shell does. Without a terminal of its own, init is in
-                // the session of the caller, which decides for itself what a hangup means.
+                // The session's leader passes the hangup on, as a shell does. Without a terminal of its own,
+                // init is in the session of the caller, which decides for itself what a hangup means.
                 let _ = sys::kill(command.pid.wrapping_neg(), SIGHUP);
                 let _ = sys::kill(command.pid.wrapping_neg(), SIGCONT);
             }
@@ -141,7 +143,8 @@ fn is_ordered_to_kill(channel: &Channel, signals: &Fd) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// Sleeps until a child ends, or the outside sends an order or is gone, but so many milliseconds at most; -1 is no limit.
+/// Sleeps until a child ends, or the outside sends an order or is gone, but so many milliseconds at most; -1
+/// is no limit.
 fn wait(signals: &Fd, socket: &Fd, milliseconds: i32) -> Result<[bool; 2], Errno> {
     let ready = |fd: &Fd| PollFd { fd: fd.number().cast_signed(), events: POLLIN, answered: 0 };
     let mut fds = [ready(signals), ready(socket)];
@@ -194,8 +197,8 @@ fn carry_out(
     (terminal, stop): (Option<&mut Terminal>, Option<u32>),
 ) {
     let _ = match *order {
-        // A command without a terminal leads an orphaned process group, and there the kernel discards the terminal's
-        // stop signals. So stopping must reach every process.
+        // A command without a terminal leads an orphaned process group, and there the kernel discards the
+        // terminal's stop signals. So stopping must reach every process.
         Order::Signal { number } if number == SIGSTOP || number == SIGCONT => reach.signal(number),
         Order::Signal { number } => sys::kill(pid.wrapping_neg(), number),
         Order::Kill {} => match reach {

@@ -176,8 +176,9 @@ fn keep_standard(number: u32) -> Result<(), Errno> {
 }
 
 /// Tries each path of the program, as execvpe(3) does. The first existing file decides, but one without
-/// execute permission does not hide a later one. For a file whose interpreter or loader does not exist, execve(2)
-/// answers ENOENT as if the file did not exist; the answer here is ELIBACC, which execve(2) does not use.
+/// execute permission does not hide a later one. For a file whose interpreter or loader does not exist,
+/// execve(2) answers ENOENT as if the file did not exist; the answer here is ELIBACC, which execve(2) does
+/// not use.
 fn execute(request: &Request<'_>, vectors: &Vectors<'_>) -> Errno {
     let mut reason = Errno(ENOENT);
     for program in request.programs.iter() {

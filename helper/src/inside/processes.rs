@@ -1,5 +1,5 @@
-//! The processes of this pid namespace, as /proc shows them. Commands choose which there are, and nothing else about what
-//! is read here.
+//! The processes of this pid namespace, as /proc shows them. Commands choose which there are, and nothing
+//! else about what is read here.
 
 use core::ffi::CStr;
 

@@ -1,5 +1,6 @@
-//! The init of commands that share their processes, mounts and IPC: PID 1 for all of them. It has the walls that they
-//! share, forks a worker for each, and ends what a worker can no longer end. It never runs a user's program.
+//! The init of commands that share their processes, mounts and IPC: PID 1 for all of them. It has the walls
+//! that they share, forks a worker for each, and ends what a worker can no longer end. It never runs a user's
+//! program.
 
 use crate::{
     Fault,
@@ -16,8 +17,8 @@ use crate::{
     worker,
 };
 
-/// How often to look for processes that are left, once a millisecond. A process that is still there then is blocked in
-/// the kernel, and dies once that call ends.
+/// How often to look for processes that are left, once a millisecond. A process that is still there then is
+/// blocked in the kernel, and dies once that call ends.
 const TRIES: u32 = 100;
 
 /// So many looks in a row have to find no new process.
@@ -65,8 +66,8 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Kills every process with the mark, except `spared`. Returns how many are left: they are blocked in the kernel. With
-/// `spared`, those that die count as gone, because that process waits for them.
+/// Kills every process with the mark, except `spared`. Returns how many are left: they are blocked in the
+/// kernel. With `spared`, those that die count as gone, because that process waits for them.
 ///
 /// A storm forks faster than one process looks, and leaves it little of the processor. kill(2) of all
 /// processes is atomic: no fork slips past it. So first everything stops, for as long as it takes to kill
@@ -74,7 +75,8 @@ pub(crate) fn serve(
 /// namespace is killed. One fast chain of forks is a storm too: each process has ended before its turn.
 fn end(mark: u64, spared: u32) -> u32 {
     let marked = Marked { mark, spared: spared as usize };
-    // From this tick on a process counts as new. `settled` is the first tick whose looks prove that none is left.
+    // From this tick on a process counts as new. `settled` is the first tick whose looks prove that none is
+    // left.
     let (mut since, mut settled) = (sys::boot_ticks(), 0);
     let (mut races, mut quiet, mut stops) = (0u32, 0u32, 0u32);
     let (mut looks, mut left) = (Looks::default(), 0);
@@ -120,8 +122,8 @@ fn go_on() -> Result<(), Errno> {
     })
 }
 
-/// Hands the outside a pidfd of a worker. The worker does not do it itself: another command may stop it before it has
-/// done anything, and the outside could not kill it then.
+/// Hands the outside a pidfd of a worker. The worker does not do it itself: another command may stop it
+/// before it has done anything, and the outside could not kill it then.
 fn hand_out(socket: &Fd, pid: i32) {
     match sys::open_process(pid.unsigned_abs() as usize) {
         Ok(worker) => {

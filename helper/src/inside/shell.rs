@@ -1,8 +1,9 @@
 //! The keeper of a shell: a command of a session, and the parent of one long-lived bash or sh.
 //!
-//! A shell cannot receive descriptors, but it can open those of its parent below `/proc/PID/fd`. So the keeper receives
-//! the descriptors of each call from the outside and holds them. It writes the lines that the outside sends to the
-//! shell's input, sends signals, and ends as the shell does. It reads nothing that the shell writes.
+//! A shell cannot receive descriptors, but it can open those of its parent below `/proc/PID/fd`. So the
+//! keeper receives the descriptors of each call from the outside and holds them. It writes the lines that the
+//! outside sends to the shell's input, sends signals, and ends as the shell does. It reads nothing that the
+//! shell writes.
 
 use core::{ffi::CStr, mem::MaybeUninit};
 
@@ -33,8 +34,8 @@ const LOOKS: u32 = 10;
 /// How many parents of a process are looked at.
 const DEPTH: usize = 64;
 
-/// Runs as `NAME shell PATH…`: the paths are tried in that order, and one that ends in `bash` is started as bash.
-/// Descriptor 1 is the control socket.
+/// Runs as `NAME shell PATH…`: the paths are tried in that order, and one that ends in `bash` is started as
+/// bash. Descriptor 1 is the control socket.
 pub(crate) fn run(arguments: &Arguments) -> ! {
     sys::exit(keep(arguments).unwrap_or(NOT_EXECUTABLE))
 }
@@ -80,7 +81,8 @@ extern "C" fn become_shell(argument: *mut u8) -> ! {
     }
     let mut status = NOT_FOUND;
     for path in (2..arguments.count()).map_while(|at| arguments.get(at)) {
-        // `-i`: an error or SIGINT ends the snippet, not the shell. Without a terminal there is no job control.
+        // `-i`: an error or SIGINT ends the snippet, not the shell. Without a terminal there is no job
+        // control.
         let bash = [c"bash", c"--noprofile", c"--norc", c"--noediting", c"-i"];
         let sh = [c"sh", c"-i"];
         let is_bash = path.to_bytes().ends_with(b"/bash");
@@ -159,7 +161,8 @@ impl Keeper {
                 for (fd, number) in descriptors.iter().flatten().zip(SHELL_FILES..) {
                     sys::move_to(fd, number)?;
                 }
-                // If the shell reads nothing for long, the outside asks again or ends it. If it has closed its input, it ends.
+                // If the shell reads nothing for long, the outside asks again or ends it. If it has closed
+                // its input, it ends.
                 let _ = sys::write_all(&self.input, lines);
             }
             Some(ShellOrder::Release {}) => {
@@ -226,7 +229,8 @@ impl Keeper {
     }
 }
 
-/// When a call began. Several processes start in one hundredth of a second, and their PIDs tell which were first.
+/// When a call began. Several processes start in one hundredth of a second, and their PIDs tell which were
+/// first.
 #[derive(Default)]
 struct Began {
     ticks: u64,

@@ -1,5 +1,5 @@
-//! The terminal of a command: a pair from the sandbox's own devpts. The outside gets the master; init leads the
-//! session of the peer, and the command is a job in it.
+//! The terminal of a command: a pair from the sandbox's own devpts. The outside gets the master; init leads
+//! the session of the peer, and the command is a job in it.
 
 use crate::{
     channel::Channel,
@@ -30,8 +30,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Opens a pair, makes it the controlling terminal of init, and hands the master out. Init must not lead a
-    /// process group.
+    /// Opens a pair, makes it the controlling terminal of init, and hands the master out. Init must not lead
+    /// a process group.
     pub(crate) fn open(wish: &Wish, channel: &Channel) -> Result<Self, Errno> {
         let master = sys::open_terminal(c"/dev/pts/ptmx")?;
         sys::unlock_terminal(&master)?;
@@ -58,8 +58,8 @@ impl Terminal {
         self.set(self.own_group)
     }
 
-    /// Gives the terminal to the group that had it before, which the command may have chosen. If that is gone, or the
-    /// command itself `needs` it, the command gets it.
+    /// Gives the terminal to the group that had it before, which the command may have chosen. If that is
+    /// gone, or the command itself `needs` it, the command gets it.
     pub(crate) fn give(&mut self, command: i32, needs: bool) -> Result<(), Errno> {
         match self.group {
             group if group == 0 || group == self.own_group || needs => self.set(command),

@@ -1,5 +1,5 @@
-//! A worker: everything that one command does not share with others. It serves one command and ends; if commands share
-//! their processes, it serves the next one too.
+//! A worker: everything that one command does not share with others. It serves one command and ends; if
+//! commands share their processes, it serves the next one too.
 
 use crate::{
     Fault,
@@ -46,7 +46,8 @@ pub(crate) fn serve<'p>(
     command(channel, plan, Payload { state, file_mask, begun: None }, Reach::Namespace)
 }
 
-/// Starts the payload, and serves it to its end. A worker that shares its pid namespace then waits for the next command.
+/// Starts the payload, and serves it to its end. A worker that shares its pid namespace then waits for the
+/// next command.
 pub(crate) fn command<'p>(
     channel: &'p Channel,
     plan: &Plan<'p>,

@@ -41,7 +41,8 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Sends every process of the commands a signal, and lets those that are stopped go on. Kennel's own block SIGTERM and SIGHUP.
+/// Sends every process of the commands a signal, and lets those that are stopped go on. Kennel's own block
+/// SIGTERM and SIGHUP.
 fn signal(number: u32) {
     for number in [number, SIGCONT] {
         // Nobody may be there.

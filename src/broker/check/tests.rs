@@ -6,7 +6,8 @@ use super::*;
 use crate::broker::checked::SpawnLimits;
 use crate::report::failure::{Boundary, Class, Details};
 
-/// A home directory with the files that these manifests name: `bin/tool`, `work/in`, `work/out`, `secret`, and links.
+/// A home directory with the files that these manifests name: `bin/tool`, `work/in`, `work/out`, `secret`,
+/// and links.
 struct Home {
     _dir: tempfile::TempDir,
     path: PathBuf,

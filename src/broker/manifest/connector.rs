@@ -1,10 +1,11 @@
-//! What a manifest says about a connector: its name, the credential of its requests, and the limits of its calls.
+//! What a manifest says about a connector: its name, the credential of its requests, and the limits of its
+//! calls.
 
 use hyper::header::{self, HeaderName};
 use serde::Deserialize;
 
-/// Headers of a request that neither a manifest nor a program can set: Kennel and the HTTP library do, or they concern one
-/// connection only.
+/// Headers of a request that neither a manifest nor a program can set: Kennel and the HTTP library do, or
+/// they concern one connection only.
 pub(crate) const SET_BY_KENNEL: [HeaderName; 9] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -37,7 +38,8 @@ pub(crate) struct CallLimits {
     pub(crate) wall_seconds: Option<u64>,
 }
 
-/// The table `capabilities.credential`: what a request may ask Kennel to add. Its value is never in the manifest.
+/// The table `capabilities.credential`: what a request may ask Kennel to add. Its value is never in the
+/// manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "CredentialTable")]
 pub(crate) struct Credential {

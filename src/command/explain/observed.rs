@@ -1,9 +1,9 @@
 //! Records which paths a command uses, for `learn`: seccomp_unotify(2).
 //!
-//! The kernel asks about each call that names a path, a thread writes the path down, and the call goes on. That is safe,
-//! although the command can change the path in its memory meanwhile: the thread decides nothing. The kernel checks the call
-//! afterwards as if nobody had been asked, and the filter that refuses calls is another one, which wins. What the command can
-//! spoil in this way is the record of itself.
+//! The kernel asks about each call that names a path, a thread writes the path down, and the call goes on.
+//! That is safe, although the command can change the path in its memory meanwhile: the thread decides
+//! nothing. The kernel checks the call afterwards as if nobody had been asked, and the filter that refuses
+//! calls is another one, which wins. What the command can spoil in this way is the record of itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -158,7 +158,8 @@ impl Observer {
         let interpreter =
             self.add(used, caller).filter(|_| used.executes).and_then(|file| interpreter(&file));
         if let Some(path) = interpreter.filter(|path| *path != used.path) {
-            // The kernel opens it without a call of the program. It is no script itself, or the second name is enough.
+            // The kernel opens it without a call of the program. It is no script itself, or the second name
+            // is enough.
             self.add(&Use { path, reads: true, writes: false, executes: true }, caller);
         }
     }
@@ -207,7 +208,8 @@ fn low_half(argument: u64) -> i32 {
     (argument as u32).cast_signed()
 }
 
-/// The text at an address of a process. `None` if it is no path, or empty: then the call is about a descriptor.
+/// The text at an address of a process. `None` if it is no path, or empty: then the call is about a
+/// descriptor.
 fn path_of(pid: u32, address: u64) -> Option<PathBuf> {
     let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
     path_at(&memory, address).ok().filter(|path| !path.as_os_str().is_empty())

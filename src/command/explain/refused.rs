@@ -1,9 +1,10 @@
-//! Records the system calls that the seccomp filter refuses: seccomp_unotify(2). The kernel asks what a call shall return, and
-//! a thread answers with the errno of the filter. It lets no refused call through. What the filter itself would ask, the
-//! supervisor answers. If the thread is gone, the kernel refuses the calls with `ENOSYS`.
+//! Records the system calls that the seccomp filter refuses: seccomp_unotify(2). The kernel asks what a call
+//! shall return, and a thread answers with the errno of the filter. It lets no refused call through. What the
+//! filter itself would ask, the supervisor answers. If the thread is gone, the kernel refuses the calls with
+//! `ENOSYS`.
 //!
-//! This is a thread, not a task: a command must not wait for a busy runtime. The thread ends when no process has the filter
-//! any more.
+//! This is a thread, not a task: a command must not wait for a busy runtime. The thread ends when no process
+//! has the filter any more.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -73,7 +74,8 @@ impl Refusals {
         Ok(Self { log })
     }
 
-    /// What the filter has refused so far. For a command that succeeded, this leaves out calls that programs only probe.
+    /// What the filter has refused so far. For a command that succeeded, this leaves out calls that programs
+    /// only probe.
     pub(crate) fn denials(&self, has_failed: bool) -> Vec<Denial> {
         let log = lock(&self.log);
         let is_reported = |number: u32, entry: &Entry| has_failed || !is_probe(number, &entry.refused);
@@ -201,8 +203,8 @@ pub(crate) fn subject(number: u32, because: &[(u8, u64)]) -> String {
     if words.is_empty() { name } else { format!("{name}({})", words.join(", ")) }
 }
 
-/// Whether programs only probe this call and have a fallback: event loops probe io_uring, Go's listeners probe MPTCP. Such a
-/// refusal is worth a message only after a failure.
+/// Whether programs only probe this call and have a fallback: event loops probe io_uring, Go's listeners
+/// probe MPTCP. Such a refusal is worth a message only after a failure.
 pub(crate) fn is_probe(number: u32, refused: &RefusedCall) -> bool {
     let is = |call: libc::c_long| i64::from(number) == call;
     let mptcp = u64::from(libc::IPPROTO_MPTCP.unsigned_abs());

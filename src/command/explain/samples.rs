@@ -1,7 +1,7 @@
 //! Messages of real programs whose attempts a sandbox refused, and what Kennel says about them.
 //!
-//! `{hid}` is a directory that the sandbox does not show, `{ro}` one that is granted read-only, and `{file}` a file that
-//! is granted by itself in `{dir}`.
+//! `{hid}` is a directory that the sandbox does not show, `{ro}` one that is granted read-only, and `{file}`
+//! a file that is granted by itself in `{dir}`.
 
 use super::tests::{judge, workspace};
 use crate::policy::Policy;

@@ -1,5 +1,5 @@
-//! Finds error messages in text that programs write: the words of an errno and, near them, a path or a destination. It knows
-//! no policy. It is careful: it misses a message rather than report a wrong one.
+//! Finds error messages in text that programs write: the words of an errno and, near them, a path or a
+//! destination. It knows no policy. It is careful: it misses a message rather than report a wrong one.
 
 #[cfg(test)]
 mod tests;
@@ -18,8 +18,8 @@ const LONGEST_LINE: usize = 8192;
 /// How many lines above an error may name its path, as with `Caused by:`.
 const NEAR: usize = 4;
 
-/// The words of strerror(3) for errors that a wall may cause, in lower case, and what programs say instead. Words that say
-/// less are explained only for a path that the sandbox does not show.
+/// The words of strerror(3) for errors that a wall may cause, in lower case, and what programs say instead.
+/// Words that say less are explained only for a path that the sandbox does not show.
 const WORDS: &[(&str, Errno)] = &[
     ("read-only file system", Errno::EROFS),
     ("readonly filesystem", Errno::EROFS),
@@ -184,8 +184,9 @@ fn absolute_paths(line: &str) -> Vec<String> {
     if in_quotes.is_empty() { line.split(": ").filter_map(absolute).collect() } else { in_quotes }
 }
 
-/// The paths in the line of an error, the surest kind only: in quotes, if one of them is absolute; absolute before the error,
-/// the nearest first; absolute after it; the first segment of the line, which may be the program; relative ones.
+/// The paths in the line of an error, the surest kind only: in quotes, if one of them is absolute; absolute
+/// before the error, the nearest first; absolute after it; the first segment of the line, which may be the
+/// program; relative ones.
 fn same_line(before: &str, after: &str) -> Vec<Named> {
     let in_quotes: Vec<String> = quoted(before).into_iter().chain(quoted(after)).collect();
     let mut in_quotes: Vec<String> = in_quotes.into_iter().filter(|path| is_path(path)).collect();

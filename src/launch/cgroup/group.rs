@@ -47,7 +47,8 @@ fn is_name(name: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Parent(OwnedFd);
 
-/// A cgroup of Kennel, locked with flock(2): while the lock is held, other programs know that its owner lives.
+/// A cgroup of Kennel, locked with flock(2): while the lock is held, other programs know that its owner
+/// lives.
 #[derive(Debug)]
 pub(crate) struct LockedGroup {
     directory: OwnedFd,

@@ -9,8 +9,8 @@ use crate::launch::cgroup::{Groups, failed, group};
 use crate::report::error::Error;
 use crate::report::outcome::Usage;
 
-/// The cgroup of one worker with its command, or of a zygote. Dropping it removes it, at once or when it is no
-/// longer in use.
+/// The cgroup of one worker with its command, or of a zygote. Dropping it removes it, at once or when it is
+/// no longer in use.
 #[derive(Debug)]
 pub(crate) struct Leaf {
     groups: Arc<Groups>,

@@ -22,9 +22,9 @@ use crate::sys::reap::LAST_WAIT;
 const STORM: Duration = Duration::from_secs(10);
 
 impl Inside {
-    /// Kills init and waits up to a second for its end. The kernel ends init only after all other processes of
-    /// its pid namespace, see pid_namespaces(7). Reaps init if it is a child of this process. Returns whether
-    /// init has ended.
+    /// Kills init and waits up to a second for its end. The kernel ends init only after all other processes
+    /// of its pid namespace, see pid_namespaces(7). Reaps init if it is a child of this process. Returns
+    /// whether init has ended.
     ///
     /// It has not if SIGKILL is delayed: a process blocked in the kernel, on a directory lock or a disk, dies
     /// only after that call.
@@ -32,8 +32,9 @@ impl Inside {
         self.gone_by(Deadline::now() + PATIENCE).await == Rest::None
     }
 
-    /// Like [`gone`](Self::gone) with an explicit deadline, for a caller that may be cancelled and call again. The init of a
-    /// session has ten seconds more: a storm of processes leaves it little of the processor. It tells what is left.
+    /// Like [`gone`](Self::gone) with an explicit deadline, for a caller that may be cancelled and call
+    /// again. The init of a session has ten seconds more: a storm of processes leaves it little of the
+    /// processor. It tells what is left.
     pub(crate) async fn gone_by(&self, last: Deadline) -> Rest {
         let killed = self.kill_init();
         // Init may be gone already, while a command that killed it lives on.
@@ -89,8 +90,8 @@ impl Inside {
     }
 
     /// Kills init, and with it all processes of the sandbox. It also shuts the control socket down. That ends
-    /// init even if this process may not signal it, because the embedding program has changed its user or has a
-    /// seccomp filter.
+    /// init even if this process may not signal it, because the embedding program has changed its user or has
+    /// a seccomp filter.
     ///
     /// # Errors
     /// `EPERM` if only the socket could be shut down.

@@ -111,8 +111,8 @@ fn set_mode(held: &OwnedFd, mode: u32) -> nix::Result<Answer> {
     }
 }
 
-/// Gives the file to a user and a group. Root of the sandbox has no power over owners, and is told that it was done. The
-/// kernel says `EINVAL` where root itself is one of a user namespace that lacks that owner.
+/// Gives the file to a user and a group. Root of the sandbox has no power over owners, and is told that it
+/// was done. The kernel says `EINVAL` where root itself is one of a user namespace that lacks that owner.
 fn set_owner(held: &OwnedFd, user: Option<Uid>, group: Option<Gid>) -> nix::Result<Answer> {
     let changed = fchownat(held, "", user, group, AtFlags::AT_EMPTY_PATH);
     if geteuid().is_root() && matches!(changed, Err(Errno::EPERM | Errno::EINVAL)) {

@@ -1,5 +1,5 @@
-//! The thread that waits for the answer to a system call: its memory, its descriptors, and files as it finds them. This
-//! file opens files only to hold them (`O_PATH`), and changes nothing.
+//! The thread that waits for the answer to a system call: its memory, its descriptors, and files as it finds
+//! them. This file opens files only to hold them (`O_PATH`), and changes nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -31,8 +31,8 @@ const OWN_DESCRIPTORS: &[&str] = &["/proc/self/fd/", "/proc/thread-self/fd/", "/
 pub(crate) enum Failure {
     /// The call fails with this errno, as it would without a filter.
     Errno(Errno),
-    /// This program cannot see what the caller means: the caller made itself undumpable, it is gone, /proc is that of
-    /// another pid namespace, or there is no openat2(2).
+    /// This program cannot see what the caller means: the caller made itself undumpable, it is gone, /proc is
+    /// that of another pid namespace, or there is no openat2(2).
     Unseen,
 }
 
@@ -86,8 +86,8 @@ impl Caller {
         }
     }
 
-    /// Whether a descriptor only holds a file (`O_PATH`): calls that change the file by it fail. The mode of its link in
-    /// proc(5) says whether it can read or write; its fdinfo may be as long as the caller likes.
+    /// Whether a descriptor only holds a file (`O_PATH`): calls that change the file by it fail. The mode of
+    /// its link in proc(5) says whether it can read or write; its fdinfo may be as long as the caller likes.
     pub(crate) fn only_holds(&self, number: i32) -> Result<bool, Failure> {
         let link = format!("fd/{number}");
         let link =
@@ -130,7 +130,8 @@ impl Caller {
         }
     }
 
-    /// Links are followed from the caller's root; from here, an absolute one would lead to the files of the host.
+    /// Links are followed from the caller's root; from here, an absolute one would lead to the files of the
+    /// host.
     fn find_over_links(&self, start: &OwnedFd, path: &Path, follows: bool) -> Result<OwnedFd, Failure> {
         let root = self.root()?;
         let within = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
@@ -219,7 +220,8 @@ pub(crate) fn path_at(memory: &File, address: u64) -> nix::Result<PathBuf> {
     Err(Errno::ENAMETOOLONG)
 }
 
-/// Whether /proc has this program's own numbers. It may belong to another pid namespace, where a number is another process.
+/// Whether /proc has this program's own numbers. It may belong to another pid namespace, where a number is
+/// another process.
 pub(crate) fn is_own_proc() -> bool {
     fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&std::process::id().to_string()))
 }

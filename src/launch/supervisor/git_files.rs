@@ -1,8 +1,10 @@
-//! Files of git in a repository of linked worktrees that is read-only inside: [`around`](crate::protect::git::around).
+//! Files of git in a repository of linked worktrees that is read-only inside:
+//! [`around`](crate::protect::git::around).
 //!
-//! The supervisor makes, renames and removes them outside, by their exact names in a directory that it holds. Whatever else a
-//! call names is left to the kernel, which checks it as always. So nothing depends on what the caller writes to its memory
-//! meanwhile. No link is followed: inside, nobody can make one in that directory.
+//! The supervisor makes, renames and removes them outside, by their exact names in a directory that it holds.
+//! Whatever else a call names is left to the kernel, which checks it as always. So nothing depends on what
+//! the caller writes to its memory meanwhile. No link is followed: inside, nobody can make one in that
+//! directory.
 
 use std::ffi::OsStr;
 use std::io;
@@ -82,8 +84,8 @@ impl GitFiles {
         Some(Answer::Made(made.err().map_or(0, |errno| errno as i32)))
     }
 
-    /// Which of `names` is at an address, if it is in the repository, and the caller may write refs there: a command can be
-    /// granted less than others.
+    /// Which of `names` is at an address, if it is in the repository, and the caller may write refs there: a
+    /// command can be granted less than others.
     fn name<'n>(&self, caller: &Caller, base: i32, address: u64, names: &[&'n str]) -> Option<&'n str> {
         let path = caller.path(address).ok()?;
         let bytes = path.as_os_str().as_bytes();

@@ -1,7 +1,7 @@
 //! What of the sandbox stands in the way of what the caller typed: paths, git, the directory.
 //!
-//! This may look whether a path exists outside, because the caller named it. It names no path that a link leads to, because
-//! commands may have made that link.
+//! This may look whether a path exists outside, because the caller named it. It names no path that a link
+//! leads to, because commands may have made that link.
 
 use std::path::Path;
 
@@ -108,8 +108,8 @@ impl Explainer {
         matches!(node, Some(Node::Private { .. } | Node::Tmpfs { .. }))
     }
 
-    /// For a program that searches one of `markers` in the directories above: the nearest one is in a directory that the
-    /// sandbox does not show.
+    /// For a program that searches one of `markers` in the directories above: the nearest one is in a
+    /// directory that the sandbox does not show.
     pub(crate) fn hint_of_directory(&self, directory: &Path, markers: &[&str]) -> Option<Note> {
         let marker_in = |above: &Path| markers.iter().find(|marker| exists(&above.join(marker)));
         let (above, marker) = directory.ancestors().find_map(|above| Some((above, marker_in(above)?)))?;
@@ -130,7 +130,8 @@ impl Explainer {
             .then(|| Note::new("git", text, Some(remedy![trust_git(), " allows it"])))
     }
 
-    /// git knows no name and address for a commit, because the sandbox does not show the caller's configuration.
+    /// git knows no name and address for a commit, because the sandbox does not show the caller's
+    /// configuration.
     pub(crate) fn hint_of_identity(&self) -> Option<Note> {
         let names = [".gitconfig", ".config/git/config"];
         let is_hidden = |name: &&str| {

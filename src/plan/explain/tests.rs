@@ -9,8 +9,8 @@ use crate::report::remedy::Wording;
 use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
 
-/// A view that shows a directory of the host writable at /rw and read-only at /deep/er/ro, with one entry of every
-/// other kind.
+/// A view that shows a directory of the host writable at /rw and read-only at /deep/er/ro, with one entry of
+/// every other kind.
 fn explainer(host: &Path) -> Explainer {
     let mut view = View::default();
     let source = || BindSource::resolve(host).expect("a directory");
@@ -75,7 +75,8 @@ fn explain(explainer: &Explainer, path: &str, errno: Errno) -> Option<(String, b
     Some((denial.subject, denial.basis.is_certain(), denial.remedy.map(|remedy| remedy.to_string())))
 }
 
-/// `mkdir -p` and the like fail at the sandbox's own root. A directory that holds everything is never advised.
+/// `mkdir -p` and the like fail at the sandbox's own root. A directory that holds everything is never
+/// advised.
 #[test]
 fn what_is_made_below_a_hidden_directory_names_that() {
     let host = host();

@@ -1,4 +1,5 @@
-//! How processes are counted on hosts other than the test's. Above all, `kernel.pid_max` of the host is never written.
+//! How processes are counted on hosts other than the test's. Above all, `kernel.pid_max` of the host is never
+//! written.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -28,7 +28,8 @@ pub(crate) struct Tightened {
 /// holds if neither limits open files.
 ///
 /// # Errors
-/// A limit above the policy's, one that a single command cannot have, or one that needs a cgroup which the host lacks.
+/// A limit above the policy's, one that a single command cannot have, or one that needs a cgroup which the
+/// host lacks.
 pub(crate) fn tightened(
     session: &Limits,
     groups: &CgroupPlan,

@@ -1,4 +1,5 @@
-//! The calls by which a program uses a path, for `learn`: which argument is the path, and what the call does with it.
+//! The calls by which a program uses a path, for `learn`: which argument is the path, and what the call does
+//! with it.
 //!
 //! openat2(2) is not among them: every filter hides it (ENOSYS).
 

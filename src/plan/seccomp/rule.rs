@@ -1,5 +1,5 @@
-//! The language of rules on arguments: plain data that gives the verdict on a call. `rules.rs` and `sockets.rs` list
-//! the rules, `tree.rs` compiles them.
+//! The language of rules on arguments: plain data that gives the verdict on a call. `rules.rs` and
+//! `sockets.rs` list the rules, `tree.rs` compiles them.
 
 use libc::{c_int, c_long};
 
@@ -42,8 +42,8 @@ pub(crate) enum Question {
 }
 
 impl Question {
-    /// The verdict if there is no supervisor. Root cannot give files away in a sandbox, and many of its programs end if that
-    /// fails, so root's calls are pretended.
+    /// The verdict if there is no supervisor. Root cannot give files away in a sandbox, and many of its
+    /// programs end if that fails, so root's calls are pretended.
     pub(crate) const fn unanswered(self, is_root: bool) -> Verdict {
         match self {
             Self::Owner if is_root => Verdict::Pretend,
@@ -61,7 +61,8 @@ impl Verdict {
         Self::Refuse(errno.cast_unsigned())
     }
 
-    /// The value a filter returns to the kernel. For a question, it is one that must be replaced before the kernel sees it.
+    /// The value a filter returns to the kernel. For a question, it is one that must be replaced before the
+    /// kernel sees it.
     pub(crate) const fn encode(self) -> u32 {
         match self {
             Self::Allow => libc::SECCOMP_RET_ALLOW,

@@ -43,7 +43,8 @@ const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 const ASK_MODE: Verdict = Verdict::Ask(Question::Mode);
 const ASK_OWNER: Verdict = Verdict::Ask(Question::Owner);
 
-/// The caller's own user and group. [`program`](crate::plan::seccomp::program) writes the numbers in their place.
+/// The caller's own user and group. [`program`](crate::plan::seccomp::program) writes the numbers in their
+/// place.
 pub(crate) const OWN_USER: u32 = 0x4f57_4e55;
 pub(crate) const OWN_GROUP: u32 = 0x4f57_4e47;
 
@@ -82,8 +83,8 @@ const LEASES: &[u32] = &[bits(libc::F_SETLEASE), 1040];
 const INIT: &[u32] = &[1];
 
 /// RLIMIT_CORE is 1, which keeps the kernel from starting the host's core handler; 0 would not. Programs with
-/// secrets set it to 0 and end on an error, so the filter pretends that it was set. RLIMIT_RTTIME marks the command
-/// whose process it is, where commands share a pid namespace.
+/// secrets set it to 0 and end on an error, so the filter pretends that it was set. RLIMIT_RTTIME marks the
+/// command whose process it is, where commands share a pid namespace.
 const KEPT: &[u32] = &[libc::RLIMIT_CORE, libc::RLIMIT_RTTIME];
 
 /// Both halves of a null pointer.
@@ -207,8 +208,8 @@ pub(crate) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
-    // Landlock denies to open a queue, because the kernel keeps queues in a mount of its own that no rule can name. Here
-    // `explain` sees it. Without O_CREAT there is no queue to open.
+    // Landlock denies to open a queue, because the kernel keeps queues in a mount of its own that no rule can
+    // name. Here `explain` sees it. Without O_CREAT there is no queue to open.
     Rule {
         calls: &[libc::SYS_mq_open],
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(1), bits(libc::O_CREAT))], then: NO_QUEUES }],

@@ -11,8 +11,8 @@ const SOCKET_TYPE: u32 = 0xf;
 /// Without SOCK_PACKET, by which the kernel also makes AF_PACKET sockets; and without SOCK_SEQPACKET and
 /// SOCK_DCCP, which lead to SCTP and DCCP without naming them.
 const SOCKET_TYPES: &[u32] = &[bits(libc::SOCK_STREAM), bits(libc::SOCK_DGRAM), bits(libc::SOCK_RAW)];
-/// Raw sockets need CAP_NET_RAW, which no command has. The kernel refuses them with the same errno, but then `--explain`
-/// does not learn of it.
+/// Raw sockets need CAP_NET_RAW, which no command has. The kernel refuses them with the same errno, but then
+/// `--explain` does not learn of it.
 const RAW: &[u32] = &[bits(libc::SOCK_RAW)];
 /// Without SCTP, DCCP, L2TP, UDP-Lite and SMC: each would load a module into the host's kernel. Without
 /// MPTCP: Landlock does not treat it as TCP and lets it connect to any port (Linux 6.18). Programs that ask

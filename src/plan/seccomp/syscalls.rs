@@ -31,8 +31,8 @@ pub(crate) const HIDDEN: &[c_long] = &[
     SYS_io_pgetevents,
 ];
 
-/// Calls by which a zygote makes a worker, a worker its walls, and an init the marks of its workers. Only the last
-/// filter of a worker refuses them. Each is also in one of the lists or rules, which give its verdict.
+/// Calls by which a zygote makes a worker, a worker its walls, and an init the marks of its workers. Only the
+/// last filter of a worker refuses them. Each is also in one of the lists or rules, which give its verdict.
 pub(crate) const WORKER_CREATION: &[c_long] = &[
     SYS_clone, SYS_unshare, SYS_mount, SYS_umount2, SYS_open_tree, SYS_move_mount, SYS_mount_setattr, SYS_openat2,
     SYS_keyctl, SYS_setns, SYS_setrlimit, SYS_prlimit64,

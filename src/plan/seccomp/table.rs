@@ -146,8 +146,9 @@ pub(crate) struct SystemCall {
     pub(crate) arguments: [u64; 6],
 }
 
-/// The verdict on a call about which a listener was asked, and the arguments that it depends on, by index. The numbers of the
-/// own user and group are unknown here: the filter asks about no others than those of strangers.
+/// The verdict on a call about which a listener was asked, and the arguments that it depends on, by index.
+/// The numbers of the own user and group are unknown here: the filter asks about no others than those of
+/// strangers.
 pub(crate) fn judge(call: &SystemCall) -> (Verdict, Vec<(u8, u64)>) {
     match decision(call.number) {
         CallDecision::Verdict(verdict) => (verdict, Vec::new()),

@@ -1,5 +1,5 @@
-//! The promises of the filter, one test for each, with the exact errno. `oracle` tests that the compiler follows
-//! the rules.
+//! The promises of the filter, one test for each, with the exact errno. `oracle` tests that the compiler
+//! follows the rules.
 
 pub(crate) mod interpreter;
 pub(crate) mod oracle;

@@ -1,7 +1,9 @@
-//! The repository of linked worktrees, which may have worktrees in it: `git worktree add` in a bare repository.
+//! The repository of linked worktrees, which may have worktrees in it: `git worktree add` in a bare
+//! repository.
 //!
-//! To programs outside, the directory around a worktree is an ordinary one: they obey its `.cargo/config.toml` or its
-//! `package.json`. So it is read-only, but for what git in a linked worktree writes there.
+//! To programs outside, the directory around a worktree is an ordinary one: they obey its
+//! `.cargo/config.toml` or its `package.json`. So it is read-only, but for what git in a linked worktree
+//! writes there.
 
 use std::path::Path;
 use std::{fs, io};
@@ -16,21 +18,22 @@ use crate::view::source::BindSource;
 /// Holds a directory.
 const HELD: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// The directories that git writes to for a linked worktree: gitrepository-layout(5), git-rerere(1), reftable, and
-/// `lfs.storage` of git-lfs-config(5).
+/// The directories that git writes to for a linked worktree: gitrepository-layout(5), git-rerere(1),
+/// reftable, and `lfs.storage` of git-lfs-config(5).
 const DIRECTORIES: &[&str] = &["objects", "refs", "reftable", LOGS, "info", "worktrees", "rr-cache", "lfs"];
 
-/// Where git logs changes of branches: git-config(1), `core.logAllRefUpdates`. In a bare repository git makes it only when
-/// a worktree has a commit.
+/// Where git logs changes of branches: git-config(1), `core.logAllRefUpdates`. In a bare repository git makes
+/// it only when a worktree has a commit.
 const LOGS: &str = "logs";
 
-/// The files that git makes beside these directories, and removes: git-pack-refs(1), git-gc(1), and the boundary of a
-/// shallow repository. Git takes the lock of `packed-refs` whenever it deletes a ref, and most commands delete some. A
-/// mount cannot tell names apart, so the supervisor makes these files.
+/// The files that git makes beside these directories, and removes: git-pack-refs(1), git-gc(1), and the
+/// boundary of a shallow repository. Git takes the lock of `packed-refs` whenever it deletes a ref, and most
+/// commands delete some. A mount cannot tell names apart, so the supervisor makes these files.
 pub(crate) const FILES: &[&str] =
     &["packed-refs.lock", "packed-refs.new", "gc.pid.lock", "gc.pid", "shallow.lock", "shallow"];
 
-/// Which of them git renames, and to what. Other programs for repositories rename the lock of `packed-refs` itself.
+/// Which of them git renames, and to what. Other programs for repositories rename the lock of `packed-refs`
+/// itself.
 pub(crate) const RENAMES: &[(&str, &str)] = &[
     ("packed-refs.new", "packed-refs"),
     ("packed-refs.lock", "packed-refs"),
@@ -58,8 +61,8 @@ pub(crate) fn directories(repository: &Path) -> io::Result<Vec<BindSource>> {
     Ok(found)
 }
 
-/// Makes the directory for logs, as git would with the first commit of a worktree, with the rights of a command. If that
-/// fails, git says so then.
+/// Makes the directory for logs, as git would with the first commit of a worktree, with the rights of a
+/// command. If that fails, git says so then.
 pub(crate) fn make_logs(repository: &BindSource) {
     let made = dirfd::of_a_command(|| {
         let (held, now) = BindSource::open_exact(&repository.path)?;

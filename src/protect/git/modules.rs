@@ -1,7 +1,8 @@
-//! Finds the submodules and linked worktrees of a repository, which git keeps in `modules` and `worktrees`, in one walk.
+//! Finds the submodules and linked worktrees of a repository, which git keeps in `modules` and `worktrees`,
+//! in one walk.
 //!
-//! Commands can make any number of repositories there, at any depth, so the walk has a bound. Beyond the bound, both
-//! directories are protected as a whole.
+//! Commands can make any number of repositories there, at any depth, so the walk has a bound. Beyond the
+//! bound, both directories are protected as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::FileType;
@@ -31,15 +32,15 @@ pub(crate) const PARTS: [&str; 2] = [MODULES, WORKTREES];
 const MODULES: &str = "modules";
 const WORKTREES: &str = "worktrees";
 
-/// Directories that belong to the repository itself. Git puts no submodule there. But an old git may have done so, and a command
-/// can make such a repository around a submodule.
+/// Directories that belong to the repository itself. Git puts no submodule there. But an old git may have
+/// done so, and a command can make such a repository around a submodule.
 const OWN_DIRECTORIES: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
 
 /// What git obeys in the directory of a linked worktree.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
 
-/// Files that make a directory a repository. They must not appear in a directory around submodules, because git would take
-/// it for the repository. A submodule can have such a name itself.
+/// Files that make a directory a repository. They must not appear in a directory around submodules, because
+/// git would take it for the repository. A submodule can have such a name itself.
 const REPOSITORY_FILES: &[&str] = &["HEAD", "config"];
 
 /// Directories that make a directory with a `HEAD` a repository.
@@ -79,7 +80,8 @@ pub(crate) struct ObeyedPaths {
     pub(crate) paths: BTreeMap<PathBuf, WalkAim>,
     /// Directories, existing or not, in which git puts other repositories or worktrees.
     pub(crate) listed: BTreeSet<PathBuf>,
-    /// The files `.git` of the work trees of submodules and linked worktrees: they name the repository that git obeys there.
+    /// The files `.git` of the work trees of submodules and linked worktrees: they name the repository that
+    /// git obeys there.
     pub(crate) work_trees: Vec<UnresolvedPath>,
 }
 
@@ -95,8 +97,8 @@ struct ModuleWalk<'r> {
     budget: &'r mut WalkBudget,
 }
 
-/// What git obeys in a part of a repository, one of [`PARTS`]. Submodules can have worktrees and submodules, and worktrees can
-/// have submodules.
+/// What git obeys in a part of a repository, one of [`PARTS`]. Submodules can have worktrees and submodules,
+/// and worktrees can have submodules.
 ///
 /// # Errors
 /// Something cannot be looked at, or it is beyond the bound.
@@ -174,8 +176,9 @@ impl ModuleWalk<'_> {
         }
     }
 
-    /// Takes the submodules below a directory, because their names may have slashes. Returns whether there are any. A directory
-    /// that looks like a repository may contain submodules too: a command or an old git can have arranged that.
+    /// Takes the submodules below a directory, because their names may have slashes. Returns whether there
+    /// are any. A directory that looks like a repository may contain submodules too: a command or an old git
+    /// can have arranged that.
     fn submodules_in(&mut self, directory: &Path, is_repository: bool) -> Result<bool, WalkError> {
         let mut has_some = false;
         if !self.looked_at.insert(directory.to_owned()) {
@@ -197,8 +200,8 @@ impl ModuleWalk<'_> {
         Ok(has_some)
     }
 
-    /// Takes what git obeys in the repository of a submodule, if it is one, and in those below it. Returns whether there are
-    /// any. Others can be inside it only while git does not take it for a repository.
+    /// Takes what git obeys in the repository of a submodule, if it is one, and in those below it. Returns
+    /// whether there are any. Others can be inside it only while git does not take it for a repository.
     fn submodule(&mut self, path: &Path) -> Result<bool, WalkError> {
         let is_one = self.is_submodule(path)?;
         let is_new = is_one && self.repositories.insert(path.to_owned());
@@ -221,15 +224,15 @@ impl ModuleWalk<'_> {
         Ok(is_one || is_around)
     }
 
-    /// Whether it is a repository, or could become one again if a command put back what it took away. Its config cannot be
-    /// taken away, because it is protected.
+    /// Whether it is a repository, or could become one again if a command put back what it took away. Its
+    /// config cannot be taken away, because it is protected.
     fn is_submodule(&self, path: &Path) -> Result<bool, WalkError> {
         let at = self.at(path);
         Ok(is_repository(&at) || is_file(&at.join("config")).map_err(|error| closed(path, error))?)
     }
 
-    /// Takes what would make a repository of a directory around others. A submodule may have such a name, or be below a
-    /// directory that has.
+    /// Takes what would make a repository of a directory around others. A submodule may have such a name, or
+    /// be below a directory that has.
     fn add_signs(&mut self) -> Result<(), WalkError> {
         let ways: BTreeSet<&Path> = self.repositories.iter().flat_map(|path| path.ancestors()).collect();
         let mut signs = Vec::new();

@@ -1,7 +1,8 @@
 //! What git outside obeys below a directory. Who writes these files makes git run commands.
 //!
-//! Commands of earlier sandboxes could write there, and can prepare what Kennel looks at here. So what cannot be looked at does not
-//! count as missing, and what a command can take away for a while is no sign of anything.
+//! Commands of earlier sandboxes could write there, and can prepare what Kennel looks at here. So what cannot
+//! be looked at does not count as missing, and what a command can take away for a while is no sign of
+//! anything.
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +28,8 @@ const POINTER: &[u8] = b"gitdir: ";
 pub(crate) struct Obeyed {
     /// Paths of what git obeys, and of what leads git there. They may go over links.
     pub(crate) paths: Vec<(UnresolvedPath, WalkAim)>,
-    /// Directories, existing or not, in which git puts other repositories or worktrees. Git obeys what is added there too.
+    /// Directories, existing or not, in which git puts other repositories or worktrees. Git obeys what is
+    /// added there too.
     pub(crate) listed: Vec<PathBuf>,
     /// What was not looked at completely, and why. `paths` has it as a whole.
     pub(crate) incomplete: Vec<(PathBuf, Incomplete)>,
@@ -41,8 +43,8 @@ pub(crate) struct Obeyed {
 /// Why something was not looked at completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Incomplete {
-    /// A repository has too many submodules or linked worktrees, or they are too deep. All of its `modules` and `worktrees`
-    /// is protected instead.
+    /// A repository has too many submodules or linked worktrees, or they are too deep. All of its `modules`
+    /// and `worktrees` is protected instead.
     Beyond,
     /// It could not be read, with the cause.
     Cause(String),
@@ -54,20 +56,21 @@ impl Obeyed {
         Self { is_whole, ..Self::default() }
     }
 
-    /// Adds what git obeys for a command that is started in `base`: what `.git` in `base` leads to, `base` itself if it looks
-    /// like a repository (anybody who can write there can arrange that), and the repositories around `base`. Only repositories
-    /// in `writable` directories are searched, because commands cannot change others.
+    /// Adds what git obeys for a command that is started in `base`: what `.git` in `base` leads to, `base`
+    /// itself if it looks like a repository (anybody who can write there can arrange that), and the
+    /// repositories around `base`. Only repositories in `writable` directories are searched, because commands
+    /// cannot change others.
     ///
     /// # Errors
-    /// A shortage of descriptors or memory: the answer is unknown. A path that may not be looked at is no error here. In a grant,
-    /// the walk along it reports it; elsewhere, commands cannot reach it.
+    /// A shortage of descriptors or memory: the answer is unknown. A path that may not be looked at is no
+    /// error here. In a grant, the walk along it reports it; elsewhere, commands cannot reach it.
     pub(crate) fn add(&mut self, base: &Path, writable: &Bases) -> io::Result<()> {
         self.add_git(base, writable)?;
         if may_become_repository(base)? {
             self.add_repository(&UnresolvedPath::new(base, ""), writable)?;
         }
-        // A grant may be a part of a repository, such as `.git/modules`, or a directory of a worktree. Commands decide which
-        // of the repositories around it git takes, so all count.
+        // A grant may be a part of a repository, such as `.git/modules`, or a directory of a worktree.
+        // Commands decide which of the repositories around it git takes, so all count.
         for above in base.ancestors().skip(1) {
             if is_repository(above) {
                 self.add_repository(&UnresolvedPath::new(above, ""), writable)?;
@@ -160,8 +163,8 @@ impl Obeyed {
     }
 }
 
-/// The path in a file of git that holds nothing else. Only line ends are cut off: other white space is part of the path. `None`
-/// if no file system can have such a name.
+/// The path in a file of git that holds nothing else. Only line ends are cut off: other white space is part
+/// of the path. `None` if no file system can have such a name.
 fn path_in(text: &[u8]) -> Option<&Path> {
     let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'))?;
     let text = text.get(..=end)?.split(|byte| *byte == 0).next()?;
@@ -170,8 +173,8 @@ fn path_in(text: &[u8]) -> Option<&Path> {
     can_be.then_some(path)
 }
 
-/// Whether `path` is a repository, or could become one again if a command put back what it took away. Its config cannot be
-/// taken away, because it is protected.
+/// Whether `path` is a repository, or could become one again if a command put back what it took away. Its
+/// config cannot be taken away, because it is protected.
 ///
 /// # Errors
 /// A shortage of descriptors or memory: the answer is unknown.

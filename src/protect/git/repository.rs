@@ -1,7 +1,8 @@
 //! The work tree of git around a workspace, and where its repository is.
 //!
-//! A work tree names its repository, but a command of an earlier sandbox may have written that name. So Kennel believes it
-//! only if the repository names the work tree too, because a command without access to the repository cannot write that.
+//! A work tree names its repository, but a command of an earlier sandbox may have written that name. So
+//! Kennel believes it only if the repository names the work tree too, because a command without access to the
+//! repository cannot write that.
 
 use std::fs;
 use std::fs::Metadata;
@@ -47,9 +48,10 @@ impl WorkTree {
     }
 }
 
-/// The top of the git work tree around a directory, for a workspace: the command line takes it if the user names none. `None`
-/// if there is no such work tree, or if it should not become a workspace unasked: it belongs to another user, or contains
-/// the caller's home, or is a directory for settings there, such as `~/.config`.
+/// The top of the git work tree around a directory, for a workspace: the command line takes it if the user
+/// names none. `None` if there is no such work tree, or if it should not become a workspace unasked: it
+/// belongs to another user, or contains the caller's home, or is a directory for settings there, such as
+/// `~/.config`.
 ///
 /// ```no_run
 /// use kennel::{Policy, Profile};
@@ -79,8 +81,8 @@ struct Mark<'d> {
 }
 
 impl<'d> Mark<'d> {
-    /// The nearest one around `directory`, as git finds it: git(1), "Discussion". Git does not look beyond a file system, and
-    /// finds no work tree in a repository itself.
+    /// The nearest one around `directory`, as git finds it: git(1), "Discussion". Git does not look beyond a
+    /// file system, and finds no work tree in a repository itself.
     fn around(directory: &'d Path) -> Option<Self> {
         let mut device = None;
         for top in directory.ancestors() {
@@ -98,8 +100,8 @@ impl<'d> Mark<'d> {
         None
     }
 
-    /// Its top directory, if commands in `inside` may see all of it. Git ignores what belongs to another user. Kennel also
-    /// ignores directories of the system, and those that contain a home of the caller.
+    /// Its top directory, if commands in `inside` may see all of it. Git ignores what belongs to another
+    /// user. Kennel also ignores directories of the system, and those that contain a home of the caller.
     fn for_caller(&self, inside: &Path, caller: &Caller) -> Option<&'d Path> {
         let is_of_system = NOT_A_WORKSPACE.iter().any(|system| self.top == Path::new(system));
         let is_own = is_own(&self.directory, caller) && is_own(&self.mark, caller);
@@ -151,8 +153,8 @@ pub(crate) fn repository_of(top: &Path) -> Option<Repository> {
 
 /// The repository of a linked worktree, and whether it names the worktree too.
 ///
-/// gitrepository-layout(5): `.git` of the worktree holds `gitdir: REPOSITORY/worktrees/NAME`. In that directory, `commondir`
-/// holds `../..`, and `gitdir` leads back to `.git`.
+/// gitrepository-layout(5): `.git` of the worktree holds `gitdir: REPOSITORY/worktrees/NAME`. In that
+/// directory, `commondir` holds `../..`, and `gitdir` leads back to `.git`.
 fn common_of_worktree<'o>(mark: &Path, own: &'o Path) -> Option<(&'o Path, Option<BindSource>)> {
     let (name, worktrees) = (own.file_name()?, own.parent()?);
     let common = worktrees.ends_with("worktrees").then(|| worktrees.parent())??;
@@ -169,8 +171,8 @@ fn common_of_worktree<'o>(mark: &Path, own: &'o Path) -> Option<(&'o Path, Optio
     Some((common, open_if(common, agrees)))
 }
 
-/// The work tree that a repository names, as git writes it for a submodule: git-config(1), `core.worktree`. `held` is the
-/// repository, and a relative path starts at `own`.
+/// The work tree that a repository names, as git writes it for a submodule: git-config(1), `core.worktree`.
+/// `held` is the repository, and a relative path starts at `own`.
 pub(crate) fn named_work_tree(held: &Path, own: &Path) -> Option<PathBuf> {
     let named = |file: &str| {
         let text = read_small(&held.join(file)).ok()??;
@@ -180,16 +182,16 @@ pub(crate) fn named_work_tree(held: &Path, own: &Path) -> Option<PathBuf> {
     named("config.worktree").or_else(|| named("config"))
 }
 
-/// The work tree that the directory of a linked worktree names: `gitdir` in it leads to the worktree's `.git`. A relative path
-/// starts at that directory: git-config(1), `extensions.relativeWorktrees`.
+/// The work tree that the directory of a linked worktree names: `gitdir` in it leads to the worktree's
+/// `.git`. A relative path starts at that directory: git-config(1), `extensions.relativeWorktrees`.
 pub(crate) fn linked_work_tree(own: &Path) -> Option<PathBuf> {
     let text = read_link_file(&own.join("gitdir"))?;
     let mark = Path::new(text.trim());
     mark.ends_with(".git").then(|| fs::canonicalize(own.join(mark).parent()?).ok())?
 }
 
-/// Opens a repository once, without following a link, if it `agrees`. Kennel reads everything through that descriptor,
-/// because another process may replace the path meanwhile.
+/// Opens a repository once, without following a link, if it `agrees`. Kennel reads everything through that
+/// descriptor, because another process may replace the path meanwhile.
 fn open_if(path: &Path, agrees: impl Fn(&Path) -> bool) -> Option<BindSource> {
     let (held, source) = BindSource::open_exact(path).ok()?;
     let anchor = own_path(&held);

@@ -1,7 +1,9 @@
-//! The caller's own configuration of git, as commands see it: a copy without credentials, and without files elsewhere.
+//! The caller's own configuration of git, as commands see it: a copy without credentials, and without files
+//! elsewhere.
 //!
-//! Commands cannot change what is copied here: it is protected in every writable grant, with the links on the way. A file that
-//! the configuration names is copied only if no link leads there, because commands may have made that link.
+//! Commands cannot change what is copied here: it is protected in every writable grant, with the links on the
+//! way. A file that the configuration names is copied only if no link leads there, because commands may have
+//! made that link.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -38,8 +40,8 @@ struct Copies<'c> {
     directory: PathBuf,
 }
 
-/// Shows `~/.gitconfig` and the files of `~/.config/git`, unless the view shows something there, or the profile hides the
-/// caller.
+/// Shows `~/.gitconfig` and the files of `~/.config/git`, unless the view shows something there, or the
+/// profile hides the caller.
 pub(crate) fn show_config(view: &mut View, inputs: &Inputs<'_>, workspace: &BindSource) {
     if !inputs.policy.profile.meaning().knows_caller || inputs.policy.git == Git::Workspace {
         return;

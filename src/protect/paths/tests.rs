@@ -190,7 +190,8 @@ fn a_path_above_the_workspace_may_lead_back() {
     let far_up = format!("{}w/y", "../".repeat(64));
     let dir = workspace(&["y", "z"], &[("p", "../w/y"), ("q", "../up/../w/z"), ("r", &far_up)]);
     symlink("w/y", dir.path().join("up")).expect("a link outside");
-    // `..` after `up` is the parent of `w/y`, so `w`, which has no `w`. By its text alone, the path would lead to `z`.
+    // `..` after `up` is the parent of `w/y`, so `w`, which has no `w`. By its text alone, the path would
+    // lead to `z`.
     let walls = walls(&dir, &["p", "q", "r"]);
     assert_eq!(walls.read_only, ["y"]);
     assert!(walls.watches_absent("w/z", "w"), "{:?}", walls.watches);

@@ -12,8 +12,8 @@ use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::plan::request::{c_string, variable};
 use crate::report::error::Error;
 
-/// A command to run in a listening session; see [`Client`](crate::serve::client::Client). Its values are checked by
-/// [`Client::start`](crate::serve::client::Client::start).
+/// A command to run in a listening session; see [`Client`](crate::serve::client::Client). Its values are
+/// checked by [`Client::start`](crate::serve::client::Client::start).
 #[derive(Clone)]
 pub struct Call {
     arguments: Vec<OsString>,
@@ -41,9 +41,10 @@ impl Call {
         }
     }
 
-    /// A snippet for the shell with this name, as [`Session::shell_with_id`](crate::session::Session::shell_with_id). Signals
-    /// that end commands interrupt it. Of the settings, only the timeout and the report count, and of the standard
-    /// descriptors only the two for output.
+    /// A snippet for the shell with this name, as
+    /// [`Session::shell_with_id`](crate::session::Session::shell_with_id). Signals that end commands
+    /// interrupt it. Of the settings, only the timeout and the report count, and of the standard descriptors
+    /// only the two for output.
     pub fn snippet(shell: impl AsRef<OsStr>, text: impl AsRef<OsStr>) -> Self {
         let mut call = Self::new(shell);
         call.args([text]);
@@ -67,9 +68,9 @@ impl Call {
         self
     }
 
-    /// Sets a variable, in addition to those of the session or in place of one. The session keeps some as they are: `HOME` and
-    /// the names of temporary directories, the variables of its proxy, and with profile `ci-only` all that the policy does not
-    /// pass. A call with another value for one of them fails.
+    /// Sets a variable, in addition to those of the session or in place of one. The session keeps some as
+    /// they are: `HOME` and the names of temporary directories, the variables of its proxy, and with profile
+    /// `ci-only` all that the policy does not pass. A call with another value for one of them fails.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
         self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
@@ -87,8 +88,8 @@ impl Call {
         self
     }
 
-    /// Runs the command on a new pseudoterminal of this size in characters, instead of the standard descriptors. Its
-    /// master side arrives as [`Event::Terminal`](crate::serve::client::Event).
+    /// Runs the command on a new pseudoterminal of this size in characters, instead of the standard
+    /// descriptors. Its master side arrives as [`Event::Terminal`](crate::serve::client::Event).
     pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
         self.pseudoterminal(Pseudoterminal::new(rows, columns))
     }

@@ -29,8 +29,8 @@ impl Client {
         Ok(committed.into())
     }
 
-    /// Commits changes that the session keeps, as [`KeptChanges::commit`] does once it has ended. Waits as long as that takes.
-    /// `None` if the session keeps its changes elsewhere, or none.
+    /// Commits changes that the session keeps, as [`KeptChanges::commit`] does once it has ended. Waits as
+    /// long as that takes. `None` if the session keeps its changes elsewhere, or none.
     ///
     /// # Errors
     /// As for [`commit`](Self::commit), and those of [`KeptChanges::commit`].

@@ -46,10 +46,10 @@ pub enum DetachedState {
 }
 
 impl Client {
-    /// Starts a command that stays: see [`Command::detach`](crate::command::Command::detach). `log` is a regular file that
-    /// is open for writing. [`next`](Self::next) returns [`Event::Detached`](crate::serve::client::Event), or `Ended` if
-    /// the command could not be started. Dropping the client before that kills the command. Call this once, instead of
-    /// [`start`](Self::start).
+    /// Starts a command that stays: see [`Command::detach`](crate::command::Command::detach). `log` is a
+    /// regular file that is open for writing. [`next`](Self::next) returns
+    /// [`Event::Detached`](crate::serve::client::Event), or `Ended` if the command could not be started.
+    /// Dropping the client before that kills the command. Call this once, instead of [`start`](Self::start).
     ///
     /// # Errors
     /// A string cannot be passed to a command, or the session ends.
@@ -61,9 +61,10 @@ impl Client {
         ignore_disconnect(self.ask(&Ask::Detach { length }, &descriptors))
     }
 
-    /// Requests what a detached command has written, or its last `lines` lines. [`next`](Self::next) returns it as
-    /// [`Event::Output`](crate::serve::client::Event) and `Dropped`, and then `Ended` with status 0: at once, or if
-    /// `follow` is set, when the command has ended. The session sends as fast as this client reads.
+    /// Requests what a detached command has written, or its last `lines` lines. [`next`](Self::next) returns
+    /// it as [`Event::Output`](crate::serve::client::Event) and `Dropped`, and then `Ended` with status 0: at
+    /// once, or if `follow` is set, when the command has ended. The session sends as fast as this client
+    /// reads.
     ///
     /// # Errors
     /// Errors of send(2).
@@ -72,8 +73,8 @@ impl Client {
         ignore_disconnect(self.ask(&Ask::Logs { id, follow: follow.into(), lines }, &[]))
     }
 
-    /// Sends a signal to a detached command. [`next`](Self::next) returns `Ended` with status 0, or with 125 if there is no
-    /// such command. It is no error that the command has ended; the message says so.
+    /// Sends a signal to a detached command. [`next`](Self::next) returns `Ended` with status 0, or with 125
+    /// if there is no such command. It is no error that the command has ended; the message says so.
     ///
     /// # Errors
     /// Errors of send(2).
@@ -81,8 +82,8 @@ impl Client {
         ignore_disconnect(self.ask(&Ask::Kill { id, signal: signal.unsigned_abs() }, &[]))
     }
 
-    /// Waits for a detached command: [`next`](Self::next) returns `Ended` when it has ended, as for a command of
-    /// [`start`](Self::start). It may have ended before. With `report`, the event has its report.
+    /// Waits for a detached command: [`next`](Self::next) returns `Ended` when it has ended, as for a command
+    /// of [`start`](Self::start). It may have ended before. With `report`, the event has its report.
     ///
     /// # Errors
     /// Errors of send(2).

@@ -1,5 +1,5 @@
-//! Files of a listening session, for its clients. Paths are those of the sandbox, and the calls have the rights of a command, as for
-//! [`Session::read`](crate::session::Session::read) and the calls beside it.
+//! Files of a listening session, for its clients. Paths are those of the sandbox, and the calls have the
+//! rights of a command, as for [`Session::read`](crate::session::Session::read) and the calls beside it.
 
 use std::fs::File;
 use std::io;
@@ -15,8 +15,8 @@ use crate::serve::question::{Problem, Question, SentEntry, SentInfo};
 use crate::session::files::stream::{FileEntry, FileInfo};
 use crate::sys::path_text::PathText;
 
-/// A new file of a session, which the client writes. It appears at its path with [`keep`](Self::keep). Dropping it leaves
-/// nothing.
+/// A new file of a session, which the client writes. It appears at its path with [`keep`](Self::keep).
+/// Dropping it leaves nothing.
 ///
 /// ```no_run
 /// use std::io::Write;

@@ -33,8 +33,8 @@ impl Client {
         self.question(&Question::Published)
     }
 
-    /// Connects to a server that a command of the session started, on this port of the session's loopback. Nothing is
-    /// published; see [`Session::connect`](crate::session::Session::connect).
+    /// Connects to a server that a command of the session started, on this port of the session's loopback.
+    /// Nothing is published; see [`Session::connect`](crate::session::Session::connect).
     ///
     /// # Errors
     /// Nothing listens there; the session has the network of the host, ends, or does not answer.

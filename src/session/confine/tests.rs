@@ -98,7 +98,8 @@ fn a_path_that_leads_out_is_refused() {
         let opened = open_beneath(&root, candidate, &WRITE);
         assert!(escapes(opened), "open {candidate}");
     }
-    // As text, this path stays below the root, and there the lookup happens. The kernel instead goes up from the target of the link.
+    // As text, this path stays below the root, and there the lookup happens. The kernel instead goes up from
+    // the target of the link.
     let up = "sub/over/../../secret";
     assert_eq!(confine_path(&root, up).expect("below"), root.join("secret"));
     assert!(escapes(open_beneath(&root, up, &WRITE)));

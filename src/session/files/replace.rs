@@ -1,5 +1,5 @@
-//! Finds files within the view of a session, and replaces them atomically: by a temporary file in the same directory
-//! and a rename.
+//! Finds files within the view of a session, and replaces them atomically: by a temporary file in the same
+//! directory and a rename.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
@@ -80,7 +80,8 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// Starts to write the file at the absolute `path`. `mode` is the mode of a new file; the umask of this program applies.
+    /// Starts to write the file at the absolute `path`. `mode` is the mode of a new file; the umask of this
+    /// program applies.
     pub(crate) fn begin(call: FileCall, path: &Path, mode: u32) -> io::Result<(Self, File)> {
         let ends_in_slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         let place =
@@ -189,8 +190,9 @@ pub(crate) fn refuse_watched(call: &FileCall, place: &FilePlace, making: Creatio
     }
 }
 
-/// Undoes a change at a protected path. Call it after the change: meanwhile, a command may have moved the directory to a
-/// protected path. If a command moves it later, Kennel undoes the change when that command ends.
+/// Undoes a change at a protected path. Call it after the change: meanwhile, a command may have moved the
+/// directory to a protected path. If a command moves it later, Kennel undoes the change when that command
+/// ends.
 ///
 /// # Errors
 /// `EROFS`, and the new file is gone.
@@ -238,8 +240,8 @@ impl FilePlace {
         Ok(dirfd::stat(&self.parent, &self.name)?)
     }
 
-    /// Refuses to replace or remove a mount point. The kernel refuses it only in the mount namespace of the mount; from this
-    /// namespace, it would remove the mount.
+    /// Refuses to replace or remove a mount point. The kernel refuses it only in the mount namespace of the
+    /// mount; from this namespace, it would remove the mount.
     ///
     /// # Errors
     /// `EROFS` for a read-only mount, `EBUSY` for another one.
@@ -266,8 +268,8 @@ pub(crate) fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Resu
     dirfd::open(root, path, how)
 }
 
-/// Opens a regular file for reading. It never opens anything else, even if others replace the file meanwhile. A lease on the file
-/// (fcntl(2), `F_SETLEASE`) does not block the thread.
+/// Opens a regular file for reading. It never opens anything else, even if others replace the file meanwhile.
+/// A lease on the file (fcntl(2), `F_SETLEASE`) does not block the thread.
 pub(crate) fn open_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let held = open(root, path, OFlag::O_PATH)?;
     regular(&held)?;

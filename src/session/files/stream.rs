@@ -1,4 +1,5 @@
-//! Reads and writes files in pieces. A written file appears only with `commit`; dropping the writer removes it.
+//! Reads and writes files in pieces. A written file appears only with `commit`; dropping the writer removes
+//! it.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,8 +22,8 @@ use crate::session::files::replace::{Kept, Replacement, TemporaryFile};
 use crate::sys::inode::{FileKind, kind};
 use crate::sys::{blocking, dirfd};
 
-/// A file of a session, open for reading; see [`Session::open_read`](crate::session::Session::open_read). It stays the same file,
-/// even if others replace its path, and you can read it after the session has ended.
+/// A file of a session, open for reading; see [`Session::open_read`](crate::session::Session::open_read). It
+/// stays the same file, even if others replace its path, and you can read it after the session has ended.
 pub struct FileReader(File);
 
 impl FileReader {
@@ -69,8 +70,8 @@ impl AsyncSeek for FileReader {
     }
 }
 
-/// A file of a session, open for writing; see [`Session::open_write`](crate::session::Session::open_write). The old file stays in
-/// place until [`commit`](Self::commit). Dropping the writer leaves nothing.
+/// A file of a session, open for writing; see [`Session::open_write`](crate::session::Session::open_write).
+/// The old file stays in place until [`commit`](Self::commit). Dropping the writer leaves nothing.
 ///
 /// ```no_run
 /// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
@@ -123,8 +124,8 @@ impl fmt::Debug for FileWriter {
     }
 }
 
-/// The part of `bytes` that fits below the file size limit, after `written` bytes. tokio writes on its own threads, where a write
-/// beyond the limit would end this program with SIGXFSZ.
+/// The part of `bytes` that fits below the file size limit, after `written` bytes. tokio writes on its own
+/// threads, where a write beyond the limit would end this program with SIGXFSZ.
 ///
 /// # Errors
 /// `EFBIG` if nothing fits.

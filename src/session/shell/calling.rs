@@ -27,15 +27,16 @@ use crate::session::shell::State;
 use crate::session::shell::keeper::{CallFiles, Keeper, Reports, call_pipe, left};
 use crate::sys::packet;
 
-/// When an interrupted snippet gets SIGINT once more: bash drops the signal if a command ends by itself at that moment.
+/// When an interrupted snippet gets SIGINT once more: bash drops the signal if a command ends by itself at
+/// that moment.
 const REPEAT: Duration = Duration::from_secs(1);
 
-/// How long a snippet may take to end after SIGINT; then what it has started is killed. After as long again, the shell
-/// is.
+/// How long a snippet may take to end after SIGINT; then what it has started is killed. After as long again,
+/// the shell is.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// When to ask an interrupted shell once more for its report: sh forgets what it has not read yet. Each wait is twice as long
-/// as the one before, so that a slow shell catches up.
+/// When to ask an interrupted shell once more for its report: sh forgets what it has not read yet. Each wait
+/// is twice as long as the one before, so that a slow shell catches up.
 const FIRST_ASK: Duration = Duration::from_millis(50);
 
 /// What the caller asks for.
@@ -200,8 +201,8 @@ impl Calling {
 
 /// How a call ended.
 enum End {
-    /// The shell goes on: `$?`, the directory, and after an interrupt how many of the processes that the snippet has started
-    /// are left.
+    /// The shell goes on: `$?`, the directory, and after an interrupt how many of the processes that the
+    /// snippet has started are left.
     Snippet { code: u8, directory: Option<PathBuf>, left: u32 },
     /// The shell is gone.
     Shell(Box<Outcome>),
@@ -212,8 +213,8 @@ struct Following {
     reports: Reports,
     /// The first report of this call.
     first: u64,
-    /// The last report that was asked for. With it the call is over: the shell then has no line left that writes to the
-    /// pipe, which would give it SIGPIPE.
+    /// The last report that was asked for. With it the call is over: the shell then has no line left that
+    /// writes to the pipe, which would give it SIGPIPE.
     awaited: u64,
     /// The status of the first report.
     status: Option<u8>,
@@ -318,7 +319,8 @@ impl Following {
             if let Some(rest) = self.rest.as_mut().filter(|rest| done.is_some() && !rest.is_last) {
                 (rest.is_last, rest.awaited) = (true, rest.awaited + 1);
                 keeper.count_started()?;
-                // Another report would be written to a closed pipe. A keeper that does not answer ends with its shell.
+                // Another report would be written to a closed pipe. A keeper that does not answer ends with
+                // its shell.
                 if let Some(Steps { next, repeat, kills: [started, _], .. }) = &mut self.steps {
                     (*next, *repeat, *started) = (None, None, None);
                 }

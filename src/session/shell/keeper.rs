@@ -1,10 +1,10 @@
-//! The keeper of a shell, as the outside sees it: a command of the session that started one bash or sh. Also the lines
-//! that the shell reads.
+//! The keeper of a shell, as the outside sees it: a command of the session that started one bash or sh. Also
+//! the lines that the shell reads.
 //!
-//! The shell is interactive, with its input from a pipe: then errors and SIGINT end a snippet and not the shell. It
-//! shows no prompt to anybody. Each call brings descriptors of its own, which the shell opens below the keeper's
-//! `/proc/PID/fd`. The last of them carries the report: number, status and directory. A snippet can forge a report, and
-//! then it has a wrong result.
+//! The shell is interactive, with its input from a pipe: then errors and SIGINT end a snippet and not the
+//! shell. It shows no prompt to anybody. Each call brings descriptors of its own, which the shell opens below
+//! the keeper's `/proc/PID/fd`. The last of them carries the report: number, status and directory. A snippet
+//! can forge a report, and then it has a wrong result.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,8 +47,8 @@ const SNIPPET: u32 = SHELL_FILES + 1;
 const STDOUT: u32 = SHELL_FILES + 2;
 const STDERR: u32 = SHELL_FILES + 3;
 
-/// What a new shell reads first: no prompts, no history, no mail. In bash, a failure under `set -e` returns from the
-/// snippet and switches `set -e` off, so that it does not end the shell.
+/// What a new shell reads first: no prompts, no history, no mail. In bash, a failure under `set -e` returns
+/// from the snippet and switches `set -e` off, so that it does not end the shell.
 const FIRST_LINES: &str = r#"PS1= PS2=; unset HISTFILE PROMPT_COMMAND MAILCHECK TMOUT
 [ -z "$BASH_VERSION" ] || eval 'set +o history +o histexpand -o errtrace; history -c; trap '\''case $-:${#BASH_SOURCE[@]} in *e*:[01]) eval "set +e; return $?";; *e*:*) return $?;; esac'\'' ERR'
 "#;
@@ -140,7 +140,8 @@ impl Keeper {
         let file = |number| self.file(number);
         // So that the snippet finds `$?` of the one before.
         let status = if self.status > 0 { format!("(exit {})\n", self.status) } else { String::new() };
-        // `command` keeps an error in it from ending sh. The backslash is against aliases, `>|` against noclobber.
+        // `command` keeps an error in it from ending sh. The backslash is against aliases, `>|` against
+        // noclobber.
         let call =
             format!("\\command . {} </dev/null >|{} 2>|{}\n", file(SNIPPET), file(STDOUT), file(STDERR));
         let lines = status + &call + &self.report_lines();
@@ -179,7 +180,8 @@ impl Keeper {
     fn report_lines(&mut self) -> String {
         self.number += 1;
         let (number, report) = (self.number, self.file(REPORT));
-        // A NUL on both sides: whatever else is in the pipe is no part of the report. Three commands: a DEBUG trap then writes to the null device and not into the report.
+        // A NUL on both sides: whatever else is in the pipe is no part of the report. Three commands: a DEBUG
+        // trap then writes to the null device and not into the report.
         format!(
             "\\command printf '\\000%s\\n' \"{number} $?\" >|{report}; \\command pwd >|{report}; \\command printf '\\0' >|{report}\n"
         )

@@ -108,7 +108,8 @@ async fn only_the_egress_list_can_be_reached() {
         assert_eq!(says(&env, &get(&listed)).await, "200", "{profile:?}");
         assert_eq!(says(&env, "cat body").await, "listed: /");
         assert_eq!(says(&env, &get(&unlisted)).await, "403", "{profile:?}");
-        // A program that asks no proxy reaches the listed port too, through the listener of its rule, and no other.
+        // A program that asks no proxy reaches the listed port too, through the listener of its rule, and no
+        // other.
         let past = |origin| get(origin).replace("--noproxy ''", "--noproxy '*'");
         assert_eq!(says(&env, &past(&listed)).await, "200", "{profile:?}");
         assert_ne!(shell(&env, &past(&unlisted)).await.exit_code, 0, "{profile:?}");

@@ -79,7 +79,8 @@ impl Home {
 
     /// `kennel connector` with these words, in the home.
     fn kennel(&self, words: &[&str]) -> Command {
-        // What `kennel connector` executes, by its descriptor: an ordinary user may not be able to get to the directory of the build.
+        // What `kennel connector` executes, by its descriptor: an ordinary user may not be able to get to the
+        // directory of the build.
         let program = File::open(env!("CARGO_BIN_EXE_kennel-connector")).unwrap();
         let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
         // The descriptor stays open until the program has started.

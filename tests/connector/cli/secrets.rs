@@ -1,4 +1,5 @@
-//! Credentials reach the host and nothing else; programs of the manifest cannot redirect what Kennel reads and writes.
+//! Credentials reach the host and nothing else; programs of the manifest cannot redirect what Kennel reads
+//! and writes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

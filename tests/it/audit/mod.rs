@@ -1,5 +1,5 @@
-//! The audit log has a record for everything that happens, and no secret. The policy says what happens if the log
-//! fails.
+//! The audit log has a record for everything that happens, and no secret. The policy says what happens if the
+//! log fails.
 
 mod chain;
 mod full;

@@ -1,5 +1,5 @@
-//! The spawn broker starts programs with what their manifest grants and refuses everything else. A credential reaches
-//! its program and nobody else.
+//! The spawn broker starts programs with what their manifest grants and refuses everything else. A credential
+//! reaches its program and nobody else.
 //!
 //! | module | promise |
 //! | --- | --- |

@@ -19,7 +19,8 @@ use crate::{
 /// `me:hunter2`
 const AUTHORIZATION: &str = "Basic bWU6aHVudGVyMg==";
 
-/// A git repository behind a password, over the dumb HTTP protocol. The test receives each `Authorization` header.
+/// A git repository behind a password, over the dumb HTTP protocol. The test receives each `Authorization`
+/// header.
 fn repository() -> (SocketAddr, Receiver<Option<String>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

@@ -9,7 +9,8 @@ use std::{
 use super::{Home, tool, write_script};
 use crate::support::{has, kennel_path, may_mount, mount, only_as_root, require, stderr, stdout};
 
-/// A home directory whose program writes to its first argument and prints the credential. `out` is in `fs_write`.
+/// A home directory whose program writes to its first argument and prints the credential. `out` is in
+/// `fs_write`.
 fn home() -> (Home, String) {
     let home = Home::new("echo \"token $TOK\"; echo evil > \"$1\" || exit 9");
     let spawn = "fs_write = ['~/out']\ncredential_env_keys = ['TOK']\noperations.x = 'tool {at}'";

@@ -1,5 +1,5 @@
-//! Credentials are in no log, report, process list, memory or core file, and in no environment but that of their
-//! program.
+//! Credentials are in no log, report, process list, memory or core file, and in no environment but that of
+//! their program.
 
 use std::{
     fmt::Debug,
@@ -32,8 +32,8 @@ use crate::support::{
 
 /// Each test makes its own credential, so that it does not report another test's credential as a leak.
 fn secret(name: &str) -> String {
-    // The test builds it at run time: its program file, and memory mapped from that file, must not contain it in one
-    // piece.
+    // The test builds it at run time: its program file, and memory mapped from that file, must not contain it
+    // in one piece.
     ["ken", "nel", "-", name, "-", "sec", "ret", "-", &std::process::id().to_string()].concat()
 }
 
@@ -66,7 +66,8 @@ impl Subscriber for Everything {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// In a process of its own: while other tests trace nothing, a call that is traced may be taken for one that nobody asks for.
+/// In a process of its own: while other tests trace nothing, a call that is traced may be taken for one that
+/// nobody asks for.
 #[test]
 fn tracing_shows_no_arguments_and_no_credentials() {
     if !is_alone("broker::secrets::tracing_shows_no_arguments_and_no_credentials", "exec \"$@\"") {
@@ -306,8 +307,8 @@ fn the_program_writes_no_core() {
 
 #[test]
 fn no_core_handler_is_started_for_the_program_either() {
-    // The kernel gives a handler behind a pipe the core even if the limit of the process is 0. Only a limit of 1
-    // stops it.
+    // The kernel gives a handler behind a pipe the core even if the limit of the process is 0. Only a limit
+    // of 1 stops it.
     let home =
         Home::new("read -r _ _ _ _ soft hard _ <<E\n$(grep core /proc/self/limits)\nE\necho $soft $hard");
     let output = home.run_op(&home.manifest("operations.x = 'tool'"), &["x"]);

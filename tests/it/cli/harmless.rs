@@ -1,4 +1,5 @@
-//! Names that say what Kennel would say, or that a terminal obeys: in every door they stay on their line and do nothing.
+//! Names that say what Kennel would say, or that a terminal obeys: in every door they stay on their line and
+//! do nothing.
 
 use std::{fs, process::Output};
 
@@ -7,7 +8,8 @@ use serde_json::Value;
 use super::cli;
 use crate::support::{kennel, stderr, stdout, workspace};
 
-/// A name for files, with a line of Kennel's, a new screen in both forms, another direction and invisible characters.
+/// A name for files, with a line of Kennel's, a new screen in both forms, another direction and invisible
+/// characters.
 const NAME: &str =
     "a\nkennel: forged\r\u{1b}[2J\u{9b}2J\u{202e}\u{2028}\u{2066}\u{200b}\u{feff}\u{7f}\u{e0041}";
 

@@ -1,5 +1,6 @@
-//! Hints: on a terminal, a command that failed is told what of Kennel's own doing may be the reason, in three lines at most.
-//! Doing what a hint says helps. A pipe gets none, and neither does a failure that is the command's own.
+//! Hints: on a terminal, a command that failed is told what of Kennel's own doing may be the reason, in three
+//! lines at most. Doing what a hint says helps. A pipe gets none, and neither does a failure that is the
+//! command's own.
 
 mod session;
 
@@ -123,8 +124,8 @@ impl Places {
     }
 }
 
-/// The flags in a hint: `--rw PATH allows it`, `--net proxy --allow HOST:PORT allows it`. In a session the words
-/// `a session started with` come first.
+/// The flags in a hint: `--rw PATH allows it`, `--net proxy --allow HOST:PORT allows it`. In a session the
+/// words `a session started with` come first.
 fn flags_of(hint: &str) -> Vec<String> {
     let remedy = hint.rsplit_once("; ").expect("a remedy").1;
     let mut words = remedy.strip_prefix(OF_SESSION).unwrap_or(remedy).split(' ');

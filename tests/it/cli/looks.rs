@@ -14,7 +14,8 @@ use crate::{
 /// The variables that decide about colours.
 const DECIDING: [&str; 6] = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "CI", "COLUMNS"];
 
-/// Runs a command whose stdout and stderr are a terminal of that width. Returns its output with lines as in files.
+/// Runs a command whose stdout and stderr are a terminal of that width. Returns its output with lines as in
+/// files.
 fn on_terminal(columns: u16, command: &mut Command) -> String {
     let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = openpty(Some(&size), None).unwrap();

@@ -63,8 +63,8 @@ pub(super) fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
-/// Sends signals until the process has ended. The first signal may still reach the command, which has just written
-/// its last output.
+/// Sends signals until the process has ended. The first signal may still reach the command, which has just
+/// written its last output.
 pub(super) fn is_ended_by_signals(child: &mut Child) {
     until("it ends when it is told to", || {
         signal(child, Signal::SIGTERM);

@@ -285,7 +285,8 @@ fn who_holds_a_pipe_delays_nothing() {
     drop(held);
 }
 
-/// A pipe that the owner fills without end does not hold up root's process, which looks how much of a file was read.
+/// A pipe that the owner fills without end does not hold up root's process, which looks how much of a file
+/// was read.
 #[test]
 fn who_fills_a_pipe_delays_nothing() {
     only_as_root!();

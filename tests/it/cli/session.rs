@@ -436,8 +436,8 @@ fn flags_of_all_commands_may_stand_before_the_verb() {
     assert_eq!(stdout(&background.exec(&[], &["echo", "ran"])), "ran");
 }
 
-/// Runs `kennel exec s -it -- sh -c SCRIPT` on a terminal. Returns the status and the shown text. `talk` gets the
-/// text so far and returns what to type.
+/// Runs `kennel exec s -it -- sh -c SCRIPT` on a terminal. Returns the status and the shown text. `talk` gets
+/// the text so far and returns what to type.
 fn on_terminal(
     session: &Background,
     script: &str,

@@ -1,5 +1,5 @@
-//! A command that uses up all processes of its user: Kennel still undoes and reports its changes and passes its
-//! output on.
+//! A command that uses up all processes of its user: Kennel still undoes and reports its changes and passes
+//! its output on.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! If nobody reads the output, or it cannot be written, Kennel ends by itself or on a signal, and reports what it
-//! can.
+//! If nobody reads the output, or it cannot be written, Kennel ends by itself or on a signal, and reports
+//! what it can.
 
 use std::{
     fs::{self, File},

@@ -23,7 +23,8 @@ fn run(dir: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Output {
         .unwrap()
 }
 
-/// The variables that a command gets if its caller has these, without those that Kennel sets for git and for the proxy.
+/// The variables that a command gets if its caller has these, without those that Kennel sets for git and for
+/// the proxy.
 fn inside(flags: &[&str], variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     let mut found = all_inside(flags, variables);
     found.retain(|name, value| ![&TO_GIT[..], &TO_PROXY].concat().contains(&(name, value)));

@@ -1,5 +1,5 @@
-//! A command as a job of an interactive shell: it reads the terminal only in the foreground, stops and goes on as a
-//! plain command does, and nothing that runs inside gets what is typed to the shell.
+//! A command as a job of an interactive shell: it reads the terminal only in the foreground, stops and goes
+//! on as a plain command does, and nothing that runs inside gets what is typed to the shell.
 
 use std::{
     fs::{self},
@@ -79,7 +79,8 @@ fn has_shell() -> bool {
     has("setsid") && has("bash")
 }
 
-/// What a command in the background reads from the terminal stops it, in `words`, which read into the file `read`.
+/// What a command in the background reads from the terminal stops it, in `words`, which read into the file
+/// `read`.
 fn is_stopped_in_the_background(dir: &Path, words: &str) {
     let mut shell = Shell::open(dir);
     shell.says("set -b; echo set", "set");

@@ -1,4 +1,5 @@
-//! One command: its environment and streams, its signals, its exit status, its end, and why something was refused to it.
+//! One command: its environment and streams, its signals, its exit status, its end, and why something was
+//! refused to it.
 
 mod end;
 mod environment;

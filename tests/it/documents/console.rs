@@ -1,4 +1,5 @@
-//! Runs the console blocks of documents, and compares what they print. The tests of connectors compile this file, too.
+//! Runs the console blocks of documents, and compares what they print. The tests of connectors compile this
+//! file, too.
 
 use std::{
     env,
@@ -39,7 +40,8 @@ struct Step {
     output: Vec<String>,
 }
 
-/// The directory of the documents. The second pass has a copy, because it may not be able to enter this directory.
+/// The directory of the documents. The second pass has a copy, because it may not be able to enter this
+/// directory.
 pub(super) fn root() -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     env::var_os("KENNEL_DOCUMENTS").map_or_else(|| sources.unwrap().to_owned(), PathBuf::from)
@@ -95,7 +97,8 @@ fn steps(file: &str, block: &Block) -> Vec<Step> {
     steps
 }
 
-/// Runs all console blocks of a document for which everything is here. Fails if an example hides in another kind of block.
+/// Runs all console blocks of a document for which everything is here. Fails if an example hides in another
+/// kind of block.
 pub(super) fn examples_run(file: &str, is_provided: impl Fn(&mut Block) -> bool) {
     let mut wrong = String::new();
     for mut block in blocks(file) {

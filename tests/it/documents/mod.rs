@@ -1,9 +1,10 @@
-//! The documents are true: every console example runs and prints what it shows, links lead somewhere, pages keep to
-//! their length.
+//! The documents are true: every console example runs and prints what it shows, links lead somewhere, pages
+//! keep to their length.
 //!
-//! A block fenced as `console` runs in one bash, in an empty workspace `~/project` below a fresh HOME, with `kennel`
-//! on PATH. `$ ` begins a command, `> ` continues it; all other lines are its output, stdout and stderr together. A
-//! line `…` stands for any lines, `…` inside a line for any text. HTML comments directly above the block:
+//! A block fenced as `console` runs in one bash, in an empty workspace `~/project` below a fresh HOME, with
+//! `kennel` on PATH. `$ ` begins a command, `> ` continues it; all other lines are its output, stdout and
+//! stderr together. A line `…` stands for any lines, `…` inside a line for any text. HTML comments directly
+//! above the block:
 //!
 //! | comment | meaning |
 //! | --- | --- |

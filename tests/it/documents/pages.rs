@@ -116,7 +116,8 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The links of a document to other documents and into itself, not those to the web. Text in backticks is no link.
+/// The links of a document to other documents and into itself, not those to the web. Text in backticks is no
+/// link.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {

@@ -1,5 +1,5 @@
-//! Commands do not change their host program, and they work whatever the host program does. Each test runs in a
-//! process of its own.
+//! Commands do not change their host program, and they work whatever the host program does. Each test runs in
+//! a process of its own.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,5 @@
-//! The library has the shape of `tokio::process`. It leaves its host program alone and cleans up after any drop.
+//! The library has the shape of `tokio::process`. It leaves its host program alone and cleans up after any
+//! drop.
 
 mod cancel;
 mod command;

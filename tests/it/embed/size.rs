@@ -1,5 +1,5 @@
-//! A limit on the size of files (RLIMIT_FSIZE) gives an error to the program that exceeds it, and does not kill it.
-//! In a process of its own.
+//! A limit on the size of files (RLIMIT_FSIZE) gives an error to the program that exceeds it, and does not
+//! kill it. In a process of its own.
 
 use std::{error::Error as _, fs, io};
 

@@ -207,7 +207,8 @@ fn secrets_in_a_directory_that_a_command_closed_stay_covered() {
         assert!(with_home(&format!("chmod 0 ~/{closed}")).status.success());
         let output = with_home(&format!("chmod 700 ~/{closed}; cat ~/.config/gh/* ~/dotfiles/ssh/*"));
         assert_eq!(stdout(&output), "", "{closed}: {output:?}");
-        // Root can look anyway. `.config` was opened again, to see that nothing took the place of git's config.
+        // Root can look anyway. `.config` was opened again, to see that nothing took the place of git's
+        // config.
         if !is_root() && closed != ".config" {
             let said = stderr(&output);
             assert!(output.status.code() == Some(125) && said.contains("give yourself access"), "{said}");

@@ -1,5 +1,5 @@
-//! Ways around the protection of git: the command writes a config or a hook, and the user's next `git status` runs
-//! it.
+//! Ways around the protection of git: the command writes a config or a hook, and the user's next `git status`
+//! runs it.
 
 use std::{
     fs,
@@ -28,8 +28,8 @@ pub(super) fn place(script: &str) -> (TempDir, PathBuf) {
     (dir, workspace)
 }
 
-/// Whether a command in `workspace` with these flags could append to `path`, a path in the directory around the
-/// workspace.
+/// Whether a command in `workspace` with these flags could append to `path`, a path in the directory around
+/// the workspace.
 pub(super) fn can_write(workspace: &Path, flags: &[&str], path: &str) -> bool {
     let around = workspace.parent().unwrap();
     let at = around.join(path);

@@ -135,8 +135,8 @@ fn one_grant_is_not_renamed_into_another() {
     assert!(other.path().is_dir());
 }
 
-/// Another process swaps a directory on the path to a grant for a link while sandboxes start. Each sandbox shows the
-/// directory that Kennel looked at, read-only, or does not start.
+/// Another process swaps a directory on the path to a grant for a link while sandboxes start. Each sandbox
+/// shows the directory that Kennel looked at, read-only, or does not start.
 #[test]
 fn a_source_swapped_meanwhile_is_never_writable() {
     let (ws, other) = (workspace(), workspace());

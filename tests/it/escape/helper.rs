@@ -82,7 +82,8 @@ fn init_is_not_traced() {
 #[test]
 fn init_is_not_signalled() {
     let ws = workspace();
-    // Without scopes the kernel drops a signal that a namespace's init does not handle. That looks like success.
+    // Without scopes the kernel drops a signal that a namespace's init does not handle. That looks like
+    // success.
     let errno = if landlock_abi() >= 6 { "EPERM" } else { "ok" };
     check(
         ws.path(),

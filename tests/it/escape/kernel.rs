@@ -109,8 +109,8 @@ fn calls_of_x32_end_the_process() {
 #[test]
 fn calls_of_i386_end_the_process() {
     let ws = workspace();
-    // getpid, execve, clone, unshare and mount of the i386 table: the filter must not read a number with the wrong
-    // table.
+    // getpid, execve, clone, unshare and mount of the i386 table: the filter must not read a number with the
+    // wrong table.
     for number in ["20", "11", "120", "310", "21"] {
         let output = command(ws.path(), &["-q"], &["int80", number]).output().unwrap();
         assert_eq!(crate::support::shown(output.status), Some(BAD_CALL), "{number}: {output:?}");

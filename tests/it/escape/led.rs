@@ -1,4 +1,5 @@
-//! A command makes links where the next start looks. No grant, variable or directory of the user may follow one.
+//! A command makes links where the next start looks. No grant, variable or directory of the user may follow
+//! one.
 
 use std::{
     fs, iter,
@@ -79,8 +80,8 @@ fn meanwhile<T>(mut start: impl FnMut() -> T) -> Vec<T> {
     iter::from_fn(|| (Instant::now() < end).then(&mut start)).collect()
 }
 
-/// Another place in the view shows the granted directory too, so that its presence alone proves nothing about this
-/// grant.
+/// Another place in the view shows the granted directory too, so that its presence alone proves nothing about
+/// this grant.
 #[test]
 fn a_link_that_comes_and_goes_is_never_granted() {
     for flags in [

@@ -1,5 +1,5 @@
-//! Attempts to get out, made from inside by `tests/payload`. Each test asserts the exact result and that nothing
-//! outside has changed. Where it can, it also asserts that the same call works without the sandbox.
+//! Attempts to get out, made from inside by `tests/payload`. Each test asserts the exact result and that
+//! nothing outside has changed. Where it can, it also asserts that the same call works without the sandbox.
 //!
 //! | module | what is tried |
 //! | --- | --- |

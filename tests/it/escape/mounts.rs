@@ -1,5 +1,5 @@
-//! The mount tree is the first wall. Nobody inside can change it, by old calls or new ones, or get a namespace of its
-//! own.
+//! The mount tree is the first wall. Nobody inside can change it, by old calls or new ones, or get a
+//! namespace of its own.
 
 use std::{fs, path::Path};
 
@@ -90,7 +90,8 @@ fn id_maps_are_not_written() {
         let open = format!("open s:/proc/self/{file} 1");
         match file {
             "setgroups" => check(ws.path(), &[], &[(&open, "EACCES")]),
-            // That of projects is worth nothing: the kernel changes a project only for the first user namespace.
+            // That of projects is worth nothing: the kernel changes a project only for the first user
+            // namespace.
             "projid_map" => {}
             // A map is written once, and the sandbox's are.
             _ => check(ws.path(), &[], &[(&open, "ok"), ("write $ s:0\t0\t1 5", "EPERM")]),

@@ -146,8 +146,8 @@ fn privileged_attributes_are_not_set() {
         ("ioctl $ 0x40086602 w:0x10", "EPERM"),
         ("ioctl $ 0x40086602 w:0x20", "EPERM"),
     ];
-    // Before Linux 6.11, if the bpf module is in the lsm= list, as in Debian's kernel, everybody may set attributes
-    // that no module knows on their own files, inside and outside.
+    // Before Linux 6.11, if the bpf module is in the lsm= list, as in Debian's kernel, everybody may set
+    // attributes that no module knows on their own files, inside and outside.
     if kennel::Host::detect().kernel < kennel::Version(6, 11) {
         expected.retain(|(call, _)| !call.contains("s:security.x"));
     }

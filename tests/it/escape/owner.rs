@@ -1,5 +1,5 @@
-//! `--as-owner`: the owner's own processes outside look for what is root's in every process of Kennel, for as long as there
-//! is one: its environment, memory, directory, descriptors and terminal.
+//! `--as-owner`: the owner's own processes outside look for what is root's in every process of Kennel, for as
+//! long as there is one: its environment, memory, directory, descriptors and terminal.
 
 use std::{
     fs::{self, File},

@@ -1,5 +1,5 @@
-//! A command plants something for later starts. They still end soon, protect the same paths as before, and report
-//! what they could not look at.
+//! A command plants something for later starts. They still end soon, protect the same paths as before, and
+//! report what they could not look at.
 
 use std::{
     fs,

@@ -162,7 +162,8 @@ fn undoing_does_not_follow_links_out() {
     fs::create_dir_all(other.path().join("hooks")).unwrap();
     fs::write(other.path().join("hooks/theirs"), "kept").unwrap();
     let target = other.path().display();
-    // The directory that holds the protected path, and the path itself, become links to somebody else's directory.
+    // The directory that holds the protected path, and the path itself, become links to somebody else's
+    // directory.
     denials(ws.path(), &["--protect", "a/hooks"], &format!("ln -s {target} a"));
     denials(ws.path(), &[], &format!("mkdir .git; ln -s {target}/hooks .git/hooks"));
     denials(ws.path(), &[], &format!("mkdir -p .git/hooks; ln -s {target}/hooks .git/hooks/d"));
@@ -202,8 +203,8 @@ fn a_git_file_of_a_worktree_is_protected() {
     assert_eq!(fs::read_to_string(ws.path().join(".git")).unwrap(), "gitdir: /somewhere\n");
 }
 
-/// A command of another sandbox swaps `hooks` for a link while sandboxes start. Whatever path they protect then,
-/// nobody writes to the link's target.
+/// A command of another sandbox swaps `hooks` for a link while sandboxes start. Whatever path they protect
+/// then, nobody writes to the link's target.
 #[test]
 fn a_protected_path_swapped_for_a_link_gives_nothing_away() {
     let (ws, other) = (workspace(), workspace());

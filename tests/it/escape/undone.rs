@@ -206,8 +206,8 @@ fn started(ws: &Path, name: &str, script: &str) -> std::process::Child {
     child
 }
 
-/// The second command finds what the first made and takes it for the user's. When Kennel removes it, the mount of the
-/// second goes with it.
+/// The second command finds what the first made and takes it for the user's. When Kennel removes it, the
+/// mount of the second goes with it.
 #[test]
 fn clearing_by_another_sandbox_is_reported_where_it_removed_a_wall() {
     let ws = bare();
@@ -263,8 +263,8 @@ fn a_wall_that_stayed_is_not_mentioned() {
     assert_eq!(told, "[]");
 }
 
-/// The first command makes a link and still runs when the second takes it for the user's. When Kennel removes the
-/// first command's link, the second does not restore it.
+/// The first command makes a link and still runs when the second takes it for the user's. When Kennel removes
+/// the first command's link, the second does not restore it.
 #[test]
 fn a_link_that_another_sandbox_clears_is_not_restored() {
     for (made, link) in [(true, ".git/hooks"), (false, ".git")] {

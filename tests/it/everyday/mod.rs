@@ -1,8 +1,8 @@
 //! What people type all day prints the same inside as outside.
 //!
-//! Each file in `jobs/` is a job: a shell script that runs twice, bare and under `kennel run`, each time in an empty
-//! workspace with a HOME of its own. Its stdout and status must be the same. Comments at the start describe it, and
-//! `docs/compatibility.md` shows them:
+//! Each file in `jobs/` is a job: a shell script that runs twice, bare and under `kennel run`, each time in
+//! an empty workspace with a HOME of its own. Its stdout and status must be the same. Comments at the start
+//! describe it, and `docs/compatibility.md` shows them:
 //!
 //! | comment | meaning |
 //! | --- | --- |
@@ -19,9 +19,9 @@
 //! | `# fails:` | the job fails inside, and its output has this text; it does not run bare |
 //! | `# note:` | why a flag is needed, or why it fails |
 //!
-//! Then come up to three sections: `# before:` runs on the host, `# job:` is the job, `# after:` runs on the host in
-//! any case. All of them know `$HOME` and `$PORT`, a port of the host that was free; flags and paths do too. A section
-//! `before` may put things beside the workspace, in `..`.
+//! Then come up to three sections: `# before:` runs on the host, `# job:` is the job, `# after:` runs on the
+//! host in any case. All of them know `$HOME` and `$PORT`, a port of the host that was free; flags and paths
+//! do too. A section `before` may put things beside the workspace, in `..`.
 
 mod table;
 

@@ -1,5 +1,5 @@
-//! Writes the tables of docs/compatibility.md from the comments of the jobs, and checks that they are current. People
-//! write the rest of the page.
+//! Writes the tables of docs/compatibility.md from the comments of the jobs, and checks that they are
+//! current. People write the rest of the page.
 //!
 //! To update them after a change: `KENNEL_WRITE=1 cargo test --test it everyday::table`.
 

@@ -38,8 +38,8 @@ fn user_namespaces_that_are_refused() {
     }
 }
 
-/// No call that a start needs may fail half-way and leave something running. The numbers are of calls that no other
-/// test names.
+/// No call that a start needs may fail half-way and leave something running. The numbers are of calls that no
+/// other test names.
 #[test]
 fn whichever_call_fails_nothing_runs() {
     const EPOLL_CREATE1: &str = "291";

@@ -1,6 +1,7 @@
-//! Hosts that refuse something: the message, the remedy, and what is missing without it. A test starts `kennel`
-//! through programs that change its surroundings: namespaces with limits of their own, filters of system calls
-//! (`tests/payload` as `refuse`), covered paths. Only virtual machines have settings of the whole machine changed.
+//! Hosts that refuse something: the message, the remedy, and what is missing without it. A test starts
+//! `kennel` through programs that change its surroundings: namespaces with limits of their own, filters of
+//! system calls (`tests/payload` as `refuse`), covered paths. Only virtual machines have settings of the
+//! whole machine changed.
 //!
 //! | module | what the host lacks |
 //! | --- | --- |
@@ -49,8 +50,8 @@ fn refusing(rules: &[&str]) -> Before {
     words.map(str::to_owned).collect()
 }
 
-/// Refuses new user namespaces. The flags of clone3(2) are in memory, where no filter can look, so engines hide the
-/// call.
+/// Refuses new user namespaces. The flags of clone3(2) are in memory, where no filter can look, so engines
+/// hide the call.
 fn no_user_namespaces(errno: &str) -> Before {
     let [clone, unshare] = ["clone", "unshare"].map(|call| format!("{call}/0&0x10000000={errno}"));
     refusing(&[&clone, &unshare, "clone3=ENOSYS"])
@@ -117,8 +118,9 @@ struct Row<'r> {
 const DEGRADE: [&str; 2] = ["--on-unavailable", "degrade"];
 
 impl Row<'_> {
-    /// Checks every promise for such a host. By default each way to start is refused, with the cause and the remedy.
-    /// With `degrade` the given protections are missing. The probe says the same. Nothing is left behind.
+    /// Checks every promise for such a host. By default each way to start is refused, with the cause and the
+    /// remedy. With `degrade` the given protections are missing. The probe says the same. Nothing is left
+    /// behind.
     fn holds(&self) {
         let dir = place();
         self.is_refused(&run(&self.before, dir.path(), &[]), &[]);

@@ -15,7 +15,8 @@ fn ran(output: &Output) -> bool {
     output.status.success() && stdout(output) == "ran" && output.stderr.is_empty()
 }
 
-/// A fresh procfs would show the covered files. The kernel refuses one to anybody who does not own the mounts.
+/// A fresh procfs would show the covered files. The kernel refuses one to anybody who does not own the
+/// mounts.
 #[test]
 fn covered_parts_of_proc() {
     let engine = fs::exists("/.dockerenv").unwrap() || fs::exists("/run/.containerenv").unwrap();
@@ -137,8 +138,8 @@ fn an_empty_root() {
     let dir = place();
     let root = dir.path().join("root");
     fs::create_dir_all(root.join("work")).unwrap();
-    // A process of its own writes it: a child that another test forks meanwhile would keep our descriptor open for
-    // writing.
+    // A process of its own writes it: a child that another test forks meanwhile would keep our descriptor
+    // open for writing.
     assert!(Command::new("cp").arg(kennel_path()).arg(root.join("kennel")).status().unwrap().success());
     for arguments in [&["run", "--workspace", "/work", "--", "/true"][..], &["probe"]] {
         let mut command = Command::new("unshare");

@@ -1,4 +1,5 @@
-//! Things that many machines lack are reported by the run report and the probe, not on stderr with every command.
+//! Things that many machines lack are reported by the run report and the probe, not on stderr with every
+//! command.
 
 use super::{place, refusing, report, run};
 use crate::support::{has_scopes, protection, stdout};
@@ -16,7 +17,8 @@ fn a_default_run_says_nothing() {
     );
 }
 
-/// Default lists of engines refuse keyctl(2). The keys are out of reach anyway: Kennel's filter refuses it too.
+/// Default lists of engines refuse keyctl(2). The keys are out of reach anyway: Kennel's filter refuses it
+/// too.
 #[test]
 fn a_keyring_that_nobody_could_reach_is_no_remark() {
     let (dir, before) = (place(), refusing(&["keyctl=EPERM"]));

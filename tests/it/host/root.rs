@@ -1,5 +1,5 @@
-//! Real root on a host that refuses user namespaces: the same walls without one, and the report says so. Other means
-//! must replace the user namespace, so all attempts to get out run again here.
+//! Real root on a host that refuses user namespaces: the same walls without one, and the report says so.
+//! Other means must replace the user namespace, so all attempts to get out run again here.
 
 use std::{
     fs::{self, Permissions},
@@ -136,7 +136,8 @@ fn no_other_namespace_may_be_missing_then() {
 fn no_filter_of_system_calls_may_be_missing_then() {
     only_as_root!();
     let dir = place();
-    // The host is known to lack it, or Kennel finds out when it installs the filter (SECCOMP_SET_MODE_FILTER is 1).
+    // The host is known to lack it, or Kennel finds out when it installs the filter (SECCOMP_SET_MODE_FILTER
+    // is 1).
     for rule in ["seccomp=EPERM", "seccomp/0&0x1=EPERM"] {
         let mut before = no_user_namespaces("EPERM");
         before.extend(refusing(&[rule]));
@@ -191,8 +192,8 @@ fn sessions_work_and_leave_nothing() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Between its birth and its end the zygote of a session keeps four of some forty capabilities; a fifth if it may have to
-/// enter the mounts that commands share. Here they are the host's.
+/// Between its birth and its end the zygote of a session keeps four of some forty capabilities; a fifth if it
+/// may have to enter the mounts that commands share. Here they are the host's.
 #[test]
 fn a_zygote_holds_no_more_than_it_needs() {
     only_as_root!();
@@ -208,7 +209,8 @@ fn a_zygote_holds_no_more_than_it_needs() {
     }
 }
 
-/// A command has the user namespace of root's sessions and root's uid. The sessions must not take it for a client.
+/// A command has the user namespace of root's sessions and root's uid. The sessions must not take it for a
+/// client.
 #[test]
 fn commands_are_no_clients_of_roots_sessions() {
     only_as_root!();
@@ -231,8 +233,8 @@ fn commands_are_no_clients_of_roots_sessions() {
     assert!(said.lines().next() != Some("0"), "{output:?}");
 }
 
-/// Makes a socket in a user and network namespace of root, and executes the given program with the socket as standard
-/// input.
+/// Makes a socket in a user and network namespace of root, and executes the given program with the socket as
+/// standard input.
 const PASSES_A_SOCKET: &str = r#"
 import os, socket, subprocess, sys
 ours, theirs = socket.socketpair()
@@ -243,8 +245,9 @@ os.dup2(socket.recv_fds(ours, 1, 1)[1][0], 0)
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// Root has every capability over the user namespaces that it made, and here a command has root's user namespace. If
-/// somebody passes it a socket of such a namespace, the command may use it, but not set up the network there.
+/// Root has every capability over the user namespaces that it made, and here a command has root's user
+/// namespace. If somebody passes it a socket of such a namespace, the command may use it, but not set up the
+/// network there.
 #[test]
 fn a_passed_socket_sets_up_no_network() {
     only_as_root!();
@@ -310,8 +313,9 @@ fn all_attempts_to_get_out_fail_as_before() {
         "escape::paths::standard_output_is_not_reopened_for_more",
         "plan::identity::signals_have_their_default_dispositions",
     ];
-    // Profile ci-only never runs without a user namespace. The wrapper changes `kennel run` only, and only for root: an owner
-    // that Kennel becomes cannot do without one. One test compares the level of enforcement.
+    // Profile ci-only never runs without a user namespace. The wrapper changes `kennel run` only, and only
+    // for root: an owner that Kennel becomes cannot do without one. One test compares the level of
+    // enforcement.
     let impossible = [
         "escape::owner::",
         "protect::git::with_trust_commands",
@@ -323,7 +327,8 @@ fn all_attempts_to_get_out_fail_as_before() {
         "view::layouts::",
         "view::profiles::ci_only_",
     ];
-    // Kennel decides these before there is a process: what a link leads to, what git obeys, what a name means.
+    // Kennel decides these before there is a process: what a link leads to, what git obeys, what a name
+    // means.
     let decided_outside = [
         "escape::led::",
         "escape::planted::",

@@ -1,4 +1,5 @@
-//! Modes and owners that a seccomp filter cannot judge: calls have the effect and the errno that they have outside.
+//! Modes and owners that a seccomp filter cannot judge: calls have the effect and the errno that they have
+//! outside.
 
 use std::{
     fs,
@@ -239,7 +240,8 @@ fn explain_says_which_owner_was_not_set_and_which_mode_was_refused() {
     assert_eq!(fs::metadata(ws.path().join("f")).unwrap().mode() & 0o2000, 0);
 }
 
-/// What a command does from a thread or process that this program cannot look at is refused, as without a supervisor.
+/// What a command does from a thread or process that this program cannot look at is refused, as without a
+/// supervisor.
 #[test]
 fn a_caller_that_hides_its_memory_gets_an_answer() {
     let ws = workspace();

@@ -105,7 +105,8 @@ impl Client {
         self.begin_with(method, &params.to_string())
     }
 
-    /// The same with parameters that are a text already: to make one of megabytes takes a debug build a second.
+    /// The same with parameters that are a text already: to make one of megabytes takes a debug build a
+    /// second.
     fn begin_with(&mut self, method: &str, params: &str) -> u64 {
         self.last_id += 1;
         let id = self.last_id;

@@ -1,4 +1,5 @@
-//! The user of the sandbox learns of each denial: in the report, on stderr, with the flag that would allow it.
+//! The user of the sandbox learns of each denial: in the report, on stderr, with the flag that would allow
+//! it.
 
 use super::{Net, Origin, at, stderr, stdout};
 use crate::support::{has, report, require};

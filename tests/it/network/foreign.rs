@@ -1,4 +1,5 @@
-//! A proxy that is not Kennel's, on a Unix socket of the host: every connection leads to it, and nowhere else.
+//! A proxy that is not Kennel's, on a Unix socket of the host: every connection leads to it, and nowhere
+//! else.
 
 use std::{
     fs,

@@ -176,7 +176,8 @@ fn a_connection_goes_on_after_a_denial() {
     assert_eq!(net.says(&net.flags(&[&to], &[]), &script), "403 1\n200 0");
 }
 
-/// A fragment belongs to the client. Directly after a host, the proxy removes it and nothing is left of the target.
+/// A fragment belongs to the client. Directly after a host, the proxy removes it and nothing is left of the
+/// target.
 #[test]
 fn a_target_of_a_host_and_a_fragment_is_the_root() {
     let net = Net::new();

@@ -270,7 +270,8 @@ fn connections_that_are_stuck_take_few_descriptors_beside_their_own() {
     let (before, after) = (descriptors(), descriptors());
     drop(stdin);
     assert!(kennel.wait().unwrap().success());
-    // Each connection has two descriptors, and one of eight possible connections has a pipe. All the others add few.
+    // Each connection has two descriptors, and one of eight possible connections has a pipe. All the others
+    // add few.
     let most = before + CONNECTIONS * 2 + CONNECTIONS / 8 * 2 + 4;
     assert!((before + CONNECTIONS * 2..=most).contains(&after), "{before} and then {after}");
 }

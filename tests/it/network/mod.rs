@@ -1,5 +1,5 @@
-//! Network mode `proxy`: allowed destinations work with common programs. Denied requests get a reason and reach
-//! nobody.
+//! Network mode `proxy`: allowed destinations work with common programs. Denied requests get a reason and
+//! reach nobody.
 //!
 //! | module | promise |
 //! | --- | --- |
@@ -138,8 +138,8 @@ impl Net {
         attempt(self.path(), &words(flags), name, arguments)
     }
 
-    /// Has conversations with the proxy, each with these steps. Returns the text that each received, with the kind of
-    /// end as its last line. See `tests/payload/talk.rs`.
+    /// Has conversations with the proxy, each with these steps. Returns the text that each received, with the
+    /// kind of end as its last line. See `tests/payload/talk.rs`.
     fn talk(&self, flags: &[String], conversations: &[&[&str]]) -> Vec<String> {
         let words = conversations.iter().flat_map(|steps| [&["+", PROXY], *steps].concat());
         let words: Vec<&str> = words.skip(1).collect();

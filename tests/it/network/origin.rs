@@ -1,4 +1,5 @@
-//! Servers for tests, on the host's loopback. They write HTTP by hand, so that tests see every byte that arrives.
+//! Servers for tests, on the host's loopback. They write HTTP by hand, so that tests see every byte that
+//! arrives.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},

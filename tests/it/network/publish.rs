@@ -1,4 +1,5 @@
-//! Published ports: programs outside reach the servers that are published, and nothing else. Nothing inside gets out.
+//! Published ports: programs outside reach the servers that are published, and nothing else. Nothing inside
+//! gets out.
 
 use std::{
     fs,
@@ -167,7 +168,8 @@ fn a_published_port_is_no_way_out() {
     for mode in MODES {
         let (mode, publish) = (mode.to_string(), free_port().to_string());
         let flags = ["--ro", &payload, "--net", &mode, "--publish", &format!("{publish}:8000")];
-        // Neither the host's servers nor the published port itself, and no listener of Kennel but the three of the proxy.
+        // Neither the host's servers nor the published port itself, and no listener of Kennel but the three
+        // of the proxy.
         let script = format!(
             "/payload connect 127.0.0.1:{port} 127.0.0.1:{publish} 127.0.0.1:8000 192.0.2.1:80; \
              cat /proc/net/tcp /proc/net/tcp6 | grep -c ' 0A '"

@@ -1,4 +1,5 @@
-//! The network of sessions, pools and one-shots of the library: available to each command, gone with the session.
+//! The network of sessions, pools and one-shots of the library: available to each command, gone with the
+//! session.
 
 use std::{fs, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Requests that two servers could read differently: the origin gets the request that the proxy decided about, or
-//! nothing.
+//! Requests that two servers could read differently: the origin gets the request that the proxy decided
+//! about, or nothing.
 
 use super::{Net, Origin, at};
 

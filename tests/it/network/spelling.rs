@@ -5,8 +5,8 @@ use super::{
     names::{NameServer, Reply},
 };
 
-/// Asks for each by CONNECT and in absolute form. Returns the first line and the reason, which must be equal for
-/// both.
+/// Asks for each by CONNECT and in absolute form. Returns the first line and the reason, which must be equal
+/// for both.
 fn asked(net: &Net, flags: &[String], destinations: &[String]) -> Vec<String> {
     let requests: Vec<[String; 2]> = destinations
         .iter()
@@ -241,8 +241,8 @@ fn an_address_among_others_is_left_out() {
 
 #[test]
 fn what_was_checked_is_what_is_dialled() {
-    // The first answer is an allowed address where nobody listens. Every later answer is the loopback, where a
-    // listener waits.
+    // The first answer is an allowed address where nobody listens. Every later answer is the loopback, where
+    // a listener waits.
     let net = Net::with(NameServer::answering(|_, count| {
         if count == 0 { [127, 66, 0, 1].into() } else { [127, 0, 0, 1].into() }
     }));

@@ -1,7 +1,7 @@
 //! Programs without support for proxies: a name server inside, and listeners on common ports.
 //!
-//! The upstream proxy of these tests leads any port of any name to a port of the host on which an ordinary user can
-//! listen.
+//! The upstream proxy of these tests leads any port of any name to a port of the host on which an ordinary
+//! user can listen.
 
 use std::collections::HashSet;
 
@@ -58,8 +58,8 @@ fn a_partly_denied_name_is_reached_only_where_allowed() {
     let script = "curl -sS --noproxy '*' http://no.two.test/";
     require!(has("curl"), "curl");
     let output = net.shell(&flags, script);
-    // The name does not resolve, or the connection is reset, maybe before curl has noticed that it was connected: it
-    // reaches nothing.
+    // The name does not resolve, or the connection is reset, maybe before curl has noticed that it was
+    // connected: it reaches nothing.
     assert!(matches!(output.status.code(), Some(6 | 7 | 56)), "{output:?}");
     assert_eq!(upstream.server.accepted(), 0);
 }

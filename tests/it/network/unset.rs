@@ -1,4 +1,5 @@
-//! A policy without a rule: nothing leaves, every tool gets its answer at once, and one line says what would allow it.
+//! A policy without a rule: nothing leaves, every tool gets its answer at once, and one line says what would
+//! allow it.
 
 use std::{
     net::{TcpListener, UdpSocket},

@@ -1,5 +1,5 @@
-//! `Upgrade` of plain HTTP: WebSockets and the like work, within the limits and with the records of every connection, and
-//! nothing else comes out of the switch.
+//! `Upgrade` of plain HTTP: WebSockets and the like work, within the limits and with the records of every
+//! connection, and nothing else comes out of the switch.
 
 use std::{
     fs,

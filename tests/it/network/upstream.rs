@@ -16,8 +16,8 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// `route` turns the host and port of a CONNECT into a port of the host's loopback, or into an answer that
-    /// refuses. The proxy answers requests in absolute form by itself.
+    /// `route` turns the host and port of a CONNECT into a port of the host's loopback, or into an answer
+    /// that refuses. The proxy answers requests in absolute form by itself.
     pub fn leading(route: impl Fn(&str) -> Result<u16, &'static str> + Send + Sync + 'static) -> Self {
         let seen: Arc<Mutex<Vec<origin::Seen>>> = Arc::default();
         let log = Arc::clone(&seen);

@@ -96,8 +96,8 @@ async fn modes_links_attributes_times_and_sizes_are_carried_over() {
     fs::set_permissions(at("d"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// Nobody can find the entries of a directory that its owner may not search. So the script closes it last: the names
-/// of the others sort after it.
+/// Nobody can find the entries of a directory that its owner may not search. So the script closes it last:
+/// the names of the others sort after it.
 #[tokio::test]
 async fn deletions_in_closed_directories_are_committed() {
     require_overlay!();

@@ -1,5 +1,5 @@
-//! Files that their owner cannot read, and directories that their owner may not enter: a diff shows them all the same, and
-//! leads to no conflict.
+//! Files that their owner cannot read, and directories that their owner may not enter: a diff shows them all
+//! the same, and leads to no conflict.
 
 use std::{
     fs::{self, Permissions},

@@ -195,8 +195,8 @@ async fn files_written_right_before_the_session_are_no_conflict() {
     }
 }
 
-/// If the clock of files ticks exactly at a whole second, such a time looks like one of a file system that stores
-/// only seconds.
+/// If the clock of files ticks exactly at a whole second, such a time looks like one of a file system that
+/// stores only seconds.
 #[tokio::test]
 async fn files_made_at_a_whole_second_are_no_conflict() {
     require_overlay!();

@@ -1,13 +1,13 @@
-//! All tests of overlays again, with changes in a directory of the host. One test for each module, so that none is
-//! silent for longer than a machine may be.
+//! All tests of overlays again, with changes in a directory of the host. One test for each module, so that
+//! none is silent for longer than a machine may be.
 
 use std::{env, fs, process::Command};
 
 use super::{UPPERS, in_memory, workspace};
 use crate::support::{stderr, stdout};
 
-/// Tests with many rounds or files. They are about listing and committing, which do not depend on the place of the
-/// changes: the pass with changes in memory is enough.
+/// Tests with many rounds or files. They are about listing and committing, which do not depend on the place
+/// of the changes: the pass with changes in memory is enough.
 const SLOW: [&str; 6] = [
     "a_change_right_after_the_session_began_is_a_conflict",
     "long_paths_do_not_fill_memory",

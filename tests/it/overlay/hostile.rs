@@ -242,8 +242,8 @@ fn exchange_with_temporary(base: &Path, stop: &Arc<AtomicBool>) -> JoinHandle<bo
     })
 }
 
-/// Commits the changes of a script in a workspace with a directory `private`. Meanwhile another process swaps it with
-/// an entry that has a temporary name. Returns the refusals.
+/// Commits the changes of a script in a workspace with a directory `private`. Meanwhile another process swaps
+/// it with an entry that has a temporary name. Returns the refusals.
 async fn with_exchange(prepare: impl Fn(&Path), script: &str) -> (TempDir, Vec<String>) {
     // A single temporary name may vanish too soon.
     for _ in 0..20 {

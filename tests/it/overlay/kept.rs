@@ -1,5 +1,5 @@
-//! Changes that outlive a command: several commands add to them; `kennel diff`, `kennel commit` and `kennel discard`
-//! review them.
+//! Changes that outlive a command: several commands add to them; `kennel diff`, `kennel commit` and `kennel
+//! discard` review them.
 
 use std::{
     fs,

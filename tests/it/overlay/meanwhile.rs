@@ -19,8 +19,8 @@ use crate::support::patient;
 const TIMES: u32 = 3;
 const MOST_TIMES: u32 = 30;
 
-/// A process with an open directory can move files into it, whatever its name is by now: an old file, or a directory
-/// that only it may read.
+/// A process with an open directory can move files into it, whatever its name is by now: an old file, or a
+/// directory that only it may read.
 #[tokio::test]
 async fn files_moved_into_a_directory_that_is_being_deleted_are_kept() {
     require_overlay!();
@@ -62,8 +62,8 @@ async fn files_moved_into_a_directory_that_is_being_deleted_are_kept() {
     assert!(in_time > 0, "nothing was ever moved in time");
 }
 
-/// Another process changes a file while the commit copies its successor, or closes its directory. The process sets
-/// the times of the file back, as `rsync --inplace --times` does.
+/// Another process changes a file while the commit copies its successor, or closes its directory. The process
+/// sets the times of the file back, as `rsync --inplace --times` does.
 #[tokio::test]
 async fn changes_while_a_file_is_copied_are_kept() {
     require_overlay!();

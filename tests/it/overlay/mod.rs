@@ -21,8 +21,8 @@
 //! | `progress` | a commit that takes long says so on a terminal |
 //! | `disk` | all of it again, with the changes in a directory of the host |
 //!
-//! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it. Workspaces
-//! are on a disk if the machine has one.
+//! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it.
+//! Workspaces are on a disk if the machine has one.
 
 mod attributes;
 mod basics;
@@ -78,7 +78,8 @@ macro_rules! require_overlay {
 }
 use require_overlay;
 
-/// An empty directory for changes, in the pass that keeps them in one. It is removed with those of all other tests.
+/// An empty directory for changes, in the pass that keeps them in one. It is removed with those of all other
+/// tests.
 fn upper() -> Option<PathBuf> {
     let dir = tempfile::tempdir_in(env::var_os(UPPERS)?).unwrap().keep();
     fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
@@ -93,8 +94,8 @@ fn flags() -> Vec<String> {
     }
 }
 
-/// The output without its last line, which says what can be done with changes that are in a directory. Those in memory
-/// are gone.
+/// The output without its last line, which says what can be done with changes that are in a directory. Those
+/// in memory are gone.
 fn without_place(said: &str) -> &str {
     match said.rsplit_once("\nkennel: the changes are kept: ") {
         Some((said, _)) if env::var_os(UPPERS).is_some() => said,

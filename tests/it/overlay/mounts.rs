@@ -1,4 +1,5 @@
-//! Other programs mount something in the workspace while a session has changes of it. A commit changes none of that.
+//! Other programs mount something in the workspace while a session has changes of it. A commit changes none
+//! of that.
 //!
 //! Each test has mounts of its own, so that none is left when it ends.
 
@@ -122,8 +123,8 @@ async fn a_directory_that_is_mounted_on_itself_is_kept() {
     }
 }
 
-/// Waits until the commit empties the directory with a temporary name, and mounts `from` on `place`, its last entry.
-/// Returns whether it could.
+/// Waits until the commit empties the directory with a temporary name, and mounts `from` on `place`, its last
+/// entry. Returns whether it could.
 fn mount_while_removing(
     base: &Path,
     from: PathBuf,

@@ -1,5 +1,5 @@
-//! Any sequence of changes, made in an overlay and committed, has the same result as in a plain directory. Changes
-//! that others made there meanwhile stay.
+//! Any sequence of changes, made in an overlay and committed, has the same result as in a plain directory.
+//! Changes that others made there meanwhile stay.
 
 use std::{
     collections::BTreeMap,
@@ -20,9 +20,9 @@ use kennel::{Policy, Profile, Session};
 use super::{is_without_temporaries, require_overlay, session, workspace};
 use crate::support::{has, random_cases, require};
 
-/// A script that makes one change, or fails and makes none. In an overlay `mv` of a directory is a copy, which leaves
-/// entries that it may not remove: so the script moves no directory that it could not empty. The result of `cp` into
-/// itself, or over links, depends on the order of names, which an overlay has of its own.
+/// A script that makes one change, or fails and makes none. In an overlay `mv` of a directory is a copy,
+/// which leaves entries that it may not remove: so the script moves no directory that it could not empty. The
+/// result of `cp` into itself, or over links, depends on the order of names, which an overlay has of its own.
 fn operation() -> impl Strategy<Value = String> {
     let path = || "[abc](/[abc]){0,2}";
     let attribute = |(path, value): (String, u8)| {
@@ -178,7 +178,8 @@ fn a_commit_keeps_everything_that_others_wrote_meanwhile() {
     require!(has("python3"), "python3");
     let runtime = runtime();
     let some = |most| prop::collection::vec(operation(), 1..most);
-    // One commit: after it a command may have copied a file of the outside process, and the copy is the command's.
+    // One commit: after it a command may have copied a file of the outside process, and the copy is the
+    // command's.
     let scripts = (some(8), prop::collection::vec(meanwhile(), 1..5), some(4));
     let check = |(before, outside, after): (Vec<String>, Vec<String>, Vec<String>)| {
         let dir = workspace();

@@ -89,8 +89,8 @@ fn a_session_by_name_keeps_no_changes_in_memory() {
     assert!(stderr(&kennel).contains("changes in memory would be lost"), "{}", stderr(&kennel));
 }
 
-/// A file system with one directory, owned by root and of mode 700, which a program serves at `sys.argv[1]`. The
-/// program runs the other arguments meanwhile.
+/// A file system with one directory, owned by root and of mode 700, which a program serves at `sys.argv[1]`.
+/// The program runs the other arguments meanwhile.
 const FUSE: &str = r#"
 import ctypes, os, struct, subprocess, sys
 fuse = os.open('/dev/fuse', os.O_RDWR)

@@ -190,7 +190,8 @@ fn namespaces_are_the_sandbox_s_own() {
     let maps = succeeds(dir.path(), &[], "cat /proc/self/uid_map /proc/self/gid_map /proc/self/setgroups");
     let words: Vec<&str> = maps.split_whitespace().collect();
     let (uid, gid) = (nix::unistd::geteuid().to_string(), nix::unistd::getegid().to_string());
-    // Root's has a second id, which owns nothing: /etc is mounted as it. Commands have no right to take it on.
+    // Root's has a second id, which owns nothing: /etc is mounted as it. Commands have no right to take it
+    // on.
     let (other, groups): (&[&str], _) =
         if uid == "0" { (&["65533", "65533", "1"], "allow") } else { (&[], "deny") };
     let expected = [&[&*uid, &uid, "1"], other, &[&gid, &gid, "1"], other, &[groups]].concat();

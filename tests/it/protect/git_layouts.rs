@@ -47,8 +47,8 @@ const LAYOUTS: &[(&str, &str)] = &[
     ("worktree", "git -C r config extensions.worktreeConfig true; git -C r worktree add -q ../worktree; git -C worktree config --worktree a.b c"),
 ];
 
-/// Commits, and prints what git says. Then prints a line for each path of what git obeys here that a command could change, and
-/// makes what is taken away after the command.
+/// Commits, and prints what git says. Then prints a line for each path of what git obeys here that a command
+/// could change, and makes what is taken away after the command.
 const ATTEMPTS: &str = r#"
 { git status --porcelain; echo "$1" > new; git add new; git commit -qm new; git status --porcelain; } 2>&1
 common=$(git rev-parse --path-format=absolute --git-common-dir); own=$(git rev-parse --absolute-git-dir); top=$(git rev-parse --show-toplevel)

@@ -1,4 +1,5 @@
-//! Patterns under `protect`: what they match when the sandbox is prepared is as read-only as a path that is named.
+//! Patterns under `protect`: what they match when the sandbox is prepared is as read-only as a path that is
+//! named.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! `kennel exec -d`, and `kennel session logs`, `kill` and `wait`: a command that stays, whatever its clients do.
+//! `kennel exec -d`, and `kennel session logs`, `kill` and `wait`: a command that stays, whatever its clients
+//! do.
 
 use std::{
     fs::{self, File},

@@ -1,5 +1,5 @@
-//! A wrong or hostile client of our own user: no message of it stops the session, leaks into it, or makes others
-//! wait.
+//! A wrong or hostile client of our own user: no message of it stops the session, leaks into it, or makes
+//! others wait.
 
 use std::{
     fs::{self, File},
@@ -53,7 +53,8 @@ impl Raw {
         let mut bytes = vec![0; 16 << 10];
         let mut receive = || recv(self.0.as_raw_fd(), &mut bytes, MsgFlags::empty());
         let count = match receive() {
-            // The session closed it with unread bytes of ours. The kernel reports that once, before the last message.
+            // The session closed it with unread bytes of ours. The kernel reports that once, before the last
+            // message.
             Err(nix::errno::Errno::ECONNRESET) => receive(),
             count => count,
         };

@@ -1,5 +1,5 @@
-//! A descriptor that takes long to close makes nobody wait, however a client gave it: a socket with SO_LINGER and unsent data
-//! waits for its peer in close(2).
+//! A descriptor that takes long to close makes nobody wait, however a client gave it: a socket with SO_LINGER
+//! and unsent data waits for its peer in close(2).
 
 use std::{
     env,
@@ -131,7 +131,8 @@ fn what_lingers_blocks_nobody_however_it_came() {
     assert!(session.is_well());
 }
 
-/// The socket reaches such a client if its directory is granted. The session reads its request only to turn it away.
+/// The socket reaches such a client if its directory is granted. The session reads its request only to turn
+/// it away.
 #[test]
 fn what_lingers_blocks_nobody_if_the_client_is_refused() {
     if let Ok(socket) = env::var("KENNEL_LINGER_AT") {

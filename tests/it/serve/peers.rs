@@ -92,8 +92,8 @@ fn ask(socket: &str) -> String {
     format!("answer {:?} {}", answer.first(), String::from_utf8_lossy(&answer).replace('\0', ""))
 }
 
-/// The process that listened may have ended, and another process may have its number by now. A client must not trust
-/// that one.
+/// The process that listened may have ended, and another process may have its number by now. A client must
+/// not trust that one.
 #[test]
 fn a_dead_listener_is_not_confused_with_a_process_of_the_same_number() {
     only_as_root!();

@@ -148,8 +148,8 @@ async fn a_link_in_the_place_of_the_socket_is_not_followed() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
 }
 
-/// A client that looks for the name while a session takes it and gives it back finds the session or none, and never a
-/// session whose socket is gone.
+/// A client that looks for the name while a session takes it and gives it back finds the session or none, and
+/// never a session whose socket is gone.
 #[tokio::test]
 async fn a_client_that_comes_while_a_session_starts_is_told_the_truth() {
     let (dir, runtime) = (workspace(), runtime());

@@ -1,4 +1,5 @@
-//! Ports of a session in another process: published at its start, later from the command line, or by a `Client`.
+//! Ports of a session in another process: published at its start, later from the command line, or by a
+//! `Client`.
 
 use std::{
     fs,

@@ -120,7 +120,8 @@ fn a_command_of_a_client_is_shown_without_a_number() {
 #[test]
 fn names_that_imitate_or_that_a_terminal_obeys_are_harmless() {
     require!(has("python3"), "no python3");
-    // A name with a parenthesis and a state, and one that is not UTF-8. Arguments with a line, an escape, and nothing.
+    // A name with a parenthesis and a state, and one that is not UTF-8. Arguments with a line, an escape, and
+    // nothing.
     let script = "import ctypes, os, time
 c = ctypes.CDLL(None)
 names = [b'x) R 1 (y', b'\\xff\\xfe', b'a\\nNSpid:\\t7']

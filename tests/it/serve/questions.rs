@@ -1,4 +1,5 @@
-//! What a client asks a session besides commands: files, changes, ports, and output that the session collects.
+//! What a client asks a session besides commands: files, changes, ports, and output that the session
+//! collects.
 
 use std::{
     ffi::OsStr,
@@ -219,7 +220,8 @@ fn message(hosted: &Hosted, arguments: &[&std::ffi::CStr]) -> String {
     }
 }
 
-/// Sends a call whose output the session collects, and returns status, signal, report, stdout, stderr and message.
+/// Sends a call whose output the session collects, and returns status, signal, report, stdout, stderr and
+/// message.
 fn collected(
     hosted: &Hosted,
     arguments: &[&std::ffi::CStr],

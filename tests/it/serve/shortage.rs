@@ -1,4 +1,5 @@
-//! A client or the session's process lacks something: the error comes at once and says which of the two lacks it.
+//! A client or the session's process lacks something: the error comes at once and says which of the two lacks
+//! it.
 
 use std::{
     collections::BTreeSet,

@@ -189,7 +189,8 @@ fn signal_before_the_command_runs_does_not_leave_it_behind() {
     }
 }
 
-/// The session reads it while the command waits for a worker: one is ready, and the others have to wait for theirs.
+/// The session reads it while the command waits for a worker: one is ready, and the others have to wait for
+/// theirs.
 #[test]
 fn an_order_about_the_terminal_before_the_command_runs_does_not_drop_it() {
     let session = Hosted::start(&[]);

@@ -1,6 +1,6 @@
-//! What an agent does all day, in 300 steps, each a command: edits, builds, tests, commits, and a server that it starts,
-//! asks, restarts and stops. With `isolation = "session"` the server is left in the background. With
-//! `isolation = "command"` it is a command that stays.
+//! What an agent does all day, in 300 steps, each a command: edits, builds, tests, commits, and a server that
+//! it starts, asks, restarts and stops. With `isolation = "session"` the server is left in the background.
+//! With `isolation = "command"` it is a command that stays.
 
 use std::fs;
 

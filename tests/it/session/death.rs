@@ -146,8 +146,8 @@ fn a_waiting_worker_that_is_killed_is_replaced() {
     });
 }
 
-/// A command that comes at that very moment may get the error that its worker is lost, but never that it was killed:
-/// it has not run.
+/// A command that comes at that very moment may get the error that its worker is lost, but never that it was
+/// killed: it has not run.
 #[test]
 fn a_worker_that_is_killed_as_its_command_comes_gives_a_true_error() {
     alone("death::a_worker_that_is_killed_as_its_command_comes_gives_a_true_error", async || {

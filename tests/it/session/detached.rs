@@ -1,4 +1,5 @@
-//! Commands that stay: they outlive whoever started them, keep what they wrote last, and end with their session.
+//! Commands that stay: they outlive whoever started them, keep what they wrote last, and end with their
+//! session.
 
 use std::{
     fs::{self, File},

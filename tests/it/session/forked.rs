@@ -1,5 +1,6 @@
-//! Another process has the inside's end of a control socket, for example a child that the embedding program forked
-//! while it made the socket. The session still sees each end. These tests need root, who can take the descriptor.
+//! Another process has the inside's end of a control socket, for example a child that the embedding program
+//! forked while it made the socket. The session still sees each end. These tests need root, who can take the
+//! descriptor.
 
 use std::{
     fs,

@@ -80,7 +80,8 @@ async fn the_walls_of_the_session_are_those_of_each_command() {
     assert_eq!(shell(&session, "echo alive").await, "alive\n");
 }
 
-/// A chain of daemons: each process forks the next one and ends, so that nobody's child can be found from its parent.
+/// A chain of daemons: each process forks the next one and ends, so that nobody's child can be found from its
+/// parent.
 const STORM: &str = "import os, time
 open('storm', 'w').close()
 while True:

@@ -77,8 +77,8 @@ fn nothing_is_left_of_a_program_that_is_killed_at_any_moment() {
     until("nothing beats", || is_silent(dir.path()));
 }
 
-/// A process that lost its parent without being killed has another parent now, so the test looks for the workspace in
-/// every process.
+/// A process that lost its parent without being killed has another parent now, so the test looks for the
+/// workspace in every process.
 #[test]
 fn no_process_of_the_workspace_is_left_anywhere() {
     let dir = workspace();

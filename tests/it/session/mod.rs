@@ -1,4 +1,5 @@
-//! Sessions: many commands after one preparation, what they share, what they do not share, and how everything ends.
+//! Sessions: many commands after one preparation, what they share, what they do not share, and how everything
+//! ends.
 //!
 //! | module | promise |
 //! | --- | --- |
@@ -162,7 +163,8 @@ fn git(workspace: &Path, arguments: &[&str]) {
     assert!(status.unwrap().success(), "git {arguments:?}");
 }
 
-/// Runs a test in a process of its own, in a user namespace. A script there first limits what the kernel allows.
+/// Runs a test in a process of its own, in a user namespace. A script there first limits what the kernel
+/// allows.
 fn in_a_user_namespace(test: &str, script: &str, what: impl AsyncFnOnce()) {
     // Inside, the link in /proc cannot be followed.
     let exe = std::env::current_exe().expect("this program");

@@ -1,5 +1,5 @@
-//! A command may do less than its policy allows: fewer grants, read-only, no network. The next command has everything
-//! again.
+//! A command may do less than its policy allows: fewer grants, read-only, no network. The next command has
+//! everything again.
 
 use std::{fs, path::Path};
 

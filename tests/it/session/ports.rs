@@ -1,4 +1,5 @@
-//! Servers that commands start: the embedding program connects to them, and others where the session publishes them.
+//! Servers that commands start: the embedding program connects to them, and others where the session
+//! publishes them.
 
 use std::{fs, io::ErrorKind, net::SocketAddr, path::Path};
 

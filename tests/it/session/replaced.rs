@@ -1,5 +1,5 @@
-//! What a policy grants is replaced outside while a session lives: the next command is refused with the reason. A sandbox
-//! shows what is there now.
+//! What a policy grants is replaced outside while a session lives: the next command is refused with the
+//! reason. A sandbox shows what is there now.
 
 use std::{
     fs,

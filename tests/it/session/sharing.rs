@@ -1,5 +1,5 @@
-//! The commands of a session share the workspace and other grants, the loopback, and private directories if the
-//! policy says so.
+//! The commands of a session share the workspace and other grants, the loopback, and private directories if
+//! the policy says so.
 
 use std::fs;
 

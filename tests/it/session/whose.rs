@@ -105,8 +105,8 @@ async fn files_of_a_running_command_stay_its_own_when_the_user_changes_something
     assert_eq!(fs::read_to_string(dir.path().join(".git/config")).unwrap(), "[b]\n");
 }
 
-/// Kennel removes a file that a command puts in the place of a link, after commands that started meanwhile too.
-/// Nobody restores the link.
+/// Kennel removes a file that a command puts in the place of a link, after commands that started meanwhile
+/// too. Nobody restores the link.
 #[tokio::test]
 async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
     let dir = repository();
@@ -202,8 +202,8 @@ async fn a_writable_grant_that_was_replaced_is_an_error() {
     assert!(error.remedy().is_some_and(|remedy| remedy.to_string().contains("prepare a new session")));
 }
 
-/// A second name keeps inode and birth time, so only the time of the change shows it. The next command gets the lost
-/// mount again.
+/// A second name keeps inode and birth time, so only the time of the change shows it. The next command gets
+/// the lost mount again.
 #[tokio::test]
 async fn a_wall_that_a_second_name_removed_is_restored() {
     let dir = repository();
@@ -335,8 +335,8 @@ fn tracer(pid: u32) -> (Child, String) {
     (tracer, said.trim_end().to_owned())
 }
 
-/// A process that is traced from outside is not gone before its tracer has seen the end, as if it were stuck in the
-/// kernel. A file that appears until then counts as its doing.
+/// A process that is traced from outside is not gone before its tracer has seen the end, as if it were stuck
+/// in the kernel. A file that appears until then counts as its doing.
 #[test]
 fn files_of_a_killed_but_stuck_command_are_reported_and_removed_when_it_is_gone() {
     alone(

@@ -1,5 +1,5 @@
-//! Helpers that the tests share: paths of the binaries, temporary workspaces, and the difference between "not here"
-//! and "broken".
+//! Helpers that the tests share: paths of the binaries, temporary workspaces, and the difference between "not
+//! here" and "broken".
 
 use std::{
     env,
@@ -68,8 +68,8 @@ fn built(program: &str, target: &str) -> PathBuf {
     path
 }
 
-/// Whether Landlock has scopes here, from Linux 6.12 on. Without them, runs with the host's network report that they
-/// are off, and profile ci-only is refused. `kernels` asserts both.
+/// Whether Landlock has scopes here, from Linux 6.12 on. Without them, runs with the host's network report
+/// that they are off, and profile ci-only is refused. `kernels` asserts both.
 pub fn has_scopes() -> bool {
     kennel::Host::detect().landlock_abi >= 6
 }
@@ -122,8 +122,8 @@ pub fn shell(workspace: &Path, flags: &[&str], script: &str) -> Output {
     run(workspace, flags, &["sh", "-c", script])
 }
 
-/// Runs the payload's `attempt` with `arguments` inside; see `tests/payload`. Returns its output, one line for each
-/// attempt. The payload itself is granted read-only.
+/// Runs the payload's `attempt` with `arguments` inside; see `tests/payload`. Returns its output, one line
+/// for each attempt. The payload itself is granted read-only.
 pub fn attempt(workspace: &Path, flags: &[&str], attempt: &str, arguments: &[&str]) -> String {
     let payload = payload_path();
     let grant = format!("{}:/payload", payload.display());
@@ -168,8 +168,9 @@ pub fn kennel(workspace: &Path, flags: &[&str], command: &[&str]) -> Command {
     kennel
 }
 
-/// Lets programs that the tests start have the signals that the tests ignore because they were started with nohup(1) or
-/// behind a script's `&`. Handlers do not outlive execve(2), so they do it, and the tests themselves go on ignoring.
+/// Lets programs that the tests start have the signals that the tests ignore because they were started with
+/// nohup(1) or behind a script's `&`. Handlers do not outlive execve(2), so they do it, and the tests
+/// themselves go on ignoring.
 fn unignore_signals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -235,8 +236,8 @@ pub fn fails(workspace: &Path, flags: &[&str], script: &str) -> String {
     stderr(&output)
 }
 
-/// Runs `sh -c 'echo ran'` with flags that Kennel must refuse: nothing runs, the status is 125, and every line is
-/// Kennel's own. Returns the lines.
+/// Runs `sh -c 'echo ran'` with flags that Kennel must refuse: nothing runs, the status is 125, and every
+/// line is Kennel's own. Returns the lines.
 pub fn refused(workspace: &Path, flags: &[&str]) -> String {
     let output = kennel(workspace, flags, &["sh", "-c", "echo ran"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
@@ -262,7 +263,8 @@ pub fn patient_flag(time: Duration) -> String {
     format!("{}ms", patient(time).as_millis())
 }
 
-/// Waits until `condition` holds. Panics with `what` if it does not within ten seconds, made longer by [`patient`].
+/// Waits until `condition` holds. Panics with `what` if it does not within ten seconds, made longer by
+/// [`patient`].
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !condition() {
@@ -280,7 +282,8 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A POSIX access control list by which a user has more rights than a group: `u::rw-,u:UID:rw-,g::r--,m::rw-,o::---`.
+/// A POSIX access control list by which a user has more rights than a group:
+/// `u::rw-,u:UID:rw-,g::r--,m::rw-,o::---`.
 pub fn access_list(user: u32) -> Vec<u8> {
     let none = u32::MAX;
     let entries: [(u16, u16, u32); 5] =
@@ -291,13 +294,14 @@ pub fn access_list(user: u32) -> Vec<u8> {
     [2_u32.to_le_bytes().to_vec(), entries.into_iter().flat_map(entry).collect()].concat()
 }
 
-/// Waits until the next change of a file gets another time than the last one: before Linux 6.13, the clock of change times
-/// ticks every 1 to 10 ms.
+/// Waits until the next change of a file gets another time than the last one: before Linux 6.13, the clock of
+/// change times ticks every 1 to 10 ms.
 pub fn past_the_tick() {
     std::thread::sleep(Duration::from_millis(25));
 }
 
-/// A full pipe that refuses writes instead of blocking. A command can leave such a pipe to others. It contains dots.
+/// A full pipe that refuses writes instead of blocking. A command can leave such a pipe to others. It
+/// contains dots.
 pub fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -363,8 +367,8 @@ pub fn address_of_host() -> Option<IpAddr> {
     socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
 }
 
-/// Runs the test, given by its full name, again in a mount namespace of its own, so that its mounts end with it.
-/// Returns whether this process is in that namespace.
+/// Runs the test, given by its full name, again in a mount namespace of its own, so that its mounts end with
+/// it. Returns whether this process is in that namespace.
 pub fn may_mount(test: &str) -> bool {
     is_alone(test, "exec unshare -m \"$@\"")
 }
@@ -393,8 +397,8 @@ macro_rules! only_as_user {
 }
 pub(crate) use only_as_user;
 
-/// Ends the test in a later pass. For tests whose promise depends neither on the user nor on namespaces, and that take long
-/// because they are about very many files, or wait a time limit out.
+/// Ends the test in a later pass. For tests whose promise depends neither on the user nor on namespaces, and
+/// that take long because they are about very many files, or wait a time limit out.
 macro_rules! only_once {
     () => {
         if crate::support::is_second_pass() {
@@ -419,8 +423,9 @@ pub fn is_second_pass() -> bool {
     env::var_os("KENNEL_SECOND_PASS").is_some()
 }
 
-/// Runs a test in a process of its own, where it may count descriptors and children. Returns whether this is that
-/// process. `test` is the test's full name. `start` is a shell command line that executes the test with `"$@"`.
+/// Runs a test in a process of its own, where it may count descriptors and children. Returns whether this is
+/// that process. `test` is the test's full name. `start` is a shell command line that executes the test with
+/// `"$@"`.
 pub fn is_alone(test: &str, start: &str) -> bool {
     if env::var_os("KENNEL_ALONE").is_some_and(|alone| alone == test) {
         return true;

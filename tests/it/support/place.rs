@@ -10,8 +10,8 @@ use std::{
     process::Command,
 };
 
-/// A temporary directory that can be removed even if something is mounted on it, or if it contains a directory that
-/// may not be listed, such as the work directory of an overlay.
+/// A temporary directory that can be removed even if something is mounted on it, or if it contains a
+/// directory that may not be listed, such as the work directory of an overlay.
 pub struct TempDir(tempfile::TempDir);
 
 impl TempDir {
@@ -77,8 +77,8 @@ pub fn workspace_in(place: &Path) -> TempDir {
     dir
 }
 
-/// A workspace on a disk: in the directory `KENNEL_DISK`, which every virtual machine must set, or else in /tmp, on
-/// any file system.
+/// A workspace on a disk: in the directory `KENNEL_DISK`, which every virtual machine must set, or else in
+/// /tmp, on any file system.
 pub fn workspace_on_disk() -> TempDir {
     let disk = env::var_os("KENNEL_DISK").map(PathBuf::from);
     assert!(disk.is_some() || env::var_os("KENNEL_CGROUPS").is_none(), "there must be a disk here");

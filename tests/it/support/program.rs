@@ -1,5 +1,6 @@
-//! Programs that a test makes and then executes. Another process writes them: a descriptor of ours that may write could be in
-//! a child that another test has just forked, and until that child executes something, the program is busy (ETXTBSY).
+//! Programs that a test makes and then executes. Another process writes them: a descriptor of ours that may
+//! write could be in a child that another test has just forked, and until that child executes something, the
+//! program is busy (ETXTBSY).
 
 use std::{
     ffi::OsStr,

@@ -70,7 +70,8 @@ impl Screen {
         true
     }
 
-    /// Waits until the program ends. Returns its exit status, as a shell shows it, and all output with plain line ends.
+    /// Waits until the program ends. Returns its exit status, as a shell shows it, and all output with plain
+    /// line ends.
     pub fn end(&mut self) -> (Option<i32>, String) {
         let (status, seen) = self.end_with(self.patience, |_| None);
         (super::shown(status), seen)

@@ -16,8 +16,8 @@ const USER: u32 = 1000;
 /// A pass hangs if no test has ended for so long.
 const LONGEST: Duration = Duration::from_secs(180);
 
-/// The second pass: `tests` again, as an ordinary user, if root runs them. `programs` are programs or directories that they
-/// also need, by the variables that name them.
+/// The second pass: `tests` again, as an ordinary user, if root runs them. `programs` are programs or
+/// directories that they also need, by the variables that name them.
 pub fn second_pass(tests: &[&str], programs: &[(&str, PathBuf)]) {
     if is_second_pass() || !is_root() {
         return;

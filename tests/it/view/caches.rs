@@ -37,7 +37,8 @@ fn filled(home: TempDir) -> TempDir {
     home
 }
 
-/// A command that runs `script` with this home, and without the caches that the variables of this process name.
+/// A command that runs `script` with this home, and without the caches that the variables of this process
+/// name.
 fn at(home: &Path, workspace: &Path, flags: &[&str], script: &str) -> Command {
     let mut command = kennel(workspace, flags, &["sh", "-c", script]);
     command.env("HOME", home);

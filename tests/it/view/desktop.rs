@@ -74,7 +74,8 @@ fn a_variable_of_the_terminal_shows_nothing_else() {
             &command.env("HOME", home.path()).env("TERM", term).env("TERMINFO", directory).output().unwrap(),
         )
     };
-    // No description is there; the name of a terminal leads out of the directory; the directory holds secrets, or all of HOME.
+    // No description is there; the name of a terminal leads out of the directory; the directory holds
+    // secrets, or all of HOME.
     assert_eq!(see("xterm", &private), ":");
     for term in ["../d/diary", "/d/diary", ".", "..", "", "d/../diary"] {
         assert_eq!(see(term, &private), ":", "{term}");

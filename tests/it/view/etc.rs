@@ -1,4 +1,5 @@
-//! /etc: a command finds what every user of the host may read, with the sandbox's own files among it, and nothing else.
+//! /etc: a command finds what every user of the host may read, with the sandbox's own files among it, and
+//! nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,11 +1,12 @@
-//! Machines that are laid out otherwise: links in the root, homes elsewhere, stores of Nix, Homebrew's prefix.
+//! Machines that are laid out otherwise: links in the root, homes elsewhere, stores of Nix, Homebrew's
+//! prefix.
 
 use std::{path::Path, process::Command};
 
 use crate::support::{has, kennel_path, only_as_root, require, stderr, stdout, workspace};
 
-/// Makes a root of its own with the host's programs, adds a layout, and runs a script there as the user 1000. The user
-/// can call `kennel run FLAGS -- …` as `k FLAGS -- …`.
+/// Makes a root of its own with the host's programs, adds a layout, and runs a script there as the user 1000.
+/// The user can call `kennel run FLAGS -- …` as `k FLAGS -- …`.
 const MACHINE: &str = r#"
 mount -t tmpfs -o mode=755 none "$1"; cd "$1"
 mkdir usr etc dev proc sys run tmp var old; chmod 1777 tmp
@@ -25,8 +26,8 @@ eval "$5"
 exec setpriv --reuid 1000 --regid 1000 --clear-groups env -i LC_ALL=C PATH=/usr/bin:/bin sh /run/script
 "#;
 
-/// What the script prints on a machine. `links` runs in the root before anything else is there, `layout` when it is
-/// the root.
+/// What the script prints on a machine. `links` runs in the root before anything else is there, `layout` when
+/// it is the root.
 fn on_machine(links: &str, layout: &str, script: &str) -> String {
     let root = workspace();
     let output = Command::new("unshare")

@@ -1,4 +1,5 @@
-//! Only granted paths are visible. A read-only path cannot be written. Private directories are gone afterwards.
+//! Only granted paths are visible. A read-only path cannot be written. Private directories are gone
+//! afterwards.
 
 mod caches;
 mod desktop;

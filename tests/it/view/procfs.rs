@@ -1,10 +1,12 @@
-//! What a command may write to in /proc: what belongs to its own processes, and nothing of the kernel's or of init's.
+//! What a command may write to in /proc: what belongs to its own processes, and nothing of the kernel's or of
+//! init's.
 
 use std::path::Path;
 
 use crate::support::{fails, has, is_root, require, shell, stdout, succeeds, workspace};
 
-/// A thread names another one (pthread_setname_np), and a process makes itself the first to go when memory is short.
+/// A thread names another one (pthread_setname_np), and a process makes itself the first to go when memory is
+/// short.
 const OWN: &str = "echo worker > /proc/self/task/$$/comm && test \"$(cat /proc/$$/comm)\" = worker && \
     echo 500 > /proc/self/oom_score_adj && test \"$(cat /proc/self/oom_score_adj)\" = 500 && \
     echo 0x33 > /proc/self/coredump_filter && echo 60000 > /proc/$$/timerslack_ns";
@@ -44,7 +46,8 @@ async fn a_command_of_a_session_does_so_too() {
 fn settings_of_the_kernel_cannot_be_written_to() {
     require!(has("find"), "find");
     let ws = workspace();
-    // Open to everybody, as outside: PSI triggers, and a number that only a capability can set. What is covered is the null device.
+    // Open to everybody, as outside: PSI triggers, and a number that only a capability can set. What is
+    // covered is the null device.
     let script = "find /proc -path '/proc/[0-9]*' -prune -o -path '/proc/self' -prune -o -path '/proc/thread-self' -prune \
         -o -type f -writable -print 2>/dev/null \
         | grep -vE '^/proc/(pressure/.*|sys/kernel/ns_last_pid)$' | while read -r f; do test -c $f || echo $f; done";

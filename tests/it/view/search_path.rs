@@ -247,7 +247,8 @@ fn what_another_user_could_put_into_an_open_directory_is_not_shown() {
     let said = stderr(&output);
     assert!(stdout(&output).is_empty() && said.contains("kennel: note: PATH: "), "{output:?}");
     assert!(said.contains("belongs to another user") && said.contains("--ro "), "{said}");
-    // In a directory that only the administrator may write to, its owner is trusted. Its links still lead nowhere.
+    // In a directory that only the administrator may write to, its owner is trusted. Its links still lead
+    // nowhere.
     let closed = TempDir::new("kennel-test-", "/var/lib");
     fs::set_permissions(closed.path(), PermissionsExt::from_mode(0o755)).unwrap();
     program(&closed.path().join("x/bin/x"));

@@ -1,5 +1,5 @@
-//! Runs code with an interpreter. The source goes in through a pipe. Each interpreter reads all of it before it runs
-//! the first line, so the code cannot read its own source as input.
+//! Runs code with an interpreter. The source goes in through a pipe. Each interpreter reads all of it before
+//! it runs the first line, so the code cannot read its own source as input.
 
 use entelix_core::sandbox::{CodeSpec, CommandOutput, SandboxLanguage};
 use kennel::Error;

@@ -1,4 +1,5 @@
-//! One context: a session that serves clients, and the command line that the harness starts for a command in it.
+//! One context: a session that serves clients, and the command line that the harness starts for a command in
+//! it.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -67,30 +67,30 @@ fn told(reason: String, remedy: Option<Remedy>) -> String {
     }
 }
 
-// A private directory for sockets and their client. Dropping `ContextPlace` removes it. The process holds a lock on it;
-// if the lock is free, the owner was killed, and the next process removes the directory.
+// A private directory for sockets and their client. Dropping `ContextPlace` removes it. The process holds a
+// lock on it; if the lock is free, the owner was killed, and the next process removes the directory.
 
 const PREFIX: &str = "kennel-fluers-";
 
 /// A younger directory may not be locked yet, so do not remove it.
 const YOUNG: Duration = Duration::from_secs(60);
 
-/// Longest path of the directory, in bytes. The path of a socket in it must not exceed 107 bytes (`sun_path` in
-/// unix(7)).
+/// Longest path of the directory, in bytes. The path of a socket in it must not exceed 107 bytes (`sun_path`
+/// in unix(7)).
 const LONGEST: usize = 80;
 
 #[derive(Debug)]
 pub(crate) struct ContextPlace {
     path: PathBuf,
     sockets: AtomicU64,
-    /// `None` on a file system without locks. Other processes cannot lock the directory there either, so they do not
-    /// remove it.
+    /// `None` on a file system without locks. Other processes cannot lock the directory there either, so they
+    /// do not remove it.
     _lock: Option<Flock<OwnedFd>>,
 }
 
 impl ContextPlace {
-    /// Creates it where only this user can enter it and programs can be executed, because the client is a program in
-    /// it.
+    /// Creates it where only this user can enter it and programs can be executed, because the client is a
+    /// program in it.
     pub(crate) fn make() -> Result<Self, FluersError> {
         let places = Self::usual().into_iter().chain(["/tmp".into(), env::temp_dir(), "/var/tmp".into()]);
         let mut refused = None;
@@ -103,8 +103,8 @@ impl ContextPlace {
         Err(refused.unwrap_or_else(|| io::Error::from(io::ErrorKind::NotFound).into()))
     }
 
-    /// The usual runtime directory, created if necessary. A sandbox hides it, even inside a granted directory, if it
-    /// exists when the sandbox starts. So call this before a sandbox starts.
+    /// The usual runtime directory, created if necessary. A sandbox hides it, even inside a granted
+    /// directory, if it exists when the sandbox starts. So call this before a sandbox starts.
     pub(crate) fn usual() -> Option<PathBuf> {
         let made = make_runtime_directory();
         made.inspect_err(|error| tracing::debug!(%error, "no runtime directory")).ok()

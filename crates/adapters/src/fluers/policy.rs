@@ -122,8 +122,8 @@ mod tests {
     }
 
     proptest! {
-        /// A policy that is valid with an egress list must be valid for the probe too. Otherwise a valid policy would
-        /// look like an unsuitable host.
+        /// A policy that is valid with an egress list must be valid for the probe too. Otherwise a valid
+        /// policy would look like an unsuitable host.
         #[test]
         fn a_policy_that_can_be_used_can_be_probed(base in arbitrary::policies(), at in 0usize..5) {
             let profile = PROFILES[at];

@@ -14,8 +14,8 @@ pub(crate) struct Exec {
     pub(crate) name: String,
     /// Let the command stay, and print its number.
     ///
-    /// It runs on in the session until it ends or the session does. stdin is /dev/null. `kennel session` has logs, kill and
-    /// wait for it.
+    /// It runs on in the session until it ends or the session does. stdin is /dev/null. `kennel session` has
+    /// logs, kill and wait for it.
     #[arg(short, long, conflicts_with_all = ["tty", "json", "exit_code"])]
     pub(crate) detach: bool,
     /// With --detach: write its whole output to FILE, too.
@@ -30,13 +30,14 @@ pub(crate) struct Exec {
     pub(crate) cwd: Option<PathBuf>,
     /// Set variable K to V.
     ///
-    /// The session keeps HOME, TMPDIR and the proxy's as they are, and with profile ci-only all that it does not pass (--pass-env).
+    /// The session keeps HOME, TMPDIR and the proxy's as they are, and with profile ci-only all that it does
+    /// not pass (--pass-env).
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) setenv: Vec<(String, String)>,
     /// Kill the command after TIME, such as 30s.
     ///
-    /// The exit status is then 124. The session's own timeout holds too. If the session then does not answer for five
-    /// seconds, give up (125).
+    /// The exit status is then 124. The session's own timeout holds too. If the session then does not answer
+    /// for five seconds, give up (125).
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
     /// Pass stdin on, as kennel exec always does.
@@ -51,13 +52,15 @@ pub(crate) struct Exec {
     pub(crate) tty: bool,
     /// Run a snippet in the shell named ID, which keeps its state.
     ///
-    /// CMD is then the snippet, one word in quotes; without it the snippet is read from stdin. The shell, bash or sh, starts
-    /// with the first snippet and stays until the session ends. ^C and --timeout interrupt the snippet, not the shell.
+    /// CMD is then the snippet, one word in quotes; without it the snippet is read from stdin. The shell,
+    /// bash or sh, starts with the first snippet and stays until the session ends. ^C and --timeout interrupt
+    /// the snippet, not the shell.
     #[arg(long, value_name = "ID", conflicts_with_all = ["cwd", "setenv", "tty", "detach"])]
     pub(crate) shell: Option<String>,
     /// Print errors, but no remarks.
     ///
-    /// Remarks are denials, notes, hints, and the limit that ended the command. Lost output or records are still reported.
+    /// Remarks are denials, notes, hints, and the limit that ended the command. Lost output or records are
+    /// still reported.
     #[arg(short, long, conflicts_with = "detach")]
     pub(crate) quiet: bool,
     /// Exit with 128+N if signal N ends the command.

@@ -72,8 +72,9 @@ pub(super) fn read(path: &Path, links: Links, owner: Owner) -> io::Result<Option
     Ok(Some(ConfigFile { path: path.to_owned(), text }))
 }
 
-/// Whether another user keeps the caller out of a directory on the way, as after setpriv(1) with the HOME of root. Then
-/// nothing there is the caller's. A directory of the caller does not count: a command may have closed it.
+/// Whether another user keeps the caller out of a directory on the way, as after setpriv(1) with the HOME of
+/// root. Then nothing there is the caller's. A directory of the caller does not count: a command may have
+/// closed it.
 fn is_kept_out(path: &Path) -> bool {
     let closed = path.ancestors().find_map(|above| Some((above, fs::metadata(above).ok()?)));
     closed.is_some_and(|(above, found)| above != path && found.uid() != geteuid().as_raw())

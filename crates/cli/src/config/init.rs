@@ -1,6 +1,7 @@
 //! `kennel init`: writes a commented `kennel.toml` for what it finds in a workspace.
 //!
-//! Only the names of files in its top directory count. Nothing is read, so no project decides what the file says.
+//! Only the names of files in its top directory count. Nothing is read, so no project decides what the file
+//! says.
 
 use std::{
     collections::BTreeSet,

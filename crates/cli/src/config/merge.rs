@@ -17,7 +17,8 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    /// Parses a file. Relative paths start at `directory`. Unlike a policy file, it names a workspace only if it has the key.
+    /// Parses a file. Relative paths start at `directory`. Unlike a policy file, it names a workspace only if
+    /// it has the key.
     ///
     /// # Errors
     /// Those of [`Policy::from_file_text`].

@@ -1,8 +1,8 @@
-//! The files that a command line without `--policy` starts from: `kennel.toml` in the workspace, over `config.toml` of the
-//! user. And the policies that `--policy` finds by name.
+//! The files that a command line without `--policy` starts from: `kennel.toml` in the workspace, over
+//! `config.toml` of the user. And the policies that `--policy` finds by name.
 //!
-//! Commands can write to a workspace, so its file counts only if the user has trusted exactly this text (`trust`). The
-//! directory of the user's files, `~/.config/kennel`, stays read-only in every sandbox.
+//! Commands can write to a workspace, so its file counts only if the user has trusted exactly this text
+//! (`trust`). The directory of the user's files, `~/.config/kennel`, stays read-only in every sandbox.
 
 mod file;
 pub(crate) mod init;
@@ -130,9 +130,9 @@ impl Place {
         self.top.as_deref().unwrap_or(Path::new("/"))
     }
 
-    /// Without a name for it, the workspace is the whole work tree of git around the current directory. Commands and the
-    /// paths of flags still start at the current directory.
-    /// Returns the path between the two.
+    /// Without a name for it, the workspace is the whole work tree of git around the current directory.
+    /// Commands and the paths of flags still start at the current directory. Returns the path between the
+    /// two.
     fn widen(self, policy: &mut Policy, is_named: bool) -> PathBuf {
         let (Some(top), Some(here)) = (self.top, self.here) else { return PathBuf::new() };
         let workspace = if is_named { policy.workspace.clone() } else { top };
@@ -191,7 +191,8 @@ fn unknown(name: &str) -> Error {
     PolicyError::Value { key: "--policy".to_owned(), value: name.to_owned(), reason }.into()
 }
 
-/// Reads the file of the workspace, if the user trusts it. Notes it, and says so at once, if it is there and not used.
+/// Reads the file of the workspace, if the user trusts it. Notes it, and says so at once, if it is there and
+/// not used.
 ///
 /// # Errors
 /// It is not what the user has trusted: without it, commands could have rights that it takes away.

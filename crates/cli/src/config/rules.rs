@@ -17,8 +17,8 @@ use super::{
 };
 use crate::flags::PolicyFlags;
 
-/// The file in which a rule would count the next time: the one that `--policy` names, or the user's defaults. `None`: there
-/// is no such file in TOML.
+/// The file in which a rule would count the next time: the one that `--policy` names, or the user's defaults.
+/// `None`: there is no such file in TOML.
 pub(crate) fn file_for(flags: &PolicyFlags) -> Option<PathBuf> {
     match Source::of(flags.policy.as_deref(), flags) {
         Source::File(given) => given.extension().is_some_and(|it| it == "toml").then(|| given.to_owned()),

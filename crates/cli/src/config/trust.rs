@@ -1,5 +1,6 @@
-//! `kennel trust`, and the record of the files that the user trusts: a copy of each text, in `~/.config/kennel/trust`. No
-//! command can write there, so a command that changes a file of a workspace changes nothing that Kennel uses.
+//! `kennel trust`, and the record of the files that the user trusts: a copy of each text, in
+//! `~/.config/kennel/trust`. No command can write there, so a command that changes a file of a workspace
+//! changes nothing that Kennel uses.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -81,8 +82,8 @@ pub(crate) fn trust(arguments: &TrustArguments) -> Result<ExitCode, Error> {
     Ok(if is_trusted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints a file with its path, and what is new in it since it was trusted. A command may have written it, so nothing in it
-/// reaches a terminal as it is.
+/// Prints a file with its path, and what is new in it since it was trusted. A command may have written it, so
+/// nothing in it reaches a terminal as it is.
 fn print(file: &ConfigFile, trusted: Option<&str>) -> Result<(), Error> {
     let mut text = format!("# {}\n", harmless(&file.path.to_string_lossy()));
     for line in file.text.lines() {

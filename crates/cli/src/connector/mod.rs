@@ -47,7 +47,8 @@ fn cache_directory() -> Result<PathBuf, Error> {
     })
 }
 
-/// Builds a runtime that keeps compiled code. If the cache cannot be used, the runtime has none, and a note says why.
+/// Builds a runtime that keeps compiled code. If the cache cannot be used, the runtime has none, and a note
+/// says why.
 fn with_cache(
     set_up: impl Fn() -> RuntimeBuilder,
     policy: &SpawnPolicy,

@@ -149,7 +149,8 @@ fn object(ended: &Result<CallResult, ConnectorError>) -> Vec<u8> {
     report::json_line(&json!({"output": output, "logs": logs, "failure": failure}))
 }
 
-/// Prints the output on a thread of its own: a signal ends this process also if nobody reads. Returns its exit status.
+/// Prints the output on a thread of its own: a signal ends this process also if nobody reads. Returns its
+/// exit status.
 async fn print(text: Vec<u8>) -> Result<ExitCode, Error> {
     let (told, written) = oneshot::channel();
     thread::Builder::new().spawn(move || told.send(write_all(io::stdout(), &text))).map_err(thread_error)?;

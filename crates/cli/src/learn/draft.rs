@@ -1,7 +1,7 @@
 //! The text of a learned policy: TOML with comments.
 //!
-//! Programs of the command chose the paths and names in it. Each is a string on one line with every special character
-//! escaped, and the text is parsed again before it becomes a file.
+//! Programs of the command chose the paths and names in it. Each is a string on one line with every special
+//! character escaped, and the text is parsed again before it becomes a file.
 
 use std::{collections::BTreeSet, fmt::Write, os::unix::process::ExitStatusExt, path::Path};
 

@@ -1,7 +1,8 @@
-//! `--learn FILE`: runs a command that may read and reach nearly everything, and writes a policy that allows what it used.
+//! `--learn FILE`: runs a command that may read and reach nearly everything, and writes a policy that allows
+//! what it used.
 //!
-//! The command decides what is in the record, and so what the file proposes. It decides neither where the file is, nor that
-//! anything of it holds: a person reads it first.
+//! The command decides what is in the record, and so what the file proposes. It decides neither where the
+//! file is, nor that anything of it holds: a person reads it first.
 
 mod draft;
 mod needs;
@@ -54,10 +55,12 @@ pub(crate) struct Learning {
 }
 
 impl Learning {
-    /// Prepares to learn, and makes the policy permissive. Before anything runs, it checks that the file can be made.
+    /// Prepares to learn, and makes the policy permissive. Before anything runs, it checks that the file can
+    /// be made.
     ///
     /// # Errors
-    /// Flags or a policy that leave nothing to learn, or that let the command change the host; a file that cannot be made.
+    /// Flags or a policy that leave nothing to learn, or that let the command change the host; a file that
+    /// cannot be made.
     pub(crate) fn begin(file: &Path, run: &Run, policy: &mut Policy) -> Result<Self, Error> {
         check(run, policy)?;
         let file = NewFile::prepare(file, policy)?;

@@ -1,5 +1,5 @@
-//! From what a command used to what a policy must grant: only what the policy does not show anyway, and a directory instead
-//! of many of its files.
+//! From what a command used to what a policy must grant: only what the policy does not show anyway, and a
+//! directory instead of many of its files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -132,7 +132,8 @@ fn is_above_any(directory: &Path, paths: &BTreeSet<PathBuf>) -> bool {
         .any(|path| path != directory)
 }
 
-/// Replaces many paths of a directory by the directory, from the deepest on, where `may_be_granted` allows it.
+/// Replaces many paths of a directory by the directory, from the deepest on, where `may_be_granted` allows
+/// it.
 fn collapsed(
     mut paths: BTreeMap<PathBuf, Need>,
     may_be_granted: impl Fn(&Path) -> bool,
@@ -182,7 +183,8 @@ impl Base<'_> {
     /// The path that must be granted, so that the command finds there what it found.
     fn missing(&self, used: &ObservedPath) -> Option<PathBuf> {
         let leads_to = used.leads_to.as_ref()?;
-        // A directory that the command only looked at need not be there, and one that leads to what is shown is.
+        // A directory that the command only looked at need not be there, and one that leads to what is shown
+        // is.
         let is_needed = used.was_read || !used.was_written && !used.is_dir;
         if !is_needed || used.is_dir && self.holds_places(&used.path) {
             return None;
@@ -208,7 +210,8 @@ impl Base<'_> {
         directory.parent().is_some() && is_text(directory) && !self.holds_places(directory)
     }
 
-    /// The directory of the host in which `path` is, if commands find an empty private one above it and not this one.
+    /// The directory of the host in which `path` is, if commands find an empty private one above it and not
+    /// this one.
     fn missing_directory(&self, path: &Path) -> Option<PathBuf> {
         let directory =
             path.parent().filter(|directory| directory.is_dir() && !self.holds_places(directory))?;

@@ -1,7 +1,8 @@
-//! The forms of a tool's result: an answer, or why there is none. Both are for the model, which can react to them.
+//! The forms of a tool's result: an answer, or why there is none. Both are for the model, which can react to
+//! them.
 //!
-//! Each item of an answer is either Kennel's or a command's. A client may join them to one text, so Kennel's lines begin with
-//! `[kennel: `, and no line of a command does.
+//! Each item of an answer is either Kennel's or a command's. A client may join them to one text, so Kennel's
+//! lines begin with `[kennel: `, and no line of a command does.
 
 use kennel::Error;
 use rmcp::model::{CallToolResult, ContentBlock};

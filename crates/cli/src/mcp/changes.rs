@@ -1,4 +1,5 @@
-//! The tools `changes` and `commit`, for a sandbox that keeps the changes of the workspace apart (`--overlay`).
+//! The tools `changes` and `commit`, for a sandbox that keeps the changes of the workspace apart
+//! (`--overlay`).
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! The tools `write_file`, `edit_file` and `list_dir`. The library resolves the paths inside, with the rights of a command.
+//! The tools `write_file`, `edit_file` and `list_dir`. The library resolves the paths inside, with the rights
+//! of a command.
 
 use std::{io, path::Path};
 

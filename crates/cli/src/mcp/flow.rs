@@ -1,4 +1,5 @@
-//! Bounds the memory of messages: of calls that are not answered yet, and of answers that the client has not read yet.
+//! Bounds the memory of messages: of calls that are not answered yet, and of answers that the client has not
+//! read yet.
 
 use std::sync::{
     Arc,
@@ -13,7 +14,8 @@ const MOST_REQUESTS: usize = 64 << 20;
 /// Smaller messages are not weighed: the number of calls bounds them.
 const SMALL: usize = 64 << 10;
 
-/// How many bytes of answers may wait for the client. While there are more, no message is read and no call begins.
+/// How many bytes of answers may wait for the client. While there are more, no message is read and no call
+/// begins.
 const MOST_ANSWERS: usize = 16 << 20;
 
 /// What is between the server and its client.

@@ -1,7 +1,9 @@
-//! `kennel mcp`: a Model Context Protocol server on stdin and stdout, for the commands and files of one sandbox.
+//! `kennel mcp`: a Model Context Protocol server on stdin and stdout, for the commands and files of one
+//! sandbox.
 //!
-//! It prepares a session as `kennel session start` does, and every tool is a call of that session. No argument of a call
-//! reaches the policy. stdout carries only the protocol; what is for people goes to stderr.
+//! It prepares a session as `kennel session start` does, and every tool is a call of that session. No
+//! argument of a call reaches the policy. stdout carries only the protocol; what is for people goes to
+//! stderr.
 
 mod answer;
 mod changes;

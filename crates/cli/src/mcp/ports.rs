@@ -1,7 +1,7 @@
 //! The tool `publish`: a server of the sandbox becomes reachable on this machine.
 //!
-//! The address is always loopback and the kernel chooses the port, so no call can take a port that somebody expects another
-//! program at. A person chooses both with `--publish`.
+//! The address is always loopback and the kernel chooses the port, so no call can take a port that somebody
+//! expects another program at. A person chooses both with `--publish`.
 
 use kennel::Session;
 use rmcp::schemars::{self, JsonSchema};
@@ -13,7 +13,8 @@ use super::answer::{Answer, answer, failed};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Publish {
-    /// The TCP port of the server in the sandbox, from 1024 on. It listens on 127.0.0.1, ::1 or every address.
+    /// The TCP port of the server in the sandbox, from 1024 on. It listens on 127.0.0.1, ::1 or every
+    /// address.
     port: u16,
 }
 

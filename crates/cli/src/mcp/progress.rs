@@ -1,4 +1,5 @@
-//! Progress of a call, for a client that asks for it: about once a second, how long it runs and what it wrote last.
+//! Progress of a call, for a client that asks for it: about once a second, how long it runs and what it wrote
+//! last.
 
 use std::{
     future::pending,

@@ -24,7 +24,8 @@ use crate::{
 pub(super) struct CommandResult {
     /// What ended it: exited, signaled, timed_out, killed; or failed, if it could not run.
     ended: String,
-    /// The exit status as a shell reports it: 128 + N after signal N, 124 after a timeout, 125 to 127 if it could not run.
+    /// The exit status as a shell reports it: 128 + N after signal N, 124 after a timeout, 125 to 127 if it
+    /// could not run.
     exit_code: u8,
     /// The signal that ended it.
     signal: Option<i32>,

@@ -44,13 +44,15 @@ pub(super) struct Run {
     command: Option<String>,
     /// The directory to start in, a path in the sandbox. A relative path starts where commands start.
     cwd: Option<String>,
-    /// Variables to set. The sandbox keeps some as they are, such as HOME and those of the proxy: to set one is an error.
+    /// Variables to set. The sandbox keeps some as they are, such as HOME and those of the proxy: to set one
+    /// is an error.
     env: Option<BTreeMap<String, String>>,
     /// Text for stdin, which is otherwise /dev/null.
     stdin: Option<String>,
     /// Kill the command after this many milliseconds. The policy may have a shorter limit.
     timeout_ms: Option<u64>,
-    /// How many bytes of stdout, and of stderr, the result has. Default: 30000. At most 1048576. A file in the sandbox has the rest.
+    /// How many bytes of stdout, and of stderr, the result has. Default: 30000. At most 1048576. A file in
+    /// the sandbox has the rest.
     max_output_bytes: Option<u64>,
 }
 
@@ -147,7 +149,8 @@ impl Run {
     }
 }
 
-/// Runs a command to its end and collects what it writes. Returns how many bytes of each stream the policy dropped.
+/// Runs a command to its end and collects what it writes. Returns how many bytes of each stream the policy
+/// dropped.
 async fn collect(
     command: &mut Command,
     stdin: Option<Vec<u8>>,
@@ -161,7 +164,8 @@ async fn collect(
     let mut outcome = until_end(&mut child, stdin.zip(pipe), &mut outputs, streams, meter).await?;
     let [stdout, stderr] = outputs;
     outcome.count(stdout.as_ref(), stderr.as_ref());
-    // A hint about a path tells whether it exists outside, which is nothing for whoever chooses the arguments here.
+    // A hint about a path tells whether it exists outside, which is nothing for whoever chooses the arguments
+    // here.
     outcome.hints.retain(|hint| !hint.subject.trim_start_matches('\'').starts_with('/'));
     let dropped = [&stdout, &stderr].map(|pipe| pipe.as_ref().map_or(0, ChildOutput::dropped));
     [stdout, stderr].into_iter().flatten().for_each(|pipe| left.add(pipe));

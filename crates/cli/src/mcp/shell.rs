@@ -31,9 +31,11 @@ pub(super) struct Snippet {
     snippet: String,
     /// Which shell runs it. Each name is a shell of its own. Default: main.
     id: Option<String>,
-    /// Interrupt the snippet, not the shell, after this many milliseconds. The policy may have a shorter limit.
+    /// Interrupt the snippet, not the shell, after this many milliseconds. The policy may have a shorter
+    /// limit.
     timeout_ms: Option<u64>,
-    /// How many bytes of stdout, and of stderr, the result has. Default: 30000. At most 1048576. A file in the sandbox has the rest.
+    /// How many bytes of stdout, and of stderr, the result has. Default: 30000. At most 1048576. A file in
+    /// the sandbox has the rest.
     max_output_bytes: Option<u64>,
 }
 
@@ -86,8 +88,8 @@ impl Snippet {
     }
 }
 
-/// Collected bytes without the line that follows a cut stream, and how many bytes were dropped. A snippet may print such a line
-/// itself; only what it wrote altogether tells.
+/// Collected bytes without the line that follows a cut stream, and how many bytes were dropped. A snippet may
+/// print such a line itself; only what it wrote altogether tells.
 fn without_marker(bytes: &[u8], seen: Option<u64>) -> (&[u8], u64) {
     let Some(seen) = seen.filter(|seen| *seen != bytes.len() as u64) else { return (bytes, 0) };
     let (start, end) = ("\n[kennel: output truncated, ", " bytes dropped]\n");

@@ -1,5 +1,6 @@
-//! Messages on stdin and stdout, one a line. A message is weighed before it is parsed, and refused if it is too large or if
-//! calls that are not answered yet hold too much. The end of stdin stops the calls that still run.
+//! Messages on stdin and stdout, one a line. A message is weighed before it is parsed, and refused if it is
+//! too large or if calls that are not answered yet hold too much. The end of stdin stops the calls that still
+//! run.
 
 use std::{io, mem, sync::Arc, time::Duration};
 
@@ -58,7 +59,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Lines<
         }
     }
 
-    /// Reads a line; the last one may lack its newline. `None` at the end of the input. Dropping the future loses nothing.
+    /// Reads a line; the last one may lack its newline. `None` at the end of the input. Dropping the future
+    /// loses nothing.
     async fn line(&mut self) -> Option<(usize, Option<RequestId>)> {
         loop {
             let there = match self.input.fill_buf().await {
@@ -97,7 +99,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Lines<
 
     fn answer(&mut self, message: TxJsonRpcMessage<RoleServer>) {
         let sending = self.send(message);
-        // `receive` may be dropped in the middle, and half of a line would stay. If the client has left, nobody is told.
+        // `receive` may be dropped in the middle, and half of a line would stay. If the client has left,
+        // nobody is told.
         tokio::spawn(async move { drop(sending.await) });
     }
 }

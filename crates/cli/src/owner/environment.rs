@@ -1,4 +1,5 @@
-//! What Kennel as the owner gets of root's environment: variables with known names, and those that root has named.
+//! What Kennel as the owner gets of root's environment: variables with known names, and those that root has
+//! named.
 
 use std::{
     env,

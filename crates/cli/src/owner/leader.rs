@@ -1,7 +1,8 @@
-//! The leader: starts Kennel as the owner on streams of its own, and tells the relay when that stops and ends.
+//! The leader: starts Kennel as the owner on streams of its own, and tells the relay when that stops and
+//! ends.
 //!
-//! It stays root, so the owner can neither trace nor signal it. It knows nothing of the command, and reads nothing but the
-//! relay's orders.
+//! It stays root, so the owner can neither trace nor signal it. It knows nothing of the command, and reads
+//! nothing but the relay's orders.
 
 use std::{
     env,
@@ -56,7 +57,8 @@ fn lead_from(step: &Step, socket: i32) -> io::Result<ExitCode> {
     leave_session_keyring()?;
     setsid()?;
     let terminal = controlling_terminal()?;
-    // A hangup reaches the leader of a session alone, as it would a shell. Nothing else may end or stop this process.
+    // A hangup reaches the leader of a session alone, as it would a shell. Nothing else may end or stop this
+    // process.
     SigSet::all().thread_block()?;
     let signals: SigSet = [Signal::SIGCHLD, Signal::SIGHUP].into_iter().collect();
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;

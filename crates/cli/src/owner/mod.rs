@@ -1,7 +1,8 @@
-//! `--as-owner`: root becomes the owner of the workspace, as with setpriv(1), and nothing of root's goes along.
+//! `--as-owner`: root becomes the owner of the workspace, as with setpriv(1), and nothing of root's goes
+//! along.
 //!
-//! Only the owner of a directory is asked here. Everything else is read, opened and written by the owner's process, as an
-//! ordinary user. `step` says which processes there are.
+//! Only the owner of a directory is asked here. Everything else is read, opened and written by the owner's
+//! process, as an ordinary user. `step` says which processes there are.
 
 mod environment;
 mod leader;
@@ -66,12 +67,12 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Goes on (`None`) without the flag, if the caller is the owner, and in the owner's process. Otherwise that runs as another
-/// process, and this returns its exit status.
+/// Goes on (`None`) without the flag, if the caller is the owner, and in the owner's process. Otherwise that
+/// runs as another process, and this returns its exit status.
 ///
 /// # Errors
-/// The caller is not root, or may not change its user. Or a link of a third user leads to the workspace: that user would
-/// choose as whom Kennel runs, and where.
+/// The caller is not root, or may not change its user. Or a link of a third user leads to the workspace: that
+/// user would choose as whom Kennel runs, and where.
 pub(crate) fn choose(flag: &AsOwner, request: Request<'_>) -> Result<Option<ExitCode>, Error> {
     let path = request.workspace.unwrap_or(Path::new("."));
     let failed = |source, remedy: &'static str| Error::Grant {
@@ -104,7 +105,8 @@ pub(crate) fn choose(flag: &AsOwner, request: Request<'_>) -> Result<Option<Exit
         return Err(failed(cause, "run kennel as root, or as the owner"));
     }
     let account = Account::of(uid.as_raw());
-    // Without an account, the group with the user's number, as of a private group. That of the directory could be root's.
+    // Without an account, the group with the user's number, as of a private group. That of the directory
+    // could be root's.
     let gid = Gid::from_raw(account.as_ref().map_or(uid.as_raw(), |account| account.gid));
     let groups = account.as_ref().map(|account| groups_with(&account.name)).unwrap_or_default();
     let variables = environment::environment(uid.as_raw(), account.as_ref(), &request);
@@ -135,8 +137,8 @@ fn check_links(path: &Path, owner: Uid) -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes the owner. Until the end of this, the owner cannot trace this process: a change of IDs has that effect, and
-/// nothing of root's is left in it by then but its directory, which it leaves first.
+/// Becomes the owner. Until the end of this, the owner cannot trace this process: a change of IDs has that
+/// effect, and nothing of root's is left in it by then but its directory, which it leaves first.
 fn become_owner(step: &Step, needs_directory: bool) -> io::Result<()> {
     if step.is_in_foreground {
         take_terminal();

@@ -86,7 +86,8 @@ pub(super) fn relay(
     Relay { child, leader, signals, job, window, streams }.run()
 }
 
-/// A terminal like the user's, which belongs to the owner: its master side, which never blocks, and the other one.
+/// A terminal like the user's, which belongs to the owner: its master side, which never blocks, and the other
+/// one.
 fn pseudoterminal(user: &UserTerminal, owner: Uid) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let master = posix_openpt(flags | OFlag::O_NONBLOCK)?;

@@ -1,12 +1,14 @@
 //! The steps of `--as-owner` after the first, and how the next process learns who the owner is.
 //!
-//! 1. **Relay**: the process that root started. It stays root, keeps root's terminal, descriptors and environment, and copies
-//!    between them and a new terminal and pipes.
-//! 2. **Leader**: root, with nothing of root's: new streams, a scrubbed environment, no other descriptor, no key ring. It
-//!    leads the session of the new terminal, as a shell does, and tells the relay when Kennel stops and ends.
+//! 1. **Relay**: the process that root started. It stays root, keeps root's terminal, descriptors and
+//!    environment, and copies between them and a new terminal and pipes.
+//! 2. **Leader**: root, with nothing of root's: new streams, a scrubbed environment, no other descriptor, no
+//!    key ring. It leads the session of the new terminal, as a shell does, and tells the relay when Kennel
+//!    stops and ends.
 //! 3. **Owner**: Kennel itself. It becomes the owner, and goes on.
 //!
-//! So at no time is there a process of the owner, or one that the owner may trace, that holds anything of root's.
+//! So at no time is there a process of the owner, or one that the owner may trace, that holds anything of
+//! root's.
 
 use std::{ffi::OsString, fmt, str::FromStr};
 
@@ -39,7 +41,8 @@ impl Step {
     /// The words of this command line, for the next step.
     pub(super) fn words(&self) -> impl Iterator<Item = OsString> {
         let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
-        // The first is Kennel's own: it stands before the command, and no flag takes a value that looks like one.
+        // The first is Kennel's own: it stands before the command, and no flag takes a value that looks like
+        // one.
         let is_own = |word: &&mut OsString| {
             **word == super::FLAG || word.to_str().is_some_and(|word| word.starts_with(FLAG))
         };

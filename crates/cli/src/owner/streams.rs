@@ -35,8 +35,8 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Pipes for the streams that are no terminal, in the order stdin, stdout, stderr. Their other ends belong to the owner,
-    /// who may open `/dev/stdout`.
+    /// Pipes for the streams that are no terminal, in the order stdin, stdout, stderr. Their other ends
+    /// belong to the owner, who may open `/dev/stdout`.
     ///
     /// # Errors
     /// There is no descriptor or thread left.
@@ -80,11 +80,12 @@ impl Streams {
         Ok(of_owner)
     }
 
-    /// Waits until root's streams have taken everything, now that the owner's process has ended. `patience` says how long to
-    /// wait before it is asked again; `None` gives up.
+    /// Waits until root's streams have taken everything, now that the owner's process has ended. `patience`
+    /// says how long to wait before it is asked again; `None` gives up.
     ///
     /// # Errors
-    /// A stream did not take everything: `WouldBlock` if nobody reads it. A reader that closed it is no error.
+    /// A stream did not take everything: `WouldBlock` if nobody reads it. A reader that closed it is no
+    /// error.
     pub(super) fn finish(self, mut patience: impl FnMut() -> Option<Duration>) -> io::Result<()> {
         let Self { input, running, outputs } = self;
         input.into_iter().for_each(Input::give_back);
@@ -106,8 +107,8 @@ impl Streams {
     }
 }
 
-/// Copies until the owner's processes have closed the pipe, or until it is empty and `until` hangs up. Others may hold it then,
-/// and go on writing.
+/// Copies until the owner's processes have closed the pipe, or until it is empty and `until` hangs up. Others
+/// may hold it then, and go on writing.
 fn copy(mut from: PipeReader, to: &OwnedFd, until: &PipeReader) -> io::Result<()> {
     let mut bytes = vec![0; SIZE];
     let mut left: Option<usize> = None;
@@ -222,7 +223,8 @@ fn pour(from: &mut File, to: &PipeWriter) {
     }
 }
 
-/// Copies a regular file and leaves its position where it is, until `until` hangs up. Returns how much it has written.
+/// Copies a regular file and leaves its position where it is, until `until` hangs up. Returns how much it has
+/// written.
 fn read_ahead(from: &File, begin: u64, to: &PipeWriter, until: &PipeReader) -> u64 {
     let mut bytes = vec![0; SIZE];
     let mut written = 0;

@@ -1,4 +1,5 @@
-//! What a policy comes to, in people's words: what commands read, write, reach and get, and where each comes from.
+//! What a policy comes to, in people's words: what commands read, write, reach and get, and where each comes
+//! from.
 
 mod origins;
 mod page;

@@ -10,8 +10,8 @@ use serde_json::Value;
 pub(crate) struct Origins(BTreeMap<String, String>);
 
 impl Origins {
-    /// `files` say something else than `default`, the strongest last. `base` is what they say together, and flags made
-    /// `policy` of it. All of them are in the form in which the policy is shown.
+    /// `files` say something else than `default`, the strongest last. `base` is what they say together, and
+    /// flags made `policy` of it. All of them are in the form in which the policy is shown.
     pub(crate) fn of(default: &Policy, files: &[(PathBuf, Policy)], base: &Policy, policy: &Policy) -> Self {
         let files: Vec<_> = files.iter().rev().map(|(file, said)| (file, leaves(said))).collect();
         let (default, base) = (leaves(default), leaves(base));

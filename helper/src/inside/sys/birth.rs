@@ -4,8 +4,8 @@ use core::mem::MaybeUninit;
 
 use super::*;
 
-/// clone(CLONE_VM | CLONE_VFORK): runs `entry(argument)` in a child that shares this memory; this process sleeps
-/// until the child executes a program or ends.
+/// clone(CLONE_VM | CLONE_VFORK): runs `entry(argument)` in a child that shares this memory; this process
+/// sleeps until the child executes a program or ends.
 pub(crate) fn vfork<T>(
     stack: &mut [MaybeUninit<u8>],
     entry: extern "C" fn(*mut u8) -> !,

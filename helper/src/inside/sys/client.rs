@@ -163,7 +163,8 @@ pub(crate) fn stop() -> Result<(), Errno> {
     call!(super::nr::KILL, myself, SIGSTOP).map(drop)
 }
 
-/// kill(2) of this process with a signal that ends it, without a core file. Returns if the kernel does not send it.
+/// kill(2) of this process with a signal that ends it, without a core file. Returns if the kernel does not
+/// send it.
 pub(crate) fn die_of(signal: u32) {
     let _ = call!(crate::kernel::nr::PRCTL, PR_SET_DUMPABLE, 0, 0, 0, 0);
     // SIGKILL has no disposition to reset.
@@ -200,8 +201,8 @@ impl Strings {
     /// The environment.
     ///
     /// # Safety
-    /// `stack` must be the stack pointer at program start: a count, that many addresses, zero, then the addresses of
-    /// the environment up to another zero.
+    /// `stack` must be the stack pointer at program start: a count, that many addresses, zero, then the
+    /// addresses of the environment up to another zero.
     pub(crate) unsafe fn environment(stack: *const usize) -> Self {
         // SAFETY: the caller vouches that the stack begins with the count.
         let count = unsafe { stack.read() };

@@ -112,8 +112,8 @@ pub(crate) struct Reaped {
     pub(crate) usage: Rusage,
 }
 
-/// wait4(2) for any child, also for one that was stopped. `None` if there is none (`wait` false); `ECHILD` if no child
-/// is left.
+/// wait4(2) for any child, also for one that was stopped. `None` if there is none (`wait` false); `ECHILD` if
+/// no child is left.
 pub(crate) fn reap(wait: bool) -> Result<Option<Reaped>, Errno> {
     let mut status = 0i32;
     // SAFETY: all-zero bytes are a valid value of this plain record.

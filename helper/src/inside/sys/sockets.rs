@@ -61,8 +61,8 @@ pub(crate) fn socket_at(kind: u32, address: u32, port: u32) -> Result<Fd, Errno>
     Ok(socket)
 }
 
-/// socket(2), bind(2), listen(2) at every address. The namespace is new, so `net.ipv6.bindv6only` is 0, and a socket of IPv6
-/// also takes connections of IPv4 (ipv6(7)).
+/// socket(2), bind(2), listen(2) at every address. The namespace is new, so `net.ipv6.bindv6only` is 0, and a
+/// socket of IPv6 also takes connections of IPv4 (ipv6(7)).
 pub(crate) fn listener_everywhere(port: u32) -> Result<Fd, Errno> {
     let kind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
     let socket = match call!(nr::SOCKET, AF_INET6, kind, 0).map(fd) {

@@ -1,5 +1,5 @@
-//! A classic BPF interpreter for tests. It runs a filter as the kernel does, and refuses what the kernel's checker
-//! refuses.
+//! A classic BPF interpreter for tests. It runs a filter as the kernel does, and refuses what the kernel's
+//! checker refuses.
 
 use libc::sock_filter;
 

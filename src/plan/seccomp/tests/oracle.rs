@@ -191,8 +191,8 @@ fn call() -> impl Strategy<Value = Call> {
     })
 }
 
-/// The result of a call under two filters, the zygote's and the worker's. Kill takes precedence over errno, and errno
-/// over allow.
+/// The result of a call under two filters, the zygote's and the worker's. Kill takes precedence over errno,
+/// and errno over allow.
 fn inherited_and_own(call: &Call) -> u32 {
     strictest([for_worker(), for_zygote()].map(|program| interpreter::run(program, call).action))
 }

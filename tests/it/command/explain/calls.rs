@@ -42,8 +42,8 @@ fn refused_calls_return_the_same_errno_as_without() {
     }
 }
 
-/// Makes calls of the payload, then ends with status 1. Returns the calls that seccomp refused, according to the
-/// report.
+/// Makes calls of the payload, then ends with status 1. Returns the calls that seccomp refused, according to
+/// the report.
 fn refused(flags: &[&str], calls: &str) -> Vec<(String, String)> {
     let ws = workspace();
     let payload = format!("{}:/payload", payload_path().display());
@@ -206,7 +206,8 @@ fn no_thread_outlives_its_command() {
     });
 }
 
-/// Before Linux 6.11 a filter lives until the last zombie that has it is reaped. The runtime must be free for that.
+/// Before Linux 6.11 a filter lives until the last zombie that has it is reaped. The runtime must be free for
+/// that.
 async fn no_threads() {
     tokio::task::spawn_blocking(|| until("no threads", || answering() == 0)).await.unwrap();
 }
@@ -233,8 +234,8 @@ fn a_program_can_still_confine_itself() {
 fn a_filter_with_a_listener_outside_does_not_weaken_the_filter() {
     require!(crate::support::has("python3"), "python3");
     let ws = workspace();
-    // Calls seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER) with a filter that allows everything,
-    // keeps its listener, and runs `kennel`.
+    // Calls seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER) with a filter that allows
+    // everything, keeps its listener, and runs `kennel`.
     let program = "import ctypes,os,struct,sys\n\
         l=ctypes.CDLL(None,use_errno=True)\n\
         assert l.prctl(38,1,0,0,0)==0\n\

@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 use super::{entry, explained};
 use crate::support::{fails, require, runs, succeeds, workspace};
 
-/// Runs a script that fails with these flags. The report names one refusal. With its remedy in place of the flags the
-/// script succeeds.
+/// Runs a script that fails with these flags. The report names one refusal. With its remedy in place of the
+/// flags the script succeeds.
 fn remedied(workspace: &Path, flags: &[&str], script: &str, expected: super::Told) {
     let (code, told) = explained(workspace, flags, script);
     assert_ne!(code, 0, "{script}");

@@ -1,5 +1,5 @@
-//! A command that writes lies to stderr. The report stays true under the policy and harmless to read, and tells
-//! nothing about paths outside.
+//! A command that writes lies to stderr. The report stays true under the policy and harmless to read, and
+//! tells nothing about paths outside.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! `--explain` and `Policy::explain`: every reported refusal happened, at the named wall. Errors that Kennel did not
-//! cause are not reported. Nothing else changes for the command.
+//! `--explain` and `Policy::explain`: every reported refusal happened, at the named wall. Errors that Kennel
+//! did not cause are not reported. Nothing else changes for the command.
 //!
 //! | module | promise |
 //! | --- | --- |

@@ -1,5 +1,5 @@
-//! AppArmor profiles that refuse calls. `scripts/kernels` compiles the profiles of `tests/kernels/apparmor`. A test
-//! starts one program under one of them by name, so that it applies to no other program.
+//! AppArmor profiles that refuse calls. `scripts/kernels` compiles the profiles of `tests/kernels/apparmor`.
+//! A test starts one program under one of them by name, so that it applies to no other program.
 
 use std::{fs, path::Path, process::Command};
 

@@ -58,8 +58,8 @@ fn is_refused(before: &Before, dir: &TempDir, says: &str, remedy: &str) {
     assert!(output.status.code() == Some(125) && stdout(&output).contains(remedy), "{output:?}");
 }
 
-/// Kennel refuses root too, and says that commands may run without a user namespace. With that, nothing else is
-/// missing.
+/// Kennel refuses root too, and says that commands may run without a user namespace. With that, nothing else
+/// is missing.
 fn root_goes_without(before: &Before, remedy: &str) {
     let dir = crate::support::workspace();
     let output = run(before, dir.path(), &[]);

@@ -76,7 +76,8 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
         assert!(times > 0 && !attack.is_finished(), "{name} is over");
         attack.abort();
         let _ = attack.await;
-        // The goal is 2. An attack may take one of two processors; the rest is slack for an emulated or busy machine.
+        // The goal is 2. An attack may take one of two processors; the rest is slack for an emulated or busy
+        // machine.
         assert!(ratio < 4.0, "{name}: {ratio}");
     }
     hostile.shutdown().await;

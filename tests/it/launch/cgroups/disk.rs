@@ -1,5 +1,5 @@
-//! Limits on a disk and on swap. Virtual machines have both (`KENNEL_DISK`). Elsewhere the workspace is in /tmp, and
-//! if that is on no disk, the test asserts that the report says so.
+//! Limits on a disk and on swap. Virtual machines have both (`KENNEL_DISK`). Elsewhere the workspace is in
+//! /tmp, and if that is on no disk, the test asserts that the report says so.
 
 use std::{
     env, fs,
@@ -27,7 +27,8 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a script with a limit. Returns `None` if there is no disk, after it has checked that the report says so.
+/// Runs a script with a limit. Returns `None` if there is no disk, after it has checked that the report says
+/// so.
 fn limited(workspace: &Path, io: &str, script: &str) -> Option<Value> {
     let (output, said) = report(workspace, &["--io", io], &["sh", "-c", script]);
     assert!(output.status.success(), "{script}: {output:?}");
@@ -67,8 +68,8 @@ fn moved(report: &Value, key: &str) -> u64 {
     report["usage"][key].as_u64().unwrap_or_else(|| panic!("no {key}: {report}"))
 }
 
-/// Each write goes to a new file: later writes to an old file count for the group that wrote to it first, with its
-/// limit.
+/// Each write goes to a new file: later writes to an old file count for the group that wrote to it first,
+/// with its limit.
 #[test]
 fn writing_takes_the_time_that_the_limit_says() {
     require_groups!();
@@ -124,8 +125,8 @@ fn one_direction_leaves_the_other_alone() {
     assert!(took(&said) < Duration::from_secs(BYTES >> 17), "{said}");
 }
 
-/// The test does not sync. The overlay is mounted volatile: a sync writes nothing there, and later writeback at the
-/// rate of the limit would delay other syncs.
+/// The test does not sync. The overlay is mounted volatile: a sync writes nothing there, and later writeback
+/// at the rate of the limit would delay other syncs.
 #[test]
 fn changes_that_an_overlay_keeps_on_a_disk_are_limited_too() {
     require_groups!();

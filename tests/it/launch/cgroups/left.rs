@@ -95,8 +95,8 @@ fn nothing_is_left_where_the_reaper_is_killed() {
     ground.is_empty();
 }
 
-/// Kennel decides a name before it makes the group, so the group may belong to another program by the time the reaper
-/// acts.
+/// Kennel decides a name before it makes the group, so the group may belong to another program by the time
+/// the reaper acts.
 #[test]
 fn the_reaper_spares_a_group_that_another_program_holds() {
     let ground = ground!();
@@ -296,8 +296,8 @@ async fn leaves_are_removed_while_a_session_goes_on() {
     for _ in 0..40 {
         assert!(session.command("true").status().await.unwrap().status.success());
     }
-    // The groups of the session, of its zygote, of two waiting workers, and of the last commands. Those go with the
-    // next command.
+    // The groups of the session, of its zygote, of two waiting workers, and of the last commands. Those go
+    // with the next command.
     let groups = ground.groups();
     assert!(groups.len() <= 9, "{groups:?}");
     session.shutdown().await;

@@ -117,7 +117,8 @@ fn processors_are_chosen() {
     let output = kennel(dir.path(), &["--cpuset", "65000"], &["true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(stderr(&output).contains("cgroup"), "{output:?}");
-    // A processor that the parent group does not have: the kernel accepts the list, and gives all of the parent's.
+    // A processor that the parent group does not have: the kernel accepts the list, and gives all of the
+    // parent's.
     let ground = ground_with_controllers!();
     fs::write(ground.0.parent().unwrap().join("cgroup.subtree_control"), "+cpuset").unwrap();
     fs::write(ground.0.join("cpuset.cpus"), "0").unwrap();

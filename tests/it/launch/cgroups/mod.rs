@@ -8,8 +8,8 @@
 //! | `limits` | each limit, of one-shots and of sessions, and the outcome of a command that it ended |
 //! | `places` | where groups are made, and what the report says if they cannot be |
 //!
-//! If a host has no groups with controllers, the report must say that limits are weaker. Tests of groups alone run
-//! wherever a group can be made. `KENNEL_CGROUPS` says that this host has everything.
+//! If a host has no groups with controllers, the report must say that limits are weaker. Tests of groups
+//! alone run wherever a group can be made. `KENNEL_CGROUPS` says that this host has everything.
 
 mod attacks;
 mod disk;

@@ -171,8 +171,8 @@ fn an_ordinary_user_finds_the_scope_that_is_its_own() {
     has_only_the_program_s_own(&ground);
 }
 
-/// systemd sets these marks for scopes and services with `Delegate=yes`. Root owns every group, so a mark must say
-/// which one it may use.
+/// systemd sets these marks for scopes and services with `Delegate=yes`. Root owns every group, so a mark
+/// must say which one it may use.
 #[test]
 fn root_finds_the_scope_that_the_service_manager_marked() {
     only_as_root!();

@@ -1,5 +1,5 @@
-//! A limit that somebody asks for and that nothing here holds is refused, whichever door it comes through. What is
-//! only weaker runs, and the report says how weak it is.
+//! A limit that somebody asks for and that nothing here holds is refused, whichever door it comes through.
+//! What is only weaker runs, and the report says how weak it is.
 
 use std::{fs, process::Stdio};
 

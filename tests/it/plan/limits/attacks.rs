@@ -1,8 +1,9 @@
-//! Commands of a session that take everything they can, while another session runs one command after the other. A
-//! limit or the timeout ends each attack, nothing of it is left, and the other session hardly notices.
+//! Commands of a session that take everything they can, while another session runs one command after the
+//! other. A limit or the timeout ends each attack, nothing of it is left, and the other session hardly
+//! notices.
 //!
-//! The attacks take seconds and less than a gigabyte of memory. Without cgroups all processes share the processors,
-//! so the tests assert only that the other session goes on, and print how much slower it is.
+//! The attacks take seconds and less than a gigabyte of memory. Without cgroups all processes share the
+//! processors, so the tests assert only that the other session goes on, and print how much slower it is.
 
 use std::{
     fs,
@@ -44,8 +45,8 @@ fn policy(workspace: &std::path::Path) -> Policy {
     policy.require(kennel::Protection::Pids, kennel::Requirement::IfAvailable)
 }
 
-/// Runs `attack` while a session beside it runs one command after the other, which must all succeed. Returns how long
-/// one took before and meanwhile.
+/// Runs `attack` while a session beside it runs one command after the other, which must all succeed. Returns
+/// how long one took before and meanwhile.
 async fn beside<T>(name: &str, attack: impl Future<Output = T>) -> T {
     let dir = workspace();
     let sibling = Session::prepare(&policy(dir.path())).await.unwrap();
@@ -86,8 +87,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// A command of a session with limits, beside another session. Afterwards nothing of it is left, and its session goes
-/// on.
+/// A command of a session with limits, beside another session. Afterwards nothing of it is left, and its
+/// session goes on.
 async fn attack(words: &[&str], limits: Limits) -> Output {
     let dir = workspace();
     let session = Session::prepare(&policy(dir.path()).limits(limits)).await.unwrap();

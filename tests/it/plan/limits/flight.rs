@@ -15,8 +15,8 @@ use crate::support::{
 /// No other process here has this user.
 const SOMEONE: u32 = 4243;
 
-/// Runs `program` with `arguments` as that user, with few descriptors. Its home, its runtime directory and the
-/// workspace `w` are in `place`.
+/// Runs `program` with `arguments` as that user, with few descriptors. Its home, its runtime directory and
+/// the workspace `w` are in `place`.
 fn by_someone(place: &Path, program: &str, arguments: &[&str]) -> Command {
     let id = SOMEONE.to_string();
     let mut command = Command::new("setpriv");

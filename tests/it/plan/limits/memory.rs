@@ -1,4 +1,5 @@
-//! What counts as memory without a cgroup, and what does not. The report says so, and these attempts prove it.
+//! What counts as memory without a cgroup, and what does not. The report says so, and these attempts prove
+//! it.
 
 use super::protection;
 use crate::support::{attempt, report, workspace};
@@ -33,8 +34,9 @@ fn shared_memory_is_not_counted_and_the_report_says_so() {
     }
 }
 
-/// The host bounds pipes, by fs.pipe-user-pages-soft of the user. Even real root lacks the capability that would lift
-/// it. Message queues have a limit too (RLIMIT_MSGQUEUE), but Landlock allows none: they are in no grant.
+/// The host bounds pipes, by fs.pipe-user-pages-soft of the user. Even real root lacks the capability that
+/// would lift it. Message queues have a limit too (RLIMIT_MSGQUEUE), but Landlock allows none: they are in no
+/// grant.
 #[test]
 fn queues_and_pipes_are_bounded_by_the_host() {
     let queues = hold(&["-q"], "queue", "5000");

@@ -163,8 +163,9 @@ fn process_limit_holds_for_root_where_the_kernel_can() {
     assert_eq!(succeeds(dir.path(), &["-q", "--cgroup", "off", "--pids", "20"], script), "all");
 }
 
-/// A command does not inherit advantages of its caller: neither a real-time policy, which limits on processors do not
-/// bound, nor a low chance to be killed when memory runs out (setting one needs CAP_SYS_RESOURCE).
+/// A command does not inherit advantages of its caller: neither a real-time policy, which limits on
+/// processors do not bound, nor a low chance to be killed when memory runs out (setting one needs
+/// CAP_SYS_RESOURCE).
 #[test]
 fn commands_are_no_further_ahead_than_others() {
     only_as_root!();

@@ -1,5 +1,5 @@
-//! The outcome names the limit that ended a command if it is certain, and only then. Every way to run a command says
-//! the same.
+//! The outcome names the limit that ended a command if it is certain, and only then. Every way to run a
+//! command says the same.
 
 use std::time::Duration;
 
@@ -91,8 +91,8 @@ async fn no_limit_is_named_on_a_guess() {
         assert_eq!((out.limit, out.failure()), (None, None), "{script}");
     }
     let held = Session::prepare(&policy(dir.path())).await.unwrap();
-    // Killed by another process, long before the timeout; a full directory that does not make it fail; output at its
-    // cap.
+    // Killed by another process, long before the timeout; a full directory that does not make it fail; output
+    // at its cap.
     let scripts =
         ["kill -9 $$", "exit 137", "head -c 900000 /dev/zero > /tmp/f; exit 1", "head -c 1024 /dev/zero"];
     for script in scripts {

@@ -1,6 +1,6 @@
-//! Attacks of a command on what it shares with others: their init, their workers, and what Kennel does for them from
-//! outside. A command may harm the commands of its own session. It gains nothing, no call of the library hangs, and what
-//! must end ends.
+//! Attacks of a command on what it shares with others: their init, their workers, and what Kennel does for
+//! them from outside. A command may harm the commands of its own session. It gains nothing, no call of the
+//! library hangs, and what must end ends.
 
 use std::{
     fs,
@@ -75,8 +75,8 @@ async fn kennel_s_own_processes_are_not_traced_read_or_entered() {
 async fn a_worker_that_can_look_no_more_lets_nothing_live_on() {
     let dir = workspace();
     let session = shared(with_payload(dir.path())).await;
-    // With few descriptors the worker finds no process; with none it cannot even wait. The command ends by itself when its
-    // worker is told to kill.
+    // With few descriptors the worker finds no process; with none it cannot even wait. The command ends by
+    // itself when its worker is told to kill.
     for most in [3, 5, 0] {
         let script = format!(
             "/payload call prlimit64 $PPID 7 p:{most},{most} 0; \
@@ -116,7 +116,8 @@ while True:
         drop(in_time(command.timeout(Duration::from_millis(200)).output()).await);
     }
     in_time(hostile.kill()).await.unwrap();
-    // What it stopped while it waited goes on for its command, without a timeout. Such a command may fail, but ends.
+    // What it stopped while it waited goes on for its command, without a timeout. Such a command may fail,
+    // but ends.
     for _ in 0..4 {
         drop(in_time(session.command("true").output()).await);
     }
@@ -222,7 +223,8 @@ async fn a_terminal_that_another_command_holds_ends_with_its_command() {
         in_time(terminal.read_exact(&mut byte)).await.unwrap();
         seen.push(char::from(byte[0]));
     }
-    // Another command types nothing into it, and cannot make it its own controlling terminal. It can write to it.
+    // Another command types nothing into it, and cannot make it its own controlling terminal. It can write to
+    // it.
     let other = "exec 3<> /dev/pts/0; echo from another >&3; \
         setsid /payload call ioctl 3 0x5412 s:x + ioctl 3 0x540e 1 + ioctl 3 0x540e 0";
     assert_eq!(shell(&session, other).await, "EPERM\nEPERM\nEPERM\n");
@@ -314,8 +316,8 @@ time.sleep(1000)
     still_works(session).await;
 }
 
-/// Somebody outside replaces a protected file again and again, and each time its mount is gone until the next command.
-/// Meanwhile another command exchanges what is at that path and above it.
+/// Somebody outside replaces a protected file again and again, and each time its mount is gone until the next
+/// command. Meanwhile another command exchanges what is at that path and above it.
 #[tokio::test]
 async fn mounts_that_are_repaired_while_a_command_exchanges_their_paths_cover_nothing_else() {
     require!(has("python3"), "python3");

@@ -1,5 +1,6 @@
-//! Storms of processes in a session whose commands share them: each process forks the next one and ends, so that nobody finds
-//! them one after the other. Each storm here is bounded: some dozen chains, which end by themselves.
+//! Storms of processes in a session whose commands share them: each process forks the next one and ends, so
+//! that nobody finds them one after the other. Each storm here is bounded: some dozen chains, which end by
+//! themselves.
 
 use std::{fs, path::Path, time::Duration};
 

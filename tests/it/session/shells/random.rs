@@ -51,7 +51,8 @@ const PIECES: [&str; 36] = [
     "if then",
 ];
 
-/// Runs the snippets one after the other in one bash outside, each from a file. Returns what it wrote and its states.
+/// Runs the snippets one after the other in one bash outside, each from a file. Returns what it wrote and its
+/// states.
 fn model(snippets: &[String], place: &Path) -> Vec<(Vec<u8>, i32, String)> {
     let files = place.join("files");
     fs::create_dir(&files).unwrap();

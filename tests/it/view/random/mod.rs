@@ -1,4 +1,5 @@
-//! Nested random grants: each directory has the access of the innermost grant, or Kennel refuses them with a hint.
+//! Nested random grants: each directory has the access of the innermost grant, or Kennel refuses them with a
+//! hint.
 
 mod repositories;
 mod targets;
@@ -78,8 +79,8 @@ fn paths() -> Vec<PathBuf> {
     directories().into_iter().flat_map(|path| [path.join("file"), path]).collect()
 }
 
-/// The expected access to a directory: whether its file is visible and writable, and whether a command can create a
-/// file beside it, on the host or at all.
+/// The expected access to a directory: whether its file is visible and writable, and whether a command can
+/// create a file beside it, on the host or at all.
 #[derive(Debug, PartialEq)]
 struct Rights {
     reads: bool,
