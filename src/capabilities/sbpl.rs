@@ -111,7 +111,8 @@ impl SbplError {
 /// ```
 /// use kennel::{Capabilities, sbpl};
 ///
-/// let caps = Capabilities { net: false, write_paths: vec!["/tmp/a \"b\"".into()], ..Capabilities::default() };
+/// let write_paths = vec!["/tmp/a \"b\"".into()];
+/// let caps = Capabilities { net: false, write_paths, ..Capabilities::default() };
 /// let text = sbpl(&caps, "/Users/me/repo".as_ref())?;
 /// assert!(text.starts_with("(version 1)\n(deny default)\n"));
 /// assert!(text.contains(r#"(subpath "/private/tmp/a \"b\"")"#) && !text.contains("network"));

@@ -17,7 +17,8 @@ const MOST: usize = 64;
 ///
 /// ```no_run
 /// # async fn example(session: kennel::Session, left: kennel::LeftPipes) -> Result<(), kennel::Error> {
-/// let mut child = session.command("sh").args(["-c", "server &"]).stdout(kennel::Stdio::piped()).spawn().await?;
+/// let mut command = session.command("sh");
+/// let mut child = command.args(["-c", "server &"]).stdout(kennel::Stdio::piped()).spawn().await?;
 /// child.wait().await?;
 /// child.stdout.take().into_iter().for_each(|pipe| left.add(pipe));
 /// # Ok(())

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! parent              delegated to this user; Kennel enables controllers in it
-//! ├─ kennel-host      this program, if it was alone in `parent`: a cgroup with processes cannot enable controllers
+//! ├─ kennel-host      this program, if it was alone in `parent`, where controllers need an empty cgroup
 //! └─ kennel-<random>  one session, or all one-shots of one sandbox; locked while its owner lives
 //!    ├─ zygote        the zygote of a session
 //!    └─ 1, 2, …       each worker with its command

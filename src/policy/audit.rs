@@ -22,7 +22,8 @@ pub(crate) const DATE: &str = "{date}";
 /// ```
 /// use kennel::{Audit, Policy};
 ///
-/// let policy = Policy::default().audit(Audit { chain: true, ..Audit::new("/var/log/kennel/exec-{date}.log") });
+/// let audit = Audit { chain: true, ..Audit::new("/var/log/kennel/exec-{date}.log") };
+/// let policy = Policy::default().audit(audit);
 /// policy.validate()?;
 /// # Ok::<(), kennel::PolicyError>(())
 /// ```

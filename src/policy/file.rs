@@ -113,7 +113,8 @@ impl Policy {
     ///
     /// let text = "protect = ['ci']\nmounts = [{ type = 'ro', source = 'models' }]";
     /// let policy = Policy::from_file_text("kennel.toml".as_ref(), text, "/srv/repo".as_ref())?;
-    /// assert_eq!(policy, Policy { workspace: "/srv/repo".into(), ..Policy::default() }.protect("ci").read_only("/srv/repo/models"));
+    /// let same = Policy { workspace: "/srv/repo".into(), ..Policy::default() };
+    /// assert_eq!(policy, same.protect("ci").read_only("/srv/repo/models"));
     /// # Ok::<(), kennel::PolicyError>(())
     /// ```
     pub fn from_file_text(file: &Path, text: &str, directory: &Path) -> Result<Policy, PolicyError> {

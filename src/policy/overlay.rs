@@ -17,7 +17,8 @@ use crate::report::policy_error::PolicyError;
 /// ```
 /// use kennel::{Overlay, Policy, Size};
 ///
-/// let policy = Policy::default().overlay(Overlay { size: Some(Size::from_bytes(1 << 30)), ..Overlay::default() });
+/// let overlay = Overlay { size: Some(Size::from_bytes(1 << 30)), ..Overlay::default() };
+/// let policy = Policy::default().overlay(overlay);
 /// policy.validate()?;
 /// # Ok::<(), kennel::PolicyError>(())
 /// ```

@@ -36,7 +36,8 @@ use crate::view::symlink_check::check_socket_directory;
 /// ```no_run
 /// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
 /// let listening = session.listen("agent-1")?;
-/// let status = std::process::Command::new(listening.client()).arg(listening.socket()).args(["make", "test"]).status()?;
+/// let mut client = std::process::Command::new(listening.client());
+/// let status = client.arg(listening.socket()).args(["make", "test"]).status()?;
 /// listening.stopped().await;
 /// # Ok(())
 /// # }

@@ -37,6 +37,8 @@ impl Session {
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::io::ErrorKind;
+    ///
     /// use kennel::{Policy, Profile, Session};
     /// use tokio::io::{AsyncReadExt, AsyncWriteExt};
     ///
@@ -45,7 +47,7 @@ impl Session {
     /// // It takes a moment until the server listens.
     /// let mut stream = loop {
     ///     match session.connect(8000).await {
-    ///         Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => tokio::task::yield_now().await,
+    ///         Err(error) if error.kind() == ErrorKind::ConnectionRefused => tokio::task::yield_now().await,
     ///         stream => break stream?,
     ///     }
     /// };
