@@ -1,6 +1,5 @@
 //! Why a connector could not be loaded, or a call of it failed.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::Value;
