@@ -16,14 +16,14 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let pool = pool.clone();
         jobs.push(tokio::spawn(async move {
             let session = pool.checkout().await?;
-            let script = format!("ls /tmp | wc -l; touch /tmp/of-job-{number}");
+            let script = format!("ls ~/of-job-* 2>/dev/null | wc -l; touch ~/of-job-{number}");
             let output = session.command("sh").args(["-c", &script]).output().await?;
             session.shutdown().await;
             Ok::<_, kennel::Error>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
         }));
     }
     for (number, job) in jobs.into_iter().enumerate() {
-        println!("job {number} found {} files of others in /tmp", job.await??);
+        println!("job {number} found {} files of others in its home", job.await??);
     }
     Ok(())
 }

@@ -296,8 +296,12 @@ impl Live {
     /// Checks the host's files before a command or a file call.
     ///
     /// # Errors
-    /// Those of [`SessionMounts::enter`](crate::session::mount_state::SessionMounts::enter).
+    /// [`Error::SessionEnded`], and those of
+    /// [`SessionMounts::enter`](crate::session::mount_state::SessionMounts::enter).
     pub(crate) async fn enter(&self) -> Result<Entered, Error> {
+        if self.has_ended() {
+            return Err(Error::SessionEnded);
+        }
         self.drop_ended_background();
         let entered = self.mounts.enter()?;
         self.mount_again(&entered).await?;

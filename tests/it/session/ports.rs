@@ -3,7 +3,7 @@
 
 use std::{fs, io::ErrorKind, net::SocketAddr, path::Path};
 
-use kennel::{Child, Error, Isolation, Mount, NetworkMode, Policy, Profile, Session};
+use kennel::{Child, Error, Isolation, NetworkMode, Policy, Profile, Session};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{in_time, policy, ready, with_payload};
@@ -107,29 +107,6 @@ async fn dropping_the_session_closes_its_ports() {
     assert!(!is_closed(address));
     drop(session);
     assert!(is_closed(address));
-}
-
-#[tokio::test]
-async fn published_ports_stay_when_another_zygote_takes_over() {
-    let (workspace, granted) = (workspace(), workspace());
-    let file = granted.path().join("file");
-    fs::write(&file, "one").unwrap();
-    let mount = Mount::ReadOnly { source: file.clone(), target: None };
-    let session =
-        Session::prepare(&with_payload(workspace.path()).mount(mount).publish("0:8000")).await.unwrap();
-    let address = session.published()[0].address;
-    let mut server = serve(&session, "127.0.0.1:8000", "echo").await;
-    assert_eq!(echoed_at(address).await, b"hello");
-    server.kill().await.unwrap();
-    drop(server);
-    fs::write(granted.path().join("new"), "two").unwrap();
-    fs::rename(granted.path().join("new"), &file).unwrap();
-    let shown = in_time(session.command("cat").arg(&file).output()).await.unwrap();
-    assert_eq!(shown.stdout, b"two", "another zygote");
-    let _server = serve(&session, "127.0.0.1:8000", "echo").await;
-    assert_eq!(session.published()[0].address, address);
-    assert_eq!(echoed_at(address).await, b"hello");
-    assert_eq!(echoed(&session, 8000).await.unwrap(), "hello");
 }
 
 #[tokio::test]

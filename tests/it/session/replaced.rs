@@ -69,7 +69,7 @@ async fn refuses(session: &Session, path: &Path) {
 }
 
 #[tokio::test]
-async fn a_replaced_file_is_refused_until_it_is_back() {
+async fn a_replaced_file_is_refused() {
     let host = Host::new();
     for name in ["ro", "rw", "moved"] {
         host.save(name, "old");
@@ -85,9 +85,11 @@ async fn a_replaced_file_is_refused_until_it_is_back() {
             fs::hard_link(host.at(name), &before).unwrap();
             host.save(name, "new");
             refuses(&session, &host.at(name)).await;
+            if life == TmpLife::Exec {
+                break;
+            }
             fs::rename(before, host.at(name)).unwrap();
-            let kept = if life == TmpLife::Session { "kept\n" } else { "" };
-            assert_eq!(shell(&session, "cat /elsewhere; cat /tmp/file || true").await, format!("old{kept}"));
+            assert_eq!(shell(&session, "cat /elsewhere /tmp/file").await, "oldkept\n");
         }
         session.shutdown().await;
         assert!(matches!(error_of(&session).await, Error::SessionEnded));
