@@ -81,7 +81,7 @@ async fn a_replaced_file_is_refused() {
         let session = Session::prepare(&policy).await.unwrap();
         shell(&session, "echo kept > /tmp/file").await;
         for name in ["ro", "rw", "moved"] {
-            let before = host.at("before");
+            let before = host.at(&format!("before-{life}-{name}"));
             fs::hard_link(host.at(name), &before).unwrap();
             host.save(name, "new");
             refuses(&session, &host.at(name)).await;
