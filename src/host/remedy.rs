@@ -29,7 +29,7 @@ pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<Remedy> {
     HostState::here().remedy(protection, errno)
 }
 
-/// Like [`remedy`], if clone(2) created no process. At that point, no process has mapped IDs yet.
+/// Like [`remedy()`], if clone(2) created no process. At that point, no process has mapped IDs yet.
 pub(crate) fn remedy_for_clone(protection: Protection, error: &io::Error) -> Option<Remedy> {
     let errno = error.raw_os_error().unwrap_or_default();
     HostState { root_lacks_setfcap: false, ..HostState::here() }.remedy(protection, errno)
