@@ -7,12 +7,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{TempDir, kennel_mcp_path, kennel_path, stderr, stdout, workspace};
+use crate::support::{
+    TempDir, copy_program, kennel_mcp_path, kennel_path, stderr, stdout, workspace, write_program,
+};
 
 /// A directory with `kennel`, and programs that say which they are, who they are and what they were given.
 fn place(programs: &[&str]) -> TempDir {
     let place = TempDir::new("kennel-beside-", "/tmp");
-    fs::copy(kennel_path(), place.path().join("kennel")).unwrap();
+    copy_program(kennel_path(), place.path().join("kennel"));
     for program in programs {
         said_by(&place.path().join(program));
     }
@@ -20,8 +22,7 @@ fn place(programs: &[&str]) -> TempDir {
 }
 
 fn said_by(program: &Path) {
-    fs::write(program, "#!/bin/sh\necho \"${0##*/} $$ $*\"; cat\nexit 7\n").unwrap();
-    fs::set_permissions(program, Permissions::from_mode(0o755)).unwrap();
+    write_program(program, "#!/bin/sh\necho \"${0##*/} $$ $*\"; cat\nexit 7\n");
 }
 
 #[test]
