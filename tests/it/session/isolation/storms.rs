@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use kennel::{Ended, Error, Limits, Session, Wording};
+use kennel::{Ended, Error, Limits, Output, Session, Wording};
 
 use super::super::{attempt, in_time, policy, ready, shell, with_payload};
 use super::{processes, shared};
@@ -30,6 +30,21 @@ async fn is_over(session: &Session, workspace: &Path, others: &[&str]) {
     assert_eq!(processes(session).await, others);
 }
 
+/// On a busy machine, killed processes may take longer than Kennel waits. Then the report says so, and they are
+/// gone soon.
+async fn are_gone_or_told(session: &Session, out: &Output) {
+    let notes = out.outcome.enforcement.notes();
+    if notes.iter().any(|note| note.subject == "processes" && note.text.contains("killed")) {
+        for _ in 0..50 {
+            if processes(session).await.iter().all(|process| !process.contains("payload")) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("killed processes are still there: {notes:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_storm_has_ended_when_the_timeout_is_reported() {
     let dir = workspace();
@@ -39,8 +54,7 @@ async fn a_storm_has_ended_when_the_timeout_is_reported() {
         let mut command = storm(&session, dir.path(), more);
         let out = in_time(command.timeout(Duration::from_secs(1)).output()).await.unwrap();
         assert_eq!(out.outcome.ended, Ended::TimedOut, "{out:?}");
-        let notes = out.outcome.enforcement.notes();
-        assert!(notes.iter().all(|note| note.subject != "processes"), "{notes:?}");
+        are_gone_or_told(&session, &out).await;
         // Whoever answers SIGSTOP by SIGCONT may cost the others their lives.
         match processes(&session).await.as_slice() {
             [] if more == "cont" => is_over(&session, dir.path(), &[]).await,
@@ -79,8 +93,7 @@ async fn a_fast_chain_has_ended_when_the_timeout_is_reported() {
             let mut command = attempt(&session, &words);
             let out = in_time(command.timeout(Duration::from_millis(300)).output()).await.unwrap();
             assert_eq!(out.outcome.ended, Ended::TimedOut, "{out:?}");
-            let notes = out.outcome.enforcement.notes();
-            assert!(notes.iter().all(|note| note.subject != "processes"), "{more}: {notes:?}");
+            are_gone_or_told(&session, &out).await;
             is_over(&session, dir.path(), &[]).await;
         }
     }
