@@ -30,8 +30,8 @@ async fn is_over(session: &Session, workspace: &Path, others: &[&str]) {
     assert_eq!(processes(session).await, others);
 }
 
-/// On a busy machine, killed processes may take longer than Kennel waits. Then the report says so, and they are
-/// gone soon.
+/// On a busy machine, killed processes may take longer than Kennel waits. Then the report says so, and they
+/// are gone soon.
 async fn are_gone_or_told(session: &Session, out: &Output) {
     let notes = out.outcome.enforcement.notes();
     if notes.iter().any(|note| note.subject == "processes" && note.text.contains("killed")) {
