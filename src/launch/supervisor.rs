@@ -115,9 +115,15 @@ impl Drop for Heir {
 
 async fn attend(listener: AsyncFd<Arc<OwnedFd>>, heir: Heir) {
     while let Ok(mut ready) = listener.readable().await {
-        // Mostly this is the end. No thread is started for it.
-        if !has_question(listener.get_ref()) {
-            break;
+        match waiting(listener.get_ref(), PollTimeout::ZERO) {
+            // It told of a question that the thread has answered since.
+            Ok(events) if events.is_empty() => {
+                ready.clear_ready();
+                continue;
+            }
+            // No process has the filter any more. Mostly this is so, and no thread is started for it.
+            Ok(events) if !events.contains(PollFlags::POLLIN) => break,
+            _ => {}
         }
         let asked = Arc::clone(&heir.asked);
         let (ended, end) = oneshot::channel();
@@ -135,11 +141,12 @@ async fn attend(listener: AsyncFd<Arc<OwnedFd>>, heir: Heir) {
     heir.is_over.store(true, Relaxed);
 }
 
-/// Whether a process waits for an answer.
-fn has_question(listener: &OwnedFd) -> bool {
+/// What the listener tells: `POLLIN` if a process waits for an answer, other events if no process has the filter
+/// any more. Empty if nothing came in time.
+fn waiting(listener: impl AsFd, patience: PollTimeout) -> nix::Result<PollFlags> {
     let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-    poll(&mut waits, PollTimeout::ZERO).is_err()
-        || waits.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLIN))
+    poll(&mut waits, patience)?;
+    Ok(waits.iter().filter_map(PollFd::revents).fold(PollFlags::empty(), |all, one| all | one))
 }
 
 /// Starts a thread that answers questions. It is a thread, not a task: a command must not wait for a busy
@@ -184,16 +191,11 @@ pub(crate) fn serve(
     // It is as right without.
     let _ = sys::take_turns(listener);
     loop {
-        let mut waits = [PollFd::new(listener, PollFlags::POLLIN)];
-        match poll(&mut waits, patience) {
+        match waiting(listener, patience) {
             Err(Errno::EINTR) => continue,
-            Err(_) => return Served::Ended,
-            Ok(0) => return Served::Idle,
-            Ok(_) => {}
-        }
-        let events = waits.iter().filter_map(PollFd::revents).fold(PollFlags::empty(), |all, one| all | one);
-        if !events.contains(PollFlags::POLLIN) {
-            return Served::Ended;
+            Ok(events) if events.is_empty() => return Served::Idle,
+            Ok(events) if events.contains(PollFlags::POLLIN) => {}
+            _ => return Served::Ended,
         }
         match answer(listener) {
             // Somebody killed the caller meanwhile, or a signal interrupted the ioctl.

@@ -87,6 +87,15 @@ fn a_directory_gives_its_group_to_new_entries() {
     }
 }
 
+/// Kennel's thread ends when nothing is asked for a second, and the next question starts another one.
+#[test]
+fn questions_are_answered_after_a_pause() {
+    let ws = workspace();
+    let several = "mkdir a b c; for d in a b a b a b; do chmod 2755 $d || exit; sleep 0.02; done";
+    let said = succeeds(ws.path(), &[], &format!("{several}; sleep 1.5; chmod 2755 c && stat -c %a c"));
+    assert_eq!(said, "2755");
+}
+
 #[test]
 fn a_mode_that_cannot_be_set_has_the_errno_of_outside() {
     for call in [
