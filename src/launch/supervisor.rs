@@ -141,8 +141,8 @@ async fn attend(listener: AsyncFd<Arc<OwnedFd>>, heir: Heir) {
     heir.is_over.store(true, Relaxed);
 }
 
-/// What the listener tells: `POLLIN` if a process waits for an answer, other events if no process has the filter
-/// any more. Empty if nothing came in time.
+/// What the listener tells: `POLLIN` if a process waits for an answer, other events if no process has the
+/// filter any more. Empty if nothing came in time.
 fn waiting(listener: impl AsFd, patience: PollTimeout) -> nix::Result<PollFlags> {
     let mut waits = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     poll(&mut waits, patience)?;

@@ -113,12 +113,8 @@ fn copy(mut from: PipeReader, to: &OwnedFd, until: &PipeReader) -> io::Result<()
     let mut bytes = vec![0; SIZE];
     let mut left: Option<usize> = None;
     loop {
-        if left.is_none() {
-            let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
-            let mut fds = [watched(from.as_fd()), watched(until.as_fd())];
-            let _ = poll(&mut fds, PollTimeout::NONE);
-            let [_, is_over] = fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()));
-            left = is_over.then(|| size_of_pipe(&from));
+        if left.is_none() && wait_until(&from, PollFlags::POLLIN, until) {
+            left = Some(size_of_pipe(&from));
         }
         let room = left.unwrap_or(SIZE).min(SIZE);
         match from.read(bytes.get_mut(..room).unwrap_or_default()) {
@@ -135,6 +131,14 @@ fn copy(mut from: PipeReader, to: &OwnedFd, until: &PipeReader) -> io::Result<()
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Waits for `events`, or until `until` hangs up. Returns whether it has.
+fn wait_until(fd: impl AsFd, events: PollFlags, until: &PipeReader) -> bool {
+    let mut fds = [PollFd::new(fd.as_fd(), events), PollFd::new(until.as_fd(), PollFlags::POLLIN)];
+    let _ = poll(&mut fds, PollTimeout::NONE);
+    let [_, is_over] = fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()));
+    is_over
 }
 
 fn size_of_pipe(pipe: impl AsFd) -> usize {
@@ -232,11 +236,7 @@ fn read_ahead(from: &File, begin: u64, to: &PipeWriter, until: &PipeReader) -> u
         let Ok(count @ 1..) = from.read_at(&mut bytes, begin + written) else { return written };
         let mut left = bytes.get(..count).unwrap_or_default();
         while !left.is_empty() {
-            let watched = [(to.as_fd(), PollFlags::POLLOUT), (until.as_fd(), PollFlags::POLLIN)];
-            let mut fds = watched.map(|(fd, events)| PollFd::new(fd, events));
-            let _ = poll(&mut fds, PollTimeout::NONE);
-            let [_, is_over] = fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()));
-            if is_over {
+            if wait_until(to, PollFlags::POLLOUT, until) {
                 return written;
             }
             match nix::unistd::write(to, left) {
