@@ -44,19 +44,19 @@ pub fn listen_without_variables(session: &Session, directory: &Path, name: &str)
 /// The directory in which commands of a session start.
 #[must_use]
 pub fn start_directory(session: &Session) -> PathBuf {
-    session.prepared().compiled.directory.clone()
+    session.prepared().compiled.commands.directory.clone()
 }
 
 /// The variables that commands of a session have.
 #[must_use]
 pub fn variables(session: &Session) -> Vec<(OsString, OsString)> {
-    session.prepared().compiled.environment.0.clone()
+    session.prepared().compiled.commands.environment.0.clone()
 }
 
 /// Whether a session's policy limits the output of a command.
 #[must_use]
 pub fn limits_output(session: &Session) -> bool {
-    session.prepared().compiled.limits.output.is_some()
+    session.prepared().compiled.commands.limits.output.is_some()
 }
 
 /// Ends a session and all that runs in it. Does not wait until that is gone.

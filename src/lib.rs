@@ -112,7 +112,6 @@ pub use overlay::kept::{KeptCache, clear_kept_caches, kept_caches};
 pub use overlay::kept_changes::KeptChanges;
 pub use overlay::review::Review;
 pub use plan::environment::is_known_variable;
-pub use plan::in_force::{InForce, Place, PlaceAccess, PlaceOrigin};
 pub use plan::pseudoterminal::Pseudoterminal;
 pub use policy::Policy;
 pub use policy::audit::Audit;
@@ -151,6 +150,7 @@ pub use serve::client::files::NewFile;
 pub use serve::client::{Client, Described, Event};
 pub use session::confine::{OpenHow, PathEscape, confine_path, open_beneath};
 pub use session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
+pub use session::in_force::{InForce, Place, PlaceAccess, PlaceOrigin};
 #[cfg(feature = "metrics")]
 pub use session::metrics::metrics;
 pub use session::pool::Pool;

@@ -11,7 +11,7 @@ use tokio::process::Command;
 use crate::capabilities::granted::{Granted, GrantedPath};
 use crate::capabilities::{Capabilities, environment, granted};
 use crate::host::caller::Caller;
-use crate::plan::request::{c_string, candidates};
+use crate::launch::request::{c_string, candidates};
 use crate::report::error::Error;
 
 /// Builds the command. The caller spawns it.

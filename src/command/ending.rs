@@ -294,7 +294,7 @@ impl Running {
     /// The private file system that init reported as full. `code` is the field of the report.
     pub(crate) fn full(&self, code: u32) -> Option<Full> {
         let (index, lacks_inodes) = control::full::read(code)?;
-        let tmpfs = self.prepared.compiled.tmpfs_sizes.get(index)?;
+        let tmpfs = self.prepared.compiled.commands.tmpfs_sizes.get(index)?;
         Some(if lacks_inodes { Full::Inodes(tmpfs.inodes) } else { Full::Bytes(tmpfs.size) })
     }
 }

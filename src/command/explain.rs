@@ -18,8 +18,8 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use crate::command::explain::text::{Complaint, FileTrouble, Named, Trouble};
+use crate::launch::restrict::Restriction;
 use crate::plan::explain::{Attempt, Explainer};
-use crate::plan::restrict::Restriction;
 use crate::policy::destination::Host;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;

@@ -36,8 +36,8 @@ use crate::command::child::Child;
 use crate::command::source::WorkerSource;
 use crate::command::start::DefaultStdio;
 use crate::command::stdio::{Stdio, StdioKind};
+use crate::launch::restrict::Restriction;
 use crate::plan::pseudoterminal::Pseudoterminal;
-use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
@@ -106,7 +106,7 @@ impl Command {
             program: program.to_owned(),
             arg0: None,
             arguments: Vec::new(),
-            environment: Variables::new(source.prepared().compiled.environment.0.clone()),
+            environment: Variables::new(source.prepared().compiled.commands.environment.0.clone()),
             secrets: Vec::new(),
             directory: None,
             streams: Streams::default(),

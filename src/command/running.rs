@@ -224,13 +224,13 @@ impl Running {
     /// # Errors
     /// The kernel refuses a thread.
     pub(crate) fn follow_seccomp(&mut self, listener: OwnedFd) -> Result<(), Error> {
-        if self.prepared.compiled.learns {
+        if self.prepared.compiled.commands.learns {
             let recorder = Recorder::follow(listener, Arc::clone(&self.prepared.compiled.view));
             self.refusals.observed = Some(recorder.map_err(Error::io("follow what the command uses"))?);
             return Ok(());
         }
         let files = GitFiles::of(&self.prepared.compiled.view);
-        if self.prepared.compiled.explains {
+        if self.prepared.compiled.commands.explains {
             let refusals = Refusals::follow(listener, files);
             let refusals = refusals.map_err(Error::io("follow what seccomp refuses"))?;
             self.refusals.seccomp = Some(refusals);

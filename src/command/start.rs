@@ -17,10 +17,10 @@ use crate::command::stdio::{Connected, StdioKind};
 use crate::command::{Command, stdio};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
+use crate::launch::request::{RequestBuf, RequestFields};
+use crate::launch::restrict;
 use crate::plan::compile::Compiled;
 use crate::plan::limits::tightened::{Tightened, tightened};
-use crate::plan::request::{RequestBuf, RequestFields};
-use crate::plan::restrict;
 use crate::policy::units::Size;
 use crate::report::error::{Error, STREAMS};
 use crate::sys::closing;
@@ -85,8 +85,8 @@ impl Command {
         self.check_background()?;
         let compiled = &prepared.compiled;
         let directory = match &self.directory {
-            Some(directory) => compiled.directory.join(directory),
-            None => compiled.directory.clone(),
+            Some(directory) => compiled.commands.directory.join(directory),
+            None => compiled.commands.directory.clone(),
         };
         let limits = self.tightened_limits(compiled)?;
         let request = self.encode(&directory, &limits.steps)?;
@@ -102,12 +102,16 @@ impl Command {
 
     /// The limits of the policy, lowered by those of the command.
     fn tightened_limits(&self, compiled: &Compiled) -> Result<Tightened, Error> {
-        let mut limits =
-            tightened(&compiled.limits, &compiled.groups, compiled.descriptors, self.bounds.limits.as_ref())?;
+        let mut limits = tightened(
+            &compiled.commands.limits,
+            &compiled.groups,
+            compiled.commands.descriptors,
+            self.bounds.limits.as_ref(),
+        )?;
         // A restricted command has a fresh worker, which has just set the modes. A grant may be read-only by
         // now.
         if self.bounds.restrictions.is_empty() {
-            limits.steps.extend_from_slice(&compiled.shared_modes.bytes);
+            limits.steps.extend_from_slice(&compiled.steps.shared_modes.bytes);
         }
         Ok(limits)
     }
@@ -133,16 +137,16 @@ impl Command {
         let Tightened { limits, settings, entries, .. } = limits;
         let policy_timeout = limits.timeout.map(|span| span.duration());
         let output = limits.output.map(Size::bytes);
-        let is_asked = compiled.explains || self.wants_hints;
-        let judge = compiled.explainer.as_ref().filter(|_| is_asked).map(|explainer| Judge {
+        let is_asked = compiled.commands.explains || self.wants_hints;
+        let judge = compiled.commands.explainer.as_ref().filter(|_| is_asked).map(|explainer| Judge {
             explainer: Arc::clone(explainer),
             directory: directory.clone(),
             limits: limits.clone(),
             restrictions: self.bounds.restrictions.clone(),
-            follows_links: compiled.explains,
+            follows_links: compiled.commands.explains,
         });
         let hints = judge.clone().filter(|_| self.wants_hints).map(|judge| self.hint_source(judge));
-        let judge = judge.filter(|_| compiled.explains);
+        let judge = judge.filter(|_| compiled.commands.explains);
         Ok(CommandSpec {
             program: self.program.clone(),
             directory,
@@ -155,7 +159,7 @@ impl Command {
             limits,
             cgroup_settings: settings,
             limit_entries: entries,
-            own_steps: restrict::steps(&compiled.grants, &self.bounds.restrictions)?,
+            own_steps: restrict::steps(&compiled.view, &self.bounds.restrictions)?,
             judge,
             hints: hints.map(Arc::new),
         })

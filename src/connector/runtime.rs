@@ -211,7 +211,7 @@ impl Runtime {
             .map_err(|(_, error)| not_loaded(format!("the hosts of the manifest: {error}")))?;
         let settings =
             Settings { allow: rules.clone(), addresses: shared.addresses.clone(), ..Settings::default() };
-        let gate = Arc::new(Gate::new(settings)?);
+        let gate = Arc::new(Gate::new(Arc::new(settings))?);
         let trail = Trail::new(shared.audit.as_ref().map(|(_, log)| log));
         let proxy = Arc::new(Proxy::new(&gate, &trail));
         let client = shared.client.clone().unwrap_or_else(|| {

@@ -180,7 +180,7 @@ impl HandedOut {
         said: &mut Vec<Report>,
     ) -> Result<Self, Error> {
         let proxy = prepared.gate().map(|gate| {
-            let bridge = prepared.compiled.bridge.as_ref();
+            let bridge = prepared.compiled.services.bridge.as_ref();
             // The bridge sets itself up beside the sandbox.
             let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
             let bridge = bridge.map(|bridge| -> Arc<dyn ProxyBridge> { Arc::new(bridge) });
@@ -188,7 +188,7 @@ impl HandedOut {
         });
         let mut handed_out = Self { proxy: proxy.transpose()?, sockets: Vec::new(), seccomp_listener: None };
         let of_proxy = prepared.gate().map_or(0, |gate| gate.settings().sockets);
-        let mut missing = of_proxy + prepared.compiled.published_sockets;
+        let mut missing = of_proxy + prepared.compiled.services.published_sockets;
         while missing > 0 {
             match inside.next().await.map_err(Error::io("read the control socket"))? {
                 Arrival::Listening(listening) => {

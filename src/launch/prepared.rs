@@ -20,13 +20,13 @@ use crate::host::remedy::remedy;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
 use crate::launch::inside::Inside;
+use crate::launch::request::RequestBuf;
 use crate::network::ask::Ask;
 use crate::network::gate::Gate;
-use crate::plan::compile::Compiled;
+use crate::plan::compile::{Compiled, Steps};
 use crate::plan::landlock::WITHOUT_FILTER;
-use crate::plan::mount_state::MountChange;
-use crate::plan::request::RequestBuf;
 use crate::plan::{Section, layers};
+use crate::protect::mount_snapshot::MountChange;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
@@ -51,11 +51,11 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// # Errors
     /// The audit log cannot be opened, or the socket of a foreign proxy is gone.
-    pub(crate) fn new(mut compiled: Compiled, images: Images) -> Result<Self, Error> {
-        let gate = compiled.network.take().map(Gate::new).transpose()?;
+    pub(crate) fn new(compiled: Compiled, images: Images) -> Result<Self, Error> {
+        let gate = compiled.services.proxy.clone().map(Gate::new).transpose()?;
         let gate = gate.map(Arc::new);
         let groups = Arc::default();
-        let log = compiled.audit.take().map(|audit| Log::open(&audit)).transpose()?.map(Arc::new);
+        let log = compiled.services.audit.as_ref().map(Log::open).transpose()?.map(Arc::new);
         let (images, prestarted) = (Arc::new(images), Mutex::default());
         Ok(Self { compiled, images, plan: OnceLock::new(), prestarted, gate, log, groups })
     }
@@ -140,7 +140,7 @@ impl Prepared {
         if let Some(plan) = self.plan.get() {
             return Ok(plan);
         }
-        let Compiled { setup, worker, walls, payload, .. } = &self.compiled;
+        let Steps { setup, worker, walls, payload, .. } = &self.compiled.steps;
         let [setup, worker, walls, payload] = [setup, worker, walls, payload].map(|section| &*section.bytes);
         let mut bytes = Vec::with_capacity(setup.len() + worker.len() + walls.len() + payload.len() + 64);
         Plan { setup, worker, walls, payload }.put(&mut bytes);
@@ -171,14 +171,14 @@ impl Prepared {
         narrow: Option<&'s Section>,
         (section, index): (u32, u32),
     ) -> Option<(Protection, Step<'s>)> {
-        let compiled = &self.compiled;
+        let steps = &self.compiled.steps;
         let section = match section {
-            section::NAMESPACES => &compiled.namespaces,
-            section::SETUP => &compiled.setup,
-            section::WORKER => &compiled.worker,
+            section::NAMESPACES => &steps.namespaces,
+            section::SETUP => &steps.setup,
+            section::WORKER => &steps.worker,
             section::NARROW => narrow?,
-            section::WALLS => &compiled.walls,
-            section::PAYLOAD => &compiled.payload,
+            section::WALLS => &steps.walls,
+            section::PAYLOAD => &steps.payload,
             _ => return None,
         };
         section.step(index)

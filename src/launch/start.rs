@@ -38,7 +38,7 @@ pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Memfd>) -> Res
     // mkdir(2): a cgroup with the limits of each command, see cgroups(7).
     let leaf = prepared.groups()?.map(|groups| groups.only_leaf()).transpose()?;
 
-    let mut inside = begin_one_shot(&prepared.images, &prepared.compiled.namespaces, leaf)?;
+    let mut inside = begin_one_shot(&prepared.images, &prepared.compiled.steps.namespaces, leaf)?;
     hand_over_one_shot(&mut inside, prepared, narrow)?;
     inside.watch(&prepared.compiled.watches);
     Ok(inside)

@@ -24,7 +24,7 @@ use crate::sys::inode::Identity;
 /// Decides for all sandboxes of one policy.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    settings: Settings,
+    settings: Arc<Settings>,
     ask: OnceLock<Ask>,
     resolver: Resolver,
     interfaces: Interfaces,
@@ -74,7 +74,7 @@ pub(crate) enum Route {
 impl Gate {
     /// # Errors
     /// The socket of a foreign proxy is gone or is another one.
-    pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
+    pub(crate) fn new(settings: Arc<Settings>) -> Result<Self, Error> {
         let foreign = match &settings.upstream {
             ProxyUpstream::Foreign { path, identity } => Some(Arc::new(open_socket(path, *identity)?)),
             _ => None,
@@ -111,7 +111,7 @@ impl Gate {
     /// The refusal.
     pub(crate) fn check_name(&self, name: &Name) -> Result<(), ProxyRefusal> {
         let host = Host::Name(name.clone());
-        let Settings { allow, ports, .. } = &self.settings;
+        let Settings { allow, ports, .. } = &*self.settings;
         let is_decided_later = self.ask.get().is_some() && !ports.is_empty() || self.foreign.is_some();
         if is_decided_later || allow.may_match_at(&host, ports) {
             return Ok(());
@@ -265,7 +265,7 @@ mod tests {
             addresses: address::networks(addresses.iter().copied()).expect("networks"),
             ..Settings::default()
         };
-        Gate::new(settings).expect("no socket")
+        Gate::new(Arc::new(settings)).expect("no socket")
     }
 
     async fn word(gate: &Gate, destination: &str) -> &'static str {
@@ -355,7 +355,7 @@ mod tests {
     #[tokio::test]
     async fn a_yes_to_everything_opens_no_special_address() {
         let settings = Settings { guards_answers: true, ..Settings::default() };
-        let gate = Gate::new(settings).expect("no socket");
+        let gate = Gate::new(Arc::new(settings)).expect("no socket");
         gate.set_ask(Ask::new(Duration::from_secs(5), |_| async { Decision::Allow }));
         for (destination, expected) in [
             ("1.1.1.1:443", "asked"),

@@ -17,18 +17,16 @@ use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
 use crate::plan::environment::ClientVariables;
 use crate::plan::explain::Explainer;
-use crate::plan::mount_state::MountSnapshot;
 use crate::plan::network::Settings;
-use crate::plan::restrict::RestrictableGrants;
 use crate::plan::{
-    Section, bridge, cgroup, environment, limits, mount_state, namespaces, network, overlay, sections,
-    worker_mounts,
+    Section, bridge, cgroup, environment, limits, namespaces, network, overlay, sections, worker_mounts,
 };
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::limits::Limits;
 use crate::policy::profile::TmpLife;
 use crate::policy::publish::Publish;
+use crate::protect::mount_snapshot::MountSnapshot;
 use crate::protect::paths::Protected;
 use crate::protect::watch::Watch;
 use crate::protect::{case_fold, git, paths};
@@ -157,46 +155,49 @@ fn finish_for(
     enforcement.add_notes(inputs.policy.notes.iter().cloned());
     enforcement.add_notes(std::mem::take(&mut view.notes));
     case_fold::report(&inputs, &view, &on_host, &mut enforcement)?;
-    let payload = sections::payload_steps(&inputs, &view, &groups, &mut enforcement)?;
-    let files = sections::file_steps(&inputs, &view);
 
-    // What the outside needs while commands run.
-    let directory = start_directory(&inputs, workspace);
-    let network = network::settings(&inputs)?;
-    let bridge = bridge::for_policy(&inputs)?.map(Arc::new);
-    let view = Arc::new(view);
-    Ok(Compiled {
+    let steps = Steps {
         namespaces,
         setup,
         shared_modes,
         worker,
-        walls,
-        payload,
-        files,
-        mount_snapshot: mounts.snapshot,
-        one_shot_mounts: mounts.one_shot,
         repair_mounts: mounts.repair,
-        grants: RestrictableGrants::of(&view),
-        overlay,
+        walls,
+        payload: sections::payload_steps(&inputs, &view, &groups, &mut enforcement)?,
+        files: sections::file_steps(&inputs, &view),
+    };
+    let services = Services {
+        audit: audit(&inputs),
+        proxy: network::settings(&inputs)?.map(Arc::new),
+        bridge: bridge::for_policy(&inputs)?.map(Arc::new),
+        publish: policy.network.published(),
+        published_sockets: network::published_sockets(&inputs),
+    };
+    let directory = start_directory(&inputs, workspace);
+    let view = Arc::new(view);
+    let commands = CommandDefaults {
         environment: PlannedVariables(environment),
         client_variables: environment::client_variables(policy),
         directory,
-        watches: protected.watches.into(),
-        tmpfs_sizes,
         limits: policy.limits.clone(),
         descriptors: limits::descriptors(&inputs),
-        audit: audit(&inputs),
-        network,
-        publish: policy.network.published(),
-        published_sockets: network::published_sockets(&inputs),
-        bridge,
+        tmpfs_sizes,
         explainer: Some(Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
         explains: policy.explain,
-        wording: policy.wording,
         learns: policy.learn,
-        groups,
+        wording: policy.wording,
+    };
+    Ok(Compiled {
+        steps,
+        commands,
+        services,
         enforcement,
         view,
+        overlay,
+        mount_snapshot: mounts.snapshot,
+        one_shot_mounts: mounts.one_shot,
+        watches: protected.watches.into(),
+        groups,
     })
 }
 
@@ -330,7 +331,7 @@ impl HostMounts {
 
     /// What a worker, or a child of the zygote for all commands, does when something was replaced outside.
     fn repair(inputs: &Inputs<'_>, view: &View, on_host: &[MountOnHost]) -> Section {
-        let mut steps = mount_state::repair_steps(view, on_host);
+        let mut steps = worker_mounts::repair_steps(view, on_host);
         // Other workers look again in any case.
         if inputs.are_shared() {
             worker_mounts::look_again(view, &mut steps);
@@ -349,72 +350,86 @@ impl fmt::Debug for PlannedVariables {
     }
 }
 
-/// The plan: a policy that was checked against a host and turned into steps, and what the outside has to
-/// know.
+/// A policy that was checked against a host and turned into a plan, and what the outside has to know.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Compiled {
-    /// The first steps of PID 1. They do not wait for the other sections.
-    pub(crate) namespaces: Section,
-    /// Steps of PID 1 that hold for all commands.
-    pub(crate) setup: Section,
-    /// Steps of each worker and of each command of a session: the modes of directories that commands share.
-    pub(crate) shared_modes: Section,
-    /// Steps of each worker of a session. They begin with `shared_modes`.
-    pub(crate) worker: Section,
-    /// Steps of each worker that end its privileges.
-    pub(crate) walls: Section,
-    /// Steps of the payload.
-    pub(crate) payload: Section,
-    /// Steps of a worker that runs no command: it hands out its view for file calls of the session.
-    pub(crate) files: Section,
+    pub(crate) steps: Steps,
+    pub(crate) commands: CommandDefaults,
+    pub(crate) services: Services,
     /// What is in force if every step succeeds.
     pub(crate) enforcement: Enforcement,
-    /// Environment of commands that do not change it.
-    pub(crate) environment: PlannedVariables,
-    /// Which variables a client of the session may set.
-    pub(crate) client_variables: ClientVariables,
-    /// The directory of commands that name none.
-    pub(crate) directory: PathBuf,
+    /// Everything visible.
+    pub(crate) view: Arc<View>,
+    /// The overlay of the workspace, if the policy asks for one.
+    pub(crate) overlay: Option<overlay::Merged>,
     /// The host's files below the mounts, as they are now. If they change, later commands need a new plan.
     /// `None` for [`SandboxKind::Once`].
     pub(crate) mount_snapshot: Option<MountSnapshot>,
     /// The paths of a one-shot that the outside compares again after the command.
     pub(crate) one_shot_mounts: MountSnapshot,
-    /// Steps of a worker of a session that repeat mounts which its zygote has lost.
-    pub(crate) repair_mounts: Section,
-    /// Everything visible.
-    pub(crate) view: Arc<View>,
-    /// The grants that a command can do without.
-    pub(crate) grants: RestrictableGrants,
-    /// The overlay of the workspace, if the policy asks for one.
-    pub(crate) overlay: Option<overlay::Merged>,
     /// Paths that Kennel looks at after a command.
     pub(crate) watches: Arc<[Watch]>,
-    /// The sizes of the private file systems that Kennel looks at after a failed command, in the order of
-    /// their steps.
-    pub(crate) tmpfs_sizes: Vec<TmpfsSize>,
+    /// The cgroups of the commands, or why there are none.
+    pub(crate) groups: cgroup::CgroupPlan,
+}
+
+/// The steps of the inside.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Steps {
+    /// The first ones of PID 1. They do not wait for the other sections.
+    pub(crate) namespaces: Section,
+    /// Those of PID 1 that hold for all commands.
+    pub(crate) setup: Section,
+    /// Those of each worker and of each command of a session: the modes of directories that commands share.
+    pub(crate) shared_modes: Section,
+    /// Those of each worker of a session. They begin with `shared_modes`.
+    pub(crate) worker: Section,
+    /// Those of a worker of a session that repeat mounts which its zygote has lost.
+    pub(crate) repair_mounts: Section,
+    /// Those of each worker that end its privileges.
+    pub(crate) walls: Section,
+    /// Those of the payload.
+    pub(crate) payload: Section,
+    /// Those of a worker that runs no command: it hands out its view for file calls of the session.
+    pub(crate) files: Section,
+}
+
+/// What holds for commands that do not say otherwise.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CommandDefaults {
+    pub(crate) environment: PlannedVariables,
+    /// Which variables a client of the session may set.
+    pub(crate) client_variables: ClientVariables,
+    /// The directory of commands that name none.
+    pub(crate) directory: PathBuf,
     /// The limits of the policy. The outside keeps those of time and output.
     pub(crate) limits: Limits,
     /// Soft and hard limit of open descriptors, for commands without a limit of their own.
     pub(crate) descriptors: [u64; 2],
-    /// The cgroups of the commands, or why there are none.
-    pub(crate) groups: cgroup::CgroupPlan,
-    /// The audit log. Its path is absolute.
-    pub(crate) audit: Option<Audit>,
-    /// The settings of the proxy, if the policy asks for one.
-    pub(crate) network: Option<Settings>,
-    /// The ports to publish.
-    pub(crate) publish: Vec<Publish>,
-    /// How many sockets PID 1 hands out for them.
-    pub(crate) published_sockets: usize,
-    /// The plan of the bridge to another program's proxy.
-    pub(crate) bridge: Option<Arc<BridgePlan>>,
+    /// The sizes of the private file systems that Kennel looks at after a failed command, in the order of
+    /// their steps.
+    pub(crate) tmpfs_sizes: Vec<TmpfsSize>,
     /// What refusals are explained with. `None` in a plan without a policy.
     pub(crate) explainer: Option<Arc<Explainer>>,
     /// Whether the policy asks that errors of commands are explained.
     pub(crate) explains: bool,
-    /// The words for settings in lines for clients of a session.
-    pub(crate) wording: Wording,
     /// Whether the policy asks what commands use.
     pub(crate) learns: bool,
+    /// The words for settings in lines for clients of a session.
+    pub(crate) wording: Wording,
+}
+
+/// What the outside keeps up while the sandbox lives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Services {
+    /// The audit log. Its path is absolute.
+    pub(crate) audit: Option<Audit>,
+    /// The settings of the proxy, if the policy asks for one.
+    pub(crate) proxy: Option<Arc<Settings>>,
+    /// The plan of the bridge to another program's proxy.
+    pub(crate) bridge: Option<Arc<BridgePlan>>,
+    /// The ports to publish.
+    pub(crate) publish: Vec<Publish>,
+    /// How many sockets PID 1 hands out for them.
+    pub(crate) published_sockets: usize,
 }

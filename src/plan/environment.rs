@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-use crate::plan::compile::Compiled;
+use crate::plan::compile::CommandDefaults;
 use crate::plan::network;
 use crate::policy::Policy;
 use crate::policy::env::EnvBase;
@@ -384,7 +384,7 @@ impl ClientVariables {
     }
 }
 
-impl Compiled {
+impl CommandDefaults {
     /// Checks that a client may set a variable, or sets it to what it is anyway.
     ///
     /// # Errors

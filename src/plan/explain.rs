@@ -19,8 +19,8 @@ use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
+use crate::launch::restrict::Restriction;
 use crate::plan::network::ports_of_host;
-use crate::plan::restrict::Restriction;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Git, Reach};
 use crate::policy::units::Size;

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use kennel_helper::plan::{Step, Within};
 
 use crate::plan::emit::{kernel_file_systems, merge_options};
-use crate::plan::{Section, TMPFS_FLAGS, empty_directory, relative, within};
+use crate::plan::{NULL, RDONLY, Section, TMPFS_FLAGS, attributes, empty_directory, relative, within};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
+use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::pin::SHARED_MEMORY;
 use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Node, View, ViewEntry, tmpfs_size};
+use crate::view::{MountOnHost, Node, View, ViewEntry, tmpfs_size};
 
 /// Steps that give directories that commands share their first mode again. A command could take permissions
 /// away and lock later commands out. They run in each worker, and before each command, because another
@@ -196,4 +197,32 @@ impl Renewal<'_> {
 /// The path of `target`, with `above` replaced by `at`.
 fn rebased(target: &Path, above: &Path, at: &Path) -> PathBuf {
     at.join(target.strip_prefix(above).unwrap_or(target))
+}
+
+/// Steps of a worker whose zygote may have lost mounts. Each step repeats a mount if it is gone.
+pub(crate) fn repair_steps(view: &View, mounts: &[MountOnHost]) -> Section {
+    let mut worker = Section::default();
+    let empty = &*relative(empty_directory(view));
+    for MountOnHost { target, path } in mounts {
+        let Some(place) = view.get(target) else { continue };
+        let to = &*relative(target);
+        let own;
+        let (from, attributes, Identity { device, inode }) = match &place.node {
+            Node::Bind { source, access } if source.path == *path => {
+                (to, attributes(*access), Identity::NOTHING)
+            }
+            Node::Cover => (empty, RDONLY, Identity::NOTHING),
+            Node::CoverFile => (NULL, RDONLY, Identity::NOTHING),
+            Node::OwnFile { source } => {
+                own = relative(source);
+                (&*own, RDONLY, Identity::NOTHING)
+            }
+            // The worker cannot reach what the mount showed.
+            Node::Bind { source, .. } => (c"", 0, source.identity),
+            _ => (c"", 0, Identity::NOTHING),
+        };
+        let step = Step::MountAgain { from, target: to, attributes, device, inode };
+        worker.push(place.protection, &step);
+    }
+    worker
 }

@@ -20,10 +20,10 @@ use crate::launch::control::Arrival;
 use crate::launch::image::{Image, Images};
 use crate::launch::inside::Inside;
 use crate::launch::prepared::Prepared;
+use crate::launch::request::{RequestBuf, RequestFields};
 use crate::launch::{prepared, start};
 use crate::plan::cgroup::CgroupTree;
-use crate::plan::compile::Compiled;
-use crate::plan::request::{RequestBuf, RequestFields};
+use crate::plan::compile::{CommandDefaults, Compiled, Steps};
 use crate::plan::{Section, cgroup};
 use crate::policy::Policy;
 use crate::policy::limits::Limits;
@@ -121,7 +121,11 @@ fn overlay_plan() -> (Compiled, u32) {
     // Read-only: a work directory would need CAP_DAC_OVERRIDE, which a process in the sandbox never has.
     let options = c"lowerdir=upper:lower";
     push(Step::Mount { kind: c"overlay", target: c"merged", within: Within::Root, flags: 0, options });
-    let compiled = Compiled { setup, directory: PathBuf::from("/"), ..Compiled::default() };
+    let compiled = Compiled {
+        steps: Steps { setup, ..Steps::default() },
+        commands: CommandDefaults { directory: PathBuf::from("/"), ..CommandDefaults::default() },
+        ..Compiled::default()
+    };
     (compiled, count - 1)
 }
 

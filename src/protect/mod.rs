@@ -6,6 +6,7 @@ pub(crate) mod forbid;
 pub(crate) mod git;
 pub(crate) mod grants;
 pub(crate) mod home;
+pub(crate) mod mount_snapshot;
 pub(crate) mod named;
 pub(crate) mod paths;
 pub(crate) mod place;

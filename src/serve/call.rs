@@ -236,7 +236,7 @@ impl Call {
     ) -> Result<Vec<(OsString, OsString)>, Error> {
         let compiled = &session.prepared().compiled;
         let mut variables: BTreeMap<_, _> = match environment {
-            ClientEnvironment::Variables => compiled.environment.0.iter().cloned().collect(),
+            ClientEnvironment::Variables => compiled.commands.environment.0.iter().cloned().collect(),
             ClientEnvironment::Environment | ClientEnvironment::Nothing => BTreeMap::new(),
         };
         // If a name appears twice, the first one counts, as in getenv(3).
@@ -244,7 +244,7 @@ impl Call {
             let Some((name, value)) = split(variable) else { continue };
             let checked = match environment {
                 ClientEnvironment::Environment => Ok(()),
-                _ => compiled.check_client_variable(&name, &value),
+                _ => compiled.commands.check_client_variable(&name, &value),
             };
             match checked {
                 Ok(()) => drop(variables.insert(name, value)),

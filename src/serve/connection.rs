@@ -48,7 +48,7 @@ impl Default for Form {
 
 impl Form {
     pub(crate) fn of(session: &Session, wants_data: bool) -> Self {
-        if wants_data { Self::Data } else { Self::Words(session.prepared().compiled.wording) }
+        if wants_data { Self::Data } else { Self::Words(session.prepared().compiled.commands.wording) }
     }
 
     /// One line for people.

@@ -202,7 +202,7 @@ async fn collect(
     mut command: Command,
 ) -> Option<Result<Output, Error>> {
     command.hints(!call.is_quiet);
-    if session.prepared().compiled.limits.output.is_none() {
+    if session.prepared().compiled.commands.limits.output.is_none() {
         command.limits(Limits { output: Some(Size::from_bytes(MOST_COLLECTED)), ..Limits::default() });
     }
     if let Some(stdin) = stdin {
@@ -235,13 +235,13 @@ fn connect(
     let is_own = |number| call.terminal.as_ref().is_some_and(|terminal| terminal.is_stream(number));
     let (owns_stdout, owns_stderr) = (is_own(1), is_own(2));
     let [stdin, stdout, stderr] = stdio;
-    let is_cut = session.prepared().compiled.limits.output.is_some();
+    let is_cut = session.prepared().compiled.commands.limits.output.is_some();
     // Output to a terminal is not counted, even for a report: the command would notice a pipe. Two pipes for
     // one file would mix up what the command writes.
     let counts = call.wants_report && !is_one_file(&stdout, &stderr);
     let is_counted = |fd: &HeldFd| is_cut || (counts && !fd.as_fd().is_terminal());
     // Kennel looks for error messages in stderr.
-    let is_read = session.prepared().compiled.explains;
+    let is_read = session.prepared().compiled.commands.explains;
     // The client prints hints on its stderr.
     command.hints(!call.is_quiet && (is_read || owns_stderr || stderr.as_fd().is_terminal()));
     command.stdin(stdin);

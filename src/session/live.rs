@@ -96,7 +96,7 @@ impl fmt::Debug for Live {
         f.debug_struct("Live")
             .field("zygote", &self.zygote)
             .field("counts", &self.counts)
-            .field("variables", &self.prepared.compiled.environment)
+            .field("variables", &self.prepared.compiled.commands.environment)
             .finish_non_exhaustive()
     }
 }

@@ -6,6 +6,7 @@
 pub(crate) mod changes;
 pub(crate) mod confine;
 pub(crate) mod files;
+pub(crate) mod in_force;
 pub(crate) mod live;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
@@ -34,11 +35,11 @@ use crate::command::source::WorkerSource;
 use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::network::publish::Bound;
-use crate::plan::in_force::InForce;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
+use crate::session::in_force::InForce;
 use crate::session::live::Live;
 use crate::session::shell::Shell;
 use crate::session::stats::{Stats, Using};
@@ -213,7 +214,7 @@ impl Session {
         name: impl AsRef<OsStr>,
         value: impl AsRef<OsStr>,
     ) -> Result<(), Error> {
-        self.prepared().compiled.check_client_variable(name.as_ref(), value.as_ref())
+        self.prepared().compiled.commands.check_client_variable(name.as_ref(), value.as_ref())
     }
 
     /// Whether the session takes no more commands: it was shut down, or somebody killed its zygote.

@@ -13,9 +13,9 @@ use crate::host::caller::Caller;
 use crate::launch::inside::CommandHold;
 use crate::launch::prepared::OwnSteps;
 use crate::plan::compile::Compiled;
-use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
+use crate::protect::mount_snapshot::{MountChange, MountSnapshot, replaced};
 use crate::protect::watch::{self, Watch};
 use crate::report::denial::shown;
 use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
@@ -98,7 +98,7 @@ impl Current {
             snapshot: compiled.mount_snapshot.clone().unwrap_or_default(),
             watches: Arc::clone(&compiled.watches),
             enforcement: compiled.enforcement.clone(),
-            remount: compiled.repair_mounts.clone(),
+            remount: compiled.steps.repair_mounts.clone(),
             own: None,
             generation,
             outdated: None,

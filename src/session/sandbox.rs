@@ -24,13 +24,13 @@ use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::network::namespace_socket::NamespaceSockets;
 use crate::network::publish::{Bound, Inward, Publishing};
 use crate::network::serving::BoxFuture;
-use crate::plan::in_force::InForce;
-use crate::plan::mount_state::{MountChange, replaced};
 use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
+use crate::protect::mount_snapshot::{MountChange, replaced};
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
+use crate::session::in_force::InForce;
 use crate::session::mount_state::CompileInputs;
 use crate::sys::locked;
 use crate::view::inputs;
@@ -311,7 +311,7 @@ async fn start_worker(
     let own = own_steps.map(OwnSteps::new).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     // Before the start: a port that another program has is an error of the caller.
-    let bound = Bound::all(&prepared.compiled.publish)?;
+    let bound = Bound::all(&prepared.compiled.services.publish)?;
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut reports = Vec::new();
     let handed_out = HandedOut::receive(prepared, &inside, trail, &mut reports).await?;

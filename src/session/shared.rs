@@ -52,7 +52,7 @@ impl Shared {
 impl Live {
     /// Orders the common init of a session.
     pub(crate) fn order_common_init(&self) -> Result<Worker, Error> {
-        let files = &self.prepared.compiled.files;
+        let files = &self.prepared.compiled.steps.files;
         self.try_order_of_zygote(Some(files), true).map_err(Error::io("order the common init of the session"))
     }
 

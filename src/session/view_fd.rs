@@ -84,7 +84,7 @@ impl Live {
                     return Ok(FileCall {
                         view: view?,
                         watches: self.mounts().watches(),
-                        directory: self.prepared().compiled.directory.clone(),
+                        directory: self.prepared().compiled.commands.directory.clone(),
                         _hold: entered.hold,
                     });
                 }
@@ -99,7 +99,7 @@ impl Live {
         if let Some(view) = self.view().as_ref().filter(|view| view.generation >= entered.generation) {
             return Ok(Arc::clone(view));
         }
-        let mut worker = self.order(Some(&self.prepared().compiled.files)).await?;
+        let mut worker = self.order(Some(&self.prepared().compiled.steps.files)).await?;
         let (root, mounts) = self.unless_gone(worker.wait_for_view(self.prepared(), self.counts())).await?;
         let view = Arc::new(ViewFd::new(root, mounts, worker.generation()));
         *self.view() = Some(Arc::clone(&view));

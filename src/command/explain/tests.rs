@@ -21,9 +21,9 @@ pub(super) fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
     );
     let compiled = compiled.expect("a policy for this host");
     Judge {
-        explainer: compiled.explainer.expect("an explainer"),
+        explainer: compiled.commands.explainer.expect("an explainer"),
         directory: directory.to_owned(),
-        limits: compiled.limits,
+        limits: compiled.commands.limits,
         restrictions: Vec::new(),
         follows_links: true,
     }
@@ -50,10 +50,10 @@ fn the_filter_asks_only_if_the_policy_wants_explanations() {
     };
     for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
         let (without, with) = (compile(&policy, shape), compile(&policy.clone().explain(true), shape));
-        assert!(!without.explains && with.explains);
+        assert!(!without.commands.explains && with.commands.explains);
         // Returns that ask the listener. The filter always has some questions of its own.
         let asks = |compiled: &crate::plan::compile::Compiled| {
-            let steps = [&compiled.setup, &compiled.walls]
+            let steps = [&compiled.steps.setup, &compiled.steps.walls]
                 .into_iter()
                 .flat_map(|section| (0..).map_while(|index| section.step(index)));
             let questions = steps.filter_map(|(_, step)| match step {
@@ -65,9 +65,9 @@ fn the_filter_asks_only_if_the_policy_wants_explanations() {
         };
         assert!(0 < asks(&without) && asks(&without) < asks(&with));
         let same = [
-            (&without.namespaces, &with.namespaces),
-            (&without.worker, &with.worker),
-            (&without.payload, &with.payload),
+            (&without.steps.namespaces, &with.steps.namespaces),
+            (&without.steps.worker, &with.steps.worker),
+            (&without.steps.payload, &with.steps.payload),
         ];
         assert!(same.into_iter().all(|(one, other)| one.bytes == other.bytes));
     }

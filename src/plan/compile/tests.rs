@@ -46,8 +46,9 @@ fn compiled(policy: &Policy, host: &Host, home: &Path) -> Result<Compiled, Error
 }
 
 fn steps(compiled: &Compiled) -> Vec<Step<'_>> {
-    let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls]
-        .map(|section| &section.bytes);
+    let sections =
+        [&compiled.steps.namespaces, &compiled.steps.setup, &compiled.steps.worker, &compiled.steps.walls]
+            .map(|section| &section.bytes);
     sections
         .into_iter()
         .flat_map(|bytes| entries(bytes))
@@ -78,7 +79,7 @@ fn steps_come_in_the_order_that_the_kernel_needs() {
         "the filter is the last step"
     );
     let restricted =
-        entries(&compiled.payload.bytes).flatten().any(|e| matches!(e.step, Step::LandlockRestrict {}));
+        entries(&compiled.steps.payload.bytes).flatten().any(|e| matches!(e.step, Step::LandlockRestrict {}));
     assert!(restricted, "the payload enters the Landlock domain");
 }
 
@@ -108,7 +109,7 @@ fn degrade_makes_walls_optional_but_not_the_sandbox() {
     let poor = Host { landlock_abi: 0, seccomp: false, ..host() };
     let compiled = compiled(&policy, &poor, home.path()).expect("degrades");
     assert_eq!(compiled.enforcement.get(Protection::Seccomp).map(|entry| entry.state), Some(State::Off));
-    for entry in entries(&compiled.setup.bytes).flatten() {
+    for entry in entries(&compiled.steps.setup.bytes).flatten() {
         if matches!(entry.step, Step::NewRoot { .. } | Step::PivotRoot {} | Step::DropCapabilities {}) {
             assert!(!entry.optional, "{:?}", entry.step);
         }
@@ -167,7 +168,12 @@ fn without_a_user_namespace_no_step_that_protects_the_host_is_optional() {
         Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
     for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
         let compiled = compile(&policy, &refusing, &root, shape).expect("compiles");
-        let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls];
+        let sections = [
+            &compiled.steps.namespaces,
+            &compiled.steps.setup,
+            &compiled.steps.worker,
+            &compiled.steps.walls,
+        ];
         for entry in sections.into_iter().flat_map(|section| entries(&section.bytes)).flatten() {
             let firm = matches!(
                 entry.step,
@@ -223,8 +229,8 @@ fn sockets_of_the_proxy_are_in_the_first_message() {
     assert_eq!(policy.effective_network(), NetworkMode::Proxy);
     let listens = |policy: &Policy| -> Vec<(u32, u32)> {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
-        assert!(compiled.namespaces.bytes.len() + 64 < LONGEST_ROLE);
-        let listen = |index| match compiled.namespaces.step(index) {
+        assert!(compiled.steps.namespaces.bytes.len() + 64 < LONGEST_ROLE);
+        let listen = |index| match compiled.steps.namespaces.step(index) {
             Some((_, Step::Listen { kind, port, .. })) => Some(Some((kind, port))),
             Some((_, Step::ListenEverywhere { port })) => Some(Some((1, port))),
             Some(_) => Some(None),
@@ -256,7 +262,7 @@ fn a_proxy_requires_a_network_namespace() {
         Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
     let optional = |policy: &Policy| {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
-        let mut namespaces = entries(&compiled.namespaces.bytes).flatten();
+        let mut namespaces = entries(&compiled.steps.namespaces.bytes).flatten();
         let wanted = |step: &Step<'_>| matches!(step, Step::Unshare { flags } if *flags == libc::CLONE_NEWNET.cast_unsigned());
         namespaces.find(|entry| wanted(&entry.step)).expect("a network namespace").optional
     };
@@ -272,7 +278,7 @@ fn ports_of_the_host_are_restricted_by_landlock_or_refused() {
     let ruleset = |abi| {
         let compiled = compiled(&policy, &Host { landlock_abi: abi, ..host() }, home.path())?;
         let ports: Vec<u64> = (0..)
-            .map_while(|index| compiled.walls.step(index))
+            .map_while(|index| compiled.steps.walls.step(index))
             .filter_map(
                 |(_, step)| if let Step::LandlockPort { port, .. } = step { Some(port) } else { None },
             )
@@ -292,7 +298,7 @@ fn port_rules_need_seccomp() {
     policy.require.set(Protection::Seccomp, Requirement::IfAvailable);
     let of_filters = |policy: &Policy| {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
-        let sections = [compiled.setup, compiled.walls];
+        let sections = [compiled.steps.setup, compiled.steps.walls];
         let entries = sections.iter().flat_map(|section| entries(&section.bytes)).flatten();
         let filters =
             entries.filter(|entry| matches!(entry.step, Step::Seccomp { .. } | Step::SeccompAsking { .. }));
@@ -345,7 +351,7 @@ fn the_environment_is_scrubbed_by_default() {
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let names = |policy: &Policy| -> Vec<String> {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
-        compiled.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+        compiled.commands.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     };
     let proxy = ["http_proxy", "https_proxy", "no_proxy", "npm_config_fetch_retries"];
     let retries = ["CARGO_NET_RETRY", "PIP_RETRIES", "UV_HTTP_RETRIES", "YARN_HTTP_RETRY"];
@@ -414,7 +420,7 @@ fn a_zygote_cannot_gain_privileges_and_keeps_those_that_workers_need() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let compiled = of_session(&policy, home.path());
-    let setup = section(&compiled.setup.bytes);
+    let setup = section(&compiled.steps.setup.bytes);
     let at = |wanted: fn(&Step<'_>) -> bool| setup.iter().position(wanted).expect("the step is there");
     let order = [
         at(|step| matches!(step, Step::PivotRoot {})),
@@ -433,7 +439,7 @@ fn a_worker_gets_its_own_directories_before_its_walls() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let compiled = of_session(&policy, home.path());
-    let worker = section(&compiled.worker.bytes);
+    let worker = section(&compiled.steps.worker.bytes);
     assert!(
         matches!(worker.first(), Some(Step::SetEffective { has: 1, .. })),
         "others may close directories on its way"
@@ -447,14 +453,14 @@ fn a_worker_gets_its_own_directories_before_its_walls() {
         worker.iter().any(|step| matches!(step, Step::Mount { kind, .. } if kind.to_bytes() == wanted))
     };
     assert!(mounted(b"proc") && mounted(b"devpts") && mounted(b"tmpfs"));
-    let walls = section(&compiled.walls.bytes);
+    let walls = section(&compiled.steps.walls.bytes);
     assert!(
         matches!(walls.last(), Some(Step::Seccomp { .. } | Step::SeccompAsking { .. })),
         "the filter is the last step"
     );
     assert!(walls.iter().any(|step| matches!(step, Step::DropCapabilities {})));
     let one_shot = self::compiled(&policy, &host(), home.path()).expect("compiles");
-    assert!(one_shot.worker.bytes.is_empty(), "PID 1 of a one-shot needs no renewal");
+    assert!(one_shot.steps.worker.bytes.is_empty(), "PID 1 of a one-shot needs no renewal");
 }
 
 #[test]
@@ -462,7 +468,7 @@ fn of_shared_directories_only_shared_memory_is_renewed() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo")).tmp(TmpLife::Session);
     let compiled = of_session(&policy, home.path());
-    let bound: Vec<Vec<u8>> = section(&compiled.worker.bytes)
+    let bound: Vec<Vec<u8>> = section(&compiled.steps.worker.bytes)
         .iter()
         .filter_map(|step| match step {
             Step::BindOwn { target, .. } | Step::Move { to: target, .. } => Some(target.to_bytes().to_vec()),

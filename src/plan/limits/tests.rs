@@ -67,8 +67,13 @@ fn pid_max_is_at_least_what_the_kernel_takes() {
 
 /// What any section writes to pid_max.
 fn pid_max(compiled: &Compiled) -> Vec<String> {
-    let sections =
-        [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls, &compiled.payload];
+    let sections = [
+        &compiled.steps.namespaces,
+        &compiled.steps.setup,
+        &compiled.steps.worker,
+        &compiled.steps.walls,
+        &compiled.steps.payload,
+    ];
     let steps = sections.into_iter().flat_map(|section| entries(&section.bytes)).flatten();
     let written = steps.filter_map(|entry| match entry.step {
         Step::Write { path, bytes } if path.to_bytes().ends_with(b"pid_max") => {
@@ -81,7 +86,7 @@ fn pid_max(compiled: &Compiled) -> Vec<String> {
 }
 
 fn rlimit(compiled: &Compiled) -> Option<u64> {
-    entries(&compiled.payload.bytes).flatten().find_map(|entry| match entry.step {
+    entries(&compiled.steps.payload.bytes).flatten().find_map(|entry| match entry.step {
         Step::Limit { resource: libc::RLIMIT_NPROC, soft, .. } => Some(soft),
         _ => None,
     })
@@ -159,7 +164,7 @@ fn a_limit_that_nothing_holds_is_refused_unless_it_may_be_missing() {
     let held = at(Version(6, 18), &asking(home.path(), Some(20))).expect("pid_max");
     let is_write =
         |step: &Step<'_>| matches!(step, Step::Write { path, .. } if path.to_bytes().ends_with(b"pid_max"));
-    let steps = entries(&held.namespaces.bytes).flatten().filter(|entry| is_write(&entry.step));
+    let steps = entries(&held.steps.namespaces.bytes).flatten().filter(|entry| is_write(&entry.step));
     assert_eq!(steps.map(|entry| entry.optional).collect::<Vec<_>>(), [false]);
 }
 

@@ -26,7 +26,7 @@ use crate::command::source::WorkerSource;
 use crate::command::stdio::Stdio;
 use crate::launch::control::{ignore_epipe, socket_pair};
 use crate::launch::image::Image;
-use crate::plan::request::candidates;
+use crate::launch::request::candidates;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::sys;
@@ -84,9 +84,10 @@ impl Keeper {
         let image = Image::sealed().map_err(Error::io("create a memfd for the keeper of a shell"))?;
         let prepared = source.prepared();
         let compiled = &prepared.compiled;
-        let path = compiled.environment.0.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
+        let path =
+            compiled.commands.environment.0.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
         let programs = ["bash", "sh"].into_iter().flat_map(|name| {
-            candidates(name.as_ref(), path.map(|path| path.as_os_str()), &compiled.directory)
+            candidates(name.as_ref(), path.map(|path| path.as_os_str()), &compiled.commands.directory)
         });
         let mut command = Command::new(Arc::clone(source), OWN_IMAGE.as_ref());
         command.keeper().arg0("kennel-shell").arg("shell").args(programs);
@@ -94,7 +95,7 @@ impl Keeper {
         command.env("HISTFILE", "").stdin(image.into_fd()).stdout(theirs).stderr(Stdio::null());
         let child = command.spawn().await?;
         drop(command);
-        let directory = compiled.directory.clone();
+        let directory = compiled.commands.directory.clone();
         let mut keeper = Self { child, control, pid: 0, number: 0, status: 0, directory, generation };
         match timeout(START_TIMEOUT, keeper.begin()).await {
             Ok(begun) => begun.map(|()| keeper),

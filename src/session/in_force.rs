@@ -83,7 +83,8 @@ pub enum PlaceOrigin {
 
 impl InForce {
     pub(crate) fn of(compiled: &Compiled) -> Self {
-        let names = compiled.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned());
+        let names =
+            compiled.commands.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned());
         let places = compiled.view.iter().filter_map(|(path, entry)| {
             Some(Place {
                 path: path.to_owned(),
@@ -97,7 +98,11 @@ impl InForce {
                 },
             })
         });
-        Self { directory: compiled.directory.clone(), places: places.collect(), variables: names.collect() }
+        Self {
+            directory: compiled.commands.directory.clone(),
+            places: places.collect(),
+            variables: names.collect(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use kennel_helper::plan::{MOST_FORGONE, Step, Within};
 use crate::plan::{Section, empty_directory, namespaces, relative};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
-use crate::view::{Node, Origin, View};
+use crate::view::{Node, Origin, View, ViewEntry};
 
 /// A part of the policy that a command does without.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,31 +28,14 @@ impl Restriction {
     }
 }
 
-/// The grants of a view that a command can do without.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RestrictableGrants {
-    places: Vec<(PathBuf, bool)>,
-    empty: PathBuf,
-}
-
-impl RestrictableGrants {
-    pub(crate) fn of(view: &View) -> Self {
-        let places = view
-            .iter()
-            .filter(|(_, place)| place.origin != Origin::Wall && is_grant(&place.node))
-            .map(|(target, place)| (target.to_owned(), place.node.is_dir()))
-            .collect();
-        Self { places, empty: empty_directory(view).to_owned() }
-    }
-
-    fn is_dir(&self, grant: &Path) -> Result<bool, Error> {
-        let place = self.places.iter().find(|(target, _)| target == grant);
-        place.map(|(_, is_dir)| *is_dir).ok_or_else(|| Error::Command {
-            what: "grant",
-            value: grant.display().to_string(),
-            reason: "the policy has no such grant: name it by its path in the sandbox".to_owned(),
-        })
-    }
+/// Whether the policy's grant at `path` is a directory.
+fn is_dir(view: &View, path: &Path) -> Result<bool, Error> {
+    let granted = |place: &&ViewEntry| place.origin != Origin::Wall && is_grant(&place.node);
+    view.get(path).filter(granted).map(|place| place.node.is_dir()).ok_or_else(|| Error::Command {
+        what: "grant",
+        value: path.display().to_string(),
+        reason: "the policy has no such grant: name it by its path in the sandbox".to_owned(),
+    })
 }
 
 fn is_grant(node: &Node) -> bool {
@@ -63,10 +46,7 @@ fn is_grant(node: &Node) -> bool {
 ///
 /// # Errors
 /// A path that is no grant, or too many restrictions.
-pub(crate) fn steps(
-    grants: &RestrictableGrants,
-    restrictions: &[Restriction],
-) -> Result<Option<Section>, Error> {
+pub(crate) fn steps(view: &View, restrictions: &[Restriction]) -> Result<Option<Section>, Error> {
     if restrictions.is_empty() {
         return Ok(None);
     }
@@ -85,17 +65,18 @@ pub(crate) fn steps(
         match restriction {
             // Another restriction hides it already.
             Restriction::ReadOnly(grant) | Restriction::Hide(grant) if is_hidden_above(grant) => {
-                grants.is_dir(grant)?;
+                is_dir(view, grant)?;
             }
             Restriction::ReadOnly(grant) => {
-                grants.is_dir(grant)?;
+                is_dir(view, grant)?;
                 let grant = &relative(grant);
                 section.push(Protection::Root, &crate::plan::read_only(grant, true));
                 // Also through a descriptor that another command passes on.
                 section.push(Protection::Landlock, &Step::Forgo { path: grant });
             }
             Restriction::Hide(grant) => {
-                let empty = if grants.is_dir(grant)? { &*relative(&grants.empty) } else { crate::plan::NULL };
+                let empty =
+                    if is_dir(view, grant)? { &*relative(empty_directory(view)) } else { crate::plan::NULL };
                 let (target, within) = (&*relative(grant), Within::Granted);
                 // First read-only, then covered: the step applies to what is mounted there, not to something
                 // that was put in its place.

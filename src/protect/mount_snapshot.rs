@@ -10,9 +10,6 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
 
-use kennel_helper::plan::Step;
-
-use crate::plan::{Section, empty_directory, relative};
 use crate::protect::paths::Protected;
 use crate::protect::place::Done;
 use crate::protect::recheck;
@@ -304,32 +301,4 @@ fn file_state(metadata: &fs::Metadata, role: Role) -> FileState {
     let born = if is_kept { None } else { metadata.created().ok() };
     let changed = is_recorded.then(|| (metadata.ctime(), metadata.ctime_nsec()));
     FileState { identity: Identity::of_metadata(metadata), born, changed }
-}
-
-/// Steps of a worker whose zygote may have lost mounts. Each step repeats a mount if it is gone.
-pub(crate) fn repair_steps(view: &View, mounts: &[MountOnHost]) -> Section {
-    let mut worker = Section::default();
-    let empty = &*relative(empty_directory(view));
-    for MountOnHost { target, path } in mounts {
-        let Some(place) = view.get(target) else { continue };
-        let to = &*relative(target);
-        let own;
-        let (from, attributes, Identity { device, inode }) = match &place.node {
-            Node::Bind { source, access } if source.path == *path => {
-                (to, crate::plan::attributes(*access), Identity::NOTHING)
-            }
-            Node::Cover => (empty, crate::plan::RDONLY, Identity::NOTHING),
-            Node::CoverFile => (crate::plan::NULL, crate::plan::RDONLY, Identity::NOTHING),
-            Node::OwnFile { source } => {
-                own = relative(source);
-                (&*own, crate::plan::RDONLY, Identity::NOTHING)
-            }
-            // The worker cannot reach what the mount showed.
-            Node::Bind { source, .. } => (c"", 0, source.identity),
-            _ => (c"", 0, Identity::NOTHING),
-        };
-        let step = Step::MountAgain { from, target: to, attributes, device, inode };
-        worker.push(place.protection, &step);
-    }
-    worker
 }
