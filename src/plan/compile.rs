@@ -35,9 +35,9 @@ use crate::report::error::Error;
 use crate::report::remedy::Wording;
 use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
+use crate::view::node::TmpfsSize;
 use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
-use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{
     MountOnHost, View, certificates, desktop, grants, host_links, inputs, mask, pin, secrets, source,
     symlink_check, system, toolchains,

@@ -23,8 +23,8 @@ use crate::sys::birth::READER_CAPABILITIES;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::{Inputs, spawn_options};
+use crate::view::node::TmpfsSize;
 use crate::view::source::BindSource;
-use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
 
 const PROC_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;

@@ -30,9 +30,9 @@ use crate::report::enforcement::Protection;
 use crate::report::remedy::{Setting, SettingKey, remedy};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
+use crate::view::node::TmpfsSize;
 use crate::view::place_kind::PlaceKind;
 use crate::view::source::exists;
-use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// What explanations are made from: the view and the settings of the policy.

@@ -31,10 +31,10 @@ use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::kept::{OTHERS, UPPER, WORK};
 use crate::view::layers::OLDEST_IN_MEMORY;
+use crate::view::node::TmpfsSize;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::BindSource;
 use crate::view::symlink_check::NamedPath;
-use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
 
 /// CAP_DAC_OVERRIDE of capabilities(7).

@@ -16,7 +16,7 @@ use crate::report::error::Error;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::birth::Users;
 use crate::view::inputs::{Inputs, SandboxKind};
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
 use crate::view::{MountOnHost, Node, View};
 
 /// First kernel with SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV: only a signal that kills interrupts a call that

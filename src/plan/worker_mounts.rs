@@ -16,8 +16,8 @@ use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
+use crate::view::node::TmpfsSize;
 use crate::view::pin::SHARED_MEMORY;
-use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{MountOnHost, Node, View, ViewEntry, tmpfs_size};
 
 /// Steps that give directories that commands share their first mode again. A command could take permissions

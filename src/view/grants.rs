@@ -17,12 +17,12 @@ use crate::sys::birth::Users;
 use crate::sys::dirfd;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
+use crate::view::node::TmpfsSize;
 use crate::view::path_walk::HostLink;
 use crate::view::place_kind::PlaceKind;
 use crate::view::resolved_path::ResolvedPath;
 use crate::view::source::{BindSource, SourceKind};
 use crate::view::symlink_check::NamedPath;
-use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, Unlayered, View, ViewEntry, desktop, layers, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
@@ -147,7 +147,7 @@ fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), E
         Mount::Symlink { target, points_to } => {
             view.grant(PlaceKind::Link, clean(target), Node::Symlink { points_to: points_to.clone() })
         }
-        Mount::Proc { target } => view.grant(PlaceKind::Procfs, clean(target), inputs.proc()),
+        Mount::Proc { target } => view.grant(PlaceKind::Procfs, clean(target), system::procfs(inputs)),
         // `mask::show` adds them.
         _ => Ok(()),
     }

@@ -16,7 +16,6 @@ use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
 use crate::sys::lexical::clean;
-use crate::view::Node;
 
 /// The inputs of one compilation.
 #[derive(Clone, Copy)]
@@ -45,17 +44,6 @@ impl Inputs<'_> {
     /// Whether the commands of a session share processes, mounts and IPC.
     pub(crate) fn are_shared(&self) -> bool {
         self.shape.is_session() && self.policy.shares_processes()
-    }
-
-    /// A procfs for the command.
-    ///
-    /// It is writable for an ordinary user: the modes of procfs leave them what belongs to their own
-    /// processes (names, limits of the out-of-memory killer), as outside. Root owns the settings of the whole
-    /// kernel, so its procfs is read-only. So is one below a procfs that this program itself may not write
-    /// to: the kernel mounts no other (mount_too_revealing()).
-    pub(crate) fn proc(&self) -> Node {
-        let is_read_only = || self.names.mounts().map_or(true, |mounts| mounts.is_read_only("/proc"));
-        Node::Proc { is_writable: !self.caller.is_root() && !is_read_only() }
     }
 
     /// As [`reader`].

@@ -240,7 +240,7 @@ fn show_devices(view: &mut View, inputs: &Inputs<'_>) {
         view.offer(PlaceKind::Link, *path, Node::Symlink { points_to: points_to.into() });
     }
     view.offer(PlaceKind::Terminals, "/dev/pts", Node::DevPts);
-    view.offer(PlaceKind::Processes, "/proc", inputs.proc());
+    view.offer(PlaceKind::Processes, "/proc", procfs(inputs));
     let of_root = if inputs.caller.is_root() { PROC_OF_ROOT } else { &[] };
     for path in PROC_KEYS.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
         cover(view, PlaceKind::KernelFile, Path::new(path), SourceKind::File);
@@ -344,4 +344,15 @@ fn must_be_covered(view: &View, path: &Path, is_proc: bool) -> Vec<PathBuf> {
         is_there && (is_proc || view.mount_above(target).is_some_and(writes))
     };
     view.shown_at(path).into_iter().filter(may_not).collect()
+}
+
+/// A procfs for the command.
+///
+/// It is writable for an ordinary user: the modes of procfs leave them what belongs to their own
+/// processes (names, limits of the out-of-memory killer), as outside. Root owns the settings of the whole
+/// kernel, so its procfs is read-only. So is one below a procfs that this program itself may not write
+/// to: the kernel mounts no other (mount_too_revealing()).
+pub(crate) fn procfs(inputs: &Inputs<'_>) -> Node {
+    let is_read_only = || inputs.names.mounts().map_or(true, |mounts| mounts.is_read_only("/proc"));
+    Node::Proc { is_writable: !inputs.caller.is_root() && !is_read_only() }
 }

@@ -1,51 +1,22 @@
 //! Sizes of tmpfs file systems, in bytes and inodes. Pure.
 
-use std::ffi::CString;
 use std::path::Path;
 
 use crate::policy::units::Size;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
+use crate::view::node::{Own, PAGE, TmpfsSize};
 use crate::view::{Node, View, layers};
 
 /// Size in bytes if the policy names none.
 const DEFAULT_SIZE: u64 = 2 << 30;
 
-/// Default of inodes: one for each 4 KiB, so that bytes and inodes run out at about the same time. An empty
-/// file takes about 1 KiB of kernel memory, which tmpfs does not count as its own.
-const PAGE: u64 = 4096;
-
 /// A symbolic link with a text of this length or more takes a page (SHORT_SYMLINK_LEN in mm/shmem.c).
 /// Directories take none.
 const SHORT_LINK: usize = 128;
 
-/// The smallest useful number.
-const FEWEST_INODES: u64 = 64;
-
-/// The size of a tmpfs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TmpfsSize {
-    /// Bytes.
-    pub(crate) size: u64,
-    /// Files, directories and links of commands.
-    pub(crate) inodes: u64,
-    /// What Kennel itself puts there, in addition.
-    own: Own,
-}
-
-/// An upper bound of what Kennel itself puts into a file system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Own {
-    bytes: u64,
-    inodes: u64,
-}
-
 impl TmpfsSize {
-    pub(crate) fn from_bytes(size: u64) -> Self {
-        Self { size, inodes: (size / PAGE).max(FEWEST_INODES), own: Own::default() }
-    }
-
     /// The size from the policy: `size`, else `tmp_size`, else the default.
     pub(crate) fn from_policy(inputs: &Inputs<'_>, size: Option<Size>) -> Self {
         let limits = &inputs.policy.limits;
@@ -59,13 +30,6 @@ impl TmpfsSize {
         let Own { bytes, inodes } = Own::of(view, target);
         let own = Own { bytes: self.own.bytes + bytes, inodes: self.own.inodes + inodes };
         Self { own, ..self }
-    }
-
-    /// Mount options, tmpfs(5).
-    pub(crate) fn options(self, mode: u32) -> CString {
-        let Self { size, inodes, own } = self;
-        let (size, inodes) = (size.saturating_add(own.bytes), inodes.saturating_add(own.inodes));
-        CString::new(format!("mode={mode:o},size={size},nr_inodes={inodes}")).unwrap_or_default()
     }
 }
 
@@ -108,6 +72,7 @@ pub(crate) fn for_worker<'p>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::node::FEWEST_INODES;
     use crate::view::place_kind::PlaceKind;
 
     fn own(view: &View, target: &str) -> [u64; 2] {
