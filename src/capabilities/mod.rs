@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::words::words;
+use crate::report::policy_error::policy_words;
 
 /// What one command may do. The default is permissive: the host's network and files, and a scrubbed
 /// environment.
@@ -86,7 +86,7 @@ pub enum EnvPolicy {
     Vars(Vec<String>),
 }
 
-words! {
+policy_words! {
     /// What enforces the [`Capabilities`] of a command, from the weakest to the strongest.
     ///
     /// ```

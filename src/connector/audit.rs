@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::audit::record::{ConnectorCall, Record};
 use crate::audit::trail::{Trail, millis};
-use crate::connector::program::Loaded;
+use crate::connector::host::Loaded;
 use crate::report::error::Error;
 use crate::report::failure::Failure;
 

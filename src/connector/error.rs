@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::broker::manifest::Manifest;
@@ -10,6 +11,9 @@ use crate::report::error::Error;
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, Limit, exit};
 use crate::report::remedy::{Remedy, SettingKey, Wording, remedy};
+
+/// Characters that are kept of the class and of the message of a program's error.
+pub(crate) const MAX_ERROR: usize = 4096;
 
 /// Why a connector could not be loaded, or a call of it failed. Holds no value of a credential.
 ///
@@ -211,4 +215,31 @@ pub(crate) fn too_large(what: &str, max: usize) -> Failure {
 /// The name of a connector in messages.
 pub(crate) fn name(manifest: &Manifest) -> &str {
     manifest.name().unwrap_or("connector")
+}
+
+/// A host function ended the call.
+#[derive(Debug)]
+pub(crate) struct Stopped(pub(crate) Failure);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+/// An error that a program reports.
+#[derive(Deserialize)]
+pub(crate) struct GuestError {
+    pub(crate) class: String,
+    pub(crate) message: String,
+}
+
+impl GuestError {
+    pub(crate) fn failure(&self) -> Failure {
+        let [class, message] = [&self.class, &self.message]
+            .map(|text| harmless(&text.chars().take(MAX_ERROR).collect::<String>()));
+        fault(format!("{class}: {message}"))
+    }
 }

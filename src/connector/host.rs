@@ -10,10 +10,11 @@ use tokio::time::sleep;
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CredentialResolver, NoCredentials};
 use crate::broker::envelope::Envelope;
-use crate::connector::http::{Granted, NoAnswer, Sender, Wanted};
+use crate::broker::manifest::Manifest;
+use crate::connector::http::{Granted, HttpClient, NoAnswer, Sender, Wanted};
 use crate::connector::journal::{Journal, LogLevel};
-use crate::connector::program::Loaded;
-use crate::connector::spawn::Spawned;
+use crate::connector::spawn::{SpawnExecutor, Spawned};
+use crate::network::proxy::Proxy;
 use crate::policy::rule::Rules;
 use crate::report::failure::{Class, Failure};
 
@@ -24,6 +25,18 @@ pub(crate) const MAX_REQUEST: usize = 16 << 20;
 /// audit log, and a program must not fill the disk.
 const FREE_FAILURES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// What all calls of a connector share.
+pub(crate) struct Loaded {
+    pub(crate) name: Arc<str>,
+    pub(crate) manifest: Manifest,
+    pub(crate) rules: Rules,
+    pub(crate) client: Arc<dyn HttpClient>,
+    pub(crate) spawner: Arc<dyn SpawnExecutor>,
+    pub(crate) spawns: SpawnPolicy,
+    pub(crate) proxy: Arc<Proxy>,
+    pub(crate) max_body: usize,
+}
 
 /// What one call may do, and what it has done.
 pub(crate) struct Host {

@@ -108,3 +108,9 @@ impl Imports {
         self.all.iter().any(|import| import.need() == Need::Programs)
     }
 }
+
+/// Whether a program is a component. Its first eight bytes tell: the magic number, and the layer of the
+/// version.
+pub(crate) fn is_component(program: &[u8]) -> bool {
+    matches!(program, [0, b'a', b's', b'm', _, _, 1, 0, ..])
+}

@@ -6,12 +6,11 @@ use wasmtime::{Caller, Engine, Extern, Linker};
 use wasmtime_wasi::preview1;
 
 use crate::broker::envelope::Envelope;
-use crate::connector::error::fault;
+use crate::connector::error::{Stopped, fault};
 use crate::connector::host::{Host, MAX_REQUEST, NotDone, Operation};
 use crate::connector::http::Wanted;
 use crate::connector::imports::MODULE;
 use crate::connector::journal;
-use crate::connector::program::Stopped;
 use crate::connector::state::State;
 use crate::report::failure::Failure;
 

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::{error, fmt, panic, str};
+use std::{fmt, panic, str};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -13,21 +13,16 @@ use tokio::time::timeout;
 use wasmtime::{InstancePre, Store, Trap};
 use wasmtime_wasi::I32Exit;
 
-use crate::broker::SpawnPolicy;
-use crate::broker::manifest::Manifest;
 use crate::connector::audit::CallRecord;
 use crate::connector::call::{Call, CallResult};
 use crate::connector::component;
-use crate::connector::error::{ConnectorError, denied, exceeded, fault, too_large};
-use crate::connector::host::{Host, MAX_REQUEST};
-use crate::connector::http::HttpClient;
+use crate::connector::error::{ConnectorError, GuestError, Stopped, denied, exceeded, fault, too_large};
+use crate::connector::host::{Host, Loaded, MAX_REQUEST};
 use crate::connector::journal::Journal;
 use crate::connector::limits::{InForce, MAX_HANDLES};
 use crate::connector::output::STDOUT_MAX;
 use crate::connector::runtime::Shared;
-use crate::connector::spawn::SpawnExecutor;
 use crate::connector::state::{State, Streams};
-use crate::network::proxy::Proxy;
 use crate::policy::rule::Rules;
 use crate::report::escape::harmless;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
@@ -36,27 +31,12 @@ use crate::report::policy_error::told;
 /// The function of a core module that is run once for each call.
 pub(crate) const START: &str = "_start";
 
-/// Characters that are kept of the class and of the message of a program's error.
-const MAX_ERROR: usize = 4096;
-
 /// A compiled connector. Clones share it.
 #[derive(Clone)]
 pub struct Connector {
     pub(crate) runtime: Arc<Shared>,
     pub(crate) loaded: Arc<Loaded>,
-}
-
-/// What all calls of a connector share.
-pub(crate) struct Loaded {
-    pub(crate) name: Arc<str>,
-    pub(crate) manifest: Manifest,
-    pub(crate) rules: Rules,
-    pub(crate) program: Program,
-    pub(crate) client: Arc<dyn HttpClient>,
-    pub(crate) spawner: Arc<dyn SpawnExecutor>,
-    pub(crate) spawns: SpawnPolicy,
-    pub(crate) proxy: Arc<Proxy>,
-    pub(crate) max_body: usize,
+    pub(crate) program: Arc<Program>,
 }
 
 /// The two kinds of programs, linked and ready to be instantiated.
@@ -65,39 +45,12 @@ pub(crate) enum Program {
     Component(component::Ready),
 }
 
-/// A host function ended the call.
-#[derive(Debug)]
-pub(crate) struct Stopped(pub(crate) Failure);
-
-impl fmt::Display for Stopped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
-    }
-}
-
-impl error::Error for Stopped {}
-
 /// The document that a program writes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub(crate) enum Document {
     Output(Map<String, Value>),
     Error(GuestError),
-}
-
-/// An error that a program reports.
-#[derive(Deserialize)]
-pub(crate) struct GuestError {
-    pub(crate) class: String,
-    pub(crate) message: String,
-}
-
-impl GuestError {
-    fn failure(&self) -> Failure {
-        let [class, message] = [&self.class, &self.message]
-            .map(|text| harmless(&text.chars().take(MAX_ERROR).collect::<String>()));
-        fault(format!("{class}: {message}"))
-    }
 }
 
 impl fmt::Debug for Connector {
@@ -177,7 +130,7 @@ impl Connector {
         let _slot = self.runtime.slots.acquire().await.map_err(|_| closed())?;
         let _beating = self.runtime.heartbeat.beat();
         let host = self.host(call, journal)?;
-        let input = match self.loaded.program {
+        let input = match *self.program {
             Program::Module(_) => call.input(),
             Program::Component(_) => Vec::new(),
         };
@@ -188,7 +141,7 @@ impl Connector {
         store.set_max_component_handles(MAX_HANDLES);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
-        let ran = match &self.loaded.program {
+        let ran = match &*self.program {
             Program::Module(module) => run_module(module, &mut store).await.map(|()| None),
             Program::Component(component) => component.run(&mut store, call).await.map(Some),
         };
@@ -312,10 +265,4 @@ fn ended_badly(error: &wasmtime::Error, state: &State, streams: &Streams, limits
         message = format!("{message}; its stderr ends: {}", harmless(tail.trim()));
     }
     fault(message)
-}
-
-/// Whether a program is a component. Its first eight bytes tell: the magic number, and the layer of the
-/// version.
-pub(crate) fn is_component(program: &[u8]) -> bool {
-    matches!(program, [0, b'a', b's', b'm', _, _, 1, 0, ..])
 }

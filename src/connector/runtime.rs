@@ -20,11 +20,12 @@ use crate::connector::cache::{Cache, Code};
 use crate::connector::component::Ready;
 use crate::connector::error::{ConnectorError, name, not_loaded};
 use crate::connector::heartbeat::Heartbeat;
+use crate::connector::host::Loaded;
 use crate::connector::http::HttpClient;
-use crate::connector::imports::{Import, Imports};
+use crate::connector::imports::{Import, Imports, is_component};
 use crate::connector::journal::{LogLine, LogSink};
 use crate::connector::limits::{MAX_MEMORY, MAX_TABLE};
-use crate::connector::program::{Connector, Loaded, Program, START, is_component};
+use crate::connector::program::{Connector, Program, START};
 use crate::connector::spawn::{Broker, SpawnExecutor};
 use crate::connector::state::State;
 use crate::connector::transport::{Tls, Transport};
@@ -148,7 +149,8 @@ impl Runtime {
             }
         };
         let program = linked.map_err(|error| broken(&own_name, &error))?;
-        Ok(Connector { runtime: Arc::clone(&self.shared), loaded: Arc::new(self.load(manifest, program)?) })
+        let loaded = Arc::new(self.load(manifest)?);
+        Ok(Connector { runtime: Arc::clone(&self.shared), loaded, program: Arc::new(program) })
     }
 
     /// What a program imports. Compiles it, but needs no manifest.
@@ -205,7 +207,7 @@ impl Runtime {
     }
 
     /// What the calls of a connector share: its rules, its client, its broker.
-    fn load(&self, manifest: &Manifest, program: Program) -> Result<Loaded, ConnectorError> {
+    fn load(&self, manifest: &Manifest) -> Result<Loaded, ConnectorError> {
         let shared = &self.shared;
         let rules = Rules::parse(manifest.hosts.iter().map(String::as_str))
             .map_err(|(_, error)| not_loaded(format!("the hosts of the manifest: {error}")))?;
@@ -234,7 +236,6 @@ impl Runtime {
             name: name(manifest).into(),
             manifest: manifest.clone(),
             rules,
-            program,
             client,
             spawner: Arc::clone(&shared.spawner),
             spawns,

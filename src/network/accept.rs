@@ -24,7 +24,7 @@ use crate::network::dns::Answer;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
-use crate::network::{dial, dns, http, relay};
+use crate::network::{dial, dns, http};
 use crate::policy::destination::{Destination, Host, Name};
 use crate::sys;
 
@@ -128,7 +128,7 @@ pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: TcpStream) {
     match reached {
         Ok(dialled) => {
             let Ok(stream) = protocol.reply_success(UNSPECIFIED).await else { return };
-            relay::relay(&proxy, Stream::Tcp(stream), Bytes::new(), dialled).await;
+            dialled.relay(&proxy, Stream::Tcp(stream), Bytes::new()).await;
         }
         // The client may already be gone.
         Err(refusal) => drop(protocol.reply_error(&reply(&refusal)).await),
@@ -219,7 +219,7 @@ pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: TcpStream) {
     // Any other loopback address has no server: answer like a closed port.
     let Some(destination) = destination else { return stream.resets(true) };
     match dial::connect(&proxy, destination).await {
-        Ok(dialled) => relay::relay(&proxy, stream, Bytes::new(), dialled).await,
+        Ok(dialled) => dialled.relay(&proxy, stream, Bytes::new()).await,
         Err(_) => stream.resets(true),
     }
 }

@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::network::gate::{Permit, Route};
 use crate::network::proxy::{ConnectionRecord, Proxy};
 use crate::network::refusal::{ProxyRefusal, Reason};
+use crate::network::relay::{self, End};
 use crate::network::stream::{Limited, ReadLimit, Stream};
 use crate::policy::destination::{Destination, Host};
 use crate::policy::upstream::Upstream;
@@ -44,6 +45,16 @@ pub(crate) struct Dialled {
     /// Whether `early` is counted already.
     pub(crate) is_counted: bool,
     pub(crate) record: ConnectionRecord,
+}
+
+impl Dialled {
+    /// Relays between a client and the destination. `early` are bytes that the client has already sent.
+    pub(crate) async fn relay(self, proxy: &Proxy, client: Stream, early: Bytes) {
+        let Self { stream, early: answer, is_counted, record } = self;
+        let inside = End { stream: client, early, is_counted: false };
+        let outside = End { stream, early: answer, is_counted };
+        relay::between(&proxy.relays, &record.traffic, inside, outside).await;
+    }
 }
 
 /// Gets a permit and connects.

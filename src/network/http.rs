@@ -16,13 +16,13 @@ use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
+use crate::network::dial;
 use crate::network::dial::Dialled;
 use crate::network::forward::{Body, Forwarded, KeptConnection, shown};
 use crate::network::metered::{ClientTraffic, Watched};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
-use crate::network::{dial, relay};
 use crate::policy::destination::Destination;
 use crate::sys::locked;
 
@@ -67,7 +67,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
 async fn begin(proxy: &Proxy, upgrade: OnUpgrade, dialled: Dialled) {
     let Ok(upgraded) = upgrade.await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<Watched>>() else { return };
-    relay::relay(proxy, Stream::Tcp(parts.io.into_inner().into_inner()), parts.read_buf, dialled).await;
+    dialled.relay(proxy, Stream::Tcp(parts.io.into_inner().into_inner()), parts.read_buf).await;
 }
 
 async fn answer(

@@ -18,9 +18,7 @@ use tokio::io::Interest;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::network::dial::Dialled;
 use crate::network::meter::{Direction, HALF_OPEN, Meter, Traffic};
-use crate::network::proxy::Proxy;
 use crate::network::stream::Stream;
 use crate::sys;
 
@@ -80,14 +78,6 @@ impl From<Stream> for End {
     fn from(stream: Stream) -> Self {
         Self { stream, early: Bytes::new(), is_counted: false }
     }
-}
-
-/// Relays between a client and its dialled connection. `early` are bytes that the client has already sent.
-pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: Dialled) {
-    let Dialled { stream, early: answer, is_counted, record } = dialled;
-    let inside = End { stream: client, early, is_counted: false };
-    let outside = End { stream, early: answer, is_counted };
-    between(&proxy.relays, &record.traffic, inside, outside).await;
 }
 
 /// Relays between the end in the sandbox and the end outside.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::text::unique_map;
 use crate::report::policy_error::PolicyError;
-use crate::report::words::words;
+use crate::report::policy_error::policy_words;
 
 /// The environment of the commands. It starts with `base`; `pass` adds variables of the caller, and `set`
 /// adds or replaces variables.
@@ -28,7 +28,7 @@ pub struct Env {
     pub set: BTreeMap<String, String>,
 }
 
-words! {
+policy_words! {
     /// The variables an environment starts from.
     #[derive(Default)]
     pub enum EnvBase as "env.base" {

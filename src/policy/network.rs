@@ -16,7 +16,7 @@ use crate::policy::rule::Rules;
 use crate::policy::units::{Size, Span, check_size, check_span};
 use crate::policy::upstream::{LEFT_OUT, Upstream};
 use crate::report::policy_error::PolicyError;
-use crate::report::words::words;
+use crate::report::policy_error::policy_words;
 
 /// The network of a sandbox.
 ///
@@ -131,7 +131,7 @@ pub struct NetworkLimits {
     pub rate: Option<Size>,
 }
 
-words! {
+policy_words! {
     /// How much of the network a sandbox has.
     pub enum NetworkMode as "network.mode" {
         /// Only a private loopback interface.

@@ -1,9 +1,9 @@
 //! The named choices of a policy: the profile and what it grants, toolchains, private files, missing
 //! protections.
 
-use crate::report::words::words;
+use crate::report::policy_error::policy_words;
 
-words! {
+policy_words! {
     /// A named set of grants to start from. Secrets of the home directory are invisible.
     /// [`FullDev`](Profile::FullDev) shows the home directory and masks the secrets that the policy does not
     /// grant.
@@ -33,7 +33,7 @@ words! {
     }
 }
 
-words! {
+policy_words! {
     /// Whether toolchains outside the system directories (rustup, nvm, pyenv and the like) are visible.
     #[derive(Default)]
     pub enum Toolchains as "toolchains" {
@@ -46,7 +46,7 @@ words! {
     }
 }
 
-words! {
+policy_words! {
     /// What commands can do with the caches of package managers and compilers (`~/.cargo/registry`, `~/.npm`,
     /// `~/.cache/pip` and the like), and whether they can install into toolchains. The host's files never
     /// change.
@@ -66,7 +66,7 @@ words! {
     }
 }
 
-words! {
+policy_words! {
     /// How long files in private directories last: `/tmp`, `/var/tmp`, `HOME` if it is not granted, and what
     /// [`Policy::tmpfs`](crate::policy::Policy::tmpfs) adds. `/dev/shm` is new for each command in both
     /// cases.
@@ -80,7 +80,7 @@ words! {
     }
 }
 
-words! {
+policy_words! {
     /// What the commands of a session share with each other. The walls around all of them are the same.
     pub enum Isolation as "isolation" {
         /// Each command has its own processes, mounts, IPC and keyring. What it started ends with it.
@@ -92,7 +92,7 @@ words! {
     }
 }
 
-words! {
+policy_words! {
     /// What commands see and change of git repositories. What git obeys in them, such as hooks and the
     /// configuration, decides what git outside runs.
     #[derive(Default)]
@@ -110,7 +110,7 @@ words! {
     }
 }
 
-words! {
+policy_words! {
     /// What to do when the host cannot provide a required protection.
     #[derive(Default)]
     pub enum OnUnavailable as "on_unavailable" {

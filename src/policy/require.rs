@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::policy::text::unique_map;
 use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
-use crate::report::words::words;
+use crate::report::policy_error::policy_words;
 
-words! {
+policy_words! {
     /// Whether a sandbox may start without a protection.
     pub enum Requirement as "require" {
         /// Nothing runs without it.

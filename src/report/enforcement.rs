@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde::ser::SerializeStruct;
 
 use crate::report::escape::harmless;
+use crate::report::policy_error::policy_words;
 use crate::report::remedy::{Remedy, SettingKey, Wording, remedy};
-use crate::report::words::words;
 
 /// The state of one protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -283,7 +283,7 @@ impl Serialize for Enforcement {
     }
 }
 
-words! {
+policy_words! {
     /// One way in which a command is confined; the enforcement report has an entry for each.
     ///
     /// ```

@@ -9,7 +9,7 @@ use crate::report::words::words;
 
 words! {
     /// Why a connection could not be made.
-    pub enum NetworkCause as "network cause" {
+    pub enum NetworkCause {
         /// The name of the host does not resolve, or no name server answers.
         Name = "name",
         /// The host refused the connection: nothing listens at that port.

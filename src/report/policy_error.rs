@@ -134,6 +134,54 @@ fn one_line(text: &str, max: usize) -> String {
     }
 }
 
+/// Declares an enum as [`words`] does, whose words are also read. `as` gives the key for error messages.
+macro_rules! policy_words {
+    ($(#[$meta:meta])* pub enum $name:ident as $key:literal { $($variants:tt)+ }) => {
+        $crate::report::words::words! { $(#[$meta])* pub enum $name { $($variants)+ } }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::report::policy_error::PolicyError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                Self::ALL.into_iter().find(|word| word.as_str() == text).ok_or_else(|| {
+                    let known = Self::ALL.map(|word| format!("`{word}`")).join(", ");
+                    $crate::report::policy_error::PolicyError::value($key, text, format!("expected one of {known}"))
+                })
+            }
+        }
+    };
+}
+pub(crate) use policy_words;
+
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "the macro writes pub, and this enum stays in the test")]
+mod words_tests {
+    policy_words! {
+        /// A word of the test.
+        pub enum Fruit as "fruit" {
+            /// Round.
+            Apple = "apple",
+            /// Long.
+            StarFruit = "star-fruit",
+        }
+    }
+
+    #[test]
+    fn word_is_the_same_in_text_and_in_serde() {
+        for fruit in Fruit::ALL {
+            assert_eq!(fruit.to_string().parse::<Fruit>().expect("parses"), fruit);
+            assert_eq!(serde_json::to_value(fruit).expect("serialises"), fruit.as_str());
+        }
+        assert_eq!(format!("{:>6}", Fruit::Apple), " apple");
+    }
+
+    #[test]
+    fn unknown_word_lists_the_known_ones() {
+        let error = "Apple".parse::<Fruit>().expect_err("words are lower case");
+        assert_eq!(error.to_string(), "fruit `Apple`: expected one of `apple`, `star-fruit`");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

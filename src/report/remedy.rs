@@ -60,7 +60,7 @@ words! {
     /// ```
     /// assert_eq!(kennel::SettingKey::Allow.as_str(), "network.allow");
     /// ```
-    pub enum SettingKey as "setting" {
+    pub enum SettingKey {
         /// The profile.
         Profile = "profile",
         /// The workspace.

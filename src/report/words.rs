@@ -1,9 +1,9 @@
 //! A macro for enums of fixed words. It defines the text of each variant once, for files, flags, messages and
 //! reports.
 
-/// Declares a public enum whose variants are written as one word each. `as` gives the key for error messages.
+/// Declares a public enum whose variants are written as one word each.
 macro_rules! words {
-    ($(#[$meta:meta])* pub enum $name:ident as $key:literal {
+    ($(#[$meta:meta])* pub enum $name:ident {
         $($(#[$variant_meta:meta])* $variant:ident = $word:literal,)+
     }) => {
         $(#[$meta])*
@@ -30,46 +30,6 @@ macro_rules! words {
                 f.pad(self.as_str())
             }
         }
-
-        impl std::str::FromStr for $name {
-            type Err = crate::report::policy_error::PolicyError;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                Self::ALL.into_iter().find(|word| word.as_str() == text).ok_or_else(|| {
-                    let known = [$(concat!("`", $word, "`")),+].join(", ");
-                    crate::report::policy_error::PolicyError::value($key, text, format!("expected one of {known}"))
-                })
-            }
-        }
     };
 }
 pub(crate) use words;
-
-#[cfg(test)]
-#[expect(unreachable_pub, reason = "the macro writes pub, and this enum stays in the test")]
-mod tests {
-    words! {
-        /// A word of the test.
-        pub enum Fruit as "fruit" {
-            /// Round.
-            Apple = "apple",
-            /// Long.
-            StarFruit = "star-fruit",
-        }
-    }
-
-    #[test]
-    fn word_is_the_same_in_text_and_in_serde() {
-        for fruit in Fruit::ALL {
-            assert_eq!(fruit.to_string().parse::<Fruit>().expect("parses"), fruit);
-            assert_eq!(serde_json::to_value(fruit).expect("serialises"), fruit.as_str());
-        }
-        assert_eq!(format!("{:>6}", Fruit::Apple), " apple");
-    }
-
-    #[test]
-    fn unknown_word_lists_the_known_ones() {
-        let error = "Apple".parse::<Fruit>().expect_err("words are lower case");
-        assert_eq!(error.to_string(), "fruit `Apple`: expected one of `apple`, `star-fruit`");
-    }
-}

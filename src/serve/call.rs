@@ -18,11 +18,14 @@ use crate::command::Command;
 use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::report::error::Error;
 use crate::serve::connection::Form;
-use crate::serve::detached::AboutDetached;
-use crate::serve::question::{Question, content, json_of};
+use crate::serve::question::{AboutDetached, Question, content, json_of};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::packet::Packet;
+
+/// How much of each stream is collected if the policy has no cap, in bytes: commands must not fill the memory
+/// of this process.
+pub(crate) const MOST_COLLECTED: u64 = 64 << 20;
 
 /// A client's request: its first packet.
 pub(crate) enum Request {
@@ -276,4 +279,25 @@ pub(crate) enum ClientEnvironment {
     Environment,
     /// No variables: commands get the session's environment.
     Nothing,
+}
+
+/// What a client may ask for while its command starts, runs or ends.
+pub(crate) enum Order {
+    Signal(i32),
+    /// Whether the command has its terminal.
+    Foreground(bool),
+}
+
+/// The order that a packet carries; `None` for any other packet.
+pub(crate) fn order(packet: &Packet) -> Option<Order> {
+    match Ask::take(&mut Cursor::new(&packet.bytes))? {
+        Ask::Signal { number } => signal_number(number).map(Order::Signal),
+        Ask::Foreground { has } => Some(Order::Foreground(has != 0)),
+        _ => None,
+    }
+}
+
+/// Whether a signal's purpose is to end the process.
+pub(crate) fn is_ending(number: i32) -> bool {
+    matches!(number, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 use kennel_helper::client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK};
 use kennel_helper::wire::Field;
@@ -27,6 +28,17 @@ use crate::sys::closing::HeldFd;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
 use crate::sys::{self, closing};
+
+/// How long a client may take to disconnect after the last answer.
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
+
+/// What the accept loop does after a client was served.
+#[derive(Debug)]
+pub(crate) enum NextStep {
+    Nothing,
+    /// End the session; close the connection afterwards.
+    Stop(Option<Connection>),
+}
 
 /// Room for an answer without its message, in bytes.
 const HEAD: usize = 64;

@@ -14,32 +14,14 @@ use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::remedy::Wording;
 use crate::serve::call::{Call, ClientEnvironment};
-use crate::serve::connection::{Connection, Form, Wishes, status};
-use crate::serve::question::{SentDetached, SentState};
-use crate::serve::serving::NextStep;
+use crate::serve::connection::{Connection, Form, NextStep, Wishes, status};
+use crate::serve::question::{AboutDetached, SentDetached, SentState};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::path_text::PathText;
 
 /// The longest name of a program in a list, in bytes. Of a longer one, the list has the first part.
 const LONGEST_PROGRAM: usize = 4096;
-
-/// What a client asks about a command that stays.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum AboutDetached {
-    /// `lines`: only the last ones.
-    Logs {
-        follows: bool,
-        lines: Option<u64>,
-    },
-    Kill {
-        signal: i32,
-    },
-    Wait {
-        wants_report: bool,
-        wants_data: bool,
-    },
-}
 
 /// Starts a command that stays. If the client leaves before it runs, it does not stay.
 pub(crate) async fn start(

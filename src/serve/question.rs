@@ -21,6 +21,23 @@ use crate::sys::inode::FileKind;
 use crate::sys::packet;
 use crate::sys::path_text::PathText;
 
+/// What a client asks about a command that stays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum AboutDetached {
+    /// `lines`: only the last ones.
+    Logs {
+        follows: bool,
+        lines: Option<u64>,
+    },
+    Kill {
+        signal: i32,
+    },
+    Wait {
+        wants_report: bool,
+        wants_data: bool,
+    },
+}
+
 /// The longest content of a memfd that a session reads, in bytes: a call may be longer than what execve(2)
 /// takes.
 const LONGEST: u32 = 8 << 20;

@@ -8,8 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::pin::pin;
 use std::time::Duration;
 
-use kennel_helper::client_wire::{Answer, Ask};
-use kennel_helper::wire::{Cursor, Field};
+use kennel_helper::client_wire::Answer;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::yield_now;
 use tokio::time::timeout;
@@ -26,39 +25,20 @@ use crate::report::outcome::{Outcome, Output};
 use crate::report::remedy::SettingKey;
 use crate::report::shortage::is_shortage;
 use crate::serve::accept::WaitingPlace;
-use crate::serve::call::{Call, ClientEnvironment, Request, Streams, signal_number};
-use crate::serve::connection::{Connection, Wishes};
+use crate::serve::call::{
+    Call, ClientEnvironment, MOST_COLLECTED, Order, Request, Streams, is_ending, order,
+};
+use crate::serve::connection::{Connection, LINGER, NextStep, Wishes};
 use crate::serve::{answering, detached, shell};
 use crate::session::Session;
 use crate::sys::closing::HeldFd;
 use crate::sys::inode::is_one_file;
-use crate::sys::packet::Packet;
 
 /// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the end of a command waits until what its client gave is closed here.
 const CLOSE_PATIENCE: Duration = Duration::from_millis(500);
-
-/// How long a client may take to disconnect after the last answer.
-pub(crate) const LINGER: Duration = Duration::from_secs(2);
-
-/// How much of each stream is collected if the policy has no cap, in bytes: commands must not fill the memory
-/// of this process.
-pub(crate) const MOST_COLLECTED: u64 = 64 << 20;
-
-/// Whether a signal's purpose is to end the process.
-pub(crate) fn is_ending(number: i32) -> bool {
-    matches!(number, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
-}
-
-/// What the accept loop does after a client was served.
-#[derive(Debug)]
-pub(crate) enum NextStep {
-    Nothing,
-    /// End the session; close the connection afterwards.
-    Stop(Option<Connection>),
-}
 
 /// Serves one client, which waits at its place until its request has arrived.
 pub(crate) async fn serve(
@@ -357,22 +337,6 @@ async fn next_stop(stops: &mut Option<UnboundedReceiver<i32>>) -> i32 {
             None => pending().await,
         },
         None => pending().await,
-    }
-}
-
-/// What a client may ask for while its command starts, runs or ends.
-pub(crate) enum Order {
-    Signal(i32),
-    /// Whether the command has its terminal.
-    Foreground(bool),
-}
-
-/// The order that a packet carries; `None` for any other packet.
-pub(crate) fn order(packet: &Packet) -> Option<Order> {
-    match Ask::take(&mut Cursor::new(&packet.bytes))? {
-        Ask::Signal { number } => signal_number(number).map(Order::Signal),
-        Ask::Foreground { has } => Some(Order::Foreground(has != 0)),
-        _ => None,
     }
 }
 

@@ -13,9 +13,8 @@ use crate::report::escape::harmless;
 use crate::report::outcome::Ended;
 use crate::report::remedy::Remedy;
 use crate::report::shell::{ShellOrigin, ShellReport};
-use crate::serve::call::{Call, Streams};
-use crate::serve::connection::{Connection, End, Wishes};
-use crate::serve::serving::{MOST_COLLECTED, NextStep, Order, is_ending, order};
+use crate::serve::call::{Call, MOST_COLLECTED, Order, Streams, is_ending, order};
+use crate::serve::connection::{Connection, End, NextStep, Wishes};
 use crate::session::Session;
 use crate::session::shell::{ShellOutput, Snippet};
 

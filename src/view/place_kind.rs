@@ -11,7 +11,7 @@ words! {
     /// assert_eq!(PlaceKind::ReadOnlyGrant.to_string(), "read-only grant");
     /// ```
     #[non_exhaustive]
-    pub enum PlaceKind as "place" {
+    pub enum PlaceKind {
         /// The workspace.
         Workspace = "workspace",
         /// What the policy grants for reading.
