@@ -17,7 +17,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::policy_error::policy_words;
+use crate::report::error::policy::policy_words;
 
 /// What one command may do. The default is permissive: the host's network and files, and a scrubbed
 /// environment.

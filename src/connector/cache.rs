@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use wasmtime::component::Component;
 use wasmtime::{Engine, Module};
 
-use crate::connector::imports::is_component;
+use crate::connector::guest::imports::is_component;
 use crate::host::caller::Caller;
 use crate::host::writers::another_writer;
 use crate::report::error::Error;

@@ -15,7 +15,7 @@ use crate::connector::http::{Granted, HttpClient, NoAnswer, Sender, Wanted};
 use crate::connector::journal::{Journal, LogLevel};
 use crate::connector::spawn::{SpawnExecutor, Spawned};
 use crate::network::proxy::Proxy;
-use crate::policy::rule::Rules;
+use crate::policy::network::rule::Rules;
 use crate::report::failure::{Class, Failure};
 
 /// The largest request or envelope that a program can pass, in bytes.

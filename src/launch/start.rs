@@ -17,7 +17,7 @@ use crate::launch::prepared::{Memfd, Prepared};
 use crate::plan::Section;
 use crate::plan::bridge::BridgePlan;
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::sys::birth::Placement;
 
 // A one-shot: a sandbox for one command. Its init then waits for the request.

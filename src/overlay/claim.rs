@@ -21,7 +21,7 @@ use crate::overlay::part;
 use crate::overlay::record::{Heading, RECORD, Record, UNFINISHED};
 use crate::overlay::tree::{OverlayTree, open_for_listing};
 use crate::protect::recheck;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::sys::dirfd::{names, of_a_command, open_without_links};
 use crate::view::kept::{OTHERS, UPPER, WORK};
 

@@ -31,7 +31,7 @@ use crate::policy::overlay::Overlay;
 use crate::policy::profile::{Caches, OnUnavailable, Toolchains};
 use crate::report::change::{Change, Committed, Conflicts, Discarded};
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::sys::dirfd::of_a_command;
 use crate::view::inputs::SandboxKind;
 use crate::view::kept::{self, UPPER};

@@ -26,7 +26,7 @@ use crate::sys::inode::Identity;
 use crate::view::inputs;
 use crate::view::inputs::{Inputs, SandboxKind, Subject};
 use crate::view::node::TmpfsSize;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 
 /// The root holds one empty file.
 const ROOT_SIZE: u64 = 64 << 10;

@@ -24,8 +24,8 @@ use crate::plan::{
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::limits::Limits;
+use crate::policy::network::publish::Publish;
 use crate::policy::profile::TmpLife;
-use crate::policy::publish::Publish;
 use crate::protect::mount_snapshot::MountSnapshot;
 use crate::protect::paths::Protected;
 use crate::protect::watch::Watch;
@@ -36,11 +36,13 @@ use crate::report::remedy::Wording;
 use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
 use crate::view::node::TmpfsSize;
+use crate::view::paths::host_links;
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::source;
+use crate::view::paths::symlink_check;
 use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
 use crate::view::{
-    MountOnHost, View, certificates, desktop, grants, host_links, inputs, mask, pin, secrets, source,
-    symlink_check, system, toolchains,
+    MountOnHost, View, certificates, desktop, grants, inputs, mask, pin, secrets, system, toolchains,
 };
 
 /// The part of a plan that needs no look at the granted paths. PID 1 can start with it while [`finish`] runs.

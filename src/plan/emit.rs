@@ -24,7 +24,7 @@ use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::{Inputs, spawn_options};
 use crate::view::node::TmpfsSize;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 use crate::view::{MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
 
 const PROC_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;

@@ -15,7 +15,7 @@ use crate::policy::network::NetworkMode;
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{Inputs, SandboxKind};
-use crate::view::source::exists;
+use crate::view::paths::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
 
 /// Variables that the scrubbed environment keeps, beside `LC_*` and registries: first those about the user.

@@ -31,8 +31,8 @@ use crate::report::remedy::{Setting, SettingKey, remedy};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
 use crate::view::node::TmpfsSize;
+use crate::view::paths::source::exists;
 use crate::view::place_kind::PlaceKind;
-use crate::view::source::exists;
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// What explanations are made from: the view and the settings of the policy.

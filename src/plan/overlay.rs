@@ -32,10 +32,11 @@ use crate::view::inputs::Inputs;
 use crate::view::kept::{OTHERS, UPPER, WORK};
 use crate::view::layers::OLDEST_IN_MEMORY;
 use crate::view::node::TmpfsSize;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::source::BindSource;
-use crate::view::symlink_check::NamedPath;
-use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::source::BindSource;
+use crate::view::paths::symlink_check;
+use crate::view::paths::symlink_check::NamedPath;
+use crate::view::{Access, Node, Origin, Overlaid, View};
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
 pub(crate) const DAC_OVERRIDE: u32 = 1;

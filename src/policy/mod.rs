@@ -3,13 +3,11 @@
 //! Nothing here asks the host, except [`Policy::load`], which reads a policy file. The folder `plan` turns a
 //! policy into namespaces and mounts.
 
-pub(crate) mod address;
 #[cfg(test)]
 pub(crate) mod arbitrary;
 pub(crate) mod audit;
 pub(crate) mod builder;
 pub(crate) mod cgroup;
-pub(crate) mod destination;
 pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod glob;
@@ -19,14 +17,10 @@ pub(crate) mod mount_text;
 pub(crate) mod network;
 pub(crate) mod overlay;
 pub(crate) mod path;
-pub(crate) mod preset;
 pub(crate) mod profile;
-pub(crate) mod publish;
 pub(crate) mod require;
-pub(crate) mod rule;
 pub(crate) mod text;
 pub(crate) mod units;
-pub(crate) mod upstream;
 pub(crate) mod validate;
 
 use std::path::PathBuf;

@@ -1,22 +1,27 @@
 //! What the commands of a sandbox can reach over the network. Plain data: the proxy resolves names and opens
 //! sockets.
 
+pub(crate) mod address;
+pub(crate) mod destination;
+pub(crate) mod preset;
+pub(crate) mod publish;
+pub(crate) mod rule;
+pub(crate) mod upstream;
+
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::address;
+use crate::policy::network::publish::{MOST_PUBLISHED, Publish};
+use crate::policy::network::rule::Rules;
+use crate::policy::network::upstream::{LEFT_OUT, Upstream};
 use crate::policy::path::check_text;
-use crate::policy::preset;
 use crate::policy::profile::{Profile, Reach};
-use crate::policy::publish::{MOST_PUBLISHED, Publish};
-use crate::policy::rule::Rules;
 use crate::policy::units::{Size, Span, check_size, check_span};
-use crate::policy::upstream::{LEFT_OUT, Upstream};
-use crate::report::policy_error::PolicyError;
-use crate::report::policy_error::policy_words;
+use crate::report::error::policy::PolicyError;
+use crate::report::error::policy::policy_words;
 
 /// The network of a sandbox.
 ///

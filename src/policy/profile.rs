@@ -1,7 +1,7 @@
 //! The named choices of a policy: the profile and what it grants, toolchains, private files, missing
 //! protections.
 
-use crate::report::policy_error::policy_words;
+use crate::report::error::policy::policy_words;
 
 policy_words! {
     /// A named set of grants to start from. Secrets of the home directory are invisible.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::text::unique_map;
 use crate::report::enforcement::Protection;
-use crate::report::policy_error::PolicyError;
-use crate::report::policy_error::policy_words;
+use crate::report::error::policy::PolicyError;
+use crate::report::error::policy::policy_words;
 
 policy_words! {
     /// Whether a sandbox may start without a protection.

@@ -182,8 +182,8 @@ mod tests {
     use crate::report::enforcement::Protection;
     use crate::report::enforcement::State;
     use crate::view::inputs::{HomeNames, SandboxKind, Subject};
+    use crate::view::paths::source::BindSource;
     use crate::view::place_kind::PlaceKind;
-    use crate::view::source::BindSource;
 
     fn names(names: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a directory");

@@ -25,9 +25,9 @@ use crate::sys::inode::regular;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::{UnresolvedPath, WalkAim};
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::{UnresolvedPath, WalkAim};
 use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// Bytes that are read of a link file or of a config.

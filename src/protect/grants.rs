@@ -11,8 +11,8 @@ use crate::report::shortage::{EXCHANGED, of_call};
 use crate::sys::inode::Identity;
 use crate::sys::{dirfd, lexical};
 use crate::view::View;
-use crate::view::path_walk::Bases;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::Bases;
 
 /// A writable grant: its path in the sandbox, and the directory of the host.
 struct Grant {

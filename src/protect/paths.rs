@@ -24,9 +24,9 @@ use crate::report::failure;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
 use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry, pin};
 
 /// The result of [`protect`].

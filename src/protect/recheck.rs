@@ -22,7 +22,7 @@ use crate::report::failure::shown;
 use crate::report::remedy::remedy;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
-use crate::view::path_walk::WalkAim;
+use crate::view::paths::walk::WalkAim;
 
 /// The result of [`undo`].
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use Protection::{
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 
+use crate::report::error::policy::policy_words;
 use crate::report::escape::harmless;
-use crate::report::policy_error::policy_words;
 use crate::report::remedy::{Remedy, SettingKey, Wording, remedy};
 
 /// The state of one protection.

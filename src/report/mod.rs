@@ -1,25 +1,20 @@
 //! What people and programs are told: errors, failure classes, outcomes, enforcement, and the report of
 //! `--json`.
 
-pub(crate) mod audit_error;
 pub(crate) mod change;
 pub(crate) mod denial;
 pub(crate) mod enforcement;
 pub(crate) mod error;
 pub mod escape;
 pub(crate) mod failure;
-pub(crate) mod listen_error;
 pub(crate) mod missing_program;
 pub(crate) mod network_failure;
 pub(crate) mod observed;
 pub(crate) mod outcome;
-pub(crate) mod overlay_error;
-pub(crate) mod policy_error;
 pub(crate) mod published;
 pub(crate) mod remedy;
 pub(crate) mod shell;
 pub(crate) mod shortage;
-pub(crate) mod spawn_error;
 pub(crate) mod words;
 
 use std::os::unix::process::ExitStatusExt;

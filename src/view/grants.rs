@@ -18,11 +18,11 @@ use crate::sys::dirfd;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::node::TmpfsSize;
-use crate::view::path_walk::HostLink;
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::source::{BindSource, SourceKind};
+use crate::view::paths::symlink_check::NamedPath;
+use crate::view::paths::walk::HostLink;
 use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::source::{BindSource, SourceKind};
-use crate::view::symlink_check::NamedPath;
 use crate::view::{Access, Node, Origin, Unlayered, View, ViewEntry, desktop, layers, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.

@@ -18,8 +18,8 @@ use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
 use crate::view::inputs::{Inputs, SandboxKind, may_have_layers};
 use crate::view::kept::Kept;
+use crate::view::paths::source::{BindSource, SourceKind};
 use crate::view::place_kind::PlaceKind;
-use crate::view::source::{BindSource, SourceKind};
 use crate::view::{Access, Node, Unlayered, View};
 
 /// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory

@@ -9,15 +9,15 @@ use crate::policy::glob;
 use crate::policy::glob::Pattern;
 use crate::policy::mount::Mount;
 use crate::report::error::Error;
+use crate::report::error::policy::PolicyError;
 use crate::report::failure::shown;
-use crate::report::policy_error::PolicyError;
 use crate::sys::dirfd;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
+use crate::view::paths::search::{SearchBudget, search};
+use crate::view::paths::source::{BindSource, SourceKind, exists};
 use crate::view::place_kind::PlaceKind;
-use crate::view::search::{SearchBudget, search};
-use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, pin, secrets};
 
 /// The name of masks in messages.

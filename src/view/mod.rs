@@ -6,24 +6,17 @@ pub(crate) mod certificates;
 pub(crate) mod desktop;
 pub(crate) mod etc;
 pub(crate) mod grants;
-pub(crate) mod host_links;
 pub(crate) mod inputs;
 pub(crate) mod kept;
 pub(crate) mod layers;
 pub(crate) mod mask;
 pub(crate) mod node;
-pub(crate) mod path_walk;
+pub(crate) mod paths;
 pub(crate) mod pin;
 pub(crate) mod place_kind;
-pub(crate) mod resolved_path;
-pub(crate) mod search;
-pub(crate) mod search_path;
 pub(crate) mod secrets;
-pub(crate) mod source;
-pub(crate) mod symlink_check;
 pub(crate) mod system;
 pub(crate) mod tmpfs_size;
-pub(crate) mod tool_variables;
 pub(crate) mod toolchains;
 
 use std::collections::BTreeMap;
@@ -38,8 +31,8 @@ use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::layers::Layers;
 pub(crate) use crate::view::node::{Access, MountOnHost, Node, Origin, Overlaid, Unlayered, ViewEntry};
+use crate::view::paths::source::BindSource;
 use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
 
 /// Everything that a sandbox shows, by absolute path in the sandbox. Parents come before their children.
 ///

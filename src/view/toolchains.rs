@@ -2,6 +2,9 @@
 //!
 //! The table is data: add a row to support another tool. Never add one with credentials in it.
 
+pub(crate) mod search_path;
+pub(crate) mod variables;
+
 use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsString;
@@ -13,9 +16,10 @@ use crate::host::caller::Caller;
 use crate::policy::profile::{Caches, Toolchains};
 use crate::view::inputs::{Inputs, may_have_layers};
 use crate::view::kept::CACHE_BASE;
+use crate::view::paths::source::exists;
 use crate::view::place_kind::PlaceKind;
-use crate::view::source::exists;
-use crate::view::{Access, Node, Origin, Unlayered, View, layers, search_path, tool_variables};
+use crate::view::toolchains::variables as tool_variables;
+use crate::view::{Access, Node, Origin, Unlayered, View, layers};
 
 /// What a row of the table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

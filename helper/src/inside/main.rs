@@ -14,7 +14,6 @@ mod channel;
 #[path = "../control.rs"]
 mod control;
 mod digits;
-mod directory;
 mod init;
 mod kernel;
 mod mounts;

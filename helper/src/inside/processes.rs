@@ -5,9 +5,11 @@ use core::ffi::CStr;
 
 use crate::{
     digits::{decimal, number, value},
-    directory::{Entry, next},
     kernel::{EPROTO, SIGSTOP},
-    sys::{self, Errno},
+    sys::{
+        self, Errno,
+        directory::{Entry, next},
+    },
 };
 
 /// How many PIDs are remembered at a time.

@@ -6,9 +6,11 @@ use core::ffi::CStr;
 use crate::{
     Fault,
     channel::Channel,
-    directory::{self, Entry},
     kernel::{EAGAIN, ENOENT},
-    sys::{self, Errno, Fd},
+    sys::{
+        self, Errno, Fd,
+        directory::{self, Entry},
+    },
 };
 
 /// Milliseconds between tries, and the number of tries: half a minute in all. Killed processes are gone after

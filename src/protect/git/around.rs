@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, fstat, mkdirat};
 
 use crate::sys::dirfd;
 use crate::sys::dirfd::mode_of;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 
 /// Holds a directory.
 const HELD: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);

@@ -20,8 +20,8 @@ use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::dirfd::{open_without_links, own_path};
 use crate::sys::inode::regular;
 use crate::view::inputs::Inputs;
+use crate::view::paths::source::BindSource;
 use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
 use crate::view::{LARGEST_COPY, Node, View, secrets};
 
 /// Variables whose value is a file that git reads.

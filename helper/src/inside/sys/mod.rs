@@ -58,6 +58,8 @@ mod bridge;
 mod cgroups;
 #[cfg(kennel_client)]
 mod client;
+#[cfg(not(kennel_client))]
+pub(crate) mod directory;
 mod files;
 mod mounts;
 mod namespaces;

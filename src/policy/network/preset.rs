@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 
 use thiserror::Error;
 
-use crate::policy::destination::{Destination, Host};
-use crate::policy::rule::Rules;
+use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::rule::Rules;
 
 /// What a preset begins with. No host does.
 const SIGN: char = '@';
@@ -203,7 +203,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::policy::rule::Rule;
+    use crate::policy::network::rule::Rule;
 
     #[test]
     fn every_preset_has_valid_rules_and_words_of_its_own() {
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn the_document_lists_every_preset_with_its_hosts() {
-        let document = include_str!("../../docs/network.md");
+        let document = include_str!("../../../docs/network.md");
         let table = document.split("| preset | hosts |\n").nth(1).expect("a table");
         let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
         let shown: Vec<Vec<&str>> = rows.map(|row| row.split('`').skip(1).step_by(2).collect()).collect();

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use crate::sys::dirfd::MOST_LINKS;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::{HostLink, reversed};
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::walk::{HostLink, reversed};
 use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
 use crate::view::{Node, View};
 
 impl View {
