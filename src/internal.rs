@@ -4,9 +4,17 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+pub use crate::command::left_pipes::LeftPipes;
+pub use crate::command::outlet::{Copying, Outlets};
 pub use crate::host::{account, writers};
+pub use crate::plan::environment::is_known_variable;
+pub use crate::protect::git::repository::work_tree;
 pub use crate::report::escape;
 pub use crate::report::failure::words;
+pub use crate::sys::inode::is_one_file;
+pub use crate::sys::keyring::leave_session_keyring;
+pub use crate::sys::packet::inherited_descriptor;
+pub use crate::sys::parent::Parent;
 
 use crate::policy::Policy;
 use crate::probe::Probe;

@@ -110,7 +110,7 @@ pub struct Verified {
 /// # let place = tempfile::tempdir()?;
 /// let path = place.path().join("log");
 /// std::fs::write(&path, "{\"prev\":\"not the hash of nothing\"}\n")?;
-/// let error = kennel::verify_audit(&path, None).unwrap_err();
+/// let error = kennel::audit::verify_audit(&path, None).unwrap_err();
 /// assert!(error.to_string().ends_with("line 1: its hash is not that of the line before"));
 /// # Ok::<(), std::io::Error>(())
 /// ```

@@ -9,6 +9,9 @@ pub(crate) mod log;
 pub(crate) mod record;
 pub(crate) mod trail;
 
+pub use crate::audit::chain::{Verified, verify_audit};
+pub use crate::report::error::audit::AuditError;
+
 use std::fs::DirBuilder;
 use std::io;
 use std::io::ErrorKind;
@@ -27,7 +30,7 @@ use crate::policy::audit::{Audit, DATE};
 /// ```
 /// use std::time::SystemTime;
 ///
-/// if let Some(path) = kennel::audit_log_path(SystemTime::UNIX_EPOCH) {
+/// if let Some(path) = kennel::audit::audit_log_path(SystemTime::UNIX_EPOCH) {
 ///     assert!(path.ends_with("kennel/audit/exec-1970-01-01.log"));
 /// }
 /// ```

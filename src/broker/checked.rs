@@ -99,12 +99,12 @@ impl fmt::Debug for CheckedSpawn {
 /// maximum become the maximum.
 ///
 /// ```
-/// use kennel::{Manifest, SpawnLimits, SpawnPolicy};
+/// use kennel::broker::{Manifest, SpawnLimits, SpawnPolicy};
 ///
 /// let manifest = Manifest::from_toml("capabilities.spawn.programs = [{ path = '/usr/bin/git' }]")?;
 /// let limits = SpawnLimits { max_memory_bytes: Some(256 << 20), ..SpawnLimits::default() };
 /// let policy = SpawnPolicy::new(manifest).limits(limits);
-/// # Ok::<(), kennel::SpawnError>(())
+/// # Ok::<(), kennel::broker::SpawnError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -165,7 +165,7 @@ pub type Resolving<'r> = Pin<Box<dyn Future<Output = Result<Option<Secret>, Cred
 /// key, after it has accepted everything else about the spawn.
 ///
 /// ```
-/// use kennel::{CredentialResolver, Resolving, Secret};
+/// use kennel::{Secret, broker::{CredentialResolver, Resolving}};
 ///
 /// struct KeyRing;
 ///
@@ -189,7 +189,7 @@ pub trait CredentialResolver: Send + Sync {
 /// A resolver that has no credentials.
 ///
 /// ```
-/// use kennel::{CredentialResolver, NoCredentials};
+/// use kennel::broker::{CredentialResolver, NoCredentials};
 ///
 /// let resolver: &dyn CredentialResolver = &NoCredentials;
 /// ```

@@ -12,12 +12,12 @@ use crate::report::error::spawn::SpawnError;
 /// A request to run a program.
 ///
 /// ```
-/// use kennel::Envelope;
+/// use kennel::broker::Envelope;
 ///
 /// let envelope = Envelope::from_json(r#"{"program": "gh", "argv": ["issue", "list"]}"#)?;
 /// assert_eq!(envelope.argv, ["issue", "list"]);
 /// assert!(Envelope::from_json(r#"{"program": "gh", "shell": true}"#).is_err());
-/// # Ok::<(), kennel::SpawnError>(())
+/// # Ok::<(), kennel::broker::SpawnError>(())
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// directory.
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), kennel::SpawnError> {
-/// let help = kennel::run_help("gh", ".".as_ref(), &["issue", "create"]).await?;
+/// # async fn example() -> Result<(), kennel::broker::SpawnError> {
+/// let help = kennel::broker::run_help("gh", ".".as_ref(), &["issue", "create"]).await?;
 /// println!("{}", String::from_utf8_lossy(&help.stdout));
 /// # Ok(())
 /// # }
@@ -94,7 +94,7 @@ fn find(program: &Path, caller: &Caller) -> Result<Resolved, SpawnError> {
 /// Why this host cannot confine a spawn.
 ///
 /// ```
-/// use kennel::{Class, Unavailable};
+/// use kennel::{broker::Unavailable, report::Class};
 ///
 /// let unavailable = Unavailable { reason: "no user namespaces".into(), remedy: None };
 /// assert_eq!(unavailable.failure().class, Class::SpawnSandboxUnavailable);
@@ -124,7 +124,7 @@ impl Unavailable {
 ///
 /// ```no_run
 /// # async fn example() {
-/// if let Err(unavailable) = kennel::sandbox_available().await {
+/// if let Err(unavailable) = kennel::broker::sandbox_available().await {
 ///     eprintln!("{unavailable}; hint: {}", unavailable.remedy.clone().unwrap_or_default());
 /// }
 /// # }

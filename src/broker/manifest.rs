@@ -24,7 +24,7 @@ use crate::sys::packet::inherited_descriptor;
 /// What a caller may run. Read from TOML; `docs/broker.md` shows a complete manifest.
 ///
 /// ```
-/// use kennel::Manifest;
+/// use kennel::broker::Manifest;
 ///
 /// let manifest = Manifest::from_toml(
 ///     r#"
@@ -41,7 +41,7 @@ use crate::sys::packet::inherited_descriptor;
 ///
 /// let error = Manifest::from_toml("[capabilities.spawn]\nprogramms = []").unwrap_err();
 /// assert!(error.to_string().starts_with("manifest:2:1: unknown field `programms`"));
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
@@ -154,8 +154,8 @@ impl Manifest {
     /// Those of [`from_toml`](Self::from_toml), and [`PolicyError::Read`] if the file cannot be read.
     ///
     /// ```no_run
-    /// let manifest = kennel::Manifest::load("gh.toml".as_ref())?;
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// let manifest = kennel::broker::Manifest::load("gh.toml".as_ref())?;
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let manifest = Self::parse(&path.display().to_string(), &text::read("manifest", path)?)?;

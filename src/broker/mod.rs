@@ -23,27 +23,29 @@ pub(crate) mod paths;
 pub(crate) mod pattern;
 pub(crate) mod run;
 
+pub use crate::broker::checked::{CheckedSpawn, CredentialResolver, NoCredentials, Resolving, SpawnLimits};
+pub use crate::broker::envelope::Envelope;
+pub use crate::broker::help::{Unavailable, run_help, sandbox_available};
+pub use crate::broker::manifest::Manifest;
+pub use crate::report::error::spawn::{CredentialError, SpawnError};
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::broker::checked::{CheckedSpawn, CredentialResolver, SpawnLimits};
-use crate::broker::envelope::Envelope;
-use crate::broker::manifest::Manifest;
 use crate::host::caller::Caller;
 use crate::policy::audit::Audit;
 #[cfg(feature = "wasm")]
 use crate::policy::network::destination::Destination;
 #[cfg(feature = "wasm")]
 use crate::policy::network::rule::Rules;
-use crate::report::error::spawn::SpawnError;
 use crate::report::failure::Boundary;
 use crate::report::outcome::Output;
 
 /// Checks requests to run programs against a manifest, and runs them.
 ///
 /// ```no_run
-/// # async fn example(resolver: &dyn kennel::CredentialResolver) -> Result<(), kennel::SpawnError> {
-/// use kennel::{Manifest, SpawnPolicy};
+/// # async fn example(resolver: &dyn kennel::broker::CredentialResolver) -> Result<(), kennel::broker::SpawnError> {
+/// use kennel::broker::{Manifest, SpawnPolicy};
 ///
 /// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
 /// let envelope = policy.operation("issue_create", &[("title", "It works")])?;
@@ -74,14 +76,14 @@ impl SpawnPolicy {
     /// program. If several programs are the same file, as with busybox, only the named ones stay allowed.
     ///
     /// ```
-    /// use kennel::{Boundary, Envelope, Manifest, SpawnPolicy};
+    /// use kennel::{broker::{Envelope, Manifest, SpawnPolicy}, report::Boundary};
     ///
     /// let programs = "capabilities.spawn.programs = [{ path = '/bin/sh' }, { path = '/bin/ls' }]";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(programs)?).action(["ls"]);
     /// policy.check(&Envelope { program: "ls".into(), ..Envelope::default() })?;
     /// let error = policy.check(&Envelope { program: "sh".into(), ..Envelope::default() }).unwrap_err();
     /// assert_eq!(error.failure().boundary, Boundary::Action);
-    /// # Ok::<(), kennel::SpawnError>(())
+    /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```
     #[must_use]
     pub fn action(mut self, programs: impl IntoIterator<Item = impl Into<String>>) -> Self {
@@ -109,11 +111,11 @@ impl SpawnPolicy {
     /// value, even if [`Audit::arguments`] is set.
     ///
     /// ```no_run
-    /// use kennel::{Audit, Manifest, SpawnPolicy};
+    /// use kennel::{Audit, broker::{Manifest, SpawnPolicy}};
     ///
     /// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
     /// let policy = policy.audit(Audit { fail_closed: true, ..Audit::new("/var/log/kennel/spawn.log") })?;
-    /// # Ok::<(), kennel::SpawnError>(())
+    /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```
     ///
     /// # Errors
@@ -137,14 +139,14 @@ impl SpawnPolicy {
     /// credentials of the manifest.
     ///
     /// ```
-    /// use kennel::{Manifest, SpawnPolicy};
+    /// use kennel::broker::{Manifest, SpawnPolicy};
     ///
     /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/usr/bin/gh' }]\n\
     ///     [capabilities.spawn.operations]\nclose = 'gh issue close {number} [--comment {comment}]'";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?);
     /// assert_eq!(policy.operation("close", &[("number", "7")])?.argv, ["issue", "close", "7"]);
     /// assert!(policy.operation("close", &[("number", "--web")]).is_err());
-    /// # Ok::<(), kennel::SpawnError>(())
+    /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```
     ///
     /// # Errors

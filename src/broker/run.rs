@@ -261,14 +261,14 @@ impl SpawnPolicy {
     /// call the file `what`. The file need not exist.
     ///
     /// ```
-    /// use kennel::{Manifest, SpawnPolicy};
+    /// use kennel::broker::{Manifest, SpawnPolicy};
     ///
     /// let manifest = "[capabilities.spawn]\nprograms = []\nfs_write = ['/tmp']";
     /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?);
     /// policy.check_outside("credential file", "/etc/token".as_ref())?;
     /// let error = policy.check_outside("credential file", "/tmp/token".as_ref()).unwrap_err();
     /// assert!(error.chain().contains("fs_write"));
-    /// # Ok::<(), kennel::SpawnError>(())
+    /// # Ok::<(), kennel::broker::SpawnError>(())
     /// ```
     ///
     /// # Errors

@@ -13,6 +13,10 @@ pub(crate) mod run;
 pub(crate) mod sbpl;
 pub(crate) mod wrapper;
 
+pub use crate::capabilities::run::RunLimits;
+pub use crate::capabilities::sbpl::{SbplError, sbpl};
+pub use crate::capabilities::wrapper::{Wrapper, resolve_layer, run_command, wrap_command};
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -31,7 +35,7 @@ use crate::report::error::policy::policy_words;
 /// means the working directory itself. Each path must exist.
 ///
 /// ```
-/// use kennel::{Capabilities, EnvPolicy};
+/// use kennel::capabilities::{Capabilities, EnvPolicy};
 ///
 /// let caps: Capabilities = serde_json::from_str(r#"{ "net": false, "read_paths": ["~/models"] }"#)?;
 /// assert_eq!(caps.env, EnvPolicy::Scrubbed);
@@ -90,7 +94,7 @@ policy_words! {
     /// What enforces the [`Capabilities`] of a command, from the weakest to the strongest.
     ///
     /// ```
-    /// use kennel::Layer;
+    /// use kennel::capabilities::Layer;
     ///
     /// assert_eq!(serde_json::to_string(&Layer::LinuxNamespaces)?, "\"linux_namespaces\"");
     /// # Ok::<(), serde_json::Error>(())

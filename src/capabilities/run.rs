@@ -29,7 +29,7 @@ use crate::sys;
 /// capabilities. They hold in every layer.
 ///
 /// ```
-/// use kennel::RunLimits;
+/// use kennel::capabilities::RunLimits;
 /// use std::time::Duration;
 ///
 /// let limits = RunLimits { timeout: Some(Duration::from_secs(30)), ..RunLimits::default() };

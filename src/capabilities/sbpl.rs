@@ -109,14 +109,14 @@ impl SbplError {
 /// This version of Kennel is built for Linux only, where the text can be built but not used.
 ///
 /// ```
-/// use kennel::{Capabilities, sbpl};
+/// use kennel::capabilities::{Capabilities, sbpl};
 ///
 /// let write_paths = vec!["/tmp/a \"b\"".into()];
 /// let caps = Capabilities { net: false, write_paths, ..Capabilities::default() };
 /// let text = sbpl(&caps, "/Users/me/repo".as_ref())?;
 /// assert!(text.starts_with("(version 1)\n(deny default)\n"));
 /// assert!(text.contains(r#"(subpath "/private/tmp/a \"b\"")"#) && !text.contains("network"));
-/// # Ok::<(), kennel::SbplError>(())
+/// # Ok::<(), kennel::capabilities::SbplError>(())
 /// ```
 ///
 /// # Errors

@@ -53,7 +53,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// its runtime directory; the next process that uses the directory removes them.
 ///
 /// ```
-/// use kennel::{Capabilities, Layer, Wrapper};
+/// use kennel::capabilities::{Capabilities, Layer, Wrapper};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -290,11 +290,11 @@ static SHARED: Wrapper = Wrapper::new();
 /// The strongest layer of this host for `caps`; see [`Wrapper::resolve_layer`].
 ///
 /// ```
-/// use kennel::{Capabilities, Layer};
+/// use kennel::capabilities::{Capabilities, Layer};
 ///
-/// assert_eq!(kennel::resolve_layer(&Capabilities::default()), Layer::Lightweight);
+/// assert_eq!(kennel::capabilities::resolve_layer(&Capabilities::default()), Layer::Lightweight);
 /// let caps = Capabilities { net: false, ..Capabilities::default() };
-/// if kennel::resolve_layer(&caps) == Layer::None {
+/// if kennel::capabilities::resolve_layer(&caps) == Layer::None {
 ///     eprintln!("this host cannot keep a command from the network; kennel probe says why");
 /// }
 /// ```
@@ -307,11 +307,11 @@ pub fn resolve_layer(caps: &Capabilities) -> Layer {
 /// in the process share one wrapper and its sessions. To decide when sessions end, use your own [`Wrapper`].
 ///
 /// ```
-/// use kennel::{Capabilities, Layer};
+/// use kennel::capabilities::{Capabilities, Layer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (mut command, layer) = kennel::wrap_command("pwd", ["-P"], "/usr", &Capabilities::default()).await?;
+/// let (mut command, layer) = kennel::capabilities::wrap_command("pwd", ["-P"], "/usr", &Capabilities::default()).await?;
 /// assert_eq!(layer, Layer::Lightweight);
 /// assert_eq!(command.output().await?.stdout, b"/usr\n");
 /// # Ok(())
@@ -335,13 +335,13 @@ pub async fn wrap_command(
 /// Runs a command to its end, confined to `caps` and `limits`; see [`Wrapper::run`] and [`wrap_command`].
 ///
 /// ```
-/// use kennel::{Capabilities, RunLimits};
+/// use kennel::capabilities::{Capabilities, RunLimits};
 /// use std::time::Duration;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), kennel::Error> {
 /// let limits = RunLimits { timeout: Some(Duration::from_millis(50)), ..RunLimits::default() };
-/// let (output, _) = kennel::run_command("sleep", ["60"], "/", &Capabilities::default(), &limits).await?;
+/// let (output, _) = kennel::capabilities::run_command("sleep", ["60"], "/", &Capabilities::default(), &limits).await?;
 /// assert_eq!(output.exit_code(), 124);
 /// # Ok(())
 /// # }

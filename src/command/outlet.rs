@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// let mut command = sandbox.command("make");
 /// let stdout = std::io::stdout().as_fd().try_clone_to_owned()?;
-/// let outlets = kennel::Outlets::new(&mut command, Some(stdout), None)?;
+/// let outlets = kennel::internal::Outlets::new(&mut command, Some(stdout), None)?;
 /// let mut child = command.spawn().await?;
 /// let copying = outlets.copy(&mut child);
 /// let mut outcome = child.wait().await?;

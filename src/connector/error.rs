@@ -18,7 +18,7 @@ pub(crate) const MAX_ERROR: usize = 4096;
 /// Why a connector could not be loaded, or a call of it failed. Holds no value of a credential.
 ///
 /// ```
-/// use kennel::{Class, Manifest};
+/// use kennel::{broker::Manifest, report::Class};
 /// use kennel::connector::Runtime;
 ///
 /// let runtime = Runtime::builder().build()?;

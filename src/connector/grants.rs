@@ -12,14 +12,14 @@ use crate::connector::limits::{CallLimits, InForce};
 /// [imports](crate::connector::Imports).
 ///
 /// ```
-/// use kennel::Manifest;
+/// use kennel::broker::Manifest;
 /// use kennel::connector::Grants;
 ///
 /// let manifest = "[capabilities]\nnetwork.hosts = ['api.example.com:443']\ncredential.kind = 'api_key'";
 /// let grants = Grants::of(&Manifest::from_toml(manifest)?);
 /// assert_eq!(grants.hosts, ["api.example.com:443"]);
 /// assert_eq!(grants.credential.unwrap().format, "Bearer {key}");
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -50,7 +50,7 @@ pub struct Grants {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct GrantedCredential {
-    /// Its kind, by which a request and [`CredentialResolver`](crate::CredentialResolver) name it: `oauth2`
+    /// Its kind, by which a request and [`CredentialResolver`](crate::broker::CredentialResolver) name it: `oauth2`
     /// or `api_key`.
     pub kind: String,
     /// The header that Kennel sets.

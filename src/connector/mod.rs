@@ -13,7 +13,7 @@
 //! `docs/connectors.md` describes what a connector can import, and how to write one.
 //!
 //! ```no_run
-//! use kennel::Manifest;
+//! use kennel::broker::Manifest;
 //! use kennel::connector::{Call, Runtime};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -27,7 +27,7 @@ pub type Spawning<'s> = Pin<Box<dyn Future<Output = Result<Spawned, SpawnError>>
 /// [`SpawnPolicy::spawn`]; another one serves tests, or another sandbox.
 ///
 /// ```
-/// use kennel::{CredentialResolver, Envelope, SpawnPolicy};
+/// use kennel::broker::{CredentialResolver, Envelope, SpawnPolicy};
 /// use kennel::connector::{Runtime, Spawned, SpawnExecutor, Spawning};
 ///
 /// /// Checks requests, and runs nothing.

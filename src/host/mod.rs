@@ -69,7 +69,7 @@ impl Host {
     /// Detects the facts of the running machine.
     ///
     /// ```
-    /// let host = kennel::Host::detect();
+    /// let host = kennel::probe::Host::detect();
     /// println!("Linux {}, Landlock ABI {}", host.kernel, host.landlock_abi);
     /// ```
     #[must_use]

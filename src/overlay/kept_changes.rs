@@ -46,7 +46,7 @@ const LATELY: Duration = Duration::from_secs(60);
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
-/// use kennel::{Conflicts, KeptChanges, Overlay, Policy, Profile, Session};
+/// use kennel::{Overlay, Policy, Profile, Session, overlay::{Conflicts, KeptChanges}};
 ///
 /// let upper = Some(KeptChanges::directory("/home/me/repo".as_ref(), None)?);
 /// let overlay = Overlay { upper, keeps: true, ..Overlay::default() };

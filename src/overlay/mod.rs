@@ -16,3 +16,10 @@ pub(crate) mod record;
 pub(crate) mod review;
 pub(crate) mod scan;
 pub(crate) mod tree;
+
+pub use crate::overlay::contents::{Contents, Side};
+pub use crate::overlay::kept::{KeptCache, clear_kept_caches, kept_caches};
+pub use crate::overlay::kept_changes::KeptChanges;
+pub use crate::overlay::review::Review;
+pub use crate::report::change::{Change, ChangeKind, Committed, Conflicts, Discarded, Refusal, Refused};
+pub use crate::report::error::overlay::OverlayError;

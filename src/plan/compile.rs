@@ -32,6 +32,7 @@ use crate::protect::watch::Watch;
 use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::Wording;
 use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
@@ -40,7 +41,6 @@ use crate::view::paths::host_links;
 use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::source;
 use crate::view::paths::symlink_check;
-use crate::view::place_kind::PlaceKind;
 use crate::view::{
     MountOnHost, View, certificates, desktop, grants, inputs, mask, pin, secrets, system, toolchains,
 };

@@ -210,10 +210,10 @@ fn base(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
 /// A program that changes its user passes these on, and no other variable.
 ///
 /// ```
-/// assert!(kennel::is_known_variable("LANG", "C.UTF-8"));
-/// assert!(kennel::is_known_variable("https_proxy", "http://proxy:3128"));
-/// assert!(!kennel::is_known_variable("https_proxy", "http://user:password@proxy:3128"));
-/// assert!(!kennel::is_known_variable("AWS_SECRET_ACCESS_KEY", "x"));
+/// assert!(kennel::internal::is_known_variable("LANG", "C.UTF-8"));
+/// assert!(kennel::internal::is_known_variable("https_proxy", "http://proxy:3128"));
+/// assert!(!kennel::internal::is_known_variable("https_proxy", "http://user:password@proxy:3128"));
+/// assert!(!kennel::internal::is_known_variable("AWS_SECRET_ACCESS_KEY", "x"));
 /// ```
 pub fn is_known_variable(name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> bool {
     let (name, value) = (name.as_ref(), value.as_ref());

@@ -27,12 +27,12 @@ use crate::policy::units::Size;
 use crate::protect::git;
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW, shown, trust_git};
 use crate::report::enforcement::Protection;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Setting, SettingKey, remedy};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
 use crate::view::node::TmpfsSize;
 use crate::view::paths::source::exists;
-use crate::view::place_kind::PlaceKind;
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// What explanations are made from: the view and the settings of the policy.

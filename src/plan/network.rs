@@ -21,12 +21,12 @@ use crate::policy::network::{NAME_SERVER, Network, NetworkLimits, NetworkMode, n
 use crate::report::enforcement::{Enforcement, Note, Protection, State};
 use crate::report::error::Error;
 use crate::report::error::policy::PolicyError;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, Wording, remedy};
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::layers::forgets_caches;
 use crate::view::paths::source::BindSource;
-use crate::view::place_kind::PlaceKind;
 use crate::view::{Node, View, desktop};
 
 /// Ports on which [`Network::transparent`] always serves programs that know no proxy.

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use kennel::{
     Audit, Caches, Cgroup, Env, EnvBase, ForeignProxy, Git, IoLimits, Isolation, Limits, Mount, Network,
-    NetworkLimits, NetworkMode, OnUnavailable, Overlay, Policy, Profile, Protection, Requirement,
-    Requirements, Size, Span, TmpLife, Toolchains, Wording,
+    NetworkLimits, NetworkMode, OnUnavailable, Overlay, Policy, Profile, Requirement, Requirements, Size,
+    Span, TmpLife, Toolchains,
+    report::{Protection, Wording},
 };
 use proptest::collection::{btree_map, vec};
 use proptest::option;

@@ -25,7 +25,7 @@ pub(crate) const DATE: &str = "{date}";
 /// let audit = Audit { chain: true, ..Audit::new("/var/log/kennel/exec-{date}.log") };
 /// let policy = Policy::default().audit(audit);
 /// policy.validate()?;
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "AuditForm", into = "AuditForm")]

@@ -22,7 +22,7 @@ use crate::report::error::policy::PolicyError;
 /// assert_eq!("auto".parse::<Cgroup>()?, Cgroup::Auto);
 /// assert_eq!("/sys/fs/cgroup/ci".parse::<Cgroup>()?, Cgroup::At("/sys/fs/cgroup/ci".into()));
 /// assert!("ci".parse::<Cgroup>().is_err());
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -98,7 +98,7 @@ impl Cgroup {
 /// assert_eq!((io.write, io.read_ops), (Some(Size::from_bytes(5 << 20)), Some(100)));
 /// assert_eq!(io.to_string(), "write=5M,read_ops=100");
 /// assert!("write".parse::<IoLimits>().is_err());
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

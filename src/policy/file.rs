@@ -32,7 +32,7 @@ impl Policy {
     ///
     /// let error = Policy::from_toml("profil = 'ci-only'").unwrap_err();
     /// assert!(error.to_string().starts_with("policy:1:1: unknown field `profil`"));
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub fn from_toml(text: &str) -> Result<Policy, PolicyError> {
         parse_toml("policy", text)
@@ -49,7 +49,7 @@ impl Policy {
     /// let policy = Policy::default().read_only("/srv/data");
     /// let text = serde_json::to_string(&policy).unwrap();
     /// assert_eq!(Policy::from_json(&text)?, policy);
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub fn from_json(text: &str) -> Result<Policy, PolicyError> {
         parse_json("policy", text)
@@ -78,7 +78,7 @@ impl Policy {
     /// ```no_run
     /// let policy = kennel::Policy::load("ci/kennel.toml".as_ref())?;
     /// policy.validate()?;
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub fn load(path: &Path) -> Result<Policy, PolicyError> {
         let is_descriptor = inherited_descriptor(path).is_some();
@@ -115,7 +115,7 @@ impl Policy {
     /// let policy = Policy::from_file_text("kennel.toml".as_ref(), text, "/srv/repo".as_ref())?;
     /// let same = Policy { workspace: "/srv/repo".into(), ..Policy::default() };
     /// assert_eq!(policy, same.protect("ci").read_only("/srv/repo/models"));
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub fn from_file_text(file: &Path, text: &str, directory: &Path) -> Result<Policy, PolicyError> {
         let mut policy = parse_toml(&file.display().to_string(), text)?;
@@ -131,7 +131,7 @@ impl Policy {
     /// ```
     /// let policy = kennel::Policy::profile(kennel::Profile::RepoWrite, "repo");
     /// assert_eq!(policy.based_in("/home/me".as_ref())?.workspace, std::path::Path::new("/home/me/repo"));
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub fn based_in(mut self, directory: &Path) -> Result<Policy, PolicyError> {
         Base { directory, home: Err(TILDE_OUTSIDE_FILE) }.apply(&mut self)?;

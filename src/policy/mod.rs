@@ -59,7 +59,7 @@ pub(crate) const HOST_NAME: &str = "kennel";
 ///     .allow("crates.io:443")
 ///     .timeout(Duration::from_secs(60));
 /// policy.validate()?;
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -21,7 +21,7 @@ impl Mount {
     ///
     /// assert_eq!(Mount::parse_bind("/srv/data:/data")?, ("/srv/data".into(), Some("/data".into())));
     /// assert_eq!(Mount::parse_bind("data")?, ("data".into(), None));
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub fn parse_bind(spec: &str) -> Result<(PathBuf, Option<PathBuf>), PolicyError> {
         let refuse = || {
@@ -49,7 +49,7 @@ impl Mount {
     ///
     /// let size = Size::from_bytes(64 << 20);
     /// assert_eq!(Mount::parse_tmpfs("/scratch:64M")?, ("/scratch".into(), Some(size)));
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub fn parse_tmpfs(spec: &str) -> Result<(PathBuf, Option<Size>), PolicyError> {
         let (target, size) = match spec.split_once(':') {

@@ -20,7 +20,7 @@ use crate::report::error::policy::PolicyError;
 /// let overlay = Overlay { size: Some(Size::from_bytes(1 << 30)), ..Overlay::default() };
 /// let policy = Policy::default().overlay(overlay);
 /// policy.validate()?;
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 ///
 /// [`Session::changes`]: crate::session::Session::changes

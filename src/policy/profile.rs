@@ -13,7 +13,7 @@ policy_words! {
     ///
     /// assert_eq!("ci-only".parse::<Profile>()?, Profile::CiOnly);
     /// assert_eq!(Profile::ReadOnly.to_string(), "read-only");
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     #[derive(Default)]
     pub enum Profile as "profile" {

@@ -23,7 +23,7 @@ policy_words! {
 /// The requirements that a policy sets. Other protections have the default of [`Requirements::of`].
 ///
 /// ```
-/// use kennel::{Protection, Requirement, Requirements};
+/// use kennel::{Requirement, Requirements, report::Protection};
 ///
 /// let mut requirements = Requirements::default();
 /// assert_eq!(requirements.of(Protection::Landlock), Requirement::Required);

@@ -20,7 +20,7 @@ use crate::report::error::policy::PolicyError;
 /// assert_eq!(size.bytes(), 64 * 1024 * 1024);
 /// assert_eq!(size.to_string(), "64M");
 /// assert!("1.5G".parse::<Size>().is_err());
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Size(u64);
@@ -115,7 +115,7 @@ impl Visitor<'_> for SizeVisitor {
 /// let span: Span = "1.5s".parse()?;
 /// assert_eq!(span.duration(), Duration::from_millis(1500));
 /// assert_eq!(span.to_string(), "1500ms");
-/// # Ok::<(), kennel::PolicyError>(())
+/// # Ok::<(), kennel::report::PolicyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(Duration);

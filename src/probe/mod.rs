@@ -11,13 +11,14 @@ pub(crate) mod judge;
 mod tests;
 pub(crate) mod trials;
 
+pub use crate::host::{Host, Version};
+pub use crate::probe::facts::{Area, Finding, Found, Verdict};
+
 use serde::Serialize;
 
-use crate::host::Host;
 use crate::policy::Policy;
 use crate::policy::profile::{OnUnavailable, Profile};
 use crate::probe::attempt::Stage;
-use crate::probe::facts::{Finding, Found, Verdict};
 use crate::probe::trials::Trials;
 use crate::report::error::Error;
 use crate::report::remedy::Wording;
@@ -25,7 +26,7 @@ use crate::report::remedy::Wording;
 /// What a host can enforce under a profile, tested.
 ///
 /// ```
-/// use kennel::{Probe, Profile, Verdict};
+/// use kennel::{Profile, probe::{Probe, Verdict}};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), kennel::Error> {

@@ -181,9 +181,9 @@ mod tests {
     use crate::policy::profile::Profile;
     use crate::report::enforcement::Protection;
     use crate::report::enforcement::State;
+    use crate::report::place_kind::PlaceKind;
     use crate::view::inputs::{HomeNames, SandboxKind, Subject};
     use crate::view::paths::source::BindSource;
-    use crate::view::place_kind::PlaceKind;
 
     fn names(names: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a directory");

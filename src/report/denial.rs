@@ -103,7 +103,7 @@ impl Denial {
 /// How Kennel knows that something was refused.
 ///
 /// ```
-/// use kennel::Basis;
+/// use kennel::report::Basis;
 ///
 /// assert!(Basis::Observed.is_certain() && Basis::Derived.is_certain() && !Basis::Possible.is_certain());
 /// ```

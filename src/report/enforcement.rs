@@ -287,11 +287,11 @@ policy_words! {
     /// One way in which a command is confined; the enforcement report has an entry for each.
     ///
     /// ```
-    /// use kennel::Protection;
+    /// use kennel::report::Protection;
     ///
     /// assert_eq!(Protection::NoNewPrivs.as_str(), "no_new_privs");
     /// assert_eq!("landlock".parse::<Protection>()?, Protection::Landlock);
-    /// # Ok::<(), kennel::PolicyError>(())
+    /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
     pub enum Protection as "protection" {
         /// A user namespace: root inside has no rights outside.

@@ -110,7 +110,7 @@ pub enum Details {
 /// Every error of this crate has a method `failure`, and `Failure` implements `From` of a reference to it.
 ///
 /// ```
-/// use kennel::{Boundary, Class, Error, Failure};
+/// use kennel::{Error, report::{Boundary, Class, Failure}};
 ///
 /// let failure = Failure::from(&Error::NotFound { program: "make".to_owned() });
 /// assert_eq!((failure.class, failure.boundary), (Class::LoadFailed, Boundary::Sandbox));

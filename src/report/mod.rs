@@ -5,37 +5,47 @@ pub(crate) mod change;
 pub(crate) mod denial;
 pub(crate) mod enforcement;
 pub(crate) mod error;
+#[doc(hidden)]
 pub mod escape;
 pub(crate) mod failure;
+pub(crate) mod in_force;
 pub(crate) mod missing_program;
 pub(crate) mod network_failure;
 pub(crate) mod observed;
 pub(crate) mod outcome;
+pub(crate) mod place_kind;
 pub(crate) mod published;
 pub(crate) mod remedy;
 pub(crate) mod shell;
 pub(crate) mod shortage;
 pub(crate) mod words;
 
+pub use crate::report::denial::{Basis, Denial};
+pub use crate::report::enforcement::{Enforcement, Entry, Level, Note, Protection, State};
+pub use crate::report::error::listen::ListenError;
+pub use crate::report::error::policy::PolicyError;
+pub use crate::report::failure::{Boundary, Class, Details, Failure, Limit};
+pub use crate::report::in_force::{InForce, Place, PlaceAccess, PlaceOrigin};
+pub use crate::report::network_failure::{NetworkCause, NetworkFailure};
+pub use crate::report::observed::{Observed, ObservedPath};
+pub use crate::report::outcome::Usage;
+pub use crate::report::place_kind::PlaceKind;
+pub use crate::report::published::PublishedPort;
+pub use crate::report::remedy::{Remedy, Setting, SettingKey, Wording};
+pub use crate::report::shell::{ShellOrigin, ShellReport};
+
 use std::os::unix::process::ExitStatusExt;
 
 use serde::Serialize;
 
 use crate::report::change::{Change, Refused};
-use crate::report::denial::Denial;
-use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
-use crate::report::failure::{Failure, Limit};
-use crate::report::network_failure::NetworkFailure;
-use crate::report::outcome::{Ended, Outcome, Usage};
-use crate::report::published::PublishedPort;
-use crate::report::remedy::Wording;
-use crate::report::shell::ShellReport;
+use crate::report::outcome::{Ended, Outcome};
 
 /// The object that `kennel run --json` and `kennel exec --json` write.
 ///
 /// ```
-/// use kennel::{Error, Report};
+/// use kennel::{Error, report::Report};
 ///
 /// let report = Report::failed(&Error::NotFound { program: "make".to_owned() });
 /// assert_eq!((report.ended, report.exit_code), (None, 127));

@@ -16,7 +16,7 @@ use crate::report::words::words;
 /// texts and of lists of settings.
 ///
 /// ```
-/// use kennel::{Error, Setting, SettingKey, Wording};
+/// use kennel::{Error, report::{Setting, SettingKey, Wording}};
 ///
 /// let remedy = Error::NotFound { program: "/srv/tool".to_owned() }.remedy().unwrap();
 /// assert_eq!(remedy.to_string(), "only granted paths exist inside: check the path, or grant it with ro");
@@ -58,7 +58,7 @@ words! {
     /// What a [`Setting`] sets: a key of a policy, or something else that a caller can do.
     ///
     /// ```
-    /// assert_eq!(kennel::SettingKey::Allow.as_str(), "network.allow");
+    /// assert_eq!(kennel::report::SettingKey::Allow.as_str(), "network.allow");
     /// ```
     pub enum SettingKey {
         /// The profile.

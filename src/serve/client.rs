@@ -57,7 +57,7 @@ pub struct Described {
 /// ```no_run
 /// use std::{io, os::fd::AsFd};
 ///
-/// use kennel::{Call, Client, Event};
+/// use kennel::client::{Call, Client, Event};
 ///
 /// # fn example() -> Result<(), kennel::Error> {
 /// let client = Client::connect("agent-1")?;

@@ -27,7 +27,7 @@ use crate::sys::inode::Identity;
 /// # async fn example() -> Result<(), kennel::Error> {
 /// # let directory = tempfile::tempdir().expect("a directory");
 /// # let workspace = directory.path();
-/// use kennel::{ChangeKind, Overlay, Policy, Profile, Session};
+/// use kennel::{Overlay, Policy, Profile, Session, overlay::ChangeKind};
 ///
 /// let policy = Policy::profile(Profile::NoNetwork, workspace).overlay(Overlay::default());
 /// let session = Session::prepare(&policy).await?;
@@ -41,7 +41,7 @@ use crate::sys::inode::Identity;
 /// assert!(committed.refused.is_empty() && workspace.join("new").exists());
 /// # Ok(())
 /// # }
-/// # if kennel::Host::detect().kernel >= kennel::Version(6, 6) {
+/// # if kennel::probe::Host::detect().kernel >= kennel::probe::Version(6, 6) {
 /// #     tokio::runtime::Runtime::new().expect("a runtime").block_on(example()).expect("works");
 /// # }
 /// ```

@@ -82,9 +82,9 @@ impl PathEscape {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let root = dir.path().canonicalize()?;
-/// let path = kennel::confine_path(&root, "src/../new/file.rs")?;
+/// let path = kennel::files::confine_path(&root, "src/../new/file.rs")?;
 /// assert_eq!(path, root.join("new/file.rs"));
-/// let error = kennel::confine_path(&root, "../etc/passwd").unwrap_err();
+/// let error = kennel::files::confine_path(&root, "../etc/passwd").unwrap_err();
 /// assert!(error.to_string().starts_with("path ../etc/passwd escapes workspace root /"));
 /// # Ok(())
 /// # }
@@ -178,7 +178,7 @@ fn missing(mut at: PathBuf, ahead: VecDeque<PathBuf>, error: io::Error) -> io::R
 /// # let root = tempfile::tempdir()?;
 /// use std::io::Write;
 ///
-/// use kennel::{OpenHow, open_beneath};
+/// use kennel::files::{OpenHow, open_beneath};
 ///
 /// let how = OpenHow::new().write(true).create(true);
 /// open_beneath(root.path(), "notes.txt", &how)?.write_all(b"remember the milk\n")?;

@@ -39,7 +39,7 @@ use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
-use crate::session::in_force::InForce;
+use crate::report::in_force::InForce;
 use crate::session::live::Live;
 use crate::session::shell::Shell;
 use crate::session::stats::{Stats, Using};
@@ -200,7 +200,7 @@ impl Session {
     /// What holds for its commands, as far as it is known before one starts.
     #[must_use]
     pub fn in_force(&self) -> InForce {
-        InForce::of(&self.prepared().compiled)
+        in_force::of(&self.prepared().compiled)
     }
 
     /// Checks that somebody else may set this variable of a command, as clients of [`Session::listen`] do.

@@ -30,7 +30,8 @@ use crate::policy::Policy;
 use crate::protect::mount_snapshot::{MountChange, replaced};
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
-use crate::session::in_force::InForce;
+use crate::report::in_force::InForce;
+use crate::session::in_force;
 use crate::session::mount_state::CompileInputs;
 use crate::sys::locked;
 use crate::view::inputs;
@@ -204,7 +205,7 @@ impl Sandbox {
     /// What commands will see and may change, as found when this was made.
     #[must_use]
     pub fn in_force(&self) -> InForce {
-        InForce::of(&self.one_shots.prepared().compiled)
+        in_force::of(&self.one_shots.prepared().compiled)
     }
 }
 

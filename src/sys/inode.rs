@@ -93,8 +93,8 @@ pub(crate) fn is_regular(stat: &FileStat) -> io::Result<()> {
 ///
 /// ```
 /// let (_, pipe) = std::io::pipe()?;
-/// assert!(kennel::is_one_file(&pipe, &pipe.try_clone()?));
-/// assert!(!kennel::is_one_file(&pipe, &std::io::pipe()?.1));
+/// assert!(kennel::internal::is_one_file(&pipe, &pipe.try_clone()?));
+/// assert!(!kennel::internal::is_one_file(&pipe, &std::io::pipe()?.1));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn is_one_file(stdout: impl AsFd, stderr: impl AsFd) -> bool {

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 /// `EDQUOT` if the user has too many keys.
 ///
 /// ```
-/// kennel::leave_session_keyring()?;
+/// kennel::internal::leave_session_keyring()?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 pub fn leave_session_keyring() -> io::Result<()> {

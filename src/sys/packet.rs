@@ -190,9 +190,9 @@ pub(crate) fn content(memfd: &File, length: u32) -> io::Result<Vec<u8>> {
 /// later.
 ///
 /// ```
-/// assert!(kennel::inherited_descriptor("/etc/hostname").is_none());
-/// assert!(kennel::inherited_descriptor("/dev/fd/2").is_none());
-/// let error = kennel::inherited_descriptor("/dev/fd/999999").expect("a descriptor").unwrap_err();
+/// assert!(kennel::internal::inherited_descriptor("/etc/hostname").is_none());
+/// assert!(kennel::internal::inherited_descriptor("/dev/fd/2").is_none());
+/// let error = kennel::internal::inherited_descriptor("/dev/fd/999999").expect("a descriptor").unwrap_err();
 /// assert_eq!(error.raw_os_error(), Some(9)); // EBADF
 /// ```
 pub fn inherited_descriptor(path: impl AsRef<Path>) -> Option<io::Result<OwnedFd>> {

@@ -14,7 +14,7 @@ use crate::sys;
 ///
 /// ```
 /// # async fn example() -> std::io::Result<()> {
-/// let parent = kennel::Parent::open()?;
+/// let parent = kennel::internal::Parent::open()?;
 /// tokio::select! {
 ///     () = parent.ended() => println!("it has ended"),
 ///     () = std::future::ready(()) => println!("it still runs"),

@@ -10,10 +10,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::policy::network::NetworkMode;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::Inputs;
 use crate::view::paths::resolved::ResolvedPath;
-use crate::view::place_kind::PlaceKind;
 use crate::view::toolchains::search_path::{is_trusted, is_visible};
 use crate::view::{Access, Node, View, secrets};
 

@@ -11,6 +11,7 @@ use crate::policy::mount::Mount;
 use crate::policy::path::has_parent;
 use crate::report::error::Error;
 use crate::report::failure::shown;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::report::shortage::of_path;
 use crate::sys::birth::Users;
@@ -22,7 +23,6 @@ use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::source::{BindSource, SourceKind};
 use crate::view::paths::symlink_check::NamedPath;
 use crate::view::paths::walk::HostLink;
-use crate::view::place_kind::PlaceKind;
 use crate::view::{Access, Node, Origin, Unlayered, View, ViewEntry, desktop, layers, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.

@@ -14,12 +14,12 @@ use nix::unistd::{AccessFlags, faccessat};
 use crate::host::Version;
 use crate::policy::profile::Caches;
 use crate::report::failure;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
 use crate::view::inputs::{Inputs, SandboxKind, may_have_layers};
 use crate::view::kept::Kept;
 use crate::view::paths::source::{BindSource, SourceKind};
-use crate::view::place_kind::PlaceKind;
 use crate::view::{Access, Node, Unlayered, View};
 
 /// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory

@@ -11,13 +11,13 @@ use crate::policy::mount::Mount;
 use crate::report::error::Error;
 use crate::report::error::policy::PolicyError;
 use crate::report::failure::shown;
+use crate::report::place_kind::PlaceKind;
 use crate::sys::dirfd;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
 use crate::view::paths::search::{SearchBudget, search};
 use crate::view::paths::source::{BindSource, SourceKind, exists};
-use crate::view::place_kind::PlaceKind;
 use crate::view::{Node, View, pin, secrets};
 
 /// The name of masks in messages.

@@ -13,7 +13,6 @@ pub(crate) mod mask;
 pub(crate) mod node;
 pub(crate) mod paths;
 pub(crate) mod pin;
-pub(crate) mod place_kind;
 pub(crate) mod secrets;
 pub(crate) mod system;
 pub(crate) mod tmpfs_size;
@@ -26,13 +25,13 @@ use std::path::{Path, PathBuf};
 
 use crate::report::enforcement::{Note, Protection};
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::layers::Layers;
 pub(crate) use crate::view::node::{Access, MountOnHost, Node, Origin, Overlaid, Unlayered, ViewEntry};
 use crate::view::paths::source::BindSource;
-use crate::view::place_kind::PlaceKind;
 
 /// Everything that a sandbox shows, by absolute path in the sandbox. Parents come before their children.
 ///

@@ -4,8 +4,8 @@ use std::ffi::CString;
 use std::path::PathBuf;
 
 use crate::report::enforcement::Protection;
+use crate::report::place_kind::PlaceKind;
 use crate::view::paths::source::BindSource;
-use crate::view::place_kind::PlaceKind;
 
 /// Default of inodes: one for each 4 KiB, so that bytes and inodes run out at about the same time. An empty
 /// file takes about 1 KiB of kernel memory, which tmpfs does not count as its own.

@@ -13,13 +13,13 @@ use nix::fcntl::OFlag;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
 use crate::view::paths::resolved::ResolvedPath;
 use crate::view::paths::source::{BindSource, SourceKind, exists};
 use crate::view::paths::walk::HostLink;
-use crate::view::place_kind::PlaceKind;
 use crate::view::secrets::cover;
 use crate::view::{Access, Node, View, ViewEntry, etc, pin, secrets};
 

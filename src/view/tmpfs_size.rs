@@ -72,8 +72,8 @@ pub(crate) fn for_worker<'p>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::place_kind::PlaceKind;
     use crate::view::node::FEWEST_INODES;
-    use crate::view::place_kind::PlaceKind;
 
     fn own(view: &View, target: &str) -> [u64; 2] {
         let Own { bytes, inodes } = Own::of(view, Path::new(target));

@@ -14,10 +14,10 @@ use Kind::{Cache, Toolchain};
 
 use crate::host::caller::Caller;
 use crate::policy::profile::{Caches, Toolchains};
+use crate::report::place_kind::PlaceKind;
 use crate::view::inputs::{Inputs, may_have_layers};
 use crate::view::kept::CACHE_BASE;
 use crate::view::paths::source::exists;
-use crate::view::place_kind::PlaceKind;
 use crate::view::toolchains::variables as tool_variables;
 use crate::view::{Access, Node, Origin, Unlayered, View, layers};
 

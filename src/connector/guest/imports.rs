@@ -14,7 +14,7 @@ const ANY_VERSION: &str = "kennel:connector/host@";
 /// What a program imports, and what its manifest covers.
 ///
 /// ```
-/// use kennel::Manifest;
+/// use kennel::broker::Manifest;
 /// use kennel::connector::Runtime;
 ///
 /// let program = r#"(module (import "aileron_host" "http_response_status" (func (result i32))))"#;

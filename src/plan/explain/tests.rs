@@ -5,9 +5,9 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::plan::explain::hint::Use;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::Wording;
 use crate::view::paths::source::BindSource;
-use crate::view::place_kind::PlaceKind;
 
 /// A view that shows a directory of the host writable at /rw and read-only at /deep/er/ro, with one entry of
 /// every other kind.

@@ -57,7 +57,7 @@ impl WorkTree {
 /// use kennel::{Policy, Profile};
 ///
 /// let here = std::env::current_dir()?;
-/// let top = kennel::work_tree(&here).unwrap_or_else(|| here.clone());
+/// let top = kennel::internal::work_tree(&here).unwrap_or_else(|| here.clone());
 /// let policy = Policy::profile(Profile::RepoWrite, top).cwd(here);
 /// # Ok::<(), std::io::Error>(())
 /// ```

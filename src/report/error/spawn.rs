@@ -14,12 +14,12 @@ use crate::report::remedy::{Remedy, SettingKey, remedy};
 /// Why a program was not spawned. No variant contains the value of a credential, a variable or an argument.
 ///
 /// ```
-/// use kennel::{Class, Envelope, Manifest, SpawnPolicy};
+/// use kennel::{broker::{Envelope, Manifest, SpawnPolicy}, report::Class};
 ///
 /// let policy = SpawnPolicy::new(Manifest::from_toml("[capabilities]")?);
 /// let error = policy.check(&Envelope { program: "/bin/sh".into(), ..Envelope::default() }).unwrap_err();
 /// assert_eq!(error.failure().class, Class::CapabilityDenied);
-/// # Ok::<(), kennel::SpawnError>(())
+/// # Ok::<(), kennel::broker::SpawnError>(())
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -22,7 +22,7 @@ use crate::sys::path_text::PathText;
 /// use std::io::Write;
 ///
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let new = kennel::Client::connect("agent-1")?.write("notes.txt", None)?;
+/// let new = kennel::client::Client::connect("agent-1")?.write("notes.txt", None)?;
 /// new.file().write_all(b"remember the milk\n")?;
 /// new.keep()?;
 /// # Ok(())
@@ -62,7 +62,7 @@ impl Client {
     ///
     /// ```no_run
     /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let notes = std::io::read_to_string(kennel::Client::connect("agent-1")?.read("notes.txt")?)?;
+    /// let notes = std::io::read_to_string(kennel::client::Client::connect("agent-1")?.read("notes.txt")?)?;
     /// # Ok(())
     /// # }
     /// ```

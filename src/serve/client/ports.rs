@@ -13,7 +13,7 @@ impl Client {
     ///
     /// ```no_run
     /// # fn example() -> Result<(), kennel::Error> {
-    /// let port = kennel::Client::connect("agent-1")?.publish("0:8000")?;
+    /// let port = kennel::client::Client::connect("agent-1")?.publish("0:8000")?;
     /// println!("http://{}/", port.address);
     /// # Ok(())
     /// # }

@@ -6,7 +6,7 @@ words! {
     /// What a file or directory is that a sandbox shows or hides, in the words of reports.
     ///
     /// ```
-    /// use kennel::PlaceKind;
+    /// use kennel::report::PlaceKind;
     ///
     /// assert_eq!(PlaceKind::ReadOnlyGrant.to_string(), "read-only grant");
     /// ```
