@@ -91,15 +91,15 @@ records! { 'w,
 /// The first message: the role of this process, and the steps that it starts with before the plan arrives.
 enum Role<'w> {
     /// A one-shot: PID 1 is its only worker. The request follows the plan.
-    1 = OneShot { namespaces: &'w [u8] },
+    OneShot { namespaces: &'w [u8] },
     /// The zygote of a session. Orders for workers follow the plan.
-    2 = Zygote { namespaces: &'w [u8] },
+    Zygote { namespaces: &'w [u8] },
     /// A bridge to a proxy. It carries out `setup` and `walls` of the plan; a [`BridgeOrder`] follows.
-    3 = Bridge { namespaces: &'w [u8] },
+    Bridge { namespaces: &'w [u8] },
     /// A reaper, which removes a cgroup if no other process does. This message carries the descriptor of the
     /// parent directory; `name` is the group in it. No plan and no order follow: the reaper only waits for
     /// the end of the socket.
-    4 = Reaper { namespaces: &'w [u8], name: &'w CStr },
+    Reaper { namespaces: &'w [u8], name: &'w CStr },
 }
 }
 
@@ -107,7 +107,7 @@ records! { 'w,
 /// The second message. A memfd with that many bytes of plan comes with it. If `narrow` is not zero, a second
 /// memfd has that many bytes of steps that a one-shot carries out before the walls.
 enum Handover {
-    1 = Plan { plan: u32, narrow: u32 },
+    Plan { plan: u32, narrow: u32 },
 }
 }
 
@@ -115,14 +115,14 @@ records! { 'w,
 /// The next message to a worker: its command. The standard descriptors come with it.
 enum Handed<'w> {
     /// The encoded request itself.
-    1 = Inline { request: &'w [u8] },
+    Inline { request: &'w [u8] },
     /// A memfd, the fourth descriptor, with the encoded request and zeroed scratch after it.
-    2 = Memfd { request: u32, scratch: u32 },
+    Memfd { request: u32, scratch: u32 },
     /// The command gets a terminal, and the next message is the command. Init has to lead the terminal's
     /// session, so that the command is a job: its parent is in the same session. No descriptor comes with it.
     /// `window` is the size, rows in the high and columns in the low 16 bits; `modes` is a `struct termios`
     /// of the kernel, or empty.
-    3 = Terminal { window: u32, modes: &'w [u8] },
+    Terminal { window: u32, modes: &'w [u8] },
 }
 }
 
@@ -132,13 +132,13 @@ enum ZygoteOrder {
     /// Fork a worker. Its socket comes with this message. If `narrow` is not zero, a memfd follows with that
     /// many bytes of steps to carry out before the walls. If `leaf` is not zero, the directory of its cgroup
     /// comes last. If `shared` is not zero, it takes [`SharedOrder`]s in place of a command.
-    1 = Worker { narrow: u32, leaf: u32, shared: u32 },
+    Worker { narrow: u32, leaf: u32, shared: u32 },
     /// Carry out that many bytes of steps in a mount namespace. A socket for the report comes with this
     /// message, then the memfd of the steps, then the mount namespace.
-    2 = Remount { steps: u32 },
+    Remount { steps: u32 },
     /// A signal to every process of the session's commands, which ends in a moment. No socket comes with
     /// this.
-    3 = Signal { number: u32 },
+    Signal { number: u32 },
 }
 }
 
@@ -155,13 +155,13 @@ records! { 'w,
 /// An order of the outside to the init that the commands of a session share.
 enum SharedOrder {
     /// Fork a worker, and mark it. Its socket comes with this message.
-    1 = Worker { mark: u64 },
+    Worker { mark: u64 },
     /// kill(2) every process with that mark.
-    2 = Signal { mark: u64, number: u32 },
+    Signal { mark: u64, number: u32 },
     /// SIGKILL to every process with that mark, until none is left, except the process with the PID `spared`,
     /// if that is not zero. Then [`Report::Blocked`], if some are left, on the socket that comes with this
     /// message, and its end.
-    3 = Kill { mark: u64, spared: u32 },
+    Kill { mark: u64, spared: u32 },
 }
 }
 
@@ -170,10 +170,10 @@ records! { 'w,
 enum BridgeOrder {
     /// Accept clients on the listening TCP socket that comes with this message, and connect each to the
     /// proxy: at most `connections` at a time. Ends with the control socket.
-    1 = Serve { connections: u32 },
+    Serve { connections: u32 },
     /// No client is alive any more. Pass on what clients have sent, including those not yet accepted, and
     /// end.
-    2 = Finish {},
+    Finish {},
 }
 }
 
@@ -181,13 +181,13 @@ records! { 'w,
 /// An order of the outside to init while the command runs.
 enum Order {
     /// kill(2) the command's process group. Stop and continue signals reach every process.
-    1 = Signal { number: u32 },
+    Signal { number: u32 },
     /// Every process is killed: report when all have ended. Those with a mark get SIGKILL from the common
     /// init, by a [`SharedOrder::Kill`]; all others from this init.
-    2 = Kill {},
+    Kill {},
     /// tcsetpgrp(3): the terminal belongs to the command (1), whose reads and settings then take effect, or
     /// to nobody (0), and then they stop the command.
-    3 = Foreground { has: u32 },
+    Foreground { has: u32 },
 }
 }
 
@@ -198,16 +198,16 @@ records! { 'w,
 enum ShellOrder<'w> {
     /// Write these lines to the input of the shell. The descriptors that come with this message get the
     /// numbers from [`SHELL_FILES`] on, in the place of the earlier ones.
-    1 = Write { lines: &'w [u8] },
+    Write { lines: &'w [u8] },
     /// Close those descriptors: the call has ended.
-    2 = Release {},
+    Release {},
     /// SIGINT to the process group of the shell.
-    3 = Interrupt {},
+    Interrupt {},
     /// SIGKILL to every process that the shell has started since the last message with descriptors, until
     /// none is left. The answer is how many are left, four bytes.
-    4 = Kill {},
+    Kill {},
     /// The answer is how many of those processes there are.
-    5 = Count {},
+    Count {},
 }
 }
 
@@ -224,15 +224,15 @@ records! { 'w,
 /// A report of zygote or init to the outside.
 enum Report {
     /// A step failed. Nothing of the command ran, and no process of this sandbox or worker is left.
-    1 = Failed { section: u32, index: u32, errno: i32 },
+    Failed { section: u32, index: u32, errno: i32 },
     /// An optional step failed; the sandbox goes on without that protection.
-    2 = Skipped { section: u32, index: u32, errno: i32 },
+    Skipped { section: u32, index: u32, errno: i32 },
     /// execve(2) of the command succeeded.
-    3 = Started { asks: u32 },
+    Started { asks: u32 },
     /// The master side of the pseudoterminal comes with this message.
-    4 = Terminal {},
+    Terminal {},
     /// The command ended, and init is the only process left in the sandbox. `status` is as in wait(2).
-    5 = Ended {
+    Ended {
         status: i32,
         /// User CPU time of all reaped processes, in microseconds.
         user_us: u64,
@@ -249,25 +249,25 @@ enum Report {
     },
     /// A worker's init has started. Its pidfd comes with this message. `pid` is its number in its pid
     /// namespace.
-    6 = Born { pid: u32 },
+    Born { pid: u32 },
     /// The zygote takes orders, the worker takes a command, or the bridge takes connections. The setup took
     /// that many microseconds.
-    7 = Ready { took_us: u64 },
+    Ready { took_us: u64 },
     /// The socket of a [`Step::Listen`](crate::plan::Step::Listen) comes with this message.
-    8 = Listening { kind: u32, port: u32 },
+    Listening { kind: u32, port: u32 },
     /// The root of a worker comes with this message.
-    9 = Root {},
+    Root {},
     /// The mount namespace of a worker comes with this message. Holding it keeps the mounts alive.
-    10 = Mounts {},
+    Mounts {},
     /// The listener of a seccomp filter, which reports refused system calls, comes with this message.
-    12 = Refusing {},
+    Refusing {},
     /// The command, which has a terminal, was stopped by that signal. The next such report comes only after
     /// an order.
-    13 = Stopped { signal: u32 },
+    Stopped { signal: u32 },
     /// So many processes with the mark of a [`SharedOrder::Kill`] have got SIGKILL and are blocked in the
     /// kernel.
-    14 = Blocked { count: u32 },
+    Blocked { count: u32 },
     /// The directory of a [`Step::HandOutUpper`](crate::plan::Step::HandOutUpper) comes with this message.
-    20 = Upper {},
+    Upper {},
 }
 }

@@ -25,128 +25,128 @@ records! { 'w,
 /// One step of a plan.
 enum Step<'w> {
     /// open(2), write(2): writes to an existing kernel file (id maps).
-    1 = Write { path: &'w CStr, bytes: &'w [u8] },
+    Write { path: &'w CStr, bytes: &'w [u8] },
     /// unshare(2): a new namespace of each kind in `flags`.
-    2 = Unshare { flags: u32 },
+    Unshare { flags: u32 },
     /// mount(MS_SLAVE | MS_REC): later mounts do not propagate to the namespace that the mounts were copied
     /// from. A copy in a new user namespace is like this from its creation.
-    53 = Separate {},
+    Separate {},
     /// sethostname(2) in the new UTS namespace.
-    3 = Hostname { name: &'w [u8] },
+    Hostname { name: &'w [u8] },
     /// rtnetlink(7), RTM_SETLINK: brings the loopback device of the new network namespace up.
-    4 = LoopbackUp {},
+    LoopbackUp {},
     /// mount(2), chdir(2): an empty tmpfs that will become the root.
-    5 = NewRoot { options: &'w CStr },
+    NewRoot { options: &'w CStr },
     /// mkdirat(2) in the new root.
-    6 = MakeDir { path: &'w CStr, mode: u32 },
+    MakeDir { path: &'w CStr, mode: u32 },
     /// symlinkat(2) in the new root.
-    7 = Symlink { path: &'w CStr, points_to: &'w CStr },
+    Symlink { path: &'w CStr, points_to: &'w CStr },
     /// openat(2), write(2): a file that belongs to the sandbox.
-    8 = MakeFile { path: &'w CStr, mode: u32, bytes: &'w [u8] },
+    MakeFile { path: &'w CStr, mode: u32, bytes: &'w [u8] },
     /// open_tree(2), mount_setattr(2), move_mount(2): makes `source` visible at `target`. The source must
     /// still be the inode that the outside checked.
-    9 = Bind { source: &'w CStr, device: u64, inode: u64, target: &'w CStr, within: Within, attributes: u64 },
+    Bind { source: &'w CStr, device: u64, inode: u64, target: &'w CStr, within: Within, attributes: u64 },
     /// mount(2): a separate file system, such as a private tmpfs, procfs or devpts.
-    10 = Mount { kind: &'w CStr, target: &'w CStr, within: Within, flags: u64, options: &'w CStr },
+    Mount { kind: &'w CStr, target: &'w CStr, within: Within, flags: u64, options: &'w CStr },
     /// mount(MS_BIND): binds a path of the new root to another path, with the attributes it has there; or to
     /// itself, so that it stays writable if the root becomes read-only.
-    11 = BindOwn { source: &'w CStr, target: &'w CStr },
+    BindOwn { source: &'w CStr, target: &'w CStr },
     /// mknodat(2): an empty file in the new root as a mount point.
-    12 = MakeMountPoint { path: &'w CStr },
+    MakeMountPoint { path: &'w CStr },
     /// mknodat(2): a whiteout. An overlay over this directory then shows nothing by that name.
-    70 = Whiteout { path: &'w CStr },
+    Whiteout { path: &'w CStr },
     /// mount(2) of an overlay that cannot be written. The process that opens a file of it needs the right to
     /// do so, and so does the process that mounts it. With a `reader`, that is a child without groups, with
     /// this id for setfsuid(2) and setfsgid(2).
-    71 = Merge { target: &'w CStr, options: &'w CStr, reader: u32 },
+    Merge { target: &'w CStr, options: &'w CStr, reader: u32 },
     /// pivot_root(2), umount2(2): the new root becomes `/`, and the old one is gone.
-    13 = PivotRoot {},
+    PivotRoot {},
     /// mount_setattr(2) on an existing mount; if `recursive` is not zero, also on every mount below it.
-    14 = SetAttributes { target: &'w CStr, attributes: u64, recursive: u32 },
+    SetAttributes { target: &'w CStr, attributes: u64, recursive: u32 },
     /// landlock_create_ruleset(2).
-    15 = LandlockRuleset { fs: u64, net: u64, scoped: u64 },
+    LandlockRuleset { fs: u64, net: u64, scoped: u64 },
     /// landlock_add_rule(2): what is allowed beneath `path` in the finished view.
-    16 = LandlockRule { path: &'w CStr, access: u64 },
+    LandlockRule { path: &'w CStr, access: u64 },
     /// ioctl(SIOCSIFADDR): another address of the loopback device.
-    33 = LoopbackAddress { address: u32 },
+    LoopbackAddress { address: u32 },
     /// landlock_add_rule(2): allowed access to a TCP port. Linux 6.7.
-    32 = LandlockPort { access: u64, port: u64 },
+    LandlockPort { access: u64, port: u64 },
     /// landlock_restrict_self(2).
-    17 = LandlockRestrict {},
+    LandlockRestrict {},
     /// prctl(2).
-    18 = Prctl { option: u32, argument: u64 },
+    Prctl { option: u32, argument: u64 },
     /// capset(2): drops every capability.
-    19 = DropCapabilities {},
+    DropCapabilities {},
     /// keyctl(KEYCTL_JOIN_SESSION_KEYRING): an empty anonymous session keyring.
-    20 = NewKeyring {},
+    NewKeyring {},
     /// prlimit(2).
-    21 = Limit { resource: u32, soft: u64, hard: u64 },
+    Limit { resource: u32, soft: u64, hard: u64 },
     /// seccomp(SECCOMP_SET_MODE_FILTER).
-    22 = Seccomp { program: &'w [u8] },
+    Seccomp { program: &'w [u8] },
     /// setsid(2): the command inherits no controlling terminal. If init has opened one for it: setpgid(2).
-    23 = NewSession {},
+    NewSession {},
     /// open_tree(2), mount_setattr(2), move_mount(2): covers `target`, which must stay hidden, with an empty
     /// read-only file or directory of the new root. Needs no access to `target`.
-    24 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
+    Cover { empty: &'w CStr, target: &'w CStr, within: Within },
     /// open_tree(2), mount_setattr(2), move_mount(2): puts a mount of `from`, a path of the view, at `target`
     /// again. Renaming or removing the mount point outside takes the mount away or replaces it. A writable
     /// mount is attached only if `target` has no mount; the others go on top. Without `from` the step cannot
     /// attach anything: then `target` must be the root of a mount, and that of `inode` if it is not zero,
     /// else `ESTALE`.
-    29 = MountAgain { from: &'w CStr, target: &'w CStr, attributes: u64, device: u64, inode: u64 },
+    MountAgain { from: &'w CStr, target: &'w CStr, attributes: u64, device: u64, inode: u64 },
     /// Skips the Landlock rules for `path` and everything below it.
-    30 = Forgo { path: &'w CStr },
+    Forgo { path: &'w CStr },
     /// statfs(2) after a command failed: checks whether the private file system at `path` is full.
-    42 = Room { path: &'w CStr },
+    Room { path: &'w CStr },
     /// prctl(PR_CAPBSET_DROP) for every capability: no program can regain one.
-    28 = DropBoundingSet {},
+    DropBoundingSet {},
     /// open(2), fchdir(2): enters the root of the newest mount namespace.
-    25 = EnterRoot {},
+    EnterRoot {},
     /// mount(MS_MOVE) or move_mount(2): moves a mount, with every mount below it, to another path of the
     /// view. `within` applies to both paths.
-    26 = Move { from: &'w CStr, to: &'w CStr, within: Within },
+    Move { from: &'w CStr, to: &'w CStr, within: Within },
     /// umount2(MNT_DETACH): removes a mount of the new root.
-    27 = Detach { target: &'w CStr },
+    Detach { target: &'w CStr },
     /// socket(2), bind(2), listen(2) in the new network namespace: opens a socket at an IPv4 address and
     /// hands it to the outside ([`Report::Listening`](crate::control::Report::Listening)). `kind` is as in
     /// socket(2).
-    31 = Listen { kind: u32, address: u32, port: u32 },
+    Listen { kind: u32, address: u32, port: u32 },
     /// socket(2), bind(2), listen(2) in the new network namespace: a TCP listener at every address, of IPv6
     /// too if the kernel has it. It is handed out as that of `Listen`.
-    59 = ListenEverywhere { port: u32 },
+    ListenEverywhere { port: u32 },
     /// open(2) of the mount namespace: hands it and the root to the outside
     /// ([`Report::Root`](crate::control::Report::Root), [`Report::Mounts`](crate::control::Report::Mounts)).
-    34 = HandOut {},
+    HandOut {},
     /// open(2) of a directory of the new root: hands the upper directory of an overlay to the outside
     /// ([`Report::Upper`](crate::control::Report::Upper)).
-    50 = HandOutUpper { path: &'w CStr },
+    HandOutUpper { path: &'w CStr },
     /// open_tree(2), mount_setattr(2), move_mount(2): mounts `target` over itself with `attributes`.
-    51 = Pin { target: &'w CStr, attributes: u64 },
+    Pin { target: &'w CStr, attributes: u64 },
     /// fsopen(2), fsconfig(2), fsmount(2): a copy-on-write layer over the host's directory `lower`, mounted
     /// at `at` for now. Changes go to `upper` and `work` in `at`, or in the host's directory `kept` if that
     /// is not empty. Linux 6.6.
-    56 = Layer { lower: Inode<'w>, kept: Inode<'w>, at: &'w CStr, layer: u32 },
+    Layer { lower: Inode<'w>, kept: Inode<'w>, at: &'w CStr, layer: u32 },
     /// openat2(2), open_tree(2), move_mount(2): makes `below`, a path of a layer, visible at `target`. It
     /// must still be the host's directory `source`, unless that has no identity. If the layer cannot show it,
     /// `target` gets an empty directory of its own, or with `or_shows` the host's directory read-only.
-    57 = ShowLayered { layer: u32, below: &'w CStr, source: Inode<'w>, target: &'w CStr, within: Within, or_shows: u32 },
+    ShowLayered { layer: u32, below: &'w CStr, source: Inode<'w>, target: &'w CStr, within: Within, or_shows: u32 },
     /// umount2(MNT_DETACH) of all layers. What they show stays.
-    58 = DetachLayers {},
+    DetachLayers {},
     /// capset(2): drops one capability for good.
-    52 = DropCapability { capability: u32 },
+    DropCapability { capability: u32 },
     /// capset(2): makes one permitted capability effective, or if `has` is zero not effective.
-    60 = SetEffective { capability: u32, has: u32 },
+    SetEffective { capability: u32, has: u32 },
     /// Resets the calling process: sched_setscheduler(2) to SCHED_OTHER if `policy` is not zero,
     /// setpriority(2) to 0 if `nice` is not, ioprio_set(2) to none if `io` is not.
-    54 = Ordinary { policy: u32, nice: u32, io: u32 },
+    Ordinary { policy: u32, nice: u32, io: u32 },
     /// fchmodat(2): sets the mode of a path in the new root, given as an absolute path.
-    55 = SetMode { path: &'w CStr, mode: u32 },
+    SetMode { path: &'w CStr, mode: u32 },
     /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): installs `program` and hands its listener, which reports
     /// refused system calls, to the outside ([`Report::Refusing`](crate::control::Report::Refusing)). If the
     /// kernel creates no listener, for example because another filter has one, installs `plain` instead. If
     /// `with_start` is not zero, the listener goes out with
     /// [`Report::Started`](crate::control::Report::Started).
-    41 = SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8], with_start: u32 },
+    SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8], with_start: u32 },
 }
 }
 

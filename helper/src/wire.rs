@@ -198,10 +198,11 @@ fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Declares an enum whose variants are records on the wire: a 32-bit number, then the fields in order.
+/// Declares an enum whose variants are records on the wire: a 32-bit number, then the fields in order. Variants
+/// are numbered by position. What other versions of Kennel read says its number.
 macro_rules! records {
     ($lt:lifetime, $(#[$outer:meta])* enum $name:ident $(<$used:lifetime>)? {
-        $( $(#[$doc:meta])* $number:literal = $variant:ident {
+        $( $(#[$doc:meta])* $($number:literal =)? $variant:ident {
             $( $(#[$field_doc:meta])* $field:ident: $ty:ty ),* $(,)?
         } ),* $(,)?
     }) => {
@@ -215,10 +216,18 @@ macro_rules! records {
             $( $(#[$doc])* $variant { $( $(#[$field_doc])* $field: $ty ),* } ),*
         }
 
+        const _: () = {
+        #[repr(u32)]
+        enum Number {
+            $( $variant $(= $number)? ),*
+        }
+
         impl<$lt> Field<$lt> for $name $(<$used>)? {
             fn take(cursor: &mut Cursor<$lt>) -> Option<Self> {
                 match u32::take(cursor)? {
-                    $( $number => Some(Self::$variant { $( $field: Field::take(cursor)? ),* }), )*
+                    $( number if number == Number::$variant as u32 => {
+                        Some(Self::$variant { $( $field: Field::take(cursor)? ),* })
+                    } )*
                     _ => None,
                 }
             }
@@ -226,12 +235,13 @@ macro_rules! records {
             fn put(&self, out: &mut impl Sink) {
                 match *self {
                     $( Self::$variant { $( $field ),* } => {
-                        u32::put(&$number, out);
+                        u32::put(&(Number::$variant as u32), out);
                         $( Field::put(&$field, out); )*
                     } )*
                 }
             }
         }
+        };
     };
 }
 pub(crate) use records;

@@ -7,8 +7,9 @@ use std::{io, thread};
 
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, fstat};
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
 use nix::time::{ClockId, clock_gettime};
+
+use crate::sys::file_system::FileSystem;
 
 /// A file time: seconds and nanoseconds.
 pub(crate) type Stamp = (i64, i64);
@@ -16,9 +17,6 @@ pub(crate) type Stamp = (i64, i64);
 /// How long to wait for the file clock. It ticks at least a hundred times a second.
 const TICK: Duration = Duration::from_millis(1);
 const MAX_TICKS: u32 = 50;
-
-/// File systems that store nanoseconds.
-const FINE: [FsType; 3] = [TMPFS_MAGIC, BTRFS_SUPER_MAGIC, XFS_SUPER_MAGIC];
 
 /// How many parent directories `is_coarse` looks at.
 const MAX_PARENTS: usize = 16;
@@ -31,7 +29,7 @@ const MAX_ROUNDING: i64 = 2;
 /// It looks at the change time, which no program can set. That can be a whole second by chance, so it also
 /// looks at the type of the file system and at the parent directories.
 pub(crate) fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
-    if FINE.contains(&fstatfs(directory)?.filesystem_type()) {
+    if FileSystem::of(directory)?.stores_nanoseconds() {
         return Ok(false);
     }
     let mut directory = directory.try_clone()?;

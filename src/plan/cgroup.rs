@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kennel_helper::plan::Step;
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::host::caller::Caller;
 use crate::host::cgroups::{CPUS, Cgroups, Controller, Setting};
@@ -23,6 +22,7 @@ use crate::policy::limits::Limits;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::remedy::Remedy;
+use crate::sys::file_system::FileSystem;
 use crate::view::inputs::SandboxKind;
 
 /// The cgroup of a command counts its init too.
@@ -174,7 +174,7 @@ fn disks(policy: &Policy, caller: &Caller) -> Vec<(u64, u64)> {
         match mounts::of(&place) {
             Some(disk) if disks.contains(&disk) => {}
             Some(disk) => disks.push(disk),
-            None if statfs(&place).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC) => {}
+            None if FileSystem::at(&place).is_ok_and(FileSystem::is_tmpfs) => {}
             None => return Vec::new(),
         }
     }

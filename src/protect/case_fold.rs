@@ -12,32 +12,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
 
-use nix::sys::statfs::{
-    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, MSDOS_SUPER_MAGIC, TMPFS_MAGIC,
-    XFS_SUPER_MAGIC, statfs,
-};
-
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::failure::shown;
 use crate::report::shortage::is_shortage;
+use crate::sys::file_system::FileSystem;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
-
-const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
-
-/// File systems for which the kernel has one entry for all spellings of a name, so that a mount holds for
-/// all. That is so even in directories that fold case (FS_CASEFOLD_FL).
-const ONE_ENTRY_PER_NAME: [FsType; 7] = [
-    BTRFS_SUPER_MAGIC,
-    EXFAT_SUPER_MAGIC,
-    EXT4_SUPER_MAGIC,
-    F2FS_SUPER_MAGIC,
-    MSDOS_SUPER_MAGIC,
-    TMPFS_MAGIC,
-    XFS_SUPER_MAGIC,
-];
 
 /// Messages end it with what may be bypassed.
 const REASON: &str =
@@ -124,7 +106,7 @@ pub(crate) fn ignores_case(directory: &Path) -> io::Result<bool> {
 /// Whether another spelling of a name in a directory may bypass a mount: the kernel may cache several
 /// entries, and no name shows that case counts.
 fn may_bypass(directory: &Path) -> io::Result<bool> {
-    Ok(!ONE_ENTRY_PER_NAME.contains(&statfs(directory)?.filesystem_type()) && may_ignore_case(directory)?)
+    Ok(!FileSystem::at(directory)?.has_one_entry_per_name() && may_ignore_case(directory)?)
 }
 
 fn may_ignore_case(directory: &Path) -> io::Result<bool> {
@@ -232,8 +214,8 @@ mod tests {
     #[test]
     fn a_listed_kind_of_file_system_needs_no_look() {
         let dir = names(&["a", "A"]);
-        let kind = statfs(dir.path()).expect("a file system").filesystem_type();
-        assert_eq!(may_bypass(dir.path()).expect("listed"), !ONE_ENTRY_PER_NAME.contains(&kind), "{kind:?}");
+        let kind = FileSystem::at(dir.path()).expect("a file system");
+        assert_eq!(may_bypass(dir.path()).expect("listed"), !kind.has_one_entry_per_name(), "{kind:?}");
         assert!(
             may_bypass(Path::new("/proc/self/task")).expect("listed"),
             "procfs is not in the list, and numbers show nothing"

@@ -6,15 +6,17 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::sys::statfs::{
-    AUTOFS_SUPER_MAGIC, BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, CODA_SUPER_MAGIC,
-    DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC, FUSE_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, NSFS_MAGIC,
-    OCFS2_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC, PROC_SUPER_MAGIC, RDTGROUP_SUPER_MAGIC, SECURITYFS_MAGIC,
-    SELINUX_MAGIC, SMACK_MAGIC, SMB_SUPER_MAGIC, SYSFS_MAGIC, Statfs, TRACEFS_MAGIC, XENFS_SUPER_MAGIC,
-    fstatfs, statfs,
+    AUTOFS_SUPER_MAGIC, BPF_FS_MAGIC, BTRFS_SUPER_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
+    CODA_SUPER_MAGIC, DEBUGFS_MAGIC, DEVPTS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC,
+    FUSE_SUPER_MAGIC, FsType, MSDOS_SUPER_MAGIC, NFS_SUPER_MAGIC, NSFS_MAGIC, OCFS2_SUPER_MAGIC,
+    OVERLAYFS_SUPER_MAGIC, PROC_SUPER_MAGIC, RDTGROUP_SUPER_MAGIC, SECURITYFS_MAGIC, SELINUX_MAGIC,
+    SMACK_MAGIC, SMB_SUPER_MAGIC, SYSFS_MAGIC, Statfs, TMPFS_MAGIC, TRACEFS_MAGIC, XENFS_SUPER_MAGIC,
+    XFS_SUPER_MAGIC, fstatfs, statfs,
 };
 
 // Numbers of linux/magic.h, or of the file system's own source if they are missing there.
 const BINDERFS_SUPER_MAGIC: FsType = FsType(0x6c6f_6f70);
+const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
 const BINFMTFS_MAGIC: FsType = FsType(0x4249_4e4d);
 const CONFIGFS_MAGIC: FsType = FsType(0x6265_6570);
 const EFIVARFS_MAGIC: FsType = FsType(0xde5e_81e4);
@@ -81,6 +83,21 @@ const REMOTE: [FsType; 14] = [
     VBOXSF_SUPER_MAGIC,
 ];
 
+/// File systems for which the kernel has one entry for all spellings of a name, so that a mount holds for
+/// all. That is so even in directories that fold case (FS_CASEFOLD_FL).
+const ONE_ENTRY_PER_NAME: [FsType; 7] = [
+    BTRFS_SUPER_MAGIC,
+    EXFAT_SUPER_MAGIC,
+    EXT4_SUPER_MAGIC,
+    F2FS_SUPER_MAGIC,
+    MSDOS_SUPER_MAGIC,
+    TMPFS_MAGIC,
+    XFS_SUPER_MAGIC,
+];
+
+/// File systems that store nanoseconds of times.
+const NANOSECONDS: [FsType; 3] = [BTRFS_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC];
+
 /// The kind of a file system.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSystem(FsType);
@@ -105,6 +122,20 @@ impl FileSystem {
     // Some architectures extend the sign of the number.
     fn from(told: &Statfs) -> Self {
         Self(FsType(told.filesystem_type().0 & 0xffff_ffff))
+    }
+
+    pub(crate) fn is_tmpfs(self) -> bool {
+        self.0 == TMPFS_MAGIC
+    }
+
+    /// Whether the kernel has one entry for all spellings of a name, also if case does not count.
+    pub(crate) fn has_one_entry_per_name(self) -> bool {
+        ONE_ENTRY_PER_NAME.contains(&self.0)
+    }
+
+    /// Whether it certainly stores nanoseconds of times.
+    pub(crate) fn stores_nanoseconds(self) -> bool {
+        NANOSECONDS.contains(&self.0)
     }
 
     pub(crate) fn is_proc(self) -> bool {
