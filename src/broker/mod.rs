@@ -61,7 +61,7 @@ pub struct SpawnPolicy {
     narrower: Option<Vec<String>>,
     limits: SpawnLimits,
     home: PathBuf,
-    books: Option<run::BrokerAudit>,
+    audit: Option<run::BrokerAudit>,
 }
 
 impl SpawnPolicy {
@@ -69,7 +69,7 @@ impl SpawnPolicy {
     #[must_use]
     pub fn new(manifest: Manifest) -> Self {
         let home = Caller::current_home();
-        Self { manifest, narrower: None, limits: SpawnLimits::default(), home, books: None }
+        Self { manifest, narrower: None, limits: SpawnLimits::default(), home, audit: None }
     }
 
     /// Narrows the manifest to the programs of one action, given by name or path. An empty list allows no
@@ -125,7 +125,7 @@ impl SpawnPolicy {
         let audit = audit.into();
         // Check the path before anything is created there.
         self.check_outside("audit log", &audit.path)?;
-        self.books = Some(run::BrokerAudit::open(audit)?);
+        self.audit = Some(run::BrokerAudit::open(audit)?);
         Ok(self)
     }
 
@@ -218,7 +218,7 @@ impl SpawnPolicy {
         resolver: &dyn CredentialResolver,
     ) -> Result<Output, SpawnError> {
         let spawn = self.check(envelope)?;
-        let audit = self.books.as_ref().map(|books| &books.audit);
+        let audit = self.audit.as_ref().map(|own| &own.audit);
         match run::run(&spawn, audit, resolver).await {
             Ok(output) => Ok(output),
             Err(error) => {

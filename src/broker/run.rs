@@ -167,10 +167,10 @@ impl SpawnPolicy {
         found: Result<&CheckedSpawn, &SpawnError>,
         decision: &'static str,
     ) -> Result<Option<String>, SpawnError> {
-        let Some(books) = &self.books else { return Ok(None) };
+        let Some(audit) = &self.audit else { return Ok(None) };
         let operation = found.ok().and_then(CheckedSpawn::operation);
         let failure = found.err().map(SpawnError::failure);
-        let written = books.trail.write(None, || {
+        let written = audit.trail.write(None, || {
             Record::Spawn(Spawn {
                 decision,
                 program: &envelope.program,

@@ -295,7 +295,7 @@ impl Running {
     pub(crate) fn full(&self, code: u32) -> Option<Full> {
         let (index, lacks_inodes) = control::full::read(code)?;
         let tmpfs = self.prepared.compiled.commands.tmpfs_sizes.get(index)?;
-        Some(if lacks_inodes { Full::Inodes(tmpfs.inodes) } else { Full::Bytes(tmpfs.size) })
+        Some(if lacks_inodes { Full::Inodes(tmpfs.inodes) } else { Full::Bytes(tmpfs.bytes) })
     }
 }
 

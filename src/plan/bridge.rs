@@ -62,8 +62,8 @@ pub(crate) fn compile(
     caller: &Caller,
     path: &Path,
 ) -> Result<BridgePlan, Error> {
-    let (names, shape, subject) = (&inputs::HomeNames::default(), SandboxKind::Once, Subject::Workspace);
-    let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: None };
+    let (names, kind, subject) = (&inputs::HomeNames::default(), SandboxKind::Once, Subject::Workspace);
+    let inputs = Inputs { policy, host, caller, names, kind, subject, controllers: None };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.into());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }

@@ -262,8 +262,8 @@ impl Emitter<'_> {
             Node::Proc { is_writable: false } => mount(c"proc", PROC_FLAGS | libc::MS_RDONLY, c""),
             Node::Proc { is_writable: true } => mount(c"proc", PROC_FLAGS, c""),
             Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620,max=256"),
-            Node::Tmpfs { mode, room } => {
-                mount(c"tmpfs", TMPFS_FLAGS, &room.with_own(self.view, target).options(*mode));
+            Node::Tmpfs { mode, size } => {
+                mount(c"tmpfs", TMPFS_FLAGS, &size.with_own(self.view, target).options(*mode));
             }
             // The cover holds a grant, whose mount point has to be created in it first.
             Node::Cover if is_filled(self.view, target, place) => {

@@ -154,7 +154,7 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString
         variables.insert(network::JAVA_OPTIONS.into(), options);
     }
     variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
-    if !inputs.policy.shares_processes() || !matches!(inputs.shape, SandboxKind::Session { .. }) {
+    if !inputs.policy.shares_processes() || !matches!(inputs.kind, SandboxKind::Session { .. }) {
         keep_git_in_front(&mut variables);
     }
     variables.into_iter().collect()

@@ -329,16 +329,16 @@ impl Explainer {
         match &place.node {
             Node::Layered { layer, .. } if self.view.layers.is_kept(*layer) => None,
             Node::Private { .. } | Node::Layered { .. } => {
-                let TmpfsSize { size, inodes, .. } = self.private;
+                let TmpfsSize { bytes: size, inodes, .. } = self.private;
                 let size = Size::from_bytes(size);
                 let reason = format!("full: private places hold {size} and {inodes} inodes together");
                 Some(possible(&reason, Some(SettingKey::TmpSize.to(twice(size)))))
             }
-            Node::Tmpfs { room, .. } => {
-                let (size, at) = (Size::from_bytes(room.size), shown(&at));
+            Node::Tmpfs { size, .. } => {
+                let (held, at) = (Size::from_bytes(size.bytes), shown(&at));
                 let more =
-                    is_plain(at.as_ref()).then(|| SettingKey::Tmpfs.to(format!("{at}:{}", twice(size))));
-                Some(possible(&format!("full: {at} holds {size} and {} inodes", room.inodes), more))
+                    is_plain(at.as_ref()).then(|| SettingKey::Tmpfs.to(format!("{at}:{}", twice(held))));
+                Some(possible(&format!("full: {at} holds {held} and {} inodes", size.inodes), more))
             }
             _ => None,
         }

@@ -124,7 +124,7 @@ pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement:
 
 /// How many such sockets PID 1 hands out. In a session, a worker does, once they are needed.
 pub(crate) fn published_sockets(inputs: &Inputs<'_>) -> usize {
-    let publishes = !inputs.policy.network.publish.is_empty() && !inputs.shape.is_session();
+    let publishes = !inputs.policy.network.publish.is_empty() && !inputs.kind.is_session();
     if publishes { SOCKETS_HANDED_OUT } else { 0 }
 }
 

@@ -236,7 +236,7 @@ mod tests {
             host: &fixtures::host(),
             caller: &caller,
             names: &HomeNames::default(),
-            shape: SandboxKind::OneShot,
+            kind: SandboxKind::OneShot,
             subject: Subject::Workspace,
             controllers: None,
         };

@@ -88,7 +88,7 @@ fn number(view: &mut View, inputs: &Inputs<'_>, lower: BindSource, keeps: bool) 
 
 /// The directory that keeps the changes of a layer. Notes it if there is none.
 fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> Option<Kept> {
-    let opened = match inputs.shape {
+    let opened = match inputs.kind {
         // Commands of such a sandbox can run at the same time, each with a layer of its own.
         SandboxKind::OneShot => Err(io::Error::other("a sandbox of many commands cannot keep them")),
         SandboxKind::Once | SandboxKind::Session { .. } => {
@@ -115,7 +115,7 @@ fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> 
 pub(crate) fn forgets_caches(inputs: &Inputs<'_>) -> bool {
     inputs.policy.caches == Caches::Private
         && may_have_layers(inputs.policy)
-        && !inputs.shape.is_session()
+        && !inputs.kind.is_session()
         && are_possible(inputs)
 }
 

@@ -94,7 +94,7 @@ impl Masks {
         let mut budget = SearchBudget::default();
         // With the rights of a command, as the mounts are made.
         groups.iter().try_for_each(|(base, group)| {
-            let found = dirfd::of_a_command(|| Ok(self.find_below(view, base, group, &mut budget)));
+            let found = dirfd::without_capabilities(|| Ok(self.find_below(view, base, group, &mut budget)));
             found.unwrap_or_else(|error| Err(Error::io("give up capabilities for a search")(error)))
         })
     }

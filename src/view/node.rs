@@ -19,9 +19,9 @@ pub(crate) const FEWEST_INODES: u64 = 64;
 pub(crate) struct Overlaid {
     /// The workspace. Its path in the sandbox and on the host is the same.
     pub(crate) target: PathBuf,
-    /// The directory for changes; `None` for a tmpfs of size `room`.
+    /// The directory for changes; `None` for a tmpfs of `size`.
     pub(crate) upper: Option<BindSource>,
-    pub(crate) room: TmpfsSize,
+    pub(crate) size: TmpfsSize,
     /// Mode of the workspace: the merged tree takes its mode from the directory for changes.
     pub(crate) mode: u32,
     /// Whether the changes outlive the sandbox.
@@ -47,7 +47,7 @@ pub(crate) enum Node {
     /// A writable directory of the root. All private directories share the root's tmpfs and its size.
     Private { mode: u32 },
     /// A writable tmpfs, mounted for this place alone.
-    Tmpfs { mode: u32, room: TmpfsSize },
+    Tmpfs { mode: u32, size: TmpfsSize },
     /// An empty read-only directory that hides another one.
     Cover,
     /// A file that Kennel makes in the sandbox.
@@ -166,7 +166,7 @@ pub(crate) struct MountOnHost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TmpfsSize {
     /// Bytes.
-    pub(crate) size: u64,
+    pub(crate) bytes: u64,
     /// Files, directories and links of commands.
     pub(crate) inodes: u64,
     /// What Kennel itself puts there, in addition.
@@ -181,14 +181,14 @@ pub(crate) struct Own {
 }
 
 impl TmpfsSize {
-    pub(crate) fn from_bytes(size: u64) -> Self {
-        Self { size, inodes: (size / PAGE).max(FEWEST_INODES), own: Own::default() }
+    pub(crate) fn from_bytes(bytes: u64) -> Self {
+        Self { bytes, inodes: (bytes / PAGE).max(FEWEST_INODES), own: Own::default() }
     }
 
     /// Mount options, tmpfs(5).
     pub(crate) fn options(self, mode: u32) -> CString {
-        let Self { size, inodes, own } = self;
-        let (size, inodes) = (size.saturating_add(own.bytes), inodes.saturating_add(own.inodes));
-        CString::new(format!("mode={mode:o},size={size},nr_inodes={inodes}")).unwrap_or_default()
+        let Self { bytes, inodes, own } = self;
+        let (bytes, inodes) = (bytes.saturating_add(own.bytes), inodes.saturating_add(own.inodes));
+        CString::new(format!("mode={mode:o},size={bytes},nr_inodes={inodes}")).unwrap_or_default()
     }
 }

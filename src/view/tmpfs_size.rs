@@ -20,9 +20,9 @@ impl TmpfsSize {
     /// The size from the policy: `size`, else `tmp_size`, else the default.
     pub(crate) fn from_policy(inputs: &Inputs<'_>, size: Option<Size>) -> Self {
         let limits = &inputs.policy.limits;
-        let size = size.or(limits.tmp_size).map_or(DEFAULT_SIZE, Size::bytes);
-        let room = Self::from_bytes(size);
-        Self { inodes: limits.tmp_inodes.unwrap_or(room.inodes), ..room }
+        let bytes = size.or(limits.tmp_size).map_or(DEFAULT_SIZE, Size::bytes);
+        let size = Self::from_bytes(bytes);
+        Self { inodes: limits.tmp_inodes.unwrap_or(size.inodes), ..size }
     }
 
     /// Adds what the view puts at `target` and below it.
@@ -66,7 +66,7 @@ pub(crate) fn for_worker<'p>(
     view: &View,
     places: impl Iterator<Item = &'p Path>,
 ) -> TmpfsSize {
-    places.fold(TmpfsSize::from_policy(inputs, None), |room, place| room.with_own(view, place))
+    places.fold(TmpfsSize::from_policy(inputs, None), |size, place| size.with_own(view, place))
 }
 
 #[cfg(test)]
@@ -100,8 +100,8 @@ mod tests {
     fn a_tmpfs_has_room_for_what_the_sandbox_puts_there() {
         let mut view = View::default();
         view.offer(PlaceKind::Directory, "/tmp/a/b", Node::Dir);
-        let room = TmpfsSize { inodes: 5, ..TmpfsSize::from_bytes(8192) }.with_own(&view, Path::new("/tmp"));
-        assert_eq!(room.options(0o755).as_c_str(), c"mode=755,size=8192,nr_inodes=8");
+        let size = TmpfsSize { inodes: 5, ..TmpfsSize::from_bytes(8192) }.with_own(&view, Path::new("/tmp"));
+        assert_eq!(size.options(0o755).as_c_str(), c"mode=755,size=8192,nr_inodes=8");
         assert_eq!(TmpfsSize::from_bytes(4096).inodes, FEWEST_INODES);
         assert_eq!(TmpfsSize::from_bytes(1 << 30).inodes, 1 << 18);
         let most =

@@ -39,7 +39,7 @@ impl Home {
             narrower: None,
             limits: SpawnLimits::default(),
             home: self.path.clone(),
-            books: None,
+            audit: None,
         }
     }
 

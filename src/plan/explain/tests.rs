@@ -26,7 +26,7 @@ fn explainer(host: &Path) -> Explainer {
     view.grant(
         PlaceKind::Tmpfs,
         "/scratch".into(),
-        Node::Tmpfs { mode: 0o1777, room: TmpfsSize::from_bytes(4096) },
+        Node::Tmpfs { mode: 0o1777, size: TmpfsSize::from_bytes(4096) },
     )
     .expect("granted");
     view.wall(PlaceKind::Secret, Path::new("/rw/.ssh"), Node::Cover, Protection::Root);

@@ -64,7 +64,7 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
         host: &host,
         caller: &caller,
         names: &HomeNames::default(),
-        shape: SandboxKind::OneShot,
+        kind: SandboxKind::OneShot,
         subject: crate::view::inputs::Subject::Workspace,
         controllers: None,
     };
