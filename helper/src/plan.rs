@@ -18,8 +18,8 @@ pub const MOST_FORGONE: usize = 32;
 /// Most overlays whose parts are shown ([`Step::Layer`]).
 pub const MOST_LAYERS: usize = 16;
 
-/// Most private file systems that the inside checks after a command ([`Step::Room`]).
-pub const MOST_ROOMS: usize = 8;
+/// Most private file systems that the inside checks after a command ([`Step::CheckTmpfs`]).
+pub const MOST_TMPFS: usize = 8;
 
 records! { 'w,
 /// One step of a plan.
@@ -97,7 +97,7 @@ enum Step<'w> {
     /// Skips the Landlock rules for `path` and everything below it.
     Forgo { path: &'w CStr },
     /// statfs(2) after a command failed: checks whether the private file system at `path` is full.
-    Room { path: &'w CStr },
+    CheckTmpfs { path: &'w CStr },
     /// prctl(PR_CAPBSET_DROP) for every capability: no program can regain one.
     DropBoundingSet {},
     /// open(2), fchdir(2): enters the root of the newest mount namespace.
@@ -157,6 +157,15 @@ pub struct Inode<'w> {
     pub path: &'w CStr,
     /// Device and inode number.
     pub identity: (u64, u64),
+}
+
+/// Where a mount goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'w> {
+    /// The path, relative to the new root.
+    pub path: &'w CStr,
+    /// What the path leads through.
+    pub within: Within,
 }
 
 impl Inode<'_> {

@@ -149,26 +149,26 @@ impl Prepared {
         Ok(self.plan.get_or_init(|| plan))
     }
 
-    /// The error for a step that failed inside. `narrow` are the additional steps of that worker.
-    pub(crate) fn step_failed(&self, narrow: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
-        step_failed(self.step(narrow, place), place, errno)
+    /// The error for a step that failed inside. `own` are the additional steps of that worker.
+    pub(crate) fn step_failed(&self, own: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
+        step_failed(self.step(own, place), place, errno)
     }
 
     /// Records in `enforcement` that an optional step was skipped.
     pub(crate) fn step_skipped(
         &self,
-        narrow: Option<&Section>,
+        own: Option<&Section>,
         place: (u32, u32),
         errno: i32,
         enforcement: &mut Enforcement,
     ) {
-        step_skipped(self.step(narrow, place), errno, enforcement);
+        step_skipped(self.step(own, place), errno, enforcement);
     }
 
     /// The step at `place`, as section and index, and the protection that it serves.
     pub(crate) fn step<'s>(
         &'s self,
-        narrow: Option<&'s Section>,
+        own: Option<&'s Section>,
         (section, index): (u32, u32),
     ) -> Option<(Protection, Step<'s>)> {
         let steps = &self.compiled.steps;
@@ -176,7 +176,7 @@ impl Prepared {
             section::NAMESPACES => &steps.namespaces,
             section::SETUP => &steps.setup,
             section::WORKER => &steps.worker,
-            section::NARROW => narrow?,
+            section::OWN => own?,
             section::WALLS => &steps.walls,
             section::PAYLOAD => &steps.payload,
             _ => return None,
@@ -297,7 +297,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::MountAgain { target: at, .. } => {
             format!("mount {} again, which was replaced outside", target(at))
         }
-        Step::Room { path } => format!("look for free space at {}", target(path)),
+        Step::CheckTmpfs { path } => format!("look for free space at {}", target(path)),
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use kennel_helper::plan::{MOST_ROOMS, Step};
+use kennel_helper::plan::{MOST_TMPFS, Step};
 use libc::sock_filter;
 
 use crate::host::Version;
@@ -239,14 +239,14 @@ pub(crate) fn tmpfs_of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(
         Node::Tmpfs { size, .. } => Some((path, *size)),
         _ => None,
     });
-    shared.chain(of_policy).take(MOST_ROOMS).collect()
+    shared.chain(of_policy).take(MOST_TMPFS).collect()
 }
 
 /// Appends the steps that report these file systems. Returns their sizes in the same order.
 pub(crate) fn report_tmpfs(inputs: &Inputs<'_>, view: &View, walls: &mut Section) -> Vec<TmpfsSize> {
     let sizes = tmpfs_of_command(inputs, view);
     for (path, _) in &sizes {
-        walls.push(Protection::Root, &Step::Room { path: &crate::plan::relative(path) });
+        walls.push(Protection::Root, &Step::CheckTmpfs { path: &crate::plan::relative(path) });
     }
     sizes.into_iter().map(|(_, size)| size).collect()
 }

@@ -10,7 +10,7 @@ use crate::{
     payload::Running,
     processes,
     reach::{ALL_PROCESSES, Reach},
-    steps::Rooms,
+    steps::PrivateTmpfs,
     sys::{self, Errno, Fd, Reaped},
     terminal::Terminal,
 };
@@ -36,16 +36,19 @@ impl Usage {
         self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
     }
 
-    fn report(
-        &self,
-        channel: &Channel,
-        (status, full): (i32, u32),
-        (killed, left): (u32, bool),
-    ) -> Result<(), Errno> {
+    fn report(&self, channel: &Channel, end: End, killed: u32, left: bool) -> Result<(), Errno> {
         let &Self { user_us, system_us, max_rss_kib } = self;
-        let left = left.into();
+        let (End { status, full }, left) = (end, left.into());
         channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed, left, full })
     }
+}
+
+/// How the command ended.
+#[derive(Clone, Copy)]
+struct End {
+    status: i32,
+    /// The private file system that was full then, as a word of [`full`].
+    full: u32,
 }
 
 /// A signalfd for SIGCHLD, and for the hangup of a terminal, which the kernel sends to the session's leader
@@ -60,15 +63,17 @@ pub(crate) fn signals() -> Result<Fd, Errno> {
 /// outside orders PID 1 to kill them.
 pub(crate) fn serve(
     channel: &Channel,
-    (command, reach): (Running, Reach),
-    rooms: &Rooms<'_>,
-    (signals, mut terminal): (&Fd, Option<Terminal>),
+    command: Running,
+    reach: Reach,
+    tmpfs: &PrivateTmpfs<'_>,
+    signals: &Fd,
+    mut terminal: Option<Terminal>,
 ) -> Result<bool, Errno> {
     let is_reusable = matches!(reach, Reach::Mark(_)) && terminal.is_none();
     let mut usage = Usage::default();
     // The stop that the outside knows of. A command that is stopped and continued without end must not fill
     // the socket.
-    let mut told = None;
+    let mut reported_stop = None;
     let mut is_killed = false;
     loop {
         let [ended, mut spoken] = wait(signals, channel.socket(), -1)?;
@@ -89,26 +94,27 @@ pub(crate) fn serve(
             reaping = Some(reaped);
         }
         if let Some(Reaping { status, stopped_by, no_child_left }) = reaping {
-            if let Some(signal) = stopped_by.filter(|_| terminal.is_some() && told.is_none()) {
+            if let Some(signal) = stopped_by.filter(|_| terminal.is_some() && reported_stop.is_none()) {
                 channel.report(&Report::Stopped { signal })?;
-                told = Some(signal);
+                reported_stop = Some(signal);
             }
             // A deleted file uses space until the last process that has it open ends.
-            match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
+            let full = |status| if status == 0 { full::NONE } else { full_tmpfs(tmpfs) };
+            match status.map(|status| End { status, full: full(status) }) {
                 Some(end) if is_killed || !command.background => {
                     let killed = match (no_child_left, reach) {
                         (true, _) => 0,
                         // This process is the reaper of all that have the mark. The common init kills them.
-                        (false, Reach::Mark(_)) => rest(&mut usage, true),
+                        (false, Reach::Mark(_)) => reap_rest(&mut usage, true),
                         (false, Reach::Namespace) => end_rest(channel, &mut usage, is_killed, signals)?,
                     };
                     // Once the outside reads this, no process of the sandbox can change a file any more.
-                    return usage.report(channel, end, (killed, false)).map(|()| false);
+                    return usage.report(channel, end, killed, false).map(|()| false);
                 }
                 Some(end) => {
                     // What it leaves behind may have closed the terminal: then its reader sees the end.
                     terminal = None;
-                    usage.report(channel, end, (0, !no_child_left))?;
+                    usage.report(channel, end, 0, !no_child_left)?;
                     if no_child_left {
                         return Ok(is_reusable);
                     }
@@ -123,7 +129,7 @@ pub(crate) fn serve(
             match channel.order()? {
                 Some((order, _)) => {
                     is_killed |= matches!(order, Order::Kill {});
-                    carry_out(&order, (command.pid, reach), (terminal.as_mut(), told.take()));
+                    carry_out(&order, command.pid, reach, terminal.as_mut(), reported_stop.take());
                 }
                 None => return Ok(false),
             }
@@ -191,11 +197,7 @@ fn is_stop(status: i32) -> bool {
 }
 
 /// Carries out an order. Ignores a missing receiver: init reports its end next.
-fn carry_out(
-    order: &Order,
-    (pid, reach): (i32, Reach),
-    (terminal, stop): (Option<&mut Terminal>, Option<u32>),
-) {
+fn carry_out(order: &Order, pid: i32, reach: Reach, terminal: Option<&mut Terminal>, stop: Option<u32>) {
     let _ = match *order {
         // A command without a terminal leads an orphaned process group, and there the kernel discards the
         // terminal's stop signals. So stopping must reach every process.
@@ -219,7 +221,7 @@ fn end_rest(channel: &Channel, usage: &mut Usage, is_killed: bool, signals: &Fd)
     let mut killed = 0u32;
     while sys::kill(ALL_PROCESSES, SIGKILL).is_ok() {
         // One that ends now may be no child yet: its parent ends too.
-        killed = killed.saturating_add(rest(usage, false));
+        killed = killed.saturating_add(reap_rest(usage, false));
     }
     Ok(asked.unwrap_or(killed))
 }
@@ -262,7 +264,7 @@ fn ask_to_end(channel: &Channel, usage: &mut Usage, signals: &Fd) -> Result<u32,
 
 /// Waits for one child, or with `all` for all of them, and reaps what has ended. Returns how many SIGKILL has
 /// ended.
-fn rest(usage: &mut Usage, all: bool) -> u32 {
+fn reap_rest(usage: &mut Usage, all: bool) -> u32 {
     let (mut wait, mut killed) = (true, 0u32);
     // Err: ECHILD
     while let Ok(Some(reaped)) = sys::reap(wait) {
@@ -276,9 +278,9 @@ fn rest(usage: &mut Usage, all: bool) -> u32 {
 }
 
 /// The number of the first full private file system.
-fn full_room(rooms: &Rooms<'_>) -> u32 {
-    for (number, path) in (0u32..).zip(rooms.iter().flatten()) {
-        match sys::tmpfs_room(path) {
+fn full_tmpfs(tmpfs: &PrivateTmpfs<'_>) -> u32 {
+    for (number, path) in (0u32..).zip(tmpfs.iter().flatten()) {
+        match sys::free_in_tmpfs(path) {
             Ok(Some([0, _])) => return full::word(number, false),
             Ok(Some([_, 0])) => return full::word(number, true),
             _ => {}

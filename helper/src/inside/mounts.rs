@@ -8,7 +8,7 @@ use crate::{
         EPROTO, ESTALE, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID,
         MS_RDONLY,
     },
-    plan::{Inode, Within},
+    plan::{Inode, Target, Within},
     sys::{self, Errno, Fd},
 };
 
@@ -41,26 +41,20 @@ pub(crate) fn enter_root() -> Result<Fd, Errno> {
 ///
 /// The outside checked `source` earlier. If another process has replaced it or a part of its path since, the
 /// inode differs and this fails with `ESTALE`.
-pub(crate) fn bind(
-    root: &Fd,
-    source: &CStr,
-    identity: (u64, u64),
-    (target, within): (&CStr, Within),
-    attributes: u64,
-) -> Result<(), Errno> {
-    let tree = sys::clone_tree(None, source)?;
-    if sys::identity(&tree)? != identity {
+pub(crate) fn bind(root: &Fd, source: Inode<'_>, target: Target<'_>, attributes: u64) -> Result<(), Errno> {
+    let tree = sys::clone_tree(None, source.path)?;
+    if sys::identity(&tree)? != source.identity {
         return Err(Errno(ESTALE));
     }
     sys::set_attributes(&tree, attributes, true)?;
-    attach(root, &tree, (target, within))
+    attach(root, &tree, target)
 }
 
 /// Covers the target with an empty directory of the new root or with its /dev/null.
-pub(crate) fn cover(root: &Fd, empty: &CStr, place: (&CStr, Within)) -> Result<(), Errno> {
+pub(crate) fn cover(root: &Fd, empty: &CStr, target: Target<'_>) -> Result<(), Errno> {
     let tree = sys::clone_tree(Some(root), empty)?;
     sys::set_attributes(&tree, MOUNT_ATTR_RDONLY, false)?;
-    attach(root, &tree, place)
+    attach(root, &tree, target)
 }
 
 /// Mounts the target over itself. Other processes may replace parts of its path.
@@ -71,31 +65,27 @@ pub(crate) fn pin(root: &Fd, target: &CStr, attributes: u64) -> Result<(), Errno
     sys::attach(&tree, &place)
 }
 
-fn attach(root: &Fd, tree: &Fd, (target, within): (&CStr, Within)) -> Result<(), Errno> {
-    match within {
-        Within::Root => sys::attach_at(tree, root, target),
-        Within::Granted => sys::attach(tree, &sys::open_path(Some(root), target)?),
+fn attach(root: &Fd, tree: &Fd, target: Target<'_>) -> Result<(), Errno> {
+    match target.within {
+        Within::Root => sys::attach_at(tree, root, target.path),
+        Within::Granted => sys::attach(tree, &sys::open_path(Some(root), target.path)?),
     }
 }
 
 /// Moves a mount and every mount below it.
-pub(crate) fn relocate(root: &Fd, (from, to): (&CStr, &CStr), within: Within) -> Result<(), Errno> {
+pub(crate) fn relocate(root: &Fd, from: &CStr, to: &CStr, within: Within) -> Result<(), Errno> {
     match within {
         Within::Root => sys::mount(Some(from), to, None, MS_MOVE, None),
         Within::Granted => sys::attach(&sys::open_path(Some(root), from)?, &sys::open_path(Some(root), to)?),
     }
 }
 
-/// Mounts `from` at the target; both are paths of the view. See `MountAgain`.
-pub(crate) fn mount_again(
-    root: &Fd,
-    (from, target): (&CStr, &CStr),
-    attributes: u64,
-    identity: (u64, u64),
-) -> Result<(), Errno> {
-    let place = sys::open_path(Some(root), target)?;
+/// Mounts `from` at the target; both are paths of the view. Without `from`, the target must be the root of a mount, and
+/// that inode. See `MountAgain`.
+pub(crate) fn mount_again(root: &Fd, from: &CStr, target: Inode<'_>, attributes: u64) -> Result<(), Errno> {
+    let place = sys::open_path(Some(root), target.path)?;
     if from.is_empty() {
-        let is_it = identity == (0, 0) || sys::identity(&place)? == identity;
+        let is_it = target.identity == (0, 0) || sys::identity(&place)? == target.identity;
         return if is_it && sys::is_mount_root(&place)? { Ok(()) } else { Err(Errno(ESTALE)) };
     }
     // Any mount keeps its directory in place. A read-only mount or a cover must be the topmost one: an
@@ -103,7 +93,7 @@ pub(crate) fn mount_again(
     if attributes & MOUNT_ATTR_RDONLY == 0 && sys::is_mount_root(&place)? {
         return Ok(());
     }
-    let tree = match from == target {
+    let tree = match from == target.path {
         true => sys::clone_tree_of(&place)?,
         false => sys::clone_tree_of(&sys::open_path(Some(root), from)?)?,
     };
@@ -115,14 +105,14 @@ pub(crate) fn mount_again(
 pub(crate) fn mount(
     root: &Fd,
     kind: &CStr,
-    (target, within): (&CStr, Within),
+    target: Target<'_>,
     flags: u64,
     options: &CStr,
 ) -> Result<(), Errno> {
-    if within == Within::Root {
-        return sys::mount(None, target, Some(kind), flags, Some(options));
+    if target.within == Within::Root {
+        return sys::mount(None, target.path, Some(kind), flags, Some(options));
     }
-    sys::change_dir_to(&sys::open_path(Some(root), target)?)?;
+    sys::change_dir_to(&sys::open_path(Some(root), target.path)?)?;
     let mounted = sys::mount(None, c".", Some(kind), flags, Some(options));
     sys::change_dir_to(root)?;
     mounted
@@ -166,32 +156,31 @@ fn open_inode(of: Inode<'_>) -> Result<Fd, Errno> {
 /// looked at afterwards, because the numbers of a layer's directories are its own.
 pub(crate) fn show_layered(
     root: &Fd,
-    (layer, below): (&Fd, &CStr),
+    layer: &Fd,
+    below: &CStr,
     source: Inode<'_>,
-    place: (&CStr, Within),
+    target: Target<'_>,
 ) -> Result<(), Errno> {
     let directory = sys::open_path(Some(layer), below)?;
     if source.identity != Inode::NONE.identity {
         open_inode(source)?;
     }
-    attach(root, &sys::clone_tree_of(&directory)?, place)
+    attach(root, &sys::clone_tree_of(&directory)?, target)
 }
 
 /// What the target gets if no layer can show it: an empty directory of its own, or the host's, read-only.
 pub(crate) fn without_layer(
     root: &Fd,
     source: Inode<'_>,
-    (target, within): (&CStr, Within),
+    target: Target<'_>,
     shows: bool,
 ) -> Result<(), Errno> {
     let attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
-    match within {
-        Within::Root if shows => {
-            bind(root, source.path, source.identity, (target, within), attributes | MOUNT_ATTR_RDONLY)
-        }
-        Within::Root => pin(root, target, attributes),
+    match target.within {
+        Within::Root if shows => bind(root, source, target, attributes | MOUNT_ATTR_RDONLY),
+        Within::Root => pin(root, target.path, attributes),
         // The host's directory is visible there already, and nothing can be made in it.
-        Within::Granted => pin(root, target, attributes | MOUNT_ATTR_RDONLY),
+        Within::Granted => pin(root, target.path, attributes | MOUNT_ATTR_RDONLY),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     control::Report,
     kernel::{E2BIG, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr, SOCK_STREAM},
     mounts,
-    plan::{self, MOST_FORGONE, MOST_LAYERS, MOST_ROOMS, Step},
+    plan::{self, Inode, MOST_FORGONE, MOST_LAYERS, MOST_TMPFS, Step, Target},
     sys::{self, Errno, Fd},
 };
 
@@ -26,16 +26,16 @@ pub(crate) struct State<'p> {
     /// Whether init leads the session of a terminal, to which the command belongs.
     pub(crate) has_terminal: bool,
     /// Private file systems to check after the command.
-    pub(crate) rooms: Rooms<'p>,
+    pub(crate) tmpfs: PrivateTmpfs<'p>,
 }
 
 /// Private file systems, by path.
-pub(crate) type Rooms<'p> = [Option<&'p CStr>; MOST_ROOMS];
+pub(crate) type PrivateTmpfs<'p> = [Option<&'p CStr>; MOST_TMPFS];
 
 impl<'p> State<'p> {
     /// Only the private file systems that earlier steps reported.
-    pub(crate) fn with_rooms(rooms: &Rooms<'p>) -> Self {
-        Self { rooms: *rooms, ..Self::default() }
+    pub(crate) fn with_tmpfs(tmpfs: &PrivateTmpfs<'p>) -> Self {
+        Self { tmpfs: *tmpfs, ..Self::default() }
     }
 
     /// Makes the root of this mount namespace the root of later steps.
@@ -115,11 +115,14 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             sys::write_all(&sys::create(state.root()?, path, mode)?, bytes)
         }
         Step::Bind { source, device, inode, target, within, attributes } => {
-            mounts::bind(state.root()?, source, (device, inode), (target, within), attributes)
+            let source = Inode { path: source, identity: (device, inode) };
+            mounts::bind(state.root()?, source, Target { path: target, within }, attributes)
         }
-        Step::Cover { empty, target, within } => mounts::cover(state.root()?, empty, (target, within)),
+        Step::Cover { empty, target, within } => {
+            mounts::cover(state.root()?, empty, Target { path: target, within })
+        }
         Step::Mount { kind, target, within, flags, options } => {
-            mounts::mount(state.root()?, kind, (target, within), flags, options)
+            mounts::mount(state.root()?, kind, Target { path: target, within }, flags, options)
         }
         Step::BindOwn { source, target } => sys::mount(Some(source), target, None, MS_BIND, None),
         Step::MakeMountPoint { path } => sys::make_empty_file(state.root()?, path),
@@ -159,12 +162,13 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         Step::NewSession {} if state.has_terminal => sys::new_group(),
         Step::NewSession {} => sys::new_session(),
         Step::MountAgain { from, target, attributes, device, inode } => {
-            mounts::mount_again(state.root()?, (from, target), attributes, (device, inode))
+            let target = Inode { path: target, identity: (device, inode) };
+            mounts::mount_again(state.root()?, from, target, attributes)
         }
         Step::Forgo { path } => state.forgo(path),
-        Step::Room { path } => note(&mut state.rooms, path),
+        Step::CheckTmpfs { path } => note(&mut state.tmpfs, path),
         Step::EnterRoot {} => state.enter_root(),
-        Step::Move { from, to, within } => mounts::relocate(state.root()?, (from, to), within),
+        Step::Move { from, to, within } => mounts::relocate(state.root()?, from, to, within),
         Step::Detach { target } => sys::detach(target),
         Step::Listen { kind, address, port } => {
             let socket = sys::socket_at(kind, address, port)?;
@@ -185,11 +189,12 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         }
         Step::ShowLayered { layer, below, source, target, within, or_shows } => {
             let from = state.layers.get(layer as usize).and_then(Option::as_ref);
-            let shown = from.ok_or(Errno(ENOENT)).and_then(|layer| {
-                mounts::show_layered(state.root()?, (layer, below), source, (target, within))
-            });
+            let target = Target { path: target, within };
+            let shown = from
+                .ok_or(Errno(ENOENT))
+                .and_then(|layer| mounts::show_layered(state.root()?, layer, below, source, target));
             shown.or_else(|errno| {
-                mounts::without_layer(state.root()?, source, (target, within), or_shows != 0)?;
+                mounts::without_layer(state.root()?, source, target, or_shows != 0)?;
                 Err(errno)
             })
         }

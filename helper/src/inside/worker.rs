@@ -15,33 +15,48 @@ use crate::{
     terminal::Terminal,
 };
 
+/// What a process knows since it was born.
+#[derive(Clone, Copy)]
+pub(crate) struct Born {
+    /// When, in microseconds of the monotonic clock.
+    pub(crate) at: u64,
+    /// The umask of the caller, which commands get.
+    pub(crate) file_mask: usize,
+}
+
 /// Runs a worker that the zygote forked, as PID 1 of its own pid namespace.
 pub(crate) fn forked<'p>(
     channel: &'p Channel,
     plan: &Plan<'p>,
-    narrow: &'p [u8],
-    (begun, file_mask): (u64, usize),
+    own: &'p [u8],
+    born: Born,
     is_shared: bool,
 ) -> Result<(), Fault> {
-    born(channel).map_err(Fault::init)?;
+    introduce(channel).map_err(Fault::init)?;
     let mut state = State::default();
     steps::carry_out(plan.worker, section::WORKER, &mut state, channel)?;
-    steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
+    steps::carry_out(own, section::OWN, &mut state, channel)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
     if is_shared {
-        return shared::serve(channel, plan, &state.rooms, (begun, file_mask));
+        return shared::serve(channel, plan, &state.tmpfs, born);
     }
-    command(channel, plan, Payload { state, file_mask, begun: Some(begun) }, Reach::Namespace)
+    command(
+        channel,
+        plan,
+        Payload { state, file_mask: born.file_mask, begun: Some(born.at) },
+        Reach::Namespace,
+    )
 }
 
 /// Runs the only worker of a one-shot, as PID 1. Its namespaces and mounts are still fresh.
 pub(crate) fn serve<'p>(
     channel: &'p Channel,
     plan: &Plan<'p>,
-    narrow: &'p [u8],
-    (mut state, file_mask): (State<'p>, usize),
+    own: &'p [u8],
+    mut state: State<'p>,
+    file_mask: usize,
 ) -> Result<(), Fault> {
-    steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
+    steps::carry_out(own, section::OWN, &mut state, channel)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
     command(channel, plan, Payload { state, file_mask, begun: None }, Reach::Namespace)
 }
@@ -54,7 +69,7 @@ pub(crate) fn command<'p>(
     mut payload: Payload<'p>,
     reach: Reach,
 ) -> Result<(), Fault> {
-    let rooms = payload.state.rooms;
+    let tmpfs = payload.state.tmpfs;
     let signals = init::signals().map_err(Fault::init)?;
     loop {
         let (running, terminal) = match payload::start(plan.payload, &mut payload, channel, None)? {
@@ -74,7 +89,7 @@ pub(crate) fn command<'p>(
         let started = Report::Started { asks: listener.is_some().into() };
         channel.report_with(&started, listener.as_ref()).map_err(Fault::init)?;
         drop(listener);
-        let is_free = init::serve(channel, (running, reach), &rooms, (&signals, terminal));
+        let is_free = init::serve(channel, running, reach, &tmpfs, &signals, terminal);
         if !is_free.map_err(Fault::init)? {
             return Ok(());
         }
@@ -83,7 +98,7 @@ pub(crate) fn command<'p>(
 }
 
 /// Resets what the parent set for itself, and hands the outside a pidfd of this process.
-fn born(channel: &Channel) -> Result<(), Errno> {
+fn introduce(channel: &Channel) -> Result<(), Errno> {
     sys::keep_children()?;
     let myself: Fd = sys::open_process(sys::own_pid())?;
     channel.report_with(&Report::Born { pid: sys::own_pid() as u32 }, Some(&myself))

@@ -10,35 +10,59 @@ use crate::{
     reach::ALL_PROCESSES,
     steps::{self, State},
     sys::{self, Errno, Fd},
-    worker,
+    worker::{self, Born},
 };
 
 /// Forks workers until the outside is gone. The caller then exits, which kills every process that is left.
-pub(crate) fn serve(
-    channel: &Channel,
-    plan: &Plan<'_>,
-    (begun, file_mask): (u64, usize),
-) -> Result<(), Fault> {
+pub(crate) fn serve(channel: &Channel, plan: &Plan<'_>, born: Born) -> Result<(), Fault> {
     // The kernel reaps ended workers: they have reported everything to the outside themselves.
     sys::ignore_children().map_err(Fault::init)?;
-    channel.ready(begun).map_err(Fault::init)?;
+    channel.ready(born.at).map_err(Fault::init)?;
     while let Some((order, descriptors)) = channel.order().map_err(Fault::init)? {
         let [socket, second, third] = descriptors;
         match (order, socket) {
-            (ZygoteOrder::Worker { narrow, leaf, shared }, Some(socket)) => {
-                let (steps, leaf) = match (narrow, leaf) {
+            (ZygoteOrder::Worker { own, leaf, shared }, Some(socket)) => {
+                let (steps, leaf) = match (own, leaf) {
                     (0, 0) => (None, None),
                     (0, _) => (None, second),
                     _ => (second, third),
                 };
-                fork(&socket, plan, (steps, narrow), leaf.as_ref(), (file_mask, shared != 0));
+                let wanted = Wanted {
+                    own: Memfd { fd: steps, length: own },
+                    file_mask: born.file_mask,
+                    is_shared: shared != 0,
+                };
+                fork(&socket, plan, wanted, leaf.as_ref());
             }
-            (ZygoteOrder::Remount { steps }, Some(socket)) => remount(&socket, (second, steps), third),
+            (ZygoteOrder::Remount { steps }, Some(socket)) => {
+                remount(&socket, Memfd { fd: second, length: steps }, third)
+            }
             (ZygoteOrder::Signal { number }, _) => signal(number),
             (_, None) => return Err(Fault::init(Errno(EPROTO))),
         }
     }
     Ok(())
+}
+
+/// Steps in a memfd, if there are any.
+struct Memfd {
+    fd: Option<Fd>,
+    length: u32,
+}
+
+impl Memfd {
+    fn mapped(self) -> Result<&'static [u8], Errno> {
+        channel::mapped(self.fd, self.length)
+    }
+}
+
+/// The worker that the outside has ordered.
+struct Wanted {
+    /// Its own steps.
+    own: Memfd,
+    file_mask: usize,
+    /// Whether it is the init of all commands.
+    is_shared: bool,
 }
 
 /// Sends every process of the commands a signal, and lets those that are stopped go on. Kennel's own block
@@ -51,18 +75,18 @@ fn signal(number: u32) {
 }
 
 /// Mounts in another namespace, by a child: this process stays in its own.
-fn remount(socket: &Fd, (steps, length): (Option<Fd>, u32), namespace: Option<Fd>) {
+fn remount(socket: &Fd, steps: Memfd, namespace: Option<Fd>) {
     match sys::fork() {
         Ok(None) => {
             let begun = sys::monotonic_us();
-            let steps = channel::mapped(steps, length);
+            let steps = steps.mapped();
             let entered = namespace.ok_or(Errno(EPROTO)).and_then(|namespace| sys::enter_mounts(&namespace));
             let Ok(channel) = Channel::adopt(socket) else { sys::exit(1) };
             live(&channel, |channel| {
                 entered.map_err(Fault::init)?;
                 let mut state = State::default();
                 state.enter_root().map_err(Fault::init)?;
-                steps::carry_out(steps.map_err(Fault::init)?, section::NARROW, &mut state, channel)?;
+                steps::carry_out(steps.map_err(Fault::init)?, section::OWN, &mut state, channel)?;
                 channel.ready(begun).map_err(Fault::init)
             })
         }
@@ -72,15 +96,15 @@ fn remount(socket: &Fd, (steps, length): (Option<Fd>, u32), namespace: Option<Fd
 }
 
 /// Forks one worker. Failures are reported on the worker's own socket; the session continues.
-fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&Fd>, how: (usize, bool)) {
+fn fork(socket: &Fd, plan: &Plan<'_>, wanted: Wanted, leaf: Option<&Fd>) {
     let refused = |errno| Channel::refuse(socket, errno);
     match sys::fork_into_new_pid_namespace(leaf) {
-        Ok(None) => begin(socket, plan, narrow, how),
+        Ok(None) => begin(socket, plan, wanted),
         Ok(Some(_)) => {}
         // A seccomp filter around this process may hide clone3. Then the worker enters its cgroup itself.
         Err(Errno(ENOSYS)) => match sys::fork_into_new_pid_namespace(None) {
             Ok(None) => match leaf.map_or(Ok(()), sys::enter_cgroup) {
-                Ok(()) => begin(socket, plan, narrow, how),
+                Ok(()) => begin(socket, plan, wanted),
                 Err(errno) => {
                     refused(errno);
                     sys::exit(1)
@@ -94,17 +118,10 @@ fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&F
 }
 
 /// Runs a worker, in the process that was just forked.
-fn begin(
-    socket: &Fd,
-    plan: &Plan<'_>,
-    (steps, length): (Option<Fd>, u32),
-    (file_mask, is_shared): (usize, bool),
-) -> ! {
-    let begun = sys::monotonic_us();
+fn begin(socket: &Fd, plan: &Plan<'_>, wanted: Wanted) -> ! {
+    let born = Born { at: sys::monotonic_us(), file_mask: wanted.file_mask };
     // Before the memfd is closed with the other descriptors.
-    let narrow = channel::mapped(steps, length);
+    let own = wanted.own.mapped();
     let Ok(channel) = Channel::adopt(socket) else { sys::exit(1) };
-    live(&channel, |channel| {
-        worker::forked(channel, plan, narrow.map_err(Fault::init)?, (begun, file_mask), is_shared)
-    })
+    live(&channel, |channel| worker::forked(channel, plan, own.map_err(Fault::init)?, born, wanted.is_shared))
 }
