@@ -75,7 +75,7 @@ pub(crate) async fn run(mut command: Command, program: &OsStr, limits: &RunLimit
     let [stdout, stderr] = streams;
     let ((out, kept_out), (err, kept_err)) = (stdout.rest()?, stderr.rest()?);
     let cause = timed_out.then_some(Cause::TimedOut);
-    let mut outcome = outcome(status, usage, (duration, cause), limits);
+    let mut outcome = outcome(status, usage, duration, cause, limits);
     outcome.count(out.as_ref(), err.as_ref());
     Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
 }
@@ -83,7 +83,8 @@ pub(crate) async fn run(mut command: Command, program: &OsStr, limits: &RunLimit
 fn outcome(
     status: ExitStatus,
     usage: Usage,
-    (duration, cause): (Duration, Option<Cause>),
+    duration: Duration,
+    cause: Option<Cause>,
     limits: &RunLimits,
 ) -> Outcome {
     let (limits, timeout) = (&limits.limits(), limits.timeout);

@@ -195,7 +195,7 @@ async fn accept(
         };
         let (shared, inward) = (Arc::clone(&shared), Arc::clone(&inward));
         connections.spawn(async move {
-            serve((client, from), &shared, &*inward, inside).await;
+            serve(client, from, &shared, &*inward, inside).await;
             drop(slot);
         });
     }
@@ -233,7 +233,7 @@ async fn next(
 }
 
 /// Serves one connection to its end. If nothing listens inside, it is reset.
-async fn serve((client, from): (TcpStream, SocketAddr), shared: &Shared, inward: &dyn Inward, port: u16) {
+async fn serve(client: TcpStream, from: SocketAddr, shared: &Shared, inward: &dyn Inward, port: u16) {
     let _ = client.set_nodelay(true);
     // A machine that is gone sends no end.
     let _ = setsockopt(&client, KeepAlive, &true);

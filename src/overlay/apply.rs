@@ -225,7 +225,7 @@ impl Commit<'_> {
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(found)?;
         let above = ParentDirectory::new(path, &parent, state)?;
-        let applied = self.put_or_remove(found, (parent, name), above.held.as_fd(), state);
+        let applied = self.put_or_remove(found, parent, name, above.held.as_fd(), state);
         // A refused change also touches the parent: the entry was moved away and back.
         above.record(state)?;
         applied
@@ -234,7 +234,8 @@ impl Commit<'_> {
     fn put_or_remove(
         &mut self,
         found: &ChangedEntry,
-        (parent, name): (OwnedFd, &OsStr),
+        parent: OwnedFd,
+        name: &OsStr,
         held: BorrowedFd<'_>,
         state: &mut LedgerState,
     ) -> Result<(), Refusal> {
@@ -245,7 +246,7 @@ impl Commit<'_> {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
             }
-            state.record(path, None, (None, false));
+            state.record(path, None, None, false);
             return others.record(state);
         };
         let mut made = false;
@@ -260,13 +261,13 @@ impl Commit<'_> {
             FileKind::Directory => {
                 made = !lower.is_some_and(|lower| kind(lower) == FileKind::Directory);
                 match lower.filter(|_| !made) {
-                    Some(lower) => self.directory(path, (upper, lower), &parent)?,
+                    Some(lower) => self.directory(path, upper, lower, &parent)?,
                     None => self.new_directory(found, upper, parent, state)?,
                 }
             }
             FileKind::Other => return Err(Refusal::Unsupported),
         }
-        state.record(path, dirfd::stat(held, name)?, (Some(upper), made));
+        state.record(path, dirfd::stat(held, name)?, Some(upper), made);
         others.record(state)
     }
 
@@ -386,7 +387,7 @@ impl Opened {
         }
         let _ = change_mode(&self.held, self.last);
         if let Ok(stat) = fstat(&self.held) {
-            state.record(&self.path, Some(stat), (None, false));
+            state.record(&self.path, Some(stat), None, false);
         }
     }
 }
@@ -437,7 +438,7 @@ impl ParentDirectory {
 
     pub(crate) fn record(self, state: &mut LedgerState) -> Result<(), Refusal> {
         if self.is_known {
-            state.record(&self.path, Some(fstat(&self.held)?), (None, false));
+            state.record(&self.path, Some(fstat(&self.held)?), None, false);
         }
         Ok(())
     }

@@ -95,7 +95,7 @@ impl LedgerState {
     pub(crate) fn note_closed(&mut self, closed: Vec<Closed>) {
         for Closed { path, before, now } in closed {
             if !self.is_newer(&path, &before) {
-                self.record(&path, Some(now), (None, false));
+                self.record(&path, Some(now), None, false);
             }
         }
     }
@@ -144,7 +144,8 @@ impl LedgerState {
         &mut self,
         path: &Path,
         stat: Option<FileStat>,
-        (upper, made): (Option<&FileStat>, bool),
+        upper: Option<&FileStat>,
+        made: bool,
     ) {
         let before = self.applied.remove(path);
         let Some(stat) = stat else { return };

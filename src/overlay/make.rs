@@ -171,7 +171,8 @@ impl Commit<'_> {
     pub(crate) fn directory(
         &mut self,
         path: &Path,
-        (upper, lower): (&FileStat, &FileStat),
+        upper: &FileStat,
+        lower: &FileStat,
         parent: &OwnedFd,
     ) -> Result<(), Refusal> {
         let name = Path::new(path.file_name().ok_or(Errno::EINVAL)?);

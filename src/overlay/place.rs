@@ -168,7 +168,7 @@ impl TemporaryEntry {
     fn remove(&self, judged: &Removable, path: &Path, state: &mut LedgerState) -> Result<(), Refusal> {
         let unlinking = RefCell::new(Unlinking::new(state));
         let check = |parent: BorrowedFd<'_>, name: &OsStr, relative: &Path| {
-            unlinking.borrow_mut().before_unlink((parent, name), &path.join(relative))
+            unlinking.borrow_mut().before_unlink(parent, name, &path.join(relative))
         };
         let removed = judged.remove(&self.parent, &self.name, &check);
         unlinking.into_inner().record_last();
@@ -310,7 +310,8 @@ impl<'s> Unlinking<'s> {
     /// `ESTALE` if another program has changed it or put it there.
     pub(crate) fn before_unlink(
         &mut self,
-        (parent, name): (BorrowedFd<'_>, &OsStr),
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
         path: &Path,
     ) -> io::Result<()> {
         self.record_last();

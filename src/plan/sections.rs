@@ -40,7 +40,7 @@ pub(crate) fn setup_steps(
         // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
         // the call from the listener, because a refusal takes precedence over a notification (seccomp(2)).
         if inputs.host.seccomp && !asks_about_refusals(inputs) {
-            install(inputs, view, &mut setup, (seccomp::for_zygote(), asks(inputs)));
+            install(inputs, view, &mut setup, seccomp::for_zygote(), asks(inputs));
         }
     }
     Ok((setup, on_host))
@@ -141,16 +141,16 @@ fn filter(
     match inputs.kind {
         // The zygote has the listener of all of its workers.
         SandboxKind::Session { .. } if !asks_about_refusals(inputs) => {
-            install(inputs, view, section, (seccomp::for_worker(), Asks::Nothing));
+            install(inputs, view, section, seccomp::for_worker(), Asks::Nothing);
         }
-        _ => install(inputs, view, section, (seccomp::full(), asks(inputs))),
+        _ => install(inputs, view, section, seccomp::full(), asks(inputs)),
     }
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls limited to an allow-list");
     Ok(())
 }
 
 /// Appends a filter for the command, and its listener.
-fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, (filter, asks): (&[sock_filter], Asks)) {
+fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, filter: &[sock_filter], asks: Asks) {
     let ids = Ids { user: inputs.caller.uid, group: inputs.caller.gid };
     let program = |asks| seccomp::program(filter, asks, ids);
     let plain = &seccomp::bytes(&program(Asks::Nothing));

@@ -66,7 +66,7 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
         }
         Repository::Common(source) => {
             let path = source.path.clone();
-            show_common(view, inputs, (&workspace.path, &tree.top), source, access);
+            show_common(view, inputs, &workspace.path, &tree.top, source, access);
             path
         }
         Repository::Unproven(path) => {
@@ -84,7 +84,8 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
 fn show_common(
     view: &mut View,
     inputs: &Inputs<'_>,
-    (workspace, top): (&Path, &Path),
+    workspace: &Path,
+    top: &Path,
     source: BindSource,
     access: Access,
 ) {

@@ -129,7 +129,7 @@ fn show_mount<'p>(
         Mount::Device { path } => (PlaceKind::Device, path, None, Access::Device),
         other => return show_own(view, inputs, other).map(|()| None),
     };
-    bind(view, inputs, what, (given, target), access).map(Some)
+    bind(view, inputs, what, given, target, access).map(Some)
 }
 
 /// Adds a mount that shows nothing of the host.
@@ -157,7 +157,8 @@ fn bind<'p>(
     view: &mut View,
     inputs: &Inputs<'_>,
     what: PlaceKind,
-    (given, target): (&'p Path, Option<&Path>),
+    given: &'p Path,
+    target: Option<&Path>,
     access: Access,
 ) -> Result<NamedPath<'p>, Error> {
     let path = inputs.caller.absolute(given);

@@ -236,8 +236,8 @@ impl View {
     /// The host path that is visible at `target`.
     pub(crate) fn host_path(&self, target: &Path) -> Option<PathBuf> {
         let target = &*self.follow(target);
-        let at = self.mount_at(target).or_else(|| self.mount_above(target))?;
-        shown_by(at, target)
+        let (at, place) = self.mount_at(target).or_else(|| self.mount_above(target))?;
+        shown_by(at, place, target)
     }
 
     /// Only what shows files of the host: all that [`shown_at`](Self::shown_at) needs. Walls added later show
@@ -286,11 +286,11 @@ impl View {
 
     /// The host path under a mount at `target`: what the mount above it shows there.
     pub(crate) fn host_path_of_mount_point(&self, target: &Path) -> Option<PathBuf> {
-        shown_by(self.mount_above(target)?, target)
+        self.mount_above(target).and_then(|(at, place)| shown_by(at, place, target))
     }
 }
 
-fn shown_by((at, place): (&Path, &ViewEntry), target: &Path) -> Option<PathBuf> {
+fn shown_by(at: &Path, place: &ViewEntry, target: &Path) -> Option<PathBuf> {
     let source = place.node.source()?;
     let below = target.strip_prefix(at).ok()?;
     Some(if below.as_os_str().is_empty() { source.path.clone() } else { source.path.join(below) })

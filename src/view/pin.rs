@@ -23,7 +23,7 @@ use crate::view::{Access, Node, Origin, View, ViewEntry};
 pub(crate) fn parents_of(view: &mut View, target: &Path) -> Result<(), Error> {
     let mut inner = target.to_owned();
     while let Some((grant, base)) = writable_around(view, &inner) {
-        pin_between(view, (&grant, &base), &inner)?;
+        pin_between(view, &grant, &base, &inner)?;
         // A wall at the grant means that everything above is pinned already.
         if view.get(&grant).is_some_and(|place| place.origin == Origin::Wall) {
             break;
@@ -33,7 +33,7 @@ pub(crate) fn parents_of(view: &mut View, target: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) -> Result<(), Error> {
+fn pin_between(view: &mut View, grant: &Path, base: &Path, target: &Path) -> Result<(), Error> {
     let Ok(below) = target.strip_prefix(grant) else { return Ok(()) };
     let parents: Vec<&Path> = below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
     for parent in parents.into_iter().rev() {
