@@ -107,6 +107,7 @@ impl fmt::Debug for Call {
 
 /// What a call gave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct CallResult {
     /// The output of the operation. `None` if it has none.
     pub output: Option<Map<String, Value>>,

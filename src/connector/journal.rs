@@ -10,6 +10,7 @@ use crate::sys::locked;
 
 /// A line that a program logged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct LogLine {
     /// Its level.
     pub level: LogLevel,

@@ -25,6 +25,7 @@ use crate::sys::read_proc;
 /// Facts about the kernel on which the plan depends. They are plain data, so a test can describe a kernel
 /// that it does not run on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Host {
     /// Version of the running kernel.
     pub kernel: Version,

@@ -16,6 +16,7 @@ use crate::report::remedy::{Remedy, Setting, SettingKey, Wording, remedy};
 ///
 /// [`Policy::explain`]: crate::policy::Policy::explain
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Denial {
     /// The protection that refused it.
     pub protection: Protection,

@@ -25,6 +25,7 @@ pub enum State {
 
 /// The entry of one protection in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Entry {
     /// The protection.
     pub name: Protection,
@@ -293,6 +294,7 @@ policy_words! {
     /// assert_eq!("landlock".parse::<Protection>()?, Protection::Landlock);
     /// # Ok::<(), kennel::report::PolicyError>(())
     /// ```
+    #[non_exhaustive]
     pub enum Protection as "protection" {
         /// A user namespace: root inside has no rights outside.
         UserNamespace = "user_namespace",

@@ -20,6 +20,7 @@ pub(crate) mod exit {
 /// The kind of a failure. The set is closed: the names are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Class {
     /// The policy does not allow the request.
     CapabilityDenied,
@@ -120,6 +121,7 @@ pub enum Details {
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Failure {
     /// Its class.
     pub class: Class,

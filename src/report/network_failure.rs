@@ -9,6 +9,7 @@ use crate::report::words::words;
 
 words! {
     /// Why a connection could not be made.
+    #[non_exhaustive]
     pub enum NetworkCause {
         /// The name of the host does not resolve, or no name server answers.
         Name = "name",

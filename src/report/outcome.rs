@@ -31,6 +31,7 @@ pub enum Ended {
 
 /// The resources that a command and all its descendants used together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Usage {
     /// CPU time in user mode, in microseconds.
     pub user_us: u64,

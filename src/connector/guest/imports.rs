@@ -26,6 +26,7 @@ const ANY_VERSION: &str = "kennel:connector/host@";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Imports {
     /// Whether it is a component. Otherwise it is a core module.
     pub is_component: bool,
@@ -35,6 +36,7 @@ pub struct Imports {
 
 /// One import of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Import {
     /// Its module or interface.
     pub module: String,
