@@ -5,64 +5,41 @@
 //! It reads top to bottom. `parse` turns words into `args` (low level, nothing checked). The file of each
 //! command turns `args` into types of the library (high level) and runs them. `report` writes every message.
 
-mod advice;
 mod args;
-mod ask;
-mod audit;
-mod beside;
-mod cache;
-mod completions;
+mod changes;
 mod config;
-#[cfg(feature = "wasm")]
-mod connector;
-mod credentials;
-mod descriptor;
-mod detached;
-mod diff;
-mod exec;
-mod flags;
-mod help;
-mod job;
-mod learn;
-mod manual;
+mod host;
+mod manifest;
 mod mcp;
-mod op;
 mod owner;
-mod pager;
 mod parse;
 mod policy;
-mod probe;
 mod process;
-mod progress;
-mod ps;
-mod remedy;
-mod renames;
 mod report;
-mod review;
 mod run;
 mod session;
-mod settle;
-mod shown;
-mod style;
-mod table;
 mod terminal;
-mod typist;
-mod user_terminal;
-mod window;
 
 use std::{ffi::OsString, io, process::ExitCode};
 
 use anstream::adapter::strip_str;
 use clap::error::ErrorKind;
-use kennel::{
-    Error,
-    internal::{account, escape, writers},
-};
+use kennel::{Error, internal::escape::harmless};
 use nix::sys::signal::{SigSet, Signal};
 
 use args::Verb;
-use escape::harmless;
-use style::{Paint, When};
+use changes::review;
+use host::{audit, cache, probe};
+#[cfg(feature = "wasm")]
+use manifest::connector;
+use manifest::op;
+use parse::manual;
+use process::{beside, descriptor};
+use session::exec;
+use terminal::{
+    style::{Paint, When},
+    table,
+};
 
 /// Exit status if Kennel itself failed: the command did not run, or its end is unknown.
 const FAILED: u8 = 125;

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::AsOwner;
-use crate::flags::PolicyFlags;
+use crate::policy::flags::PolicyFlags;
 
 #[derive(Debug, Args)]
 pub(crate) struct Mcp {

@@ -13,10 +13,10 @@ use std::{
 };
 
 use clap::Args;
-use kennel::{Error, Network};
+use kennel::{Error, Network, internal::escape::harmless};
 
 use super::{FILE, Place, trust, unusable};
-use crate::{escape::harmless, parse, report};
+use crate::{parse, report};
 
 /// Arguments of `kennel init`.
 #[derive(Debug, Args)]

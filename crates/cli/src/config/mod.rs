@@ -17,7 +17,7 @@ use std::{
 
 use kennel::{Error, Note, Policy, PolicyError, Remedy};
 
-use crate::{flags::PolicyFlags, report};
+use crate::{policy::flags::PolicyFlags, report};
 use file::{ConfigFile, Links, Owner};
 use merge::Layer;
 

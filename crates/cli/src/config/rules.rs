@@ -15,7 +15,7 @@ use super::{
     file::{self, Links, Owner},
     path_of, unusable,
 };
-use crate::flags::PolicyFlags;
+use crate::policy::flags::PolicyFlags;
 
 /// The file in which a rule would count the next time: the one that `--policy` names, or the user's defaults.
 /// `None`: there is no such file in TOML.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use clap::Args;
-use kennel::{Error, Policy};
+use kennel::{Error, Policy, internal::escape::harmless};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -23,10 +23,9 @@ use super::{
     unusable,
 };
 use crate::{
-    diff::{self, CONTEXT, Format},
-    escape::harmless,
+    changes::diff::{self, CONTEXT, Format},
     parse, report,
-    style::Paint,
+    terminal::style::Paint,
 };
 
 /// Arguments of `kennel trust`.

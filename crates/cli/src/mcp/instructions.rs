@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use kennel::{InForce, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Profile};
+use kennel::{
+    InForce, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Profile, internal::escape::harmless,
+};
 
 use super::tools::Name;
-use crate::escape::harmless;
 
 /// The most places or hosts in one sentence.
 const MOST: usize = 12;

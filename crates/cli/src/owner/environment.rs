@@ -9,10 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::is_known_variable;
+use kennel::{internal::account::Account, is_known_variable};
 
 use super::Request;
-use crate::account::Account;
 
 /// Sockets and directories of the caller's login.
 const OF_LOGIN: [&str; 4] = ["DBUS_SESSION_BUS_ADDRESS", "MAIL", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"];

@@ -29,7 +29,7 @@ use nix::{
 };
 
 use super::step::Step;
-use crate::descriptor::close_inherited;
+use crate::process::descriptor::close_inherited;
 
 /// What the relay orders, and a number: a signal, or whether Kennel gets the terminal.
 pub(super) const SIGNAL: u8 = 0;

@@ -22,7 +22,10 @@ use std::{
 };
 
 use caps::CapSet;
-use kennel::{EnvBase, Error};
+use kennel::{
+    EnvBase, Error,
+    internal::account::{Account, fields, number},
+};
 use nix::{
     sys::{
         prctl::set_dumpable,
@@ -33,11 +36,7 @@ use nix::{
 
 pub(crate) use step::Step;
 
-use crate::{
-    account::{Account, fields, number},
-    args::AsOwner,
-    flags::PolicyFlags,
-};
+use crate::{args::AsOwner, policy::flags::PolicyFlags};
 use step::Identity;
 
 const FLAG: &str = "--as-owner";

@@ -39,14 +39,17 @@ use super::{
 };
 use crate::{
     FAILED,
-    exec::{Woken, forward, listen, patience, wait},
-    job::{Job, Orders},
     process::{Ending, end, runtime},
     report,
-    terminal::{copy_size, unwritten},
-    typist::Typed,
-    user_terminal::{self, UserTerminal, is_in_foreground},
-    window::Window,
+    session::exec::{Woken, forward, listen, patience, wait},
+    terminal::{
+        copy_size,
+        job::{Job, Orders},
+        typist::Typed,
+        unwritten,
+        user_terminal::{self, UserTerminal, is_in_foreground},
+        window::Window,
+    },
 };
 
 /// Runs Kennel as the owner, and returns its exit status.
