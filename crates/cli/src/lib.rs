@@ -34,15 +34,12 @@ use host::{audit, cache, probe};
 use manifest::connector;
 use manifest::op;
 use parse::manual;
-use process::{beside, descriptor};
+use process::{beside, descriptor, exit_status::FAILED};
 use session::exec;
 use terminal::{
     style::{Paint, When},
     table,
 };
-
-/// Exit status if Kennel itself failed: the command did not run, or its end is unknown.
-const FAILED: u8 = 125;
 
 /// The whole of `kennel`.
 pub fn kennel() -> ExitCode {

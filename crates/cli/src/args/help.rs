@@ -1,88 +1,4 @@
-//! What help says beside the flags: examples, exit statuses, and which flags the short help shows.
-
-use clap::{Arg, Args, Command, Id, builder::Resettable};
-
-use crate::policy::flags::PolicyFlags;
-
-/// Flags of a policy, and of `kennel run`, that the short help shows.
-const COMMON: [&str; 15] = [
-    "command", "profile", "policy", "ro", "rw", "mask", "overlay", "net", "allow", "pass_env", "memory",
-    "timeout", "explain", "tty", "quiet",
-];
-
-/// A command with more flags than this takes those of a policy.
-const MANY: usize = 20;
-
-/// A command whose help is short: of the flags of a policy only the common ones, and a line each.
-pub(crate) fn shortened(command: Command) -> Command {
-    // The texts of these flags name their words. Only a flag with a value may hide them.
-    let hide_words = |arg: Arg, of: &[&str]| {
-        let is_hidden = arg.is_hide_possible_values_set() || of.contains(&arg.get_id().as_str());
-        arg.hide_possible_values(is_hidden)
-    };
-    let command = command.mut_subcommands(shortened).mut_args(|arg| hide_words(arg, &["color"]));
-    if command.get_arguments().count() <= MANY {
-        return command;
-    }
-    let all = PolicyFlags::augment_args(Command::new("policy"));
-    let of_policy = |id: &Id| all.get_arguments().any(|flag| flag.get_id() == id);
-    let is_run = command.get_name() == "run";
-    command
-        .mut_args(|arg| {
-            let id = arg.get_id();
-            let is_left_out = (is_run || of_policy(id)) && !COMMON.contains(&id.as_str());
-            let is_hidden = arg.is_hide_set() || is_left_out;
-            hide_words(arg, &["profile", "net"]).hide(is_hidden).help_heading(Resettable::Reset)
-        })
-        .after_help("`--help` shows all flags, with examples.")
-}
-
-/// Variables that Kennel itself obeys, for the manual pages.
-pub(crate) const ENVIRONMENT: [(&str, &str); 16] = [
-    ("HOME", "what ~/ means in flags and policy files, and the home that commands see, empty"),
-    ("PATH", "where commands are searched, and which directories of programs are visible"),
-    (
-        "CARGO_HOME, RUSTUP_HOME, GOPATH and others",
-        "where a toolchain or a cache is, and is visible; docs/policy.md lists them",
-    ),
-    ("TERMINFO, TERMINFO_DIRS", "where terminals are described, besides ~/.terminfo; commands see it"),
-    ("NO_COLOR, CLICOLOR=0, TERM=dumb", "no colours, unless --color asks for them"),
-    ("CLICOLOR_FORCE=1", "colours in pipes and files too"),
-    ("COLUMNS", "the width of help if no terminal tells it"),
-    ("KENNEL_PAGER, PAGER, LESS", "the pager of kennel diff on a terminal, and its options; cat is none"),
-    ("XDG_RUNTIME_DIR", "where the sockets of sessions are; the sandbox hides it"),
-    ("XDG_CONFIG_HOME", "where your policies and git's configuration are, in place of ~/.config"),
-    ("XDG_STATE_HOME", "where --overlay keeps changes, in place of ~/.local/state"),
-    ("XDG_CACHE_HOME", "where caches are, and what --caches keep keeps of them, in place of ~/.cache"),
-    ("KUBERNETES_SERVICE_HOST", "set in a pod: remedies then name what a pod needs"),
-    ("SUDO_UID", "for root: also the repositories of this user are the caller's, as for git"),
-    (
-        "https_proxy, http_proxy, no_proxy",
-        "the proxy of --upstream environment; without that flag they do not count",
-    ),
-    (
-        "SSL_CERT_FILE, SSL_CERT_DIR",
-        "the certificates that kennel connector trusts, in place of the system's",
-    ),
-];
-
-/// Files that Kennel reads and writes by itself, for the manual pages.
-pub(crate) const FILES: [(&str, &str); 8] = [
-    ("kennel.toml", "in the workspace: its policy, which counts once `kennel trust` has taken its text"),
-    (
-        "$XDG_CONFIG_HOME/kennel/config.toml, or ~/.config/kennel/config.toml",
-        "your policy for every workspace",
-    ),
-    ("~/.config/kennel/NAME.toml", "the policy that --policy NAME starts from"),
-    ("~/.config/kennel/trust", "copies of each kennel.toml that you trust"),
-    ("$XDG_RUNTIME_DIR/kennel, or /tmp/kennel-UID", "sockets of sessions, and the client kennel-exec"),
-    (
-        "$XDG_CACHE_HOME/kennel/caches, or ~/.cache/kennel/caches",
-        "what commands added to caches, with --caches keep",
-    ),
-    ("$XDG_STATE_HOME/kennel/changes, or ~/.local/state/kennel/changes", "what --overlay keeps"),
-    ("/sys/fs/cgroup", "cgroups of commands with limits, where the system has delegated one"),
-];
+//! What help says beside the flags: examples and exit statuses.
 
 pub(crate) const KENNEL: &str = "\
 Examples:
@@ -268,43 +184,17 @@ Examples:
 
 Exit status: 0; 125 if something could not be discarded, or nothing was changed at a PATH.";
 
-#[cfg(test)]
-mod tests {
-    use std::{fs, path::Path};
+pub(crate) const INIT: &str = "\
+The file allows the hosts that the package managers of the project fetch from. It is trusted at once; \
+after you change it, run `kennel trust`. A file that exists stays as it is.
 
-    /// The names in the calls that read a variable, in code that is no test.
-    fn read_in(directory: &Path, names: &mut Vec<String>) {
-        for entry in fs::read_dir(directory).expect("a directory of the sources") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                read_in(&path, names);
-            } else if path.extension().is_some_and(|it| it == "rs") && !path.ends_with("tests.rs") {
-                let text = fs::read_to_string(&path).expect("UTF-8");
-                let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-                let is_code = |line: &&str| !line.trim_start().starts_with("//");
-                let code = code.lines().filter(is_code).collect::<Vec<_>>().join("\n");
-                for call in ["env::var(", "var_os(", "variable(", "path_in("] {
-                    let given = code.split(call).skip(1).filter_map(|rest| rest.split(')').next());
-                    names.extend(
-                        given.flat_map(|given| given.split('"').skip(1).step_by(2)).map(str::to_owned),
-                    );
-                }
-            }
-        }
-    }
+Exit status: 0 on success; 125 if there is a file, or it cannot be written.";
 
-    #[test]
-    fn the_manual_lists_each_variable_that_the_code_reads() {
-        let listed = super::ENVIRONMENT.iter().flat_map(|(names, _)| names.split([',', ' ', '=']));
-        let listed: Vec<_> = listed.map(str::to_lowercase).collect();
-        let mut read = vec![];
-        for package in [".", "../.."] {
-            read_in(&Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src"), &mut read);
-        }
-        for known in ["HOME", "XDG_STATE_HOME", "no_proxy"] {
-            assert!(read.iter().any(|name| name == known), "{known} is read: {read:?}");
-        }
-        read.retain(|name| !listed.contains(&name.to_lowercase()));
-        assert_eq!(read, Vec::<String>::new(), "not in the manual");
-    }
-}
+pub(crate) const TRUST: &str = "\
+Examples:
+  kennel trust --show     print kennel.toml, and what is new since it was trusted
+  kennel trust            trust it as it is now, and print what that is
+
+Kennel uses a kennel.toml only while it is exactly what you trusted, because commands can write to a workspace.
+
+Exit status: 0 on success, with --show only if the file is trusted, else 1; 125 if there is no usable file.";

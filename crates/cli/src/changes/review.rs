@@ -13,13 +13,14 @@ use kennel::{
 };
 
 use crate::{
-    FAILED,
-    args::{CommitArguments, Diff, Part, Place},
+    args::changes::{CommitArguments, Diff, Part, Place},
     changes::{
         diff::{self, CONTEXT, Counts, Entry, Format, LARGEST},
         pager, renames,
     },
-    owner, report,
+    owner,
+    process::exit_status::FAILED,
+    report,
     terminal::{
         progress,
         style::{self, Paint},

@@ -8,9 +8,9 @@ use kennel::{
 };
 
 use crate::{
-    FAILED,
-    args::Run,
+    args::run::Run,
     changes::review,
+    process::exit_status::FAILED,
     report,
     terminal::{progress, style::Paint},
 };

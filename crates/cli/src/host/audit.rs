@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use kennel::{AuditError, Error, internal::escape::harmless, verify_audit};
 
-use crate::{FAILED, args::AuditAction, report};
+use crate::{args::host::AuditAction, process::exit_status::FAILED, report};
 
 /// Exit status if a log was changed.
 const BROKEN: u8 = 1;

@@ -7,9 +7,12 @@ use std::time::{Duration, SystemTime};
 use kennel::{Error, KeptCache, Size, clear_kept_caches, internal::escape::harmless, kept_caches};
 
 use crate::{
-    args::CacheAction,
+    args::host::CacheAction,
     report,
-    terminal::style::{self, Paint},
+    terminal::{
+        style::{self, Paint},
+        table::age,
+    },
 };
 
 /// Runs `kennel cache`.
@@ -41,13 +44,6 @@ fn table(found: &[KeptCache]) -> String {
         text.push_str(&format!("{size:>10}  {age:>8}  {state:6}  {path}\n"));
     }
     text
-}
-
-/// A time in its largest unit.
-pub(crate) fn age(seconds: u64) -> String {
-    let units = [("d", 86_400), ("h", 3_600), ("m", 60)];
-    let unit = units.iter().find(|(_, length)| seconds >= *length);
-    unit.map_or_else(|| format!("{seconds}s"), |(unit, length)| format!("{}{unit}", seconds / length))
 }
 
 fn clear(paths: &[PathBuf]) -> Result<ExitCode, Error> {

@@ -5,14 +5,14 @@ use std::{fmt, process::ExitCode};
 use kennel::{Area, Error, Finding, Found, Probe, Profile, Verdict};
 
 use crate::{
-    FAILED, args,
-    process::{self, interrupted},
+    args,
+    process::{self, exit_status::FAILED, signals::interrupted},
     report::{self, remedy::FLAGS},
     terminal::{progress, style, table::Table},
 };
 
 /// Runs `kennel probe`.
-pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
+pub(crate) fn probe(arguments: &args::host::Probe) -> Result<ExitCode, Error> {
     let probe = process::runtime(process::IDLE_THREAD)?.block_on(async {
         tokio::select! {
             // Listen for signals before the probe creates anything.

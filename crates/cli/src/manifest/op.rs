@@ -14,10 +14,10 @@ use kennel::{
 use tokio::sync::oneshot;
 
 use crate::{
-    args::Op,
+    args::manifest::Op,
     manifest::credentials::{OwnEnvironment, Secrets, complete, create_report, hide_memory, read_files},
     policy::flags,
-    process::{self, descriptor::write_all, interrupted},
+    process::{self, descriptor::write_all, exit_status, signals::interrupted},
     report,
     terminal::thread_error,
 };
@@ -59,7 +59,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     let output = result?;
     report::end(&output, op.quiet);
     written?;
-    Ok(process::end(output.exit_code(), output.status.signal()))
+    Ok(exit_status::end(output.exit_code(), output.status.signal()))
 }
 
 async fn spawn(

@@ -26,12 +26,12 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::Mcp,
+    args::session::Mcp,
     owner,
     policy::flags,
-    process::{self, interrupted},
+    process::{self, signals::interrupted},
     report,
-    session::{keep_changes, settle},
+    session::host::{keep_changes, settle},
 };
 use server::Server;
 use transport::Lines;

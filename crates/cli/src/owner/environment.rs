@@ -11,7 +11,7 @@ use std::{
 
 use kennel::{internal::account::Account, is_known_variable};
 
-use super::Request;
+use super::request::Request;
 
 /// Sockets and directories of the caller's login.
 const OF_LOGIN: [&str; 4] = ["DBUS_SESSION_BUS_ADDRESS", "MAIL", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"];

@@ -32,14 +32,17 @@ use nix::{
 };
 
 use super::{
-    Request,
     leader::{DONE, EXITED, FOREGROUND, KILLED, SIGNAL, STOPPED},
-    step::{Identity, Step},
+    request::Request,
     streams::Streams,
 };
+use crate::args::owner::{Identity, Step};
 use crate::{
-    FAILED,
-    process::{Ending, end, runtime},
+    process::{
+        exit_status::{FAILED, end},
+        runtime,
+        signals::Ending,
+    },
     report,
     session::exec::{Woken, forward, listen, patience, wait},
     terminal::{

@@ -8,7 +8,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use crate::args::Run;
+use crate::args::run::Run;
 use kennel::internal::escape::harmless;
 
 /// Replaces or adds tips. `typed` is the whole command line, the program's name first.

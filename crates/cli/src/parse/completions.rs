@@ -4,7 +4,7 @@
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
 
-use crate::args::{Arguments, Exec, Run};
+use crate::args::{Arguments, run::Run, session::Exec};
 
 /// The completions for a shell.
 pub(crate) fn of(shell: Shell) -> String {

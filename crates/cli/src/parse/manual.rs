@@ -7,11 +7,11 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use kennel::Error;
 
-use crate::{
-    args::{Arguments, help},
-    parse::completions,
-    report,
+use super::{
+    completions,
+    environment::{ENVIRONMENT, FILES},
 };
+use crate::{args::Arguments, report};
 
 /// Runs `kennel completions`.
 pub(crate) fn completions(shell: Shell) -> Result<ExitCode, Error> {
@@ -53,8 +53,8 @@ fn write_page(mut command: Command, text: &mut Vec<u8>) -> io::Result<()> {
     man.render_options_section(text)?;
     text.extend(others.bytes());
     text.extend(help.map(|help| sections(&help)).unwrap_or_default().bytes());
-    text.extend(list("ENVIRONMENT", &help::ENVIRONMENT).bytes());
-    text.extend(list("FILES", &help::FILES).bytes());
+    text.extend(list("ENVIRONMENT", &ENVIRONMENT).bytes());
+    text.extend(list("FILES", &FILES).bytes());
     Ok(())
 }
 

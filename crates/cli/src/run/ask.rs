@@ -22,10 +22,8 @@ use kennel::{Decision, Error, NetworkMode, NetworkRequest, Policy, PolicyError, 
 use tokio::sync::oneshot;
 
 use crate::{
-    config,
-    parse::short,
-    policy::flags::PolicyFlags,
-    report,
+    args::{policy::PolicyFlags, values::short},
+    config, report,
     terminal::{
         self, SCREEN,
         style::{self, Paint},

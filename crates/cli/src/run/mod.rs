@@ -20,11 +20,16 @@ use nix::sys::signal::{Signal, raise};
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::mpsc::UnboundedReceiver};
 
 use crate::{
-    args::Run,
+    args::run::Run,
     changes::settle::{Choice, Settled},
     owner,
     policy::flags,
-    process::{Signals, end, is_ending, runtime, start_blocking_thread},
+    process::{
+        exit_status::end,
+        runtime,
+        signals::{Signals, is_ending},
+        start_blocking_thread,
+    },
     report,
     terminal::{
         self, Screen, Showing,

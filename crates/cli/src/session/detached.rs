@@ -8,18 +8,17 @@ use std::{
     process::ExitCode,
 };
 
-use kennel::{Call, Client, Error, Event, ListenError, Report, inherited_descriptor};
+use kennel::{Call, Client, Error, Event, ListenError, inherited_descriptor};
 use nix::{
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
     sys::stat::Mode,
 };
 
+use super::end::{self, End, Json};
 use crate::{
-    FAILED,
-    args::{Logs, Which},
-    process::{self, descriptor::write_all},
+    args::session::{Logs, Which},
+    process::descriptor::write_all,
     report,
-    session::exec::refused_call,
 };
 
 /// Starts a command that stays, and prints its number.
@@ -78,30 +77,16 @@ pub(crate) fn kill(which: &Which, signal: i32) -> Result<ExitCode, Error> {
 
 /// Waits for the end of a command, and ends as it ended.
 pub(crate) fn wait(which: &Which, exit_code: bool, json: Option<&Path>) -> Result<ExitCode, Error> {
-    let json = json.map(|path| Ok::<_, Error>((report::create(path)?, path))).transpose()?;
-    let ended = wait_for(which, json.is_some());
-    if let Some((file, path)) = &json {
-        let text = match &ended {
-            Ok((.., Some(text))) => text.clone(),
-            Ok((_, _, message, None)) => report::object(&Report::failed(&refused_call(message))),
-            Err(error) => report::object(&Report::failed(error)),
-        };
-        report::write(file, path, &text)?;
-    }
-    let (code, signal, message, _) = ended?;
-    report::relay(&message, (FAILED..=127).contains(&code));
-    Ok(process::end(code, signal.filter(|_| !exit_code)))
+    let json = Json::create(json)?;
+    end::finish(json.as_ref(), wait_for(which, json.is_some()), exit_code)
 }
-
-/// The end of a command: its status, the signal that the status stands for, lines for stderr, and its report.
-type End = (u8, Option<i32>, Vec<u8>, Option<Vec<u8>>);
 
 fn wait_for(which: &Which, wants_report: bool) -> Result<End, Error> {
     let client = Client::connect(&which.name)?;
     client.wait_for(which.id, wants_report)?;
     loop {
         if let Event::Ended { code, signal, message, report } = next(&client)? {
-            return Ok((code, signal, message, report));
+            return Ok(End::reported((code, signal), message, report));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Call, Client, Error, Event, ListenError, Report};
+use kennel::{Call, Client, Error, Event, ListenError};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, poll},
@@ -18,24 +18,25 @@ use nix::{
     },
 };
 
+use super::{
+    detached,
+    end::{self, End, Json},
+};
 use crate::{
-    FAILED,
-    args::Exec,
-    process::{Ending, descriptor, end, forwarded, is_ending},
-    report,
-    session::detached,
+    args::session::Exec,
+    process::{
+        descriptor,
+        exit_status::{TIMED_OUT, of_signal},
+        signals::{Ending, forwarded, is_ending},
+    },
     terminal::{
         self, HURRIED_PATIENCE, REOPEN_PAUSE,
         job::{Job, Orders},
         typist::Typed,
-        unwritten,
         user_terminal::UserTerminal,
         window::Window,
     },
 };
-
-/// The exit status of a command that reached its timeout.
-const TIMED_OUT: u8 = 124;
 
 /// Extra time for the session to end the command and report that, after the command's own timeout.
 const GRACE: Duration = Duration::from_secs(5);
@@ -45,66 +46,8 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     if exec.detach {
         return detached::start(&exec.name, &call(exec, None)?, exec.log.as_deref());
     }
-    let json = exec.json.as_deref().map(report::create).transpose()?;
-    let result = run(exec);
-    let mut written = Ok(());
-    if let (Some(file), Some(path)) = (&json, &exec.json) {
-        let text = match &result {
-            Ok(End { report: Some(text), .. }) => text.clone(),
-            Ok(End { message, .. }) => report::object(&Report::failed(&refused_call(message))),
-            Err(error) => report::object(&Report::failed(error)),
-        };
-        written = report::write(file, path, &text);
-    }
-    // Report an error of the command even if the JSON report could not be written.
-    let End { code, signal, message, unwritten, .. } = result?;
-    report::relay(&message, (FAILED..=127).contains(&code));
-    if let Some(error) = &unwritten {
-        report::error(error);
-    }
-    written?;
-    Ok(end(code, signal.filter(|_| !exec.exit_code)))
-}
-
-/// The error for a call that the session refused without a report.
-pub(crate) fn refused_call(message: &[u8]) -> Error {
-    let text = String::from_utf8_lossy(message);
-    let line = text.lines().next().unwrap_or_default();
-    let message = line.strip_prefix("kennel: ").unwrap_or(line).to_owned();
-    ListenError::Refused { message, hint: None }.into()
-}
-
-/// How a command ended.
-struct End {
-    code: u8,
-    /// The signal that `code` stands for.
-    signal: Option<i32>,
-    message: Vec<u8>,
-    report: Option<Vec<u8>>,
-    /// Why some output on the command's own terminal was not shown.
-    unwritten: Option<Error>,
-}
-
-impl End {
-    /// The end as the session reports it.
-    fn reported((code, signal): (u8, Option<i32>), message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
-        Self { code, signal, message, report, unwritten: None }
-    }
-
-    /// Adds what the session cannot know: whether all output on the command's terminal was shown.
-    fn with_output(mut self, shown: io::Result<()>) -> Self {
-        if shown.is_ok() {
-            return self;
-        }
-        let was_killed = self.code == TIMED_OUT || self.signal.is_some();
-        self.unwritten = unwritten(shown, was_killed);
-        if !was_killed {
-            self.code = FAILED;
-        }
-        let error = self.unwritten.as_ref();
-        self.report = self.report.map(|text| report::correct_unshown(&text, self.code, error));
-        self
-    }
+    let json = Json::create(exec.json.as_deref())?;
+    end::finish(json.as_ref(), run(exec), exec.exit_code)
 }
 
 fn run(exec: &Exec) -> Result<End, Error> {
@@ -178,12 +121,10 @@ fn run(exec: &Exec) -> Result<End, Error> {
         if by_signal {
             is_read |= !client.is_unheard();
             let unheard = forward(&client, is_read, &signals, job.as_mut(), &mut ending)?;
-            if let Some((code, number)) =
-                unheard.and_then(|number| Some((u8::try_from(128 + number).ok()?, number)))
-            {
+            if let Some(number) = unheard {
                 let message =
                     b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
-                return Ok(End::reported((code, Some(number)), message, None));
+                return Ok(End::reported((of_signal(number), Some(number)), message, None));
             }
         }
         if !by_session && deadline.is_some_and(|time| Instant::now() >= time) {

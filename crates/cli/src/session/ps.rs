@@ -12,9 +12,11 @@ use kennel::{
 use serde::Serialize;
 
 use crate::{
-    host::cache::age,
     report,
-    terminal::style::{self, Paint},
+    terminal::{
+        style::{self, Paint},
+        table::age,
+    },
 };
 
 /// A detached command that has ended.

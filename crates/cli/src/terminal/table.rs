@@ -39,6 +39,13 @@ pub(crate) fn fit(text: &str) -> String {
     text.lines().map(line).collect::<Vec<_>>().join("\n") + "\n"
 }
 
+/// A time in its largest unit.
+pub(crate) fn age(seconds: u64) -> String {
+    let units = [("d", 86_400), ("h", 3_600), ("m", 60)];
+    let unit = units.iter().find(|(_, length)| seconds >= *length);
+    unit.map_or_else(|| format!("{seconds}s"), |(unit, length)| format!("{}{unit}", seconds / length))
+}
+
 /// How tables are shown. Everything that it shows is escaped here.
 #[derive(Clone, Copy)]
 pub(crate) struct Table {

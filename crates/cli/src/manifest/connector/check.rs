@@ -8,8 +8,11 @@ use kennel::{
 };
 use serde_json::json;
 
-use super::{failed, input, load, with_cache};
-use crate::{args::connector::Check, report, terminal::table::Table};
+use super::{
+    input,
+    runtime::{failed, load, with_cache},
+};
+use crate::{args::manifest::Check, report, terminal::table::Table};
 
 /// Runs `kennel connector check`.
 pub(super) fn check(check: &Check) -> Result<ExitCode, Error> {

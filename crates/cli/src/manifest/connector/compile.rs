@@ -7,10 +7,13 @@ use kennel::{
     connector::{ConnectorError, Runtime},
 };
 
-use super::{cache_directory, failed, input, shown};
+use super::{
+    input,
+    runtime::{cache_directory, failed, shown},
+};
 use crate::{
-    FAILED,
-    args::connector::Compile,
+    args::manifest::Compile,
+    process::exit_status::FAILED,
     report::{self, remedy::FLAGS},
 };
 

@@ -8,7 +8,7 @@ use std::{
 use kennel::{Error, SpawnPolicy};
 use serde_json::{Map, Value};
 
-use crate::{args::connector::Run, manifest::credentials};
+use crate::{args::manifest::Run, manifest::credentials};
 
 /// The largest program, in bytes.
 const MAX_PROGRAM: u64 = 256 << 20;

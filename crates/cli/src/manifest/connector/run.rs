@@ -9,14 +9,17 @@ use kennel::{
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{failed, input, load, with_cache};
+use super::{
+    input,
+    runtime::{failed, load, with_cache},
+};
 use crate::{
-    args::connector::Run,
+    args::manifest::Run,
     manifest::credentials::{
         OwnEnvironment, Secrets, check_outside, complete, create_report, hide_memory, read_files,
     },
     policy::flags,
-    process::{self, descriptor::write_all, interrupted},
+    process::{self, descriptor::write_all, signals::interrupted},
     report::{self, remedy::FLAGS},
     terminal::thread_error,
 };

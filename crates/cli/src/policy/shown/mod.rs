@@ -12,7 +12,7 @@ use std::{
 use kennel::{InForce, Limits, Mount, NetworkMode, Place, PlaceAccess, PlaceKind, PlaceOrigin, Policy, Size};
 use serde_json::Value;
 
-use crate::parse::short;
+use crate::args::values::short;
 pub(crate) use origins::Origins;
 use origins::leaves;
 pub(crate) use page::{Row, difference, page};

@@ -3,7 +3,12 @@
 //! Programs of the command chose the paths and names in it. Each is a string on one line with every special
 //! character escaped, and the text is parsed again before it becomes a file.
 
-use std::{collections::BTreeSet, fmt::Write, os::unix::process::ExitStatusExt, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+    os::unix::process::ExitStatusExt,
+    path::Path,
+};
 
 use kennel::{
     Ended, Error, Mount, Network, Outcome, Policy, PolicyError,
@@ -11,10 +16,7 @@ use kennel::{
 };
 use serde_json::{Map, Value};
 
-use super::{
-    Hosts,
-    needs::{Need, Needs},
-};
+use super::needs::{Need, Needs};
 
 /// The presets of hosts that a learned policy may name. Each stands for several hosts of one registry.
 const PRESETS: [&str; 15] = [
@@ -37,6 +39,9 @@ const PRESETS: [&str; 15] = [
 
 /// How many used hosts make a preset shorter than its hosts.
 const WORTH_A_PRESET: usize = 2;
+
+/// What the command reached, and how often.
+pub(crate) type Hosts = BTreeMap<String, u64>;
 
 /// What the text is made from.
 pub(crate) struct Draft<'d> {

@@ -8,15 +8,11 @@ mod draft;
 mod needs;
 
 use std::{
-    collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs::{self, File},
     future::{Ready, ready},
     io::{self, Write},
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -31,15 +27,12 @@ use nix::{
     unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat},
 };
 
-use crate::{args::Run, policy::portable, run::ask::rule};
-use draft::Draft;
+use crate::{args::run::Run, policy::portable::portable, run::ask::rule};
+use draft::{Draft, Hosts};
 use needs::Needs;
 
 /// How many different hosts are recorded.
 const MOST_HOSTS: usize = 1000;
-
-/// What the command reached, and how often.
-type Hosts = BTreeMap<String, u64>;
 
 /// A run that Kennel learns from.
 pub(crate) struct Learning {
@@ -236,9 +229,4 @@ impl NewFile {
 
 fn failed(path: &Path, source: io::Error, remedy: &'static str) -> Error {
     Error::Grant { what: "learned policy", path: path.to_owned(), source, remedy: Some(remedy.into()) }
-}
-
-/// Whether a path can be named in a policy file.
-fn is_text(path: &Path) -> bool {
-    std::str::from_utf8(path.as_os_str().as_bytes()).is_ok()
 }

@@ -4,12 +4,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
 use kennel::{InForce, Observed, ObservedPath, Place, PlaceAccess, Sandbox};
-
-use super::is_text;
 
 /// More files of one directory than this become the directory.
 const MANY: usize = 8;
@@ -231,10 +230,13 @@ impl Base<'_> {
     }
 }
 
+/// Whether a path can be named in a policy file.
+fn is_text(path: &Path) -> bool {
+    std::str::from_utf8(path.as_os_str().as_bytes()).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStrExt;
-
     use super::*;
 
     fn needs(paths: &[&[u8]]) -> BTreeMap<PathBuf, Need> {

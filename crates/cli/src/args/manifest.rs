@@ -1,11 +1,41 @@
-//! What `kennel connector` accepts.
+//! What `kennel op` and `kennel connector` accept.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use kennel::{Size, Span};
 
-use crate::parse::{self, assignment, credential};
+use super::values::{self, assignment, credential};
+
+#[derive(Debug, Args)]
+pub(crate) struct Op {
+    /// The manifest, a TOML file.
+    #[arg(value_name = "MANIFEST", value_parser = values::path())]
+    pub(crate) manifest: PathBuf,
+    /// The name of an operation in it.
+    #[arg(value_name = "OPERATION")]
+    pub(crate) operation: String,
+    /// Value for the placeholder {K}.
+    #[arg(long, value_name = "K=V", value_parser = assignment)]
+    pub(crate) arg: Vec<(String, String)>,
+    /// Read credential K from FILE instead of the environment.
+    #[arg(long, value_name = "K=FILE", value_parser = credential)]
+    pub(crate) credential: Vec<(String, PathBuf)>,
+    /// Append requests and decisions to FILE as lines of JSON.
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
+    pub(crate) audit: Option<PathBuf>,
+    /// Write a report to FILE as JSON.
+    ///
+    /// It has the exit status, the usage of resources, the protections and the denials.
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
+    pub(crate) json: Option<PathBuf>,
+    /// Print errors, but no remarks.
+    ///
+    /// Remarks are weaker protections, denials, notes, and the limit that ended the command. Lost output or
+    /// records are still reported.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
 
 pub(crate) const CONNECTOR: &str = "\
 Examples:
@@ -62,10 +92,10 @@ pub(crate) enum Action {
 #[derive(Debug, Args)]
 pub(crate) struct Check {
     /// The connector: a WebAssembly module or component.
-    #[arg(value_name = "FILE.wasm", value_parser = parse::path())]
+    #[arg(value_name = "FILE.wasm", value_parser = values::path())]
     pub(crate) file: PathBuf,
     /// What it may do, a TOML file.
-    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
     pub(crate) manifest: PathBuf,
     /// Print JSON.
     #[arg(long)]
@@ -75,13 +105,13 @@ pub(crate) struct Check {
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The connector: a WebAssembly module or component.
-    #[arg(value_name = "FILE.wasm", value_parser = parse::path())]
+    #[arg(value_name = "FILE.wasm", value_parser = values::path())]
     pub(crate) file: PathBuf,
     /// The operation.
     #[arg(value_name = "OPERATION")]
     pub(crate) operation: String,
     /// What the connector may do, a TOML file.
-    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
     pub(crate) manifest: PathBuf,
     /// Set argument K to the text V.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
@@ -107,16 +137,16 @@ pub(crate) struct Run {
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
     /// Trust the certificates in FILE, besides those that the system trusts.
-    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
     pub(crate) ca: Vec<PathBuf>,
     /// Let names lead to special addresses in NET, such as 10.0.0.0/8.
     #[arg(long, value_name = "NET", value_delimiter = ',')]
     pub(crate) allow_address: Vec<String>,
     /// Append calls, requests and spawns to FILE as lines of JSON.
-    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
     pub(crate) audit: Option<PathBuf>,
     /// Write the result to FILE as JSON: output, logs and failure.
-    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
     pub(crate) json: Option<PathBuf>,
     /// Compile anew, and keep no compiled code.
     #[arg(long)]
@@ -129,6 +159,6 @@ pub(crate) struct Run {
 #[derive(Debug, Args)]
 pub(crate) struct Compile {
     /// The connectors.
-    #[arg(required = true, value_name = "FILE.wasm", value_parser = parse::path())]
+    #[arg(required = true, value_name = "FILE.wasm", value_parser = values::path())]
     pub(crate) files: Vec<PathBuf>,
 }

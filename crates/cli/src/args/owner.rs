@@ -1,21 +1,30 @@
-//! The steps of `--as-owner` after the first, and how the next process learns who the owner is.
-//!
-//! 1. **Relay**: the process that root started. It stays root, keeps root's terminal, descriptors and
-//!    environment, and copies between them and a new terminal and pipes.
-//! 2. **Leader**: root, with nothing of root's: new streams, a scrubbed environment, no other descriptor, no
-//!    key ring. It leads the session of the new terminal, as a shell does, and tells the relay when Kennel
-//!    stops and ends.
-//! 3. **Owner**: Kennel itself. It becomes the owner, and goes on.
-//!
-//! So at no time is there a process of the owner, or one that the owner may trace, that holds anything of
-//! root's.
+//! `--as-owner`, and the step of it that the next process learns from its words.
 
 use std::{ffi::OsString, fmt, str::FromStr};
 
+use clap::Args;
 use nix::unistd::{Gid, Uid};
 
-/// The hidden flag that takes the place of `--as-owner`.
-const FLAG: &str = "--owner-step";
+/// The flag.
+const FLAG: &str = "--as-owner";
+
+/// The hidden flag that takes its place.
+const STEP: &str = "--owner-step";
+
+/// Whose rights Kennel and its commands have.
+#[derive(Debug, Args)]
+pub(crate) struct AsOwner {
+    /// As root: become the owner of the workspace first.
+    ///
+    /// The workspace is that of --workspace, or the current directory. It happens before anything is read,
+    /// with the groups and HOME of that user. Nothing of root's goes along: no privilege, terminal,
+    /// descriptor or unknown variable.
+    #[arg(long)]
+    pub(crate) as_owner: bool,
+    /// The next step of --as-owner, in another process.
+    #[arg(long, hide = true, conflicts_with = "as_owner")]
+    pub(crate) owner_step: Option<Step>,
+}
 
 /// Whom to become.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +48,14 @@ pub(crate) struct Step {
 
 impl Step {
     /// The words of this command line, for the next step.
-    pub(super) fn words(&self) -> impl Iterator<Item = OsString> {
+    pub(crate) fn words(&self) -> impl Iterator<Item = OsString> {
         let mut words: Vec<OsString> = std::env::args_os().skip(1).collect();
         // The first is Kennel's own: it stands before the command, and no flag takes a value that looks like
         // one.
-        let is_own = |word: &&mut OsString| {
-            **word == super::FLAG || word.to_str().is_some_and(|word| word.starts_with(FLAG))
-        };
+        let is_own =
+            |word: &&mut OsString| **word == FLAG || word.to_str().is_some_and(|word| word.starts_with(STEP));
         if let Some(own) = words.iter_mut().find(is_own) {
-            *own = format!("{FLAG}={self}").into();
+            *own = format!("{STEP}={self}").into();
         }
         words.into_iter()
     }
