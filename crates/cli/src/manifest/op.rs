@@ -17,9 +17,8 @@ use crate::{
     args::manifest::Op,
     manifest::credentials::{OwnEnvironment, Secrets, complete, create_report, hide_memory, read_files},
     policy::flags,
-    process::{self, descriptor::write_all, exit_status, signals::interrupted},
+    process::{self, descriptor::write_all, exit_status, signals::interrupted, thread_error},
     report,
-    terminal::thread_error,
 };
 
 /// Runs `kennel op`.

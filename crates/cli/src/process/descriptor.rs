@@ -134,10 +134,16 @@ fn write_once(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 
 /// Waits for `what` for at most `left`. Returns whether it happened.
 pub(crate) fn wait(on: impl AsFd, what: PollFlags, left: Option<Duration>) -> bool {
-    match poll(&mut [PollFd::new(on.as_fd(), what)], poll_timeout(left)) {
-        // RLIMIT_NOFILE is 0, so poll(2) refuses any descriptor.
-        Err(Errno::EINVAL) => true,
-        polled => polled.is_ok_and(|count| count > 0),
+    let end = left.and_then(|left| Instant::now().checked_add(left));
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        match poll(&mut [PollFd::new(on.as_fd(), what)], poll_timeout(left)) {
+            // A signal came: its handler has noted it.
+            Err(Errno::EINTR) => {}
+            // RLIMIT_NOFILE is 0, so poll(2) refuses any descriptor.
+            Err(Errno::EINVAL) => return true,
+            polled => return polled.is_ok_and(|count| count > 0),
+        }
     }
 }
 

@@ -31,10 +31,14 @@ pub(crate) fn runtime(idle: Duration) -> Result<Runtime, Error> {
 /// Starts the blocking thread that commits changes and loads programs before any command runs: the runtime
 /// panics if it cannot start one later.
 pub(crate) async fn start_blocking_thread() -> Result<(), Error> {
-    let failed = |source| Error::Io { what: "start a thread", source };
-    let _ = std::thread::Builder::new().spawn(|| ()).map_err(failed)?.join();
+    let _ = std::thread::Builder::new().spawn(|| ()).map_err(thread_error)?.join();
     let _ = tokio::task::spawn_blocking(|| ()).await;
     Ok(())
+}
+
+/// The error if the system starts no thread.
+pub(crate) fn thread_error(source: io::Error) -> Error {
+    Error::Io { what: "start a thread", source }
 }
 
 /// Fails if there are too few free descriptors: the runtime panics if it runs out of them while it starts.

@@ -23,9 +23,11 @@ use tokio::sync::oneshot;
 
 use crate::{
     args::{policy::PolicyFlags, values::short},
-    config, report,
+    config,
+    process::thread_error,
+    report,
     terminal::{
-        self, SCREEN,
+        screen::SCREEN,
         style::{self, Paint},
         typist::Filter,
     },
@@ -105,7 +107,7 @@ impl Desk {
             file: file.clone(),
             is_over: Arc::clone(&is_over),
         };
-        thread::Builder::new().spawn(move || asker.serve(&asked)).map_err(terminal::thread_error)?;
+        thread::Builder::new().spawn(move || asker.serve(&asked)).map_err(thread_error)?;
         Ok(Self { questions, open, always, file, is_over })
     }
 

@@ -2,45 +2,24 @@
 
 mod ask;
 mod learn;
+mod streams;
 
-use std::{
-    ffi::OsStr,
-    future::pending,
-    io::{self, IsTerminal},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::ExitStatusExt,
-    },
-    process::{ExitCode, ExitStatus},
-    time::Duration,
-};
+use std::{ffi::OsStr, os::unix::process::ExitStatusExt, process::ExitCode, time::Duration};
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session, is_one_file};
-use nix::sys::signal::{Signal, raise};
-use tokio::{io::AsyncReadExt, net::unix::pipe, sync::mpsc::UnboundedReceiver};
+use kennel::{Error, Outcome, Policy, Report, Sandbox, Session};
 
 use crate::{
     args::run::Run,
     changes::settle::{Choice, Settled},
     owner,
     policy::flags,
-    process::{
-        exit_status::end,
-        runtime,
-        signals::{Signals, is_ending},
-        start_blocking_thread,
-    },
+    process::{exit_status::end, runtime, start_blocking_thread},
     report,
-    terminal::{
-        self, Screen, Showing,
-        job::Job,
-        progress,
-        typist::Typed,
-        user_terminal::{self, UserTerminal},
-    },
+    terminal::progress,
 };
 use ask::Desk;
 use learn::Learning;
+use streams::until_outcome;
 
 /// Longer than any command runs.
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -174,237 +153,4 @@ async fn in_session(
     drop(session);
     let settled = settled.unwrap_or_else(|| choice.settle_kept(ended.as_mut().ok()));
     Ok(Finished { outcome: ended?, settled, learned: Ok(None) })
-}
-
-/// Runs the command to its end.
-async fn until_outcome(
-    run: &Run,
-    policy: &Policy,
-    desk: Option<&Desk>,
-    mut command: Command,
-) -> Result<Outcome, Error> {
-    command.args(run.command.iter().skip(1));
-    command.hints(!run.quiet && (policy.explain || io::stderr().is_terminal()));
-    let reasons = PipeReasons {
-        capped: policy.limits.output.is_some(),
-        reported: run.json.is_some(),
-        explained: policy.explain,
-    };
-    let takes_keys = run.tty || run.ask;
-    // A terminal of the command's own replaces all three descriptors.
-    let piped = if takes_keys { [false; 3] } else { reasons.piped() };
-    let terminal = if takes_keys { Some(UserTerminal::whole()?) } else { UserTerminal::find(piped)? };
-    let [_, reads_stdout, reads_stderr] = piped;
-    let outlets = Outlets::new(
-        &mut command,
-        reads_stdout.then(|| duplicate(&io::stdout())).transpose()?,
-        reads_stderr.then(|| duplicate(&io::stderr())).transpose()?,
-    )?;
-    match terminal {
-        Some(terminal) => on_terminal(terminal, desk, outlets, &mut command).await,
-        None => on_descriptors(outlets, &mut command).await,
-    }
-}
-
-/// Reasons why output passes through Kennel.
-#[derive(Clone, Copy)]
-struct PipeReasons {
-    capped: bool,
-    reported: bool,
-    explained: bool,
-}
-
-impl PipeReasons {
-    /// Which standard descriptors of the command are pipes to Kennel.
-    fn piped(self) -> [bool; 3] {
-        let reads_stderr = self.explained || self.needs_pipe(&io::stderr());
-        [false, self.needs_pipe(&io::stdout()), reads_stderr]
-    }
-
-    /// A report alone does not replace a terminal with a pipe: the command would notice. Nor one file for
-    /// both streams: two pipes would mix up what the command writes.
-    fn needs_pipe(self, stream: &impl IsTerminal) -> bool {
-        self.capped || (self.reported && !stream.is_terminal() && !is_one_file(io::stdout(), io::stderr()))
-    }
-}
-
-/// Gives the command this process's own descriptors, of which none is a terminal.
-async fn on_descriptors(outlets: Outlets, command: &mut Command) -> Result<Outcome, Error> {
-    let mut signals = Signals::to_forward()?;
-    let mut child = command.spawn().await?;
-    report::chosen(&child.published());
-    let copying = outlets.copy(&mut child);
-    let mut outcome = until_end(&mut child, &mut signals).await?;
-    let hurry = wait_for_ending_signal(outcome.status, &mut signals);
-    copying.finish(&mut outcome, hurry).await;
-    Ok(outcome)
-}
-
-fn duplicate(stream: &impl AsFd) -> Result<OwnedFd, Error> {
-    let copied = stream.as_fd().try_clone_to_owned();
-    copied.map_err(|source| Error::Io { what: "copy a standard descriptor", source })
-}
-
-/// Waits for a signal that ends this program, now that no command is left. Returns at once if such a signal
-/// ended the command.
-async fn wait_for_ending_signal(status: ExitStatus, signals: &mut Signals) {
-    if signals.killed(status) {
-        return;
-    }
-    loop {
-        match signals.next().await {
-            number if is_ending(number) => return,
-            libc::SIGTSTP => drop(raise(Signal::SIGSTOP)),
-            _ => {}
-        }
-    }
-}
-
-/// Gives the command its own terminal and copies between that and the user's terminal.
-async fn on_terminal(
-    terminal: UserTerminal,
-    desk: Option<&Desk>,
-    outlets: Outlets,
-    command: &mut Command,
-) -> Result<Outcome, Error> {
-    let mut job = Job::prepare(terminal, desk.map(Desk::without_answers))?;
-    let output = job.user().output().map_err(user_terminal::failed)?;
-    let screen = Screen::open(output, job.is_raw())?;
-    let mut signals = Signals::to_forward()?;
-    let mut child = command.pseudoterminal(job.user().pseudoterminal()?).spawn().await?;
-    report::chosen(&child.published());
-    let copying = outlets.copy(&mut child);
-    let Some(terminal) = child.terminal.clone() else { return child.wait().await };
-    job.begin(&terminal)?;
-    let showing = Showing::start(terminal, screen);
-    let outcome = follow(&mut child, &mut signals, &mut job, &showing).await;
-    desk.into_iter().for_each(Desk::close);
-    let mut outcome = show_the_rest(showing, job, outcome, &mut signals).await?;
-    let (truncated, unwritten) = (outcome.truncated, outcome.unwritten.take());
-    let hurry = wait_for_ending_signal(outcome.status, &mut signals);
-    copying.finish(&mut outcome, hurry).await;
-    outcome.truncated |= truncated;
-    outcome.unwritten = unwritten.or(outcome.unwritten);
-    child.terminal.iter().for_each(|terminal| outcome.explain(terminal));
-    Ok(outcome)
-}
-
-/// What happens while a command runs on a terminal.
-enum Event {
-    Ended(Box<Result<Outcome, Error>>),
-    /// This program received a signal.
-    Received(i32),
-    /// A signal stopped the command.
-    Stopped(i32),
-    Typed(Typed),
-}
-
-/// Waits for the end of the command. Meanwhile it stops and continues with the command.
-async fn follow(
-    child: &mut Child,
-    signals: &mut Signals,
-    job: &mut Job,
-    showing: &Showing,
-) -> Result<Outcome, Error> {
-    let mut stops = child.stops.take();
-    let mut typed = TypedEvents::of(job)?;
-    loop {
-        let event = tokio::select! {
-            biased;
-            outcome = child.wait() => Event::Ended(Box::new(outcome)),
-            number = signals.next() => Event::Received(number),
-            Some(number) = next_stop(&mut stops) => Event::Stopped(number),
-            event = typed.next() => Event::Typed(event),
-        };
-        match event {
-            Event::Ended(outcome) => return *outcome,
-            Event::Received(number) => job.received(number, child)?,
-            Event::Stopped(number) => job.stopped(number, child)?,
-            Event::Typed(Typed::Gone) => {
-                // Closing the last master descriptor hangs up the command.
-                showing.abort();
-                child.terminal = None;
-                job.hang_up();
-            }
-            Event::Typed(event) => job.typed(event),
-        }
-    }
-}
-
-async fn next_stop(stops: &mut Option<UnboundedReceiver<i32>>) -> Option<i32> {
-    match stops {
-        Some(stops) => stops.recv().await,
-        None => None,
-    }
-}
-
-/// What the thread for keys tells.
-struct TypedEvents(Option<pipe::Receiver>);
-
-impl TypedEvents {
-    fn of(job: &Job) -> Result<Self, Error> {
-        let copy = || pipe::Receiver::from_owned_fd(job.typist.events().try_clone()?);
-        copy().map(|events| Self(Some(events))).map_err(user_terminal::failed)
-    }
-
-    async fn next(&mut self) -> Typed {
-        if let Some(events) = &mut self.0 {
-            if let Ok(byte) = events.read_u8().await {
-                return Typed::of_byte(byte);
-            }
-            self.0 = None;
-        }
-        pending().await
-    }
-}
-
-/// Shows the output that is still in transit, and records whether all of it was shown.
-async fn show_the_rest(
-    showing: Showing,
-    job: Job,
-    outcome: Result<Outcome, Error>,
-    signals: &mut Signals,
-) -> Result<Outcome, Error> {
-    // If the output does not appear on a terminal, leave raw mode now, so that keys are signals again.
-    let signal = outcome.as_ref().ok().and_then(|outcome| outcome.status.signal());
-    let mut job = Some(job);
-    if !showing.is_on_terminal() {
-        job.take().into_iter().for_each(|job| job.end(signal));
-    }
-    let hurry = async {
-        match &outcome {
-            Ok(outcome) if outcome.ended != Ended::TimedOut => {
-                wait_for_ending_signal(outcome.status, signals).await
-            }
-            _ => {}
-        }
-    };
-    let shown = showing.finish(hurry).await;
-    job.into_iter().for_each(|job| job.end(signal));
-    let mut outcome = outcome?;
-    let was_killed = matches!(outcome.ended, Ended::TimedOut | Ended::Signaled);
-    outcome.truncated |= shown.is_err();
-    outcome.unwritten = terminal::unwritten(shown, was_killed).map(|error| error.chain());
-    Ok(outcome)
-}
-
-/// Waits for the end of the command and passes signals on.
-async fn until_end(child: &mut Child, signals: &mut Signals) -> Result<Outcome, Error> {
-    loop {
-        let number = tokio::select! {
-            outcome = child.wait() => return outcome,
-            number = signals.next() => number,
-        };
-        forward(child, number).map_err(|source| Error::Io { what: "pass a signal on", source })?;
-    }
-}
-
-fn forward(child: &Child, number: i32) -> io::Result<()> {
-    if number == libc::SIGTSTP {
-        child.signal(libc::SIGSTOP)?;
-        // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any other
-        // signal.
-        return Ok(raise(Signal::SIGSTOP)?);
-    }
-    child.signal(number)
 }

@@ -7,7 +7,7 @@ use kennel::{Error, ListenError, Report};
 use crate::{
     process::exit_status::{self, FAILED, TIMED_OUT},
     report,
-    terminal::unwritten,
+    terminal::relay::unwritten,
 };
 
 /// How a command ended.

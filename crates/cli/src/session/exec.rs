@@ -8,15 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Call, Client, Error, Event, ListenError};
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, poll},
-    sys::{
-        signal::{SigSet, Signal, raise},
-        signalfd::{SfdFlags, SignalFd},
-    },
-};
+use kennel::{Call, Client, Error, Event, ListenError, Pseudoterminal};
 
 use super::{
     detached,
@@ -24,17 +16,10 @@ use super::{
 };
 use crate::{
     args::session::Exec,
-    process::{
-        descriptor,
-        exit_status::{TIMED_OUT, of_signal},
-        signals::{Ending, forwarded, is_ending},
-    },
+    process::exit_status::{TIMED_OUT, of_signal},
     terminal::{
-        self, HURRIED_PATIENCE, REOPEN_PAUSE,
-        job::{Job, Orders},
-        typist::Typed,
+        relay::{Relay, Woken},
         user_terminal::UserTerminal,
-        window::Window,
     },
 };
 
@@ -51,117 +36,57 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
 }
 
 fn run(exec: &Exec) -> Result<End, Error> {
-    // Before signals are blocked: ^C ends this program while it reads the snippet.
     let snippet = exec.shell.as_ref().map(|shell| snippet(exec, shell)).transpose()?;
     let user = match (&exec.shell, exec.tty) {
         (Some(_), _) => None,
         (None, true) => Some(UserTerminal::whole()?),
         (None, false) => UserTerminal::find([false; 3])?,
     };
-    // Before the thread for keys exists, which would take them otherwise.
-    let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
-    let mut job = user.map(|user| Job::prepare(user, None)).transpose()?;
+    // Until the command is sent, ^C ends this program.
+    let client = Client::connect(&exec.name)?;
+    let mut relay = Relay::prepare(user, None)?;
     let call = match snippet {
         Some(snippet) => snippet,
-        None => call(exec, job.as_ref())?,
+        None => call(exec, relay.pseudoterminal()?)?,
     };
-    let client = Client::connect(&exec.name)?;
     client.start(&call, [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()])?;
     let deadline =
         exec.timeout.and_then(|time| Instant::now().checked_add(time.duration())?.checked_add(grace(exec)));
-    let mut window = None;
-    let mut ending = Ending::default();
     // Whether the session has read the call. From then on signals go to the command.
-    let mut is_read = false;
+    let mut is_heard = false;
     loop {
-        let woken = wait(&client, &signals, (job.as_ref(), window.as_mut()), deadline);
-        let Woken { by_session, by_signal, by_keys } =
+        let woken = relay.wait(&client, deadline);
+        let Woken { by_command, by_signal, by_keys } =
             woken.map_err(|source| Error::Io { what: "wait for the command", source })?;
-        if by_session {
+        if by_command {
             match client.next()? {
-                Event::Terminal(master) => {
-                    if let Some(job) = &mut job {
-                        job.begin(&master)?;
-                        let screen = job.user().output().map_err(terminal::no_terminal)?;
-                        window = Some(Window::open(master, screen, job.is_raw()));
-                    }
-                }
-                Event::Stopped(number) => {
-                    if let Some(job) = &mut job {
-                        job.stopped(number, &client)?;
-                        // All its own stops are over: SIGCONT discards those that no thread has taken.
-                        job.forget_own_stop();
-                    }
-                }
+                Event::Terminal(master) => relay.begin_and_read(master)?,
+                Event::Stopped(number) => relay.stopped(number, &client)?,
                 Event::Ended { code, signal, message, report } => {
-                    let end = End::reported((code, signal), message, report);
-                    let Some(window) = window else { return Ok(end) };
-                    let mut job = job;
-                    // If the output does not appear on a terminal, leave raw mode now, so that keys are
-                    // signals again.
-                    if !window.is_on_terminal() {
-                        job.take().into_iter().for_each(|job| job.end(signal));
-                    }
-                    let is_over = code == TIMED_OUT || signal.is_some_and(|number| ending.has(number));
-                    let shown = window.close(patience(&signals, is_over));
-                    job.into_iter().for_each(|job| job.end(signal));
-                    return Ok(end.with_output(shown));
+                    let shown = relay.show_rest(signal, code == TIMED_OUT);
+                    relay.end(signal);
+                    return Ok(End::reported((code, signal), message, report).with_output(shown));
                 }
                 _ => {}
             }
         }
-        if by_keys && let Some(job) = &mut job {
-            let event = job.next_event();
-            if event == Some(Typed::Gone) {
-                job.hang_up();
-                window.iter_mut().for_each(Window::hang_up);
-            }
-            event.into_iter().for_each(|event| job.typed(event));
+        if by_keys {
+            relay.take_keys();
         }
         if by_signal {
-            is_read |= !client.is_unheard();
-            let unheard = forward(&client, is_read, &signals, job.as_mut(), &mut ending)?;
-            if let Some(number) = unheard {
+            is_heard |= !client.is_unheard();
+            if let Some(number) = relay.pass_on(&client, is_heard)? {
                 let message =
                     b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
                 return Ok(End::reported((of_signal(number), Some(number)), message, None));
             }
         }
-        if !by_session && deadline.is_some_and(|time| Instant::now() >= time) {
+        if !by_command && deadline.is_some_and(|time| Instant::now() >= time) {
             // Output shown so far stays on the screen.
-            let _ = window.map(|window| window.close(patience(&signals, true)));
+            let _ = relay.show_rest(None, true);
             return Err(ListenError::Silent { name: exec.name.clone() }.into());
         }
     }
-}
-
-/// Returns how long [`Window::close`] may still wait for the reader of stdout. After a signal that ends this
-/// program it allows one more second; the second starts now if `is_over`.
-pub(crate) fn patience(signals: &SignalFd, is_over: bool) -> impl FnMut() -> Option<Duration> {
-    let mut hurried = is_over.then(Instant::now);
-    move || {
-        if hurried.is_none() && ending_signal_arrived(signals) {
-            hurried = Some(Instant::now());
-        }
-        match hurried {
-            Some(since) => HURRIED_PATIENCE.checked_sub(since.elapsed()).map(|left| left.min(REOPEN_PAUSE)),
-            None => Some(REOPEN_PAUSE),
-        }
-    }
-}
-
-/// Whether a signal arrived that ends this program. No command is left to receive it.
-fn ending_signal_arrived(signals: &SignalFd) -> bool {
-    while let Ok(Some(signal)) = signals.read_signal() {
-        match signal.ssi_signo.cast_signed() {
-            number if is_ending(number) => return true,
-            libc::SIGTSTP => {
-                let _ = raise(Signal::SIGSTOP);
-            }
-            _ => {}
-        }
-    }
-    false
 }
 
 /// Extra time for the session, after the timeout. A snippet gets some to end by itself.
@@ -197,13 +122,13 @@ fn snippet(exec: &Exec, shell: &str) -> Result<Call, Error> {
 }
 
 /// Builds the call from the arguments. Nothing of this environment goes along: the session has its own.
-fn call(exec: &Exec, job: Option<&Job>) -> Result<Call, Error> {
+fn call(exec: &Exec, terminal: Option<Pseudoterminal>) -> Result<Call, Error> {
     let (program, arguments) =
         exec.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     let mut call = Call::new(program);
     call.args(arguments).report(exec.json.is_some()).quiet(exec.quiet);
-    if let Some(job) = job {
-        call.pseudoterminal(job.user().pseudoterminal()?);
+    if let Some(terminal) = terminal {
+        call.pseudoterminal(terminal);
         // The command draws on this terminal, not on the one that started the session.
         if let Some(kind) = std::env::var_os("TERM") {
             call.env("TERM", kind);
@@ -222,81 +147,4 @@ fn call(exec: &Exec, job: Option<&Job>) -> Result<Call, Error> {
         call.timeout(timeout.duration());
     }
     Ok(call)
-}
-
-/// Blocks the signals that go to the command and returns a descriptor for them; ignored signals stay ignored.
-pub(crate) fn listen() -> io::Result<SignalFd> {
-    let signals = forwarded().map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
-    signals.thread_block()?;
-    Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
-}
-
-/// What ended a [`wait`]; nothing if the time was up or only output moved.
-pub(crate) struct Woken {
-    pub(crate) by_session: bool,
-    pub(crate) by_signal: bool,
-    pub(crate) by_keys: bool,
-}
-
-/// Sleeps until the session answers, a signal arrives, the user types or the time `until` comes; copies
-/// output meanwhile.
-pub(crate) fn wait(
-    session: &impl AsFd,
-    signals: &SignalFd,
-    (job, window): (Option<&Job>, Option<&mut Window>),
-    until: Option<Instant>,
-) -> io::Result<Woken> {
-    let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
-    let mut fds = vec![watched(session.as_fd()), watched(signals.as_fd())];
-    fds.extend(job.and_then(Job::events).map(|events| watched(events.as_fd())));
-    let own = fds.len();
-    fds.extend(window.as_ref().into_iter().flat_map(|window| window.watched()));
-    let left = until.map(|time| time.saturating_duration_since(Instant::now()));
-    let patience = window.as_ref().and_then(|window| window.patience());
-    match poll(&mut fds, descriptor::poll_timeout(patience.into_iter().chain(left).min())) {
-        // No descriptor is ready yet; the caller polls again.
-        Err(Errno::EINTR) => {}
-        polled => drop(polled?),
-    }
-    let happened = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
-    let mut happened = fds.iter().take(own).map(happened).collect::<Vec<bool>>().into_iter();
-    drop(fds);
-    if let Some(window) = window {
-        window.copy();
-    }
-    let mut next = || happened.next().unwrap_or(false);
-    Ok(Woken { by_session: next(), by_signal: next(), by_keys: next() })
-}
-
-/// Passes pending signals on. Returns the signal that ends this program if the session has not read the call
-/// yet.
-pub(crate) fn forward(
-    command: &impl Orders,
-    is_read: bool,
-    signals: &SignalFd,
-    mut job: Option<&mut Job>,
-    ending: &mut Ending,
-) -> Result<Option<i32>, Error> {
-    let failed = |source: io::Error| Error::Io { what: "pass a signal on", source };
-    while let Some(signal) = signals.read_signal().map_err(|errno| failed(errno.into()))? {
-        let number = signal.ssi_signo.cast_signed();
-        ending.note(number);
-        if is_ending(number) && !is_read {
-            return Ok(Some(number));
-        }
-        match (number, &mut job) {
-            (_, Some(job)) => {
-                job.received(number, command)?;
-                job.forget_own_stop();
-            }
-            (libc::SIGTSTP, None) => {
-                command.signal(libc::SIGSTOP)?;
-                // Stop as the shell expects. The SIGCONT that resumes this process is passed on like any
-                // other signal.
-                raise(Signal::SIGSTOP).map_err(|errno| failed(errno.into()))?;
-            }
-            (_, None) => command.signal(number)?,
-        }
-    }
-    Ok(None)
 }

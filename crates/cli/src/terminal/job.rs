@@ -26,10 +26,10 @@ use nix::{
     unistd::{Pid, getpgrp, read, tcgetpgrp},
 };
 
-use crate::terminal::{
-    IsRaw, copy_size,
+use super::{
+    screen::IsRaw,
     typist::{Filter, Typed, Typist},
-    user_terminal::{UserTerminal, failed, is_in_foreground},
+    user_terminal::{UserTerminal, copy_size, failed, is_in_foreground},
 };
 
 /// What a job needs from its command.
@@ -62,7 +62,7 @@ impl Orders for Client {
 pub(crate) struct Job {
     user: UserTerminal,
     is_raw: IsRaw,
-    pub(crate) typist: Typist,
+    typist: Typist,
     /// The master side of the command's terminal; `None` once the user's terminal is gone.
     master: Option<File>,
     /// Whether typed input is the command's.
@@ -101,10 +101,10 @@ impl Job {
         self.master.is_some().then(|| self.typist.events())
     }
 
-    /// What the thread for keys tells.
+    /// What the thread for keys tells, if it tells something.
     pub(crate) fn next_event(&self) -> Option<Typed> {
         let mut byte = [0];
-        let count = read(self.typist.events(), &mut byte).ok()?;
+        let count = read(self.events()?, &mut byte).ok()?;
         let [byte] = byte;
         Some(if count == 0 { Typed::Gone } else { Typed::of_byte(byte) })
     }
@@ -226,6 +226,7 @@ impl Job {
         match event {
             Typed::Ahead if is_asked => self.type_end(),
             Typed::NotWanted if !self.has_terminal => self.discard(),
+            Typed::Gone => self.hang_up(),
             _ => {}
         }
     }
@@ -288,13 +289,8 @@ impl Job {
         command.signal(libc::SIGCONT)
     }
 
-    /// Forgets a SIGTSTP of its own, which never arrived.
-    pub(crate) fn forget_own_stop(&mut self) {
-        self.has_own_stop = false;
-    }
-
     /// The user's terminal is gone: lets the command's hang up.
-    pub(crate) fn hang_up(&mut self) {
+    fn hang_up(&mut self) {
         self.master = None;
     }
 

@@ -17,14 +17,13 @@ use std::{
 use kennel::Error;
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, poll},
     sys::termios::tcgetattr,
 };
 
-use crate::{
-    process::descriptor::poll_timeout,
-    terminal::{thread_error, user_terminal::is_in_foreground},
-};
+use super::user_terminal::is_in_foreground;
+use crate::process::{descriptor::poll_timeout, thread_error};
 
 /// How long typed input may wait before the command is asked whether it waits for it.
 const UNREAD: Duration = Duration::from_millis(100);
@@ -93,6 +92,7 @@ impl Typist {
         let (begin, begins) = channel();
         let (woken, wake) = pipe().map_err(thread_error)?;
         let (events, tells) = pipe().map_err(thread_error)?;
+        fcntl(&events, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| thread_error(errno.into()))?;
         let state = Arc::clone(&shared);
         let types = move || {
             if let Ok(to) = begins.recv() {
@@ -112,7 +112,7 @@ impl Typist {
         let _ = self.begin.send(to);
     }
 
-    /// Readable when there is something to tell.
+    /// Readable when there is something to tell. A read does not wait.
     pub(crate) fn events(&self) -> &OwnedFd {
         &self.events
     }

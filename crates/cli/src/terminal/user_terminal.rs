@@ -21,8 +21,6 @@ use nix::{
     unistd::{getpgrp, tcgetpgrp},
 };
 
-use crate::terminal::check_stdin;
-
 /// Whether this process may read from the terminal. A terminal that is not its controlling terminal has no
 /// foreground for it, and everybody may.
 pub(crate) fn is_in_foreground(terminal: impl AsFd) -> bool {
@@ -167,4 +165,38 @@ fn for_keys(fd: BorrowedFd<'_>) -> io::Result<File> {
         Ok(opened) => Ok(opened),
         Err(_) => Ok(fd.try_clone_to_owned()?.into()),
     }
+}
+
+/// Checks that standard input is a readable terminal.
+///
+/// # Errors
+/// Standard input is not a terminal, or is open for writing only.
+fn check_stdin() -> Result<(), Error> {
+    Terminal::size(io::stdin()).map_err(no_terminal)?;
+    let access =
+        fcntl(io::stdin(), FcntlArg::F_GETFL).map_err(|errno| no_terminal(errno.into()))? & libc::O_ACCMODE;
+    if access == libc::O_WRONLY {
+        let reason = "needs a readable standard input; this terminal is open only for writing";
+        return Err(Error::Io { what: "--tty", source: io::Error::other(reason) });
+    }
+    Ok(())
+}
+
+/// The error of `--tty` without a terminal. The message leaves out `ENOTTY`, which would repeat it.
+fn no_terminal(source: io::Error) -> Error {
+    match source.raw_os_error() {
+        Some(libc::ENOTTY) => {
+            Error::Io { what: "--tty", source: io::Error::other("needs a terminal as standard input") }
+        }
+        _ => Error::Io { what: "--tty needs a terminal as standard input", source },
+    }
+}
+
+/// Gives the command's terminal the size of the user's terminal, unless that is gone.
+///
+/// # Errors
+/// Those of [`Terminal::set_size`].
+pub(crate) fn copy_size(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
+    let size = Terminal::size(from);
+    size.map_or(Ok(()), |(rows, columns)| Terminal::set_size(to, rows, columns))
 }

@@ -19,9 +19,8 @@ use crate::{
         OwnEnvironment, Secrets, check_outside, complete, create_report, hide_memory, read_files,
     },
     policy::flags,
-    process::{self, descriptor::write_all, signals::interrupted},
+    process::{self, descriptor::write_all, signals::interrupted, thread_error},
     report::{self, remedy::FLAGS},
-    terminal::thread_error,
 };
 
 /// Runs `kennel connector run`.
