@@ -9,6 +9,8 @@ pub use crate::report::escape;
 pub use crate::report::failure::words;
 
 use crate::policy::Policy;
+use crate::policy::destination::Destination;
+use crate::policy::preset::{self, Preset};
 use crate::probe::Probe;
 use crate::report::error::Error;
 use crate::serve::Listening;
@@ -76,4 +78,11 @@ pub async fn probe(policy: Policy) -> Result<Probe, Error> {
 #[must_use]
 pub fn may_be_entered(session: &Session, path: &Path) -> bool {
     session.prepared().compiled.view.may_be_entered(path)
+}
+
+/// The preset with a rule for a destination, such as `@cargo` for `index.crates.io:443`.
+#[must_use]
+pub fn preset_of(destination: &str) -> Option<String> {
+    let Destination { host, port } = Destination::parse(destination).ok()?;
+    preset::of_host(&host, Some(port)).map(Preset::word)
 }

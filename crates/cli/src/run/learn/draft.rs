@@ -11,31 +11,15 @@ use std::{
 };
 
 use kennel::{
-    Ended, Error, Mount, Network, Outcome, Policy, PolicyError,
-    internal::escape::{harmless, is_harmless},
+    Ended, Error, Mount, Outcome, Policy, PolicyError,
+    internal::{
+        escape::{harmless, is_harmless},
+        preset_of,
+    },
 };
 use serde_json::{Map, Value};
 
 use super::needs::{Need, Needs};
-
-/// The presets of hosts that a learned policy may name. Each stands for several hosts of one registry.
-const PRESETS: [&str; 15] = [
-    "@alpine",
-    "@cargo",
-    "@debian",
-    "@github",
-    "@gitlab",
-    "@go",
-    "@gradle",
-    "@maven",
-    "@npm",
-    "@nuget",
-    "@packagist",
-    "@pypi",
-    "@rubygems",
-    "@rustup",
-    "@ubuntu",
-];
 
 /// How many used hosts make a preset shorter than its hosts.
 const WORTH_A_PRESET: usize = 2;
@@ -224,21 +208,17 @@ fn why(need: &Need) -> String {
 
 /// The rules for these hosts, each with a reason: presets where they are shorter.
 fn rules(hosts: &Hosts) -> Vec<(String, String)> {
-    let mut left: BTreeSet<&String> = hosts.keys().collect();
-    let mut rules = Vec::new();
-    for preset in PRESETS {
-        let network = Network { allow: vec![preset.to_owned()], ..Network::default() }.shown();
-        let of_preset: Vec<&String> = left
-            .iter()
-            .filter(|host| network.allow.iter().any(|rule| matches(rule, host)))
-            .copied()
-            .collect();
-        if of_preset.len() >= WORTH_A_PRESET {
-            left.retain(|host| !of_preset.contains(host));
-            let names: Vec<&str> = of_preset.iter().map(|host| host.as_str()).collect();
-            rules.push((preset.to_owned(), format!("used: {}", names.join(", "))));
+    let mut of_presets: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for host in hosts.keys() {
+        if let Some(preset) = preset_of(host) {
+            of_presets.entry(preset).or_default().push(host);
         }
     }
+    of_presets.retain(|_, used| used.len() >= WORTH_A_PRESET);
+    let named: BTreeSet<&str> = of_presets.values().flatten().copied().collect();
+    let left: Vec<&String> = hosts.keys().filter(|host| !named.contains(host.as_str())).collect();
+    let used = |(preset, used): (String, Vec<&str>)| (preset, format!("used: {}", used.join(", ")));
+    let mut rules: Vec<(String, String)> = of_presets.into_iter().map(used).collect();
     rules.extend(left.into_iter().map(|host| {
         let times = match hosts.get(host) {
             Some(1) | None => "once".to_owned(),
@@ -247,14 +227,6 @@ fn rules(hosts: &Hosts) -> Vec<(String, String)> {
         (host.clone(), times)
     }));
     rules
-}
-
-/// Whether a rule of a preset allows a host, both with their port.
-fn matches(rule: &str, host: &str) -> bool {
-    match rule.strip_prefix('*') {
-        Some(end) => host.ends_with(end),
-        None => rule == host,
-    }
 }
 
 /// What of the keys differs from the default, in tables too.
