@@ -6,9 +6,9 @@ use rmcp::model::ContentBlock;
 
 use crate::mcp::answer::{own, quoted};
 
-/// What is kept of one stream.
+/// The part of one stream.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct Clip {
     /// The most bytes that are kept.
     cap: usize,
     head: Vec<u8>,
@@ -26,7 +26,7 @@ pub(crate) struct Text {
     pub(crate) left_out: u64,
 }
 
-impl Kept {
+impl Clip {
     pub(crate) fn new(cap: usize) -> Self {
         Self { cap, head: Vec::new(), tail: VecDeque::new(), seen: 0 }
     }
@@ -100,35 +100,35 @@ fn without_first_part(bytes: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn kept(cap: usize, pieces: &[&[u8]]) -> Text {
-        let (mut kept, mut whole) = (Kept::new(cap), Vec::<u8>::new());
+    fn clipped(cap: usize, pieces: &[&[u8]]) -> Text {
+        let (mut clip, mut whole) = (Clip::new(cap), Vec::<u8>::new());
         for piece in pieces {
-            if let Some(before) = kept.before_overflow(piece.len()) {
+            if let Some(before) = clip.before_overflow(piece.len()) {
                 assert_eq!(before, whole);
             }
-            kept.add(piece);
+            clip.add(piece);
             whole.extend(*piece);
         }
-        kept.text()
+        clip.text()
     }
 
     #[test]
     fn what_fits_is_whole() {
         for pieces in [&[&b"abcdefgh"[..]][..], &[b"a", b"bcd", b"", b"efgh"], &[b"abcdefg", b"h"]] {
-            assert_eq!(kept(8, pieces), Text { begin: "abcdefgh".to_owned(), end: None, left_out: 0 });
+            assert_eq!(clipped(8, pieces), Text { begin: "abcdefgh".to_owned(), end: None, left_out: 0 });
         }
-        assert_eq!(kept(8, &["ä".as_bytes(), b"\xff"]).begin, "ä\u{fffd}");
-        assert!(kept(0, &[]).items("").is_empty());
+        assert_eq!(clipped(8, &["ä".as_bytes(), b"\xff"]).begin, "ä\u{fffd}");
+        assert!(clipped(0, &[]).items("").is_empty());
     }
 
     #[test]
     fn the_beginning_and_the_end_stay_and_the_rest_is_counted() {
         for pieces in [&[&b"abcdefghijkl"[..]][..], &[b"abc", b"defghijk", b"l"], &[b"abcdefghijk", b"l"]] {
-            let text = kept(8, pieces);
+            let text = clipped(8, pieces);
             let expected = Text { begin: "abcd".to_owned(), end: Some("ijkl".to_owned()), left_out: 4 };
             assert_eq!(text, expected);
         }
-        let text = kept(0, &[b"abc"]);
+        let text = clipped(0, &[b"abc"]);
         assert!(text.left_out == 3 && text.items("x").len() == 1, "{text:?}");
     }
 
@@ -136,7 +136,7 @@ mod tests {
     fn no_character_is_cut() {
         let text = "ä€𝄞".repeat(50);
         for cap in 0..40 {
-            let Text { begin, end, left_out } = kept(cap, &[text.as_bytes()]);
+            let Text { begin, end, left_out } = clipped(cap, &[text.as_bytes()]);
             let end = end.unwrap_or_default();
             assert!(!begin.contains('\u{fffd}') && !end.contains('\u{fffd}'), "{cap}: {begin} {end}");
             assert_eq!(left_out + (begin.len() + end.len()) as u64, text.len() as u64, "{cap}");

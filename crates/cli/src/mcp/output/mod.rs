@@ -1,5 +1,5 @@
-//! What a model gets of what commands write: clipped, with the rest in files, and progress meanwhile. It starts
-//! no command.
+//! What a model gets of what commands write: clipped, with the rest in files, and progress meanwhile. It
+//! starts no command.
 
 pub(super) mod clip;
 pub(super) mod overflow;

@@ -11,7 +11,7 @@ use std::{
 use kennel::{FileWriter, Session};
 use tokio::io::AsyncWriteExt;
 
-use super::clip::Kept;
+use super::clip::Clip;
 
 /// The largest such file, in bytes.
 pub(crate) const LARGEST: u64 = 4 << 20;
@@ -32,7 +32,7 @@ pub(crate) struct Stream<'s> {
     session: &'s Session,
     outputs: &'s Outputs,
     name: &'static str,
-    kept: Kept,
+    clip: Clip,
     /// What the file does not have yet.
     pending: Vec<u8>,
     /// Whether the output is longer than the result.
@@ -49,7 +49,7 @@ impl Outputs {
             session,
             outputs: self,
             name,
-            kept: Kept::new(cap),
+            clip: Clip::new(cap),
             pending: Vec::new(),
             is_long: false,
             taken: 0,
@@ -69,19 +69,19 @@ impl Outputs {
 impl Stream<'_> {
     /// Bytes so far.
     pub(crate) fn seen(&self) -> u64 {
-        self.kept.seen()
+        self.clip.seen()
     }
 
     /// Takes what the command wrote next.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
-        if let Some(before) = self.kept.before_overflow(bytes.len()) {
+        if let Some(before) = self.clip.before_overflow(bytes.len()) {
             self.is_long = true;
             self.put(&before);
         }
         if self.is_long {
             self.put(bytes);
         }
-        self.kept.add(bytes);
+        self.clip.add(bytes);
     }
 
     fn put(&mut self, bytes: &[u8]) {
@@ -117,18 +117,18 @@ impl Stream<'_> {
     }
 
     /// What the result has, and where the rest is.
-    pub(crate) async fn end(mut self) -> (Kept, Whereabouts) {
+    pub(crate) async fn end(mut self) -> (Clip, Whereabouts) {
         self.write().await;
-        let is_whole = self.taken == self.kept.seen();
+        let is_whole = self.taken == self.clip.seen();
         let Some((path, file)) = self.file.filter(|_| !self.is_lost) else {
-            return (self.kept, Whereabouts { path: None, is_whole });
+            return (self.clip, Whereabouts { path: None, is_whole });
         };
         let path = file.commit().await.is_ok().then_some(path);
         if let Some(old) = path.as_ref().and_then(|path| self.outputs.remember(path)) {
             // A command may have removed it.
             let _ = self.session.remove(old).await;
         }
-        (self.kept, Whereabouts { path, is_whole })
+        (self.clip, Whereabouts { path, is_whole })
     }
 }
 

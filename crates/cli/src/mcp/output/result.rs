@@ -130,8 +130,8 @@ pub(crate) struct Written {
 
 impl Written {
     pub(crate) async fn of(stream: Stream<'_>, dropped: u64) -> Self {
-        let (kept, rest) = stream.end().await;
-        Self { text: kept.text(), rest, dropped }
+        let (clip, rest) = stream.end().await;
+        Self { text: clip.text(), rest, dropped }
     }
 
     fn items(&self) -> Vec<ContentBlock> {

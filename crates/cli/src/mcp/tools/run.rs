@@ -64,7 +64,7 @@ pub(crate) fn time_limit(milliseconds: Option<u64>) -> Option<Duration> {
 }
 
 /// How many bytes a result keeps of each stream.
-pub(crate) fn kept(asked: Option<u64>) -> usize {
+pub(crate) fn clip_size(asked: Option<u64>) -> usize {
     usize::try_from(asked.unwrap_or(OUTPUT).min(MOST_OUTPUT)).unwrap_or(0)
 }
 
@@ -98,7 +98,7 @@ impl Run {
         let mut command = self.prepare(session)?;
         let stdin = self.stdin.map(String::into_bytes);
         command.stdin(if stdin.is_some() { Stdio::piped() } else { Stdio::null() });
-        let stream = |name| shared.outputs.stream(session, name, kept(self.max_output_bytes));
+        let stream = |name| shared.outputs.stream(session, name, clip_size(self.max_output_bytes));
         let mut streams = [stream("stdout"), stream("stderr")];
         let meter = Meter::default();
         let work = collect(&mut command, stdin, &mut streams, &meter, &shared.left);
@@ -209,12 +209,12 @@ async fn until_end(
 
 /// Reads to the end of a stream, or until it is silent. Gives the stream up at its end.
 async fn read(
-    stream: &mut Option<ChildOutput>,
-    kept: &mut Stream<'_>,
+    from: &mut Option<ChildOutput>,
+    to: &mut Stream<'_>,
     meter: &Meter,
     silence: Option<Duration>,
 ) -> io::Result<()> {
-    let Some(pipe) = stream else { return Ok(()) };
+    let Some(pipe) = from else { return Ok(()) };
     let mut piece = vec![0; 8192];
     let most = silence.map_or(u64::MAX, |_| pipe.seen().saturating_add(LARGEST_PIPE));
     while pipe.seen() < most {
@@ -230,11 +230,11 @@ async fn read(
             return Ok(());
         }
         // After what the policy keeps comes a line about the rest, which is no output.
-        let written = (pipe.seen() - pipe.dropped()).saturating_sub(kept.seen());
+        let written = (pipe.seen() - pipe.dropped()).saturating_sub(to.seen());
         let bytes = bytes.get(..usize::try_from(written).unwrap_or(usize::MAX)).unwrap_or(bytes);
-        kept.add(bytes);
+        to.add(bytes);
         meter.add(bytes);
-        kept.write().await;
+        to.write().await;
     }
     Ok(())
 }

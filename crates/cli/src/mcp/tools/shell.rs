@@ -9,7 +9,7 @@ use kennel::{Session, ShellOrigin, ShellOutput};
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 
-use super::run::{Shared, kept, own_limit, time_limit};
+use super::run::{Shared, clip_size, own_limit, time_limit};
 use crate::mcp::{
     answer::{Answer, refused},
     output::{
@@ -78,7 +78,7 @@ impl Snippet {
         };
         let written = async |name, bytes: &[u8], seen: Option<u64>| {
             let (bytes, dropped) = without_marker(bytes, seen);
-            let mut stream = shared.outputs.stream(session, name, kept(self.max_output_bytes));
+            let mut stream = shared.outputs.stream(session, name, clip_size(self.max_output_bytes));
             stream.add(bytes);
             Written::of(stream, dropped).await
         };
