@@ -2,8 +2,11 @@
 //! status. This library has the code of `kennel`, `kennel-mcp` and `kennel-connector`, and nothing for other
 //! programs.
 //!
-//! It reads top to bottom. `parse` turns words into `args` (low level, nothing checked). The file of each
-//! command turns `args` into types of the library (high level) and runs them. `report` writes every message.
+//! It reads top to bottom. `parse` turns words into `args`, which are plain types. The room of each command
+//! turns `args` into types of the library and runs them. `report` writes every message.
+//!
+//! A room imports only rooms that come before it: `process`, `terminal`, `report`, `args`, `parse`, `owner`,
+//! `changes`, `config`, `policy`, `host`, `manifest`, `session`, `run`, `mcp`.
 
 mod args;
 mod changes;
