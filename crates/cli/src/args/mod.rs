@@ -1,5 +1,5 @@
-//! What the words of a command line can be, as types of clap, with the texts of their help. Nothing here reads a
-//! file, looks at the machine or acts.
+//! What the words of a command line can be, as types of clap, with the texts of their help. Nothing here
+//! reads a file, looks at the machine or acts.
 
 pub(crate) mod changes;
 pub(crate) mod config;

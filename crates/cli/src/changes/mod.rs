@@ -1,4 +1,5 @@
-//! What commands changed with `--overlay`: shown, committed, dropped. It decides nothing about how commands run.
+//! What commands changed with `--overlay`: shown, committed, dropped. It decides nothing about how commands
+//! run.
 
 pub(crate) mod diff;
 mod pager;

@@ -1,5 +1,5 @@
-//! Operations of manifests, with their credentials: programs (`kennel op`) and WebAssembly connectors. No flag of a
-//! policy reaches them.
+//! Operations of manifests, with their credentials: programs (`kennel op`) and WebAssembly connectors. No
+//! flag of a policy reaches them.
 
 #[cfg(feature = "wasm")]
 pub(crate) mod connector;

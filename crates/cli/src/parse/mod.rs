@@ -1,5 +1,5 @@
-//! Turns the words of a command line into [`Arguments`], and says what they can be: help, advice, completions, manual
-//! pages. It must not act on what it parses.
+//! Turns the words of a command line into [`Arguments`], and says what they can be: help, advice,
+//! completions, manual pages. It must not act on what it parses.
 
 mod advice;
 mod completions;

@@ -1,5 +1,5 @@
-//! Exit statuses of `kennel`, which docs/cli.md lists, and how this process ends with one. What a command returns
-//! passes as it is.
+//! Exit statuses of `kennel`, which docs/cli.md lists, and how this process ends with one. What a command
+//! returns passes as it is.
 
 use std::process::ExitCode;
 

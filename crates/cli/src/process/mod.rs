@@ -1,5 +1,5 @@
-//! What this process needs for its own work: a runtime, descriptors, signals, an exit status. It knows no command line
-//! and no policy.
+//! What this process needs for its own work: a runtime, descriptors, signals, an exit status. It knows no
+//! command line and no policy.
 
 pub(crate) mod beside;
 pub(crate) mod descriptor;

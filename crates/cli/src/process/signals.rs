@@ -1,4 +1,5 @@
-//! Signals that this process receives: which it takes, and how it waits for them, with poll(2) or in a runtime.
+//! Signals that this process receives: which it takes, and how it waits for them, with poll(2) or in a
+//! runtime.
 
 use std::{
     collections::VecDeque,
@@ -63,16 +64,16 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The signals that arrive. This process handles them itself from the moment this value exists. Its descriptor
-/// is readable when some have arrived; then take them all.
+/// The signals that arrive. This process handles them itself from the moment this value exists. Its
+/// descriptor is readable when some have arrived; then take them all.
 pub(crate) struct Signals {
     delivery: SignalDelivery<UnixStream, SignalOnly>,
     /// The same descriptor in a runtime.
     watched: Option<tokio::net::UnixStream>,
     /// Those that arrived together and are not taken yet, in the order of `FORWARDED`.
     arrived: VecDeque<i32>,
-    /// The ending signals that arrived. A later signal does not undo them, such as the SIGCONT that timeout(1)
-    /// sends after SIGTERM.
+    /// The ending signals that arrived. A later signal does not undo them, such as the SIGCONT that
+    /// timeout(1) sends after SIGTERM.
     ending: Vec<i32>,
 }
 
@@ -87,7 +88,7 @@ impl Signals {
 
     fn listen(numbers: &[i32]) -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), not_ignored(numbers))?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, not_ignored(numbers))?;
         Ok(Self { delivery, watched: None, arrived: VecDeque::new(), ending: Vec::new() })
     }
 

@@ -1,5 +1,5 @@
-//! The standard streams of the command of `kennel run`: descriptors of this process, pipes, or a terminal of its own. And
-//! its run between the beginning and the end.
+//! The standard streams of the command of `kennel run`: descriptors of this process, pipes, or a terminal of
+//! its own. And its run between the beginning and the end.
 
 use std::{
     future::pending,
@@ -178,8 +178,8 @@ impl Keys {
     }
 }
 
-/// Reads output once the screen has taken what was read before. Returns nothing if the screen may take more of
-/// that.
+/// Reads output once the screen has taken what was read before. Returns nothing if the screen may take more
+/// of that.
 async fn output(from: Option<&mut Terminal>, bytes: &mut [u8], to: Option<&Screen>) -> usize {
     match (from, to) {
         (_, Some(screen)) if !screen.has_room() => {
@@ -197,7 +197,8 @@ async fn output(from: Option<&mut Terminal>, bytes: &mut [u8], to: Option<&Scree
     }
 }
 
-/// Shows the output that is still in transit, now that the command has ended, and restores the user's terminal.
+/// Shows the output that is still in transit, now that the command has ended, and restores the user's
+/// terminal.
 ///
 /// # Errors
 /// Those of [`Screen::result`].

@@ -1,4 +1,5 @@
-//! How a command of a session ended, as the session reports it: for `--json`, for people, for the exit status.
+//! How a command of a session ended, as the session reports it: for `--json`, for people, for the exit
+//! status.
 
 use std::{fs::File, io, path::Path, process::ExitCode};
 
@@ -60,8 +61,8 @@ impl<'p> Json<'p> {
     }
 }
 
-/// Writes the report, prints what the session says, and ends as the command ended: by its signal, unless that is to
-/// become an `exit_code`.
+/// Writes the report, prints what the session says, and ends as the command ended: by its signal, unless that
+/// is to become an `exit_code`.
 ///
 /// # Errors
 /// The command did not run, or the report cannot be written.

@@ -1,5 +1,5 @@
-//! `kennel session` and `kennel exec`: sessions in a process of their own, and the commands in them. No command runs in
-//! this process.
+//! `kennel session` and `kennel exec`: sessions in a process of their own, and the commands in them. No
+//! command runs in this process.
 
 mod detached;
 mod end;

@@ -1,5 +1,5 @@
-//! The user's terminal: what a command shows and reads there, and how messages look. It knows no command line, no policy
-//! and no session.
+//! The user's terminal: what a command shows and reads there, and how messages look. It knows no command
+//! line, no policy and no session.
 
 pub(crate) mod job;
 pub(crate) mod progress;

@@ -233,8 +233,8 @@ impl Relay {
         }
     }
 
-    /// The command has ended by `signal`. If its output does not appear on a terminal, leaves raw mode now, so
-    /// that keys are signals again.
+    /// The command has ended by `signal`. If its output does not appear on a terminal, leaves raw mode now,
+    /// so that keys are signals again.
     pub(crate) fn command_ended(&mut self, signal: Option<i32>) {
         if let Some(own) = &mut self.own
             && !own.screen.is_terminal()
@@ -243,8 +243,9 @@ impl Relay {
         }
     }
 
-    /// Shows the output that is still in transit, after the command has ended by `signal`. If that `is_over` or
-    /// a signal that ends this program has ended the command, does not wait for a stdout that nobody reads.
+    /// Shows the output that is still in transit, after the command has ended by `signal`. If that `is_over`
+    /// or a signal that ends this program has ended the command, does not wait for a stdout that nobody
+    /// reads.
     ///
     /// # Errors
     /// Those of [`Screen::result`].

@@ -1,5 +1,5 @@
-//! Where the output of a command's terminal appears: the user's terminal, or the file that is stdout. Nothing here
-//! waits for a reader, except at the end.
+//! Where the output of a command's terminal appears: the user's terminal, or the file that is stdout. Nothing
+//! here waits for a reader, except at the end.
 
 use std::{
     fs::File,
@@ -24,7 +24,8 @@ const STALL_LIMIT: Duration = Duration::from_secs(5);
 /// Pause before looking again at a screen that somebody else has.
 pub(super) const TAKEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes per write to a terminal that cannot be opened without blocking. It takes them at once if it takes any.
+/// Bytes per write to a terminal that cannot be opened without blocking. It takes them at once if it takes
+/// any.
 const PIECE: usize = 1024;
 
 /// Who holds this lock has the terminal's screen: the command's output waits meanwhile.
