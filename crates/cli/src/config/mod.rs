@@ -1,5 +1,5 @@
 //! The files that a command line without `--policy` starts from: `kennel.toml` in the workspace, over
-//! `config.toml` of the user. And the policies that `--policy` finds by name.
+//! `config.toml` of the user. And the policies that `--policy` finds by name. No other flag counts here.
 //!
 //! Commands can write to a workspace, so its file counts only if the user has trusted exactly this text
 //! (`trust`). The directory of the user's files, `~/.config/kennel`, stays read-only in every sandbox.

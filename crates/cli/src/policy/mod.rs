@@ -1,4 +1,5 @@
-//! `kennel policy`: prints a policy, or checks it on this host.
+//! Policies: made of files and flags, and shown or checked on this host (`kennel policy`). No command of the
+//! user runs here.
 
 pub(crate) mod flags;
 pub(crate) mod portable;

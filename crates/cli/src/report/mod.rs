@@ -1,4 +1,5 @@
-//! Every message for people and every report for programs.
+//! Every message for people and every report for programs. It decides nothing, and stops for nobody who does
+//! not read.
 
 pub(crate) mod remedy;
 

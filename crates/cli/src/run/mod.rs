@@ -1,4 +1,5 @@
-//! `kennel run`: runs one command, passes signals on, and settles its changes with `--overlay`.
+//! `kennel run`: runs one command, passes signals on, and settles its changes with `--overlay`. Nothing of it
+//! stays when the command has ended.
 
 mod ask;
 mod learn;

@@ -44,7 +44,7 @@ pub(crate) const REOPEN_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Relay {
     pub(crate) signals: Signals,
     /// `None`: the command has no terminal.
-    own: Option<Own>,
+    user: Option<UserSide>,
     /// The master side of the command's terminal, if output is read here. `None` once the user's terminal is
     /// gone, too: closing the master hangs up the command.
     master: Option<File>,
@@ -54,13 +54,13 @@ pub(crate) struct Relay {
 }
 
 /// What a command with a terminal of its own needs of the user's.
-struct Own {
+struct UserSide {
     /// `None` once the user's terminal is restored.
     job: Option<Job>,
     screen: Screen,
 }
 
-impl Own {
+impl UserSide {
     fn prepare(user: UserTerminal, filter: Option<Filter>) -> Result<Self, Error> {
         let output = user.output().map_err(failed)?;
         let job = Job::prepare(user, filter)?;
@@ -83,8 +83,8 @@ impl Relay {
     /// There is no descriptor or thread left.
     pub(crate) fn prepare(user: Option<UserTerminal>, filter: Option<Filter>) -> Result<Self, Error> {
         let signals = Signals::to_forward()?;
-        let own = user.map(|user| Own::prepare(user, filter)).transpose()?;
-        Ok(Self { signals, own, master: None, is_open: true })
+        let user = user.map(|user| UserSide::prepare(user, filter)).transpose()?;
+        Ok(Self { signals, user, master: None, is_open: true })
     }
 
     /// The same in a runtime.
@@ -96,11 +96,11 @@ impl Relay {
     }
 
     pub(crate) fn job(&self) -> Option<&Job> {
-        self.own.as_ref()?.job.as_ref()
+        self.user.as_ref()?.job.as_ref()
     }
 
     fn job_mut(&mut self) -> Option<&mut Job> {
-        self.own.as_mut()?.job.as_mut()
+        self.user.as_mut()?.job.as_mut()
     }
 
     /// The terminal that the command gets, if any.
@@ -113,7 +113,7 @@ impl Relay {
 
     /// The signals and the screen, for a wait in a runtime. `None`: the command has no terminal.
     pub(crate) fn parts(&mut self) -> (&mut Signals, Option<&mut Screen>) {
-        (&mut self.signals, self.own.as_mut().map(|own| &mut own.screen))
+        (&mut self.signals, self.user.as_mut().map(|user| &mut user.screen))
     }
 
     /// Takes the master side of the command's terminal, whose output somebody else reads.
@@ -130,7 +130,7 @@ impl Relay {
     /// There is no descriptor left.
     pub(crate) fn begin_and_read(&mut self, master: OwnedFd) -> Result<(), Error> {
         self.begin(&master)?;
-        self.master = self.own.is_some().then(|| master.into());
+        self.master = self.user.is_some().then(|| master.into());
         Ok(())
     }
 
@@ -144,7 +144,7 @@ impl Relay {
         let mut fds = vec![watched(command.as_fd()), watched(self.signals.as_fd())];
         fds.extend(self.job().and_then(Job::events).map(|events| watched(events.as_fd())));
         let first = fds.len();
-        let screen = self.own.as_ref().map(|own| &own.screen);
+        let screen = self.user.as_ref().map(|user| &user.screen);
         let awaited = screen.and_then(Screen::awaited);
         let is_taken = awaited.is_none() && screen.is_some_and(|screen| !screen.has_room());
         fds.extend(awaited.map(|fd| PollFd::new(fd, PollFlags::POLLOUT)));
@@ -169,7 +169,7 @@ impl Relay {
 
     /// Copies what is ready.
     fn copy(&mut self) {
-        let Some(Own { screen, .. }) = &mut self.own else { return };
+        let Some(UserSide { screen, .. }) = &mut self.user else { return };
         screen.flush();
         if let Some(master) = self.master.as_mut().filter(|_| screen.has_room()) {
             self.is_open = show_once(master, screen);
@@ -236,10 +236,10 @@ impl Relay {
     /// The command has ended by `signal`. If its output does not appear on a terminal, leaves raw mode now,
     /// so that keys are signals again.
     pub(crate) fn command_ended(&mut self, signal: Option<i32>) {
-        if let Some(own) = &mut self.own
-            && !own.screen.is_terminal()
+        if let Some(user) = &mut self.user
+            && !user.screen.is_terminal()
         {
-            own.job.take().into_iter().for_each(|job| job.end(signal));
+            user.job.take().into_iter().for_each(|job| job.end(signal));
         }
     }
 
@@ -252,7 +252,7 @@ impl Relay {
     pub(crate) fn show_rest(&mut self, signal: Option<i32>, is_over: bool) -> io::Result<()> {
         self.command_ended(signal);
         let is_over = is_over || signal.is_some_and(|number| self.signals.has(number));
-        let Some(Own { screen, .. }) = &mut self.own else { return Ok(()) };
+        let Some(UserSide { screen, .. }) = &mut self.user else { return Ok(()) };
         let mut patience = self.signals.patience(is_over);
         screen.drain(&mut patience);
         let mut waits = true;
@@ -270,7 +270,7 @@ impl Relay {
 
     /// Restores the user's terminal, after the command has ended by `signal`.
     pub(crate) fn end(&mut self, signal: Option<i32>) {
-        let job = self.own.as_mut().and_then(|own| own.job.take());
+        let job = self.user.as_mut().and_then(|user| user.job.take());
         job.into_iter().for_each(|job| job.end(signal));
     }
 }

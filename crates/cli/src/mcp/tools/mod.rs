@@ -1,4 +1,5 @@
-//! The tools: their names, what they say about themselves, and which of them a policy has.
+//! The tools: their names, what they say about themselves, and which of them a policy has. A tool uses the
+//! session and nothing else.
 
 pub(super) mod changes;
 pub(super) mod files;
