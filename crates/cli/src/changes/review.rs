@@ -8,8 +8,11 @@ use std::{
 };
 
 use kennel::{
-    Change, ChangeKind, Client, Committed, Conflicts, Discarded, Error, KeptChanges, ListenError, Refusal,
-    Refused, Review, internal::escape::harmless,
+    Error,
+    client::Client,
+    internal::escape::harmless,
+    overlay::{Change, ChangeKind, Committed, Conflicts, Discarded, KeptChanges, Refusal, Refused, Review},
+    report::ListenError,
 };
 
 use crate::{
@@ -417,8 +420,8 @@ fn stat(rows: &[(&Entry, Counts)], paint: Paint) -> String {
 /// What an entry without lines is.
 fn kind(entry: &Entry) -> &'static str {
     match entry.after.as_ref().or(entry.before.as_ref()).map(|change| change.file) {
-        Some(kennel::FileKind::Directory) => "dir",
-        Some(kennel::FileKind::File) => "bin",
+        Some(kennel::files::FileKind::Directory) => "dir",
+        Some(kennel::files::FileKind::File) => "bin",
         _ => "-",
     }
 }

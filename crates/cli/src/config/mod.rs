@@ -17,7 +17,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Error, Note, Policy, PolicyError};
+use kennel::{
+    Error, Policy,
+    report::{Note, PolicyError},
+};
 
 use crate::{args::policy::PolicyFlags, report};
 use file::{ConfigFile, Links, Owner};

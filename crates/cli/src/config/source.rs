@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Error, Remedy};
+use kennel::{Error, report::Remedy};
 
 use crate::args::policy::PolicyFlags;
 

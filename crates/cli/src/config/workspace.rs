@@ -24,7 +24,8 @@ impl Workspace {
             return Self { top: std::path::absolute(given).ok(), here: None };
         }
         let here = env::current_dir().ok();
-        let top = here.as_deref().map(|here| kennel::work_tree(here).unwrap_or_else(|| here.to_owned()));
+        let top =
+            here.as_deref().map(|here| kennel::internal::work_tree(here).unwrap_or_else(|| here.to_owned()));
         Self { top, here }
     }
 

@@ -2,7 +2,11 @@
 
 use std::process::ExitCode;
 
-use kennel::{AuditError, Error, internal::escape::harmless, verify_audit};
+use kennel::{
+    Error,
+    audit::{AuditError, verify_audit},
+    internal::escape::harmless,
+};
 
 use crate::{args::host::AuditAction, process::exit_status::FAILED, report};
 

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use kennel::{
-    InForce, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Profile, internal::escape::harmless,
+    NetworkMode, Policy, Profile,
+    internal::escape::harmless,
+    report::{InForce, Place, PlaceAccess, PlaceOrigin},
 };
 
 use super::tools::Name;

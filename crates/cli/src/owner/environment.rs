@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{internal::account::Account, is_known_variable};
+use kennel::internal::{account::Account, is_known_variable};
 
 use super::request::Request;
 

@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use kennel::{Audit, Error, ForeignProxy, Mount, Network, Note, Overlay, Policy, PolicyError};
+use kennel::{
+    Audit, Error, ForeignProxy, Mount, Network, Overlay, Policy,
+    report::{Note, PolicyError},
+};
 
 use crate::{
     args::policy::PolicyFlags,

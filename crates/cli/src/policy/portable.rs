@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use kennel::{Error, Mount, Policy, PolicyError};
+use kennel::{Error, Mount, Policy, report::PolicyError};
 
 /// Makes every path absolute and removes secrets.
 ///

@@ -22,9 +22,13 @@ use std::{
 
 use anstyle::Style;
 use kennel::{
-    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, PublishedPort, Remedy, Report, State,
-    Terminal, inherited_descriptor,
-    internal::escape::{self, harmless},
+    Error, Outcome, Terminal,
+    internal::{
+        escape::{self, harmless},
+        inherited_descriptor,
+    },
+    overlay::{Change, ChangeKind},
+    report::{Enforcement, Entry, Note, PublishedPort, Remedy, Report, State},
 };
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, PrettyFormatter};

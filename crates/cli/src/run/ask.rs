@@ -18,7 +18,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Decision, Error, NetworkMode, NetworkRequest, Policy, PolicyError, internal::escape::harmless};
+use kennel::{
+    Decision, Error, NetworkMode, NetworkRequest, Policy, internal::escape::harmless, report::PolicyError,
+};
 use tokio::sync::oneshot;
 
 use crate::{

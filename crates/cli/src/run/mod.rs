@@ -7,7 +7,7 @@ mod streams;
 
 use std::{ffi::OsStr, os::unix::process::ExitStatusExt, process::ExitCode, time::Duration};
 
-use kennel::{Error, Outcome, Policy, Report, Sandbox, Session};
+use kennel::{Error, Outcome, Policy, Sandbox, Session, report::Report};
 
 use crate::{
     args::run::Run,

@@ -11,7 +11,10 @@ use std::{
     },
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Terminal, is_one_file};
+use kennel::{
+    Child, Command, Ended, Error, Outcome, Policy, Terminal,
+    internal::{Outlets, is_one_file},
+};
 use tokio::{
     io::AsyncReadExt,
     net::unix::pipe,

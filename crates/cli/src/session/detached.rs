@@ -8,7 +8,12 @@ use std::{
     process::ExitCode,
 };
 
-use kennel::{Call, Client, Error, Event, ListenError, inherited_descriptor};
+use kennel::{
+    Error,
+    client::{Call, Client, Event},
+    internal::inherited_descriptor,
+    report::ListenError,
+};
 use nix::{
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
     sys::stat::Mode,

@@ -3,7 +3,10 @@
 
 use std::{fs::File, io, path::Path, process::ExitCode};
 
-use kennel::{Error, ListenError, Report};
+use kennel::{
+    Error,
+    report::{ListenError, Report},
+};
 
 use crate::{
     process::exit_status::{self, FAILED, TIMED_OUT},

@@ -8,7 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Call, Client, Error, Event, ListenError, Pseudoterminal};
+use kennel::{
+    Error, Pseudoterminal,
+    client::{Call, Client, Event},
+    report::ListenError,
+};
 
 use super::{
     detached,

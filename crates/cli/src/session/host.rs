@@ -7,7 +7,8 @@ use std::{
 };
 
 use kennel::{
-    Error, Isolation, KeptChanges, Listening, Overlay, Parent, Policy, PolicyError, Profile, Session,
+    Error, Isolation, Overlay, Policy, Profile, Session, client::Listening, internal::Parent,
+    overlay::KeptChanges, report::PolicyError,
 };
 use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
 

@@ -2,7 +2,12 @@
 
 use std::{fmt, fs, process::ExitCode};
 
-use kennel::{Client, Error, ListenError, PublishedPort, Stats, internal::escape::harmless};
+use kennel::{
+    Error, Stats,
+    client::Client,
+    internal::escape::harmless,
+    report::{ListenError, PublishedPort},
+};
 use serde::Serialize;
 
 use crate::{

@@ -16,7 +16,7 @@ use std::{
     process::{Child, Command, ExitCode, Stdio},
 };
 
-use kennel::{Client, Error, ListenError};
+use kennel::{Error, client::Client, report::ListenError};
 
 use crate::{
     args::session::{SessionAction, Start},

@@ -6,7 +6,8 @@ use std::{
 };
 
 use kennel::{
-    Client, DetachedCommand, DetachedState, Error, SessionProcess, SessionProcesses, Size,
+    Error, SessionProcess, SessionProcesses, Size,
+    client::{Client, DetachedCommand, DetachedState},
     internal::escape::harmless,
 };
 use serde::Serialize;

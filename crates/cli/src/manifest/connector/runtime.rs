@@ -6,9 +6,11 @@ use std::{
 };
 
 use kennel::{
-    Error, Manifest, Note, SpawnError, SpawnPolicy,
+    Error,
+    broker::{Manifest, SpawnError, SpawnPolicy},
     connector::{ConnectorError, Runtime, RuntimeBuilder, default_cache},
     internal::escape::harmless,
+    report::Note,
 };
 
 use crate::report::{self, remedy::FLAGS};

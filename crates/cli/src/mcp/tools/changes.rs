@@ -3,7 +3,11 @@
 
 use std::path::PathBuf;
 
-use kennel::{Change, ChangeKind, Conflicts, Error, OverlayError, Session, internal::escape::harmless};
+use kennel::{
+    Error, Session,
+    internal::escape::harmless,
+    overlay::{Change, ChangeKind, Conflicts, OverlayError},
+};
 use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 

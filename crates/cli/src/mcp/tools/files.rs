@@ -4,7 +4,11 @@
 use std::{io, path::Path};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use kennel::{Error, FileEntry, FileKind, Session, internal::escape::harmless};
+use kennel::{
+    Error, Session,
+    files::{FileEntry, FileKind},
+    internal::escape::harmless,
+};
 use rmcp::{
     model::ContentBlock,
     schemars::{self, JsonSchema},

@@ -3,7 +3,7 @@
 use std::io::{self, SeekFrom};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use kennel::{Error, FileReader, Session, internal::escape::harmless};
+use kennel::{Error, Session, files::FileReader, internal::escape::harmless};
 use rmcp::{
     model::{CallToolResult, ContentBlock},
     schemars::{self, JsonSchema},

@@ -11,11 +11,12 @@ use std::{
 };
 
 use kennel::{
-    Ended, Error, Mount, Outcome, Policy, PolicyError,
+    Ended, Error, Mount, Outcome, Policy,
     internal::{
         escape::{harmless, is_harmless},
         preset_of,
     },
+    report::PolicyError,
 };
 use serde_json::{Map, Value};
 

@@ -18,8 +18,8 @@ use std::{
 };
 
 use kennel::{
-    Decision, Error, Mount, NetworkMode, NetworkRequest, Outcome, Overlay, Policy, PolicyError, Profile,
-    Sandbox, internal::escape::harmless,
+    Decision, Error, Mount, NetworkMode, NetworkRequest, Outcome, Overlay, Policy, Profile, Sandbox,
+    internal::escape::harmless, report::PolicyError,
 };
 use nix::{
     fcntl::{AtFlags, OFlag, open, openat},

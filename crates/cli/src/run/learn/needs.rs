@@ -8,7 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{InForce, Observed, ObservedPath, Place, PlaceAccess, Sandbox};
+use kennel::{
+    Sandbox,
+    report::{InForce, Observed, ObservedPath, Place, PlaceAccess},
+};
 
 /// More files of one directory than this become the directory.
 const MANY: usize = 8;
