@@ -17,6 +17,8 @@ pub use crate::sys::packet::inherited_descriptor;
 pub use crate::sys::parent::Parent;
 
 use crate::policy::Policy;
+use crate::policy::network::destination::Destination;
+use crate::policy::network::preset::{self, Preset};
 use crate::probe::Probe;
 use crate::report::error::Error;
 use crate::serve::Listening;
@@ -84,4 +86,11 @@ pub async fn probe(policy: Policy) -> Result<Probe, Error> {
 #[must_use]
 pub fn may_be_entered(session: &Session, path: &Path) -> bool {
     session.prepared().compiled.view.may_be_entered(path)
+}
+
+/// The preset with a rule for a destination, such as `@cargo` for `index.crates.io:443`.
+#[must_use]
+pub fn preset_of(destination: &str) -> Option<String> {
+    let Destination { host, port } = Destination::parse(destination).ok()?;
+    preset::of_host(&host, Some(port)).map(Preset::word)
 }

@@ -2,70 +2,47 @@
 //! status. This library has the code of `kennel`, `kennel-mcp` and `kennel-connector`, and nothing for other
 //! programs.
 //!
-//! It reads top to bottom. `parse` turns words into `args` (low level, nothing checked). The file of each
-//! command turns `args` into types of the library (high level) and runs them. `report` writes every message.
+//! It reads top to bottom. `parse` turns words into `args`, which are plain types. The room of each command
+//! turns `args` into types of the library and runs them. `report` writes every message.
+//!
+//! A room imports only rooms that come before it: `process`, `terminal`, `report`, `args`, `parse`, `owner`,
+//! `changes`, `config`, `policy`, `host`, `manifest`, `session`, `run`, `mcp`.
 
-mod advice;
 mod args;
-mod ask;
-mod audit;
-mod beside;
-mod cache;
-mod completions;
+mod changes;
 mod config;
-#[cfg(feature = "wasm")]
-mod connector;
-mod credentials;
-mod descriptor;
-mod detached;
-mod diff;
-mod exec;
-mod flags;
-mod help;
-mod job;
-mod learn;
-mod manual;
+mod host;
+mod manifest;
 mod mcp;
-mod op;
 mod owner;
-mod pager;
 mod parse;
 mod policy;
-mod probe;
 mod process;
-mod progress;
-mod ps;
-mod remedy;
-mod renames;
 mod report;
-mod review;
 mod run;
 mod session;
-mod settle;
-mod shown;
-mod style;
-mod table;
 mod terminal;
-mod typist;
-mod user_terminal;
-mod window;
 
 use std::{ffi::OsString, io, process::ExitCode};
 
 use anstream::adapter::strip_str;
 use clap::error::ErrorKind;
-use kennel::{
-    Error,
-    internal::{account, escape, writers},
-};
+use kennel::{Error, internal::escape::harmless};
 use nix::sys::signal::{SigSet, Signal};
 
 use args::Verb;
-use escape::harmless;
-use style::{Paint, When};
-
-/// Exit status if Kennel itself failed: the command did not run, or its end is unknown.
-const FAILED: u8 = 125;
+use changes::review;
+use host::{audit, cache, probe};
+#[cfg(feature = "wasm")]
+use manifest::connector;
+use manifest::op;
+use parse::manual;
+use process::{beside, descriptor, exit_status::FAILED};
+use session::exec;
+use terminal::{
+    style::{Paint, When},
+    table,
+};
 
 /// The whole of `kennel`.
 pub fn kennel() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Completions know what this machine has. bash runs them; `crates/cli/src/completions.rs` looks at the text
+//! Completions know what this machine has. bash runs them; `crates/cli/src/parse/completions.rs` looks at the text
 //! for zsh.
 
 use std::{fs, process::Command};

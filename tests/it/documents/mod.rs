@@ -14,7 +14,7 @@
 //! | `<!-- needs: overlay -->` | skipped if the kernel supports no overlay in memory |
 //! | `<!-- needs: PROGRAM -->` | skipped if the program is not on PATH |
 //!
-//! A test beside the flags, in `crates/cli/src/manual.rs`, compares them with docs/cli.md.
+//! A test beside the flags, in `crates/cli/src/parse/manual.rs`, compares them with docs/cli.md.
 
 mod console;
 mod pages;

@@ -12,7 +12,7 @@ use std::{
 
 use nix::unistd::geteuid;
 
-use crate::writers::{Writer, another_writer};
+use kennel::internal::writers::{Writer, another_writer};
 
 /// The largest file, in bytes. Policy files have the same limit.
 const LARGEST: u64 = 1 << 20;

@@ -8,29 +8,17 @@ use std::{
     fs::{self, File},
     io::Write,
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
     process::ExitCode,
 };
 
-use clap::Args;
-use kennel::{Error, Network};
+use kennel::{Error, Network, internal::escape::harmless};
 
-use super::{FILE, Place, trust, unusable};
-use crate::{escape::harmless, parse, report};
-
-/// Arguments of `kennel init`.
-#[derive(Debug, Args)]
-pub(crate) struct InitArguments {
-    /// The workspace [default: the current directory, or the top of the git work tree around it].
-    #[arg(value_name = "DIR", value_parser = parse::path())]
-    directory: Option<PathBuf>,
-}
-
-pub(crate) const HELP: &str = "\
-The file allows the hosts that the package managers of the project fetch from. It is trusted at once; \
-after you change it, run `kennel trust`. A file that exists stays as it is.
-
-Exit status: 0 on success; 125 if there is a file, or it cannot be written.";
+use super::{
+    source::unusable,
+    trust,
+    workspace::{FILE, Workspace},
+};
+use crate::{args::config::InitArguments, report};
 
 /// Names in the directory that are looked at. A directory may have a million.
 const MOST_NAMES: usize = 10_000;
@@ -95,7 +83,7 @@ const MANAGERS: &[Manager] = &[
 
 /// Runs `kennel init`.
 pub(crate) fn init(arguments: &InitArguments) -> Result<ExitCode, Error> {
-    let top = Place::of(arguments.directory.as_deref()).top.unwrap_or_default();
+    let top = Workspace::of(arguments.directory.as_deref()).top.unwrap_or_default();
     let failed = |source| unusable(&top, source, "name a directory that you can read and write");
     let top = fs::canonicalize(&top).map_err(failed)?;
     let entries = fs::read_dir(&top).map_err(failed)?.flatten().take(MOST_NAMES);

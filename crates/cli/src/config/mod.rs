@@ -1,5 +1,5 @@
 //! The files that a command line without `--policy` starts from: `kennel.toml` in the workspace, over
-//! `config.toml` of the user. And the policies that `--policy` finds by name.
+//! `config.toml` of the user. And the policies that `--policy` finds by name. No other flag counts here.
 //!
 //! Commands can write to a workspace, so its file counts only if the user has trusted exactly this text
 //! (`trust`). The directory of the user's files, `~/.config/kennel`, stays read-only in every sandbox.
@@ -8,27 +8,25 @@ mod file;
 pub(crate) mod init;
 mod merge;
 pub(crate) mod rules;
+mod source;
 pub(crate) mod trust;
+mod workspace;
 
 use std::{
-    env, fs, io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use kennel::{
     Error, Policy,
-    report::{Note, PolicyError, Remedy},
+    report::{Note, PolicyError},
 };
 
-use crate::{flags::PolicyFlags, report};
+use crate::{args::policy::PolicyFlags, report};
 use file::{ConfigFile, Links, Owner};
 use merge::Layer;
-
-/// The file of a workspace, in its top directory.
-const FILE: &str = "kennel.toml";
-
-/// The user's defaults. It is a named policy, too.
-const DEFAULTS: &str = "config";
+use source::{DEFAULTS, Source, directory, path_of, unusable};
+use workspace::{FILE, Workspace};
 
 /// What files say. Flags come over it.
 pub(crate) struct Start {
@@ -45,27 +43,6 @@ impl Start {
     /// Whether the current directory is below the workspace.
     pub(crate) fn is_below(&self) -> bool {
         !self.below.as_os_str().is_empty()
-    }
-}
-
-/// The files that a policy starts from.
-enum Source<'f> {
-    /// Only this one, which says everything, the workspace too.
-    File(&'f Path),
-    /// That of the user with this name.
-    Named(&'f str),
-    /// The user's defaults and that of the workspace.
-    Usual,
-    Nothing,
-}
-
-impl<'f> Source<'f> {
-    fn of(policy: Option<&'f Path>, flags: &PolicyFlags) -> Self {
-        match policy {
-            Some(given) => named(given).map_or(Self::File(given), Self::Named),
-            None if flags.no_config => Self::Nothing,
-            None => Self::Usual,
-        }
     }
 }
 
@@ -90,7 +67,7 @@ pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<S
         let files = vec![(given.to_owned(), policy.clone())];
         return Ok(Start { files, policy, below: PathBuf::new(), profile_from });
     }
-    let place = Place::of(flags.workspace.as_deref());
+    let place = Workspace::of(flags.workspace.as_deref());
     let (mut layers, mut notes) = (Vec::new(), Vec::new());
     match source {
         Source::Named(name) => layers.push(of_user(name, &place)?.ok_or_else(|| unknown(name))?),
@@ -110,66 +87,8 @@ pub(crate) fn start_from(policy: Option<&Path>, flags: &PolicyFlags) -> Result<S
     Ok(Start { policy, files, below, profile_from })
 }
 
-/// The workspace that flags or the current directory name.
-struct Place {
-    /// The directory with `kennel.toml`. `None`: there is no current directory.
-    top: Option<PathBuf>,
-    /// The current directory, if the workspace is found from there.
-    here: Option<PathBuf>,
-}
-
-impl Place {
-    fn of(given: Option<&Path>) -> Self {
-        if let Some(given) = given {
-            return Self { top: std::path::absolute(given).ok(), here: None };
-        }
-        let here = env::current_dir().ok();
-        let top =
-            here.as_deref().map(|here| kennel::internal::work_tree(here).unwrap_or_else(|| here.to_owned()));
-        Self { top, here }
-    }
-
-    /// Where relative paths in the user's files start.
-    fn directory(&self) -> &Path {
-        self.top.as_deref().unwrap_or(Path::new("/"))
-    }
-
-    /// Without a name for it, the workspace is the whole work tree of git around the current directory.
-    /// Commands and the paths of flags still start at the current directory. Returns the path between the
-    /// two.
-    fn widen(self, policy: &mut Policy, is_named: bool) -> PathBuf {
-        let (Some(top), Some(here)) = (self.top, self.here) else { return PathBuf::new() };
-        let workspace = if is_named { policy.workspace.clone() } else { top };
-        let below = here.strip_prefix(&workspace).unwrap_or(Path::new("")).to_owned();
-        if !below.as_os_str().is_empty() {
-            policy.workspace = workspace;
-            policy.cwd.get_or_insert(here);
-        }
-        below
-    }
-}
-
-/// The name of a policy, if the value of `--policy` is one and no file.
-fn named(given: &Path) -> Option<&str> {
-    let name = given.to_str()?;
-    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-');
-    (!name.is_empty() && name.chars().all(is_plain)).then_some(name)
-}
-
-/// `$XDG_CONFIG_HOME/kennel` or `~/.config/kennel`. `None` without a home.
-fn directory() -> Option<PathBuf> {
-    let variable = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")))?;
-    Some(base.join("kennel"))
-}
-
-/// The file of the user with that name. `None` without a home.
-fn path_of(name: &str) -> Option<PathBuf> {
-    Some(directory()?.join(format!("{name}.toml")))
-}
-
 /// Reads a file of the user, if there is one of that name.
-fn of_user(name: &str, place: &Place) -> Result<Option<Layer>, Error> {
+fn of_user(name: &str, place: &Workspace) -> Result<Option<Layer>, Error> {
     let Some(path) = path_of(name) else { return Ok(None) };
     let file = file::read(&path, Links::Followed, Owner::Caller);
     let file = file.map_err(|source| unusable(&path, source, "mend it, or run without it: --no-config"))?;
@@ -200,7 +119,7 @@ fn unknown(name: &str) -> Error {
 ///
 /// # Errors
 /// It is not what the user has trusted: without it, commands could have rights that it takes away.
-fn of_workspace(place: &Place, notes: &mut Vec<Note>) -> Result<Option<Layer>, Error> {
+fn of_workspace(place: &Workspace, notes: &mut Vec<Note>) -> Result<Option<Layer>, Error> {
     let Some(top) = &place.top else { return Ok(None) };
     let found = file::read(&top.join(FILE), Links::Refused, Owner::Any);
     if matches!(found, Ok(None)) {
@@ -230,9 +149,4 @@ fn of_workspace(place: &Place, notes: &mut Vec<Note>) -> Result<Option<Layer>, E
     report::note(&note);
     notes.push(note);
     Ok(None)
-}
-
-/// The error for a configuration that cannot be used.
-fn unusable(path: &Path, source: io::Error, remedy: impl Into<Remedy>) -> Error {
-    Error::Grant { what: "configuration", path: path.to_owned(), source, remedy: Some(remedy.into()) }
 }

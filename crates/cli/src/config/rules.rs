@@ -11,11 +11,10 @@ use kennel::{Error, Policy};
 use toml_edit::{Array, DocumentMut, Item, TableLike, Value, table, value};
 
 use super::{
-    DEFAULTS, Source,
     file::{self, Links, Owner},
-    path_of, unusable,
+    source::{DEFAULTS, Source, path_of, unusable},
 };
-use crate::flags::PolicyFlags;
+use crate::args::policy::PolicyFlags;
 
 /// The file in which a rule would count the next time: the one that `--policy` names, or the user's defaults.
 /// `None`: there is no such file in TOML.

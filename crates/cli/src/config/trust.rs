@@ -13,48 +13,24 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Args;
-use kennel::{Error, Policy};
+use kennel::{Error, Policy, internal::escape::harmless};
 use sha2::{Digest, Sha256};
 
 use super::{
-    FILE, Place, directory,
     file::{self, ConfigFile, Links, Owner},
-    unusable,
+    source::{directory, unusable},
+    workspace::{FILE, Workspace},
 };
 use crate::{
-    diff::{self, CONTEXT, Format},
-    escape::harmless,
-    parse, report,
-    style::Paint,
+    args::config::TrustArguments,
+    changes::diff::{self, CONTEXT, Format},
+    report,
+    terminal::style::Paint,
 };
-
-/// Arguments of `kennel trust`.
-#[derive(Debug, Args)]
-pub(crate) struct TrustArguments {
-    /// The workspace [default: the current directory, or the top of the git work tree around it].
-    #[arg(value_name = "DIR", value_parser = parse::path())]
-    directory: Option<PathBuf>,
-    /// Print kennel.toml, what is new in it and whether it is trusted, and change nothing.
-    #[arg(long)]
-    show: bool,
-    /// Trust it no longer.
-    #[arg(long, conflicts_with = "show")]
-    remove: bool,
-}
-
-pub(crate) const HELP: &str = "\
-Examples:
-  kennel trust --show     print kennel.toml, and what is new since it was trusted
-  kennel trust            trust it as it is now, and print what that is
-
-Kennel uses a kennel.toml only while it is exactly what you trusted, because commands can write to a workspace.
-
-Exit status: 0 on success, with --show only if the file is trusted, else 1; 125 if there is no usable file.";
 
 /// Runs `kennel trust`.
 pub(crate) fn trust(arguments: &TrustArguments) -> Result<ExitCode, Error> {
-    let top = Place::of(arguments.directory.as_deref()).top.unwrap_or_default();
+    let top = Workspace::of(arguments.directory.as_deref()).top.unwrap_or_default();
     let top = fs::canonicalize(&top)
         .map_err(|source| unusable(&top, source, "name the directory of kennel.toml"))?;
     let path = top.join(FILE);

@@ -4,12 +4,12 @@
 //! Each item of an answer is either Kennel's or a command's. A client may join them to one text, so Kennel's
 //! lines begin with `[kennel: `, and no line of a command does.
 
-use kennel::Error;
+use kennel::{Error, internal::escape::harmless};
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::{escape::harmless, remedy::FLAGS};
+use crate::report::remedy::FLAGS;
 
 /// The longest message about wrong arguments, in characters.
 const LONGEST: usize = 500;

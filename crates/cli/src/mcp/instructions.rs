@@ -4,11 +4,11 @@ use std::path::Path;
 
 use kennel::{
     NetworkMode, Policy, Profile,
+    internal::escape::harmless,
     report::{InForce, Place, PlaceAccess, PlaceOrigin},
 };
 
 use super::tools::Name;
-use crate::escape::harmless;
 
 /// The most places or hosts in one sentence.
 const MOST: usize = 12;

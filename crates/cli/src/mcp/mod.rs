@@ -6,22 +6,11 @@
 //! stderr.
 
 mod answer;
-mod changes;
-mod files;
-mod flow;
 mod instructions;
-mod kept;
-mod ports;
-mod progress;
-mod read;
-mod rest;
-mod result;
-mod run;
+mod output;
 mod server;
-mod shell;
 mod tools;
 mod transport;
-mod weight;
 
 use std::{
     io::{self, IsTerminal},
@@ -37,15 +26,16 @@ use rmcp::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::Mcp,
-    flags, owner,
-    process::{self, interrupted},
+    args::session::Mcp,
+    owner,
+    policy::flags,
+    process::{self, signals::interrupted},
     report,
-    session::{keep_changes, settle},
+    session::host::{keep_changes, settle},
 };
-use flow::Flow;
 use server::Server;
 use transport::Lines;
+use transport::flow::Flow;
 
 /// Runs `kennel mcp`.
 pub(crate) fn mcp(arguments: &Mcp) -> Result<ExitCode, Error> {

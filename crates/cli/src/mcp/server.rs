@@ -21,17 +21,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     answer::{Answer, arguments, refused, short},
-    changes::{Changes, Commit},
-    files::{Edit, List, Write},
-    flow::Flow,
     instructions::instructions,
-    ports::Publish,
-    progress::Listener,
-    read::Read,
-    rest::Outputs,
-    run::{Run, Shared},
-    shell::{Shells, Snippet},
-    tools::Name,
+    output::{overflow::Outputs, progress::Listener},
+    tools::{
+        Name,
+        changes::{Changes, Commit},
+        files::{Edit, List, Write},
+        publish::Publish,
+        read::Read,
+        run::{Run, Shared},
+        shell::{Shells, Snippet},
+    },
+    transport::flow::Flow,
 };
 
 /// How many calls work at the same time. Others wait for their turn.

@@ -9,10 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::internal::is_known_variable;
+use kennel::internal::{account::Account, is_known_variable};
 
-use super::Request;
-use crate::account::Account;
+use super::request::Request;
 
 /// Sockets and directories of the caller's login.
 const OF_LOGIN: [&str; 4] = ["DBUS_SESSION_BUS_ADDRESS", "MAIL", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"];

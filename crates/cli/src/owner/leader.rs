@@ -31,8 +31,8 @@ use nix::{
     unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpgrp, getpid, getppid, setsid, tcsetpgrp},
 };
 
-use super::step::Step;
-use crate::descriptor::close_inherited;
+use crate::args::owner::Step;
+use crate::process::descriptor::close_inherited;
 
 /// What the relay orders, and a number: a signal, or whether Kennel gets the terminal.
 pub(super) const SIGNAL: u8 = 0;

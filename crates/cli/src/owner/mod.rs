@@ -2,12 +2,22 @@
 //! along.
 //!
 //! Only the owner of a directory is asked here. Everything else is read, opened and written by the owner's
-//! process, as an ordinary user. `step` says which processes there are.
+//! process, as an ordinary user. There are three processes:
+//!
+//! 1. **Relay**: the process that root started. It stays root, keeps root's terminal, descriptors and
+//!    environment, and copies between them and a new terminal and pipes.
+//! 2. **Leader**: root, with nothing of root's: new streams, a scrubbed environment, no other descriptor, no
+//!    key ring. It leads the session of the new terminal, as a shell does, and tells the relay when Kennel
+//!    stops and ends.
+//! 3. **Owner**: Kennel itself. It becomes the owner, and goes on.
+//!
+//! So at no time is there a process of the owner, or one that the owner may trace, that holds anything of
+//! root's.
 
 mod environment;
 mod leader;
 mod relay;
-mod step;
+mod request;
 mod streams;
 
 use std::{
@@ -22,7 +32,10 @@ use std::{
 };
 
 use caps::CapSet;
-use kennel::{EnvBase, Error};
+use kennel::{
+    Error,
+    internal::account::{Account, fields, number},
+};
 use nix::{
     sys::{
         prctl::set_dumpable,
@@ -31,41 +44,8 @@ use nix::{
     unistd::{Gid, Uid, geteuid, getpgrp, getresuid, setgroups, setresgid, setresuid, tcsetpgrp},
 };
 
-pub(crate) use step::Step;
-
-use crate::{
-    account::{Account, fields, number},
-    args::AsOwner,
-    flags::PolicyFlags,
-};
-use step::Identity;
-
-const FLAG: &str = "--as-owner";
-
-/// What the command line asks for, as far as the owner's process depends on root's.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Request<'a> {
-    pub(crate) workspace: Option<&'a Path>,
-    /// Variables that pass, by name.
-    pub(crate) passed: &'a [String],
-    /// Whether every variable passes.
-    pub(crate) inherits: bool,
-    /// Whether the command takes all keys from the start.
-    pub(crate) takes_keys: bool,
-    /// Whether to end with the process that started this one.
-    pub(crate) ends_with_parent: bool,
-}
-
-impl<'a> Request<'a> {
-    pub(crate) fn of(flags: &'a PolicyFlags) -> Self {
-        Self {
-            workspace: flags.workspace.as_deref(),
-            passed: &flags.pass_env,
-            inherits: flags.env == Some(EnvBase::Inherit),
-            ..Self::default()
-        }
-    }
-}
+use crate::args::owner::{AsOwner, Identity, Step};
+pub(crate) use request::Request;
 
 /// Goes on (`None`) without the flag, if the caller is the owner, and in the owner's process. Otherwise that
 /// runs as another process, and this returns its exit status.

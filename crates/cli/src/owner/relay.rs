@@ -24,7 +24,6 @@ use nix::{
     pty::{grantpt, posix_openpt, ptsname_r, unlockpt},
     sys::{
         signal::{Signal, kill},
-        signalfd::SignalFd,
         stat::{Mode, fchmod},
         termios::{SetArg, tcsetattr},
     },
@@ -32,21 +31,22 @@ use nix::{
 };
 
 use super::{
-    Request,
     leader::{DONE, EXITED, FOREGROUND, KILLED, SIGNAL, STOPPED},
-    step::{Identity, Step},
+    request::Request,
     streams::Streams,
 };
 use crate::{
-    FAILED,
-    exec::{Woken, forward, listen, patience, wait},
-    job::{Job, Orders},
-    process::{Ending, end, runtime},
+    args::owner::{Identity, Step},
+    process::{
+        exit_status::{FAILED, end, of_signal},
+        runtime,
+    },
     report,
-    terminal::{copy_size, unwritten},
-    typist::Typed,
-    user_terminal::{self, UserTerminal, is_in_foreground},
-    window::Window,
+    terminal::{
+        job::Orders,
+        relay::{Relay, Woken, unwritten},
+        user_terminal::{UserTerminal, copy_size, is_in_foreground},
+    },
 };
 
 /// Runs Kennel as the owner, and returns its exit status.
@@ -62,13 +62,11 @@ pub(super) fn relay(
         user.is_at_once = is_in_foreground(&user.input) && (request.takes_keys || !user.is_shared);
         user
     });
-    // Before there are threads, which would take them otherwise.
-    let signals = listen().map_err(failed)?;
     let pair = user.as_ref().map(|user| pseudoterminal(user, uid)).transpose().map_err(failed)?;
     let is_terminal = user.as_ref().map_or([false; 3], |user| user.streams);
     let (streams, stdio) = Streams::open(is_terminal, uid).map_err(failed)?;
     let is_in_foreground = user.as_ref().is_some_and(|user| user.is_at_once);
-    let mut job = user.map(|user| Job::prepare(user, None)).transpose()?;
+    let mut relay = Relay::prepare(user, None)?;
     if request.ends_with_parent {
         follow_parent().map_err(failed)?;
     }
@@ -76,14 +74,11 @@ pub(super) fn relay(
     let (child, socket) =
         start(identity, is_in_foreground, variables, stdio, slave.as_ref()).map_err(failed)?;
     drop(slave);
-    let mut window = None;
-    if let (Some(job), Some(master)) = (&mut job, master) {
-        job.begin(&master)?;
-        let screen = job.user().output().map_err(user_terminal::failed)?;
-        window = Some(Window::open(master, screen, job.is_raw()));
+    if let Some(master) = master {
+        relay.begin_and_read(master)?;
     }
     let leader = Leader { socket, told: RefCell::default() };
-    Relay { child, leader, signals, job, window, streams }.run()
+    Running { child, leader, relay, streams }.until_end()
 }
 
 /// A terminal like the user's, which belongs to the owner: its master side, which never blocks, and the other
@@ -187,66 +182,49 @@ impl Orders for Leader {
     }
 }
 
-/// Everything that is copied and passed on until the owner's process has ended.
-struct Relay {
+/// The owner's process, and everything that is copied and passed on until it has ended.
+struct Running {
     child: Child,
     leader: Leader,
-    signals: SignalFd,
-    job: Option<Job>,
-    window: Option<Window>,
+    relay: Relay,
     streams: Streams,
 }
 
-impl Relay {
-    fn run(mut self) -> Result<ExitCode, Error> {
-        let mut ending = Ending::default();
+impl Running {
+    fn until_end(mut self) -> Result<ExitCode, Error> {
         loop {
             let at_once = (!self.leader.told.borrow().is_empty()).then(Instant::now);
-            let window = (self.job.as_ref(), self.window.as_mut());
-            let woken = wait(&self.leader.socket, &self.signals, window, at_once);
-            let Woken { by_session, by_signal, by_keys } =
+            let woken = self.relay.wait(&self.leader.socket, at_once);
+            let Woken { by_command, by_signal, by_keys } =
                 woken.map_err(|source| Error::Io { what: "wait for the owner's process", source })?;
-            if by_session || at_once.is_some() {
+            if by_command || at_once.is_some() {
                 match self.leader.next() {
-                    Some([STOPPED, number]) => {
-                        if let Some(job) = &mut self.job {
-                            job.stopped(number.into(), &self.leader)?;
-                            // All its own stops are over: SIGCONT discards those that no thread has taken.
-                            job.forget_own_stop();
-                        }
-                    }
-                    Some([EXITED, code]) => return self.end(code, None, &ending),
+                    Some([STOPPED, number]) => self.relay.stopped(number.into(), &self.leader)?,
+                    Some([EXITED, code]) => return self.end(code, None),
                     Some([KILLED, number]) => {
-                        return self.end(number.saturating_add(128), Some(number.into()), &ending);
+                        return self.end(of_signal(number.into()), Some(number.into()));
                     }
-                    _ => return self.end_without_status(&ending),
+                    _ => return self.end_without_status(),
                 }
             }
-            if by_keys && let Some(job) = &mut self.job {
-                let event = job.next_event();
-                if event == Some(Typed::Gone) {
-                    job.hang_up();
-                    self.window.iter_mut().for_each(Window::hang_up);
-                }
-                event.into_iter().for_each(|event| job.typed(event));
+            if by_keys {
+                self.relay.take_keys();
             }
             if by_signal {
-                forward(&self.leader, true, &self.signals, self.job.as_mut(), &mut ending)?;
+                self.relay.pass_on(&self.leader, true)?;
             }
         }
     }
 
     /// Shows what is left of the output, and ends as the owner's process did.
-    fn end(mut self, code: u8, signal: Option<i32>, ending: &Ending) -> Result<ExitCode, Error> {
+    fn end(mut self, code: u8, signal: Option<i32>) -> Result<ExitCode, Error> {
         // Nothing of it is left when this process ends.
         let _ = self.child.wait();
-        let is_over = signal.is_some_and(|number| ending.has(number));
-        if self.window.as_ref().is_some_and(|window| !window.is_on_terminal()) {
-            self.job.take().into_iter().for_each(|job| job.end(signal));
-        }
-        let shown = self.window.map_or(Ok(()), |window| window.close(patience(&self.signals, is_over)));
-        let copied = self.streams.finish(patience(&self.signals, is_over));
-        self.job.into_iter().for_each(|job| job.end(signal));
+        let shown = self.relay.show_rest(signal, false);
+        let signals = &mut self.relay.signals;
+        let is_over = signal.is_some_and(|number| signals.has(number));
+        let copied = self.streams.finish(signals.patience(is_over));
+        self.relay.end(signal);
         match unwritten(shown.and(copied), signal.is_some()) {
             Some(error) => {
                 report::error(&error);
@@ -257,12 +235,12 @@ impl Relay {
     }
 
     /// The leader has ended without a word on the owner's process: it has printed why, or was killed.
-    fn end_without_status(mut self, ending: &Ending) -> Result<ExitCode, Error> {
+    fn end_without_status(mut self) -> Result<ExitCode, Error> {
         let status = self.child.wait().map_err(|source| Error::Io { what: "wait for a process", source })?;
         if let Some(number) = status.signal() {
             let source = io::Error::other(format!("signal {number} has ended the process between"));
             report::error(&Error::Io { what: "run Kennel as the owner", source });
         }
-        self.end(FAILED, None, ending)
+        self.end(FAILED, None)
     }
 }

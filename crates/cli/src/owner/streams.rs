@@ -21,7 +21,7 @@ use nix::{
     unistd::{Uid, fchown},
 };
 
-use crate::descriptor::{wait, write_all};
+use crate::process::descriptor::{wait, write_all};
 
 /// The wanted size of a pipe, and of a read.
 const SIZE: usize = 1 << 18;
@@ -93,7 +93,7 @@ impl Streams {
         drop(running);
         let mut all = Ok(());
         while left > 0 {
-            let Some(time) = patience() else { return Err(crate::descriptor::not_read()) };
+            let Some(time) = patience() else { return Err(crate::process::descriptor::not_read()) };
             match outputs.recv_timeout(time) {
                 Ok(copied) => {
                     left -= 1;

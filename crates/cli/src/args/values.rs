@@ -1,0 +1,124 @@
+//! Single words of a command line as values: paths, numbers, signals, assignments.
+
+use std::{
+    error,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use nix::sys::signal::Signal;
+
+const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
+
+/// Parses one of the words of `T`; help, completions and errors list them.
+pub(crate) fn word<T>(all: impl Into<PossibleValuesParser>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    all.into().try_map(|word| word.parse::<T>())
+}
+
+pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn count(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "write a whole number, such as 64")
+}
+
+/// Parses a signal: a number, or a name with or without `SIG`.
+pub(crate) fn signal(text: &str) -> Result<i32, &'static str> {
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    let number = text.parse().ok().filter(|number| (1..=64).contains(number));
+    let named = || Signal::from_str(&format!("SIG{name}")).ok().map(|signal| signal as i32);
+    number.or_else(named).ok_or("write a signal, such as TERM, KILL or 15")
+}
+
+pub(crate) fn processors(text: &str) -> Result<f64, &'static str> {
+    text.parse().map_err(|_| "write a number of processors, such as 1.5")
+}
+
+pub(crate) fn credential(text: &str) -> Result<(String, PathBuf), String> {
+    let (key, file) = text.split_once('=').ok_or("write KEY=FILE")?;
+    Ok((key.to_owned(), expand_path(file)?))
+}
+
+/// Parses a path. A leading `~/` is the home directory, as in policy files: shells do not expand it in
+/// `--ro=~/x` or `/data:~/x`.
+pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| expand(path, home().as_deref()))
+}
+
+/// Expands `~/` in each part of `P[:T]` or `P[:SIZE]`.
+pub(crate) fn paths(text: &str) -> Result<String, String> {
+    expand_each(text, home().as_deref())
+}
+
+/// Expands `~/` in a path that follows `KEY=`.
+fn expand_path(text: &str) -> Result<PathBuf, String> {
+    expand(text.into(), home().as_deref())
+}
+
+/// A path for people, with `~` for the home directory.
+pub(crate) fn short(path: &Path) -> String {
+    let home = home().filter(|home| home.parent().is_some());
+    match home.and_then(|home| path.strip_prefix(home).ok().map(Path::to_owned)) {
+        Some(rest) if rest.as_os_str().is_empty() => "~".to_owned(),
+        Some(rest) => format!("~/{}", rest.display()),
+        None => path.display().to_string(),
+    }
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
+}
+
+fn expand(path: PathBuf, home: Option<&Path>) -> Result<PathBuf, String> {
+    let Ok(rest) = path.strip_prefix("~") else { return Ok(path) };
+    Ok(home.ok_or(NO_HOME)?.join(rest).components().collect())
+}
+
+fn expand_each(text: &str, home: Option<&Path>) -> Result<String, String> {
+    let part = |part: &str| {
+        let path = if part.is_empty() { part.into() } else { expand(part.into(), home)?.into_os_string() };
+        path.into_string().map_err(|_| "HOME is not UTF-8; use `~/` in a policy file instead".to_owned())
+    };
+    Ok(text.split(':').map(part).collect::<Result<Vec<_>, _>>()?.join(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leading_tilde_is_the_home_directory() {
+        let home = Some(Path::new("/home/me"));
+        for (typed, meant) in [
+            ("~/x", "/home/me/x"),
+            ("~", "/home/me"),
+            ("~/", "/home/me"),
+            ("./~/x", "./~/x"),
+            ("~you/x", "~you/x"),
+            ("/a/~/x", "/a/~/x"),
+            ("a/", "a/"),
+        ] {
+            let path = expand(typed.into(), home).expect(typed);
+            assert_eq!(path.as_os_str(), meant, "{typed}");
+        }
+        for (typed, meant) in [
+            ("~/x:~/y", "/home/me/x:/home/me/y"),
+            ("/a:~/y", "/a:/home/me/y"),
+            ("~/x:64M", "/home/me/x:64M"),
+            (":", ":"),
+            ("a:b:c", "a:b:c"),
+        ] {
+            assert_eq!(expand_each(typed, home).as_deref(), Ok(meant), "{typed}");
+        }
+        for refused in [expand("~/x".into(), None).map(drop), expand_each("a:~", None).map(drop)] {
+            assert_eq!(refused, Err(NO_HOME.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `kennel run`: runs one command, passes signals on, and settles its changes with `--overlay`. Nothing of it
+//! stays when the command has ended.
+
+mod ask;
+mod learn;
+mod streams;
+
+use std::{ffi::OsStr, os::unix::process::ExitStatusExt, process::ExitCode, time::Duration};
+
+use kennel::{Error, Outcome, Policy, Sandbox, Session, report::Report};
+
+use crate::{
+    args::run::Run,
+    changes::settle::{Choice, Settled},
+    owner,
+    policy::flags,
+    process::{exit_status::end, runtime, start_blocking_thread},
+    report,
+    terminal::progress,
+};
+use ask::Desk;
+use learn::Learning;
+use streams::until_outcome;
+
+/// Longer than any command runs.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
+/// Runs `kennel run`.
+pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
+    let asked = owner::Request { takes_keys: run.tty || run.ask, ..owner::Request::of(&run.policy) };
+    if let Some(code) = owner::choose(&run.owner, asked)? {
+        return Ok(code);
+    }
+    let json = run.json.as_deref().map(report::create).transpose()?;
+    let result = confine(run);
+    let written = match (&json, &run.json) {
+        (Some(file), Some(path)) => report::write(file, path, &report::object(&report_of(&result))),
+        _ => Ok(()),
+    };
+    // Print denials and degraded protections even if a later step failed.
+    let Finished { outcome, settled, learned } = result?;
+    report::end(&outcome, run.quiet);
+    let settled = settled?;
+    settled.print(run);
+    learned?.iter().for_each(report::say);
+    written?;
+    let signal = outcome.status.signal().filter(|_| !run.exit_code);
+    Ok(end(settled.exit_code().unwrap_or(outcome.exit_code()), signal))
+}
+
+fn report_of(result: &Result<Finished, Error>) -> Report {
+    match result {
+        Ok(Finished { outcome, settled: Ok(settled), learned: Ok(_) }) => {
+            settled.add_to(Report::of_outcome(outcome))
+        }
+        Ok(Finished { outcome, settled: Err(error), .. } | Finished { outcome, learned: Err(error), .. }) => {
+            let mut report = Report::of_outcome(outcome);
+            report.exit_code = error.exit_code();
+            report.failure = Some(error.failure());
+            report
+        }
+        Err(error) => Report::failed(error),
+    }
+}
+
+/// Where the command runs.
+enum Confinement {
+    /// A sandbox that has already started to prepare: without an overlay nothing has to wait for the runtime.
+    Sandbox(Sandbox),
+    /// A session with an overlay, and what to do with its changes.
+    Session(Choice),
+}
+
+/// How the command ended, and what became of its changes.
+struct Finished {
+    outcome: Outcome,
+    settled: Result<Settled, Error>,
+    /// With `--learn`: what to say about the file that was written.
+    learned: Result<Option<String>, Error>,
+}
+
+/// Runs the command in a sandbox or a session.
+fn confine(run: &Run) -> Result<Finished, Error> {
+    let mut policy = flags::from_flags(&run.policy)?;
+    policy.notes.extend(flags::notes(&run.policy));
+    let file = run.learn.as_deref();
+    let learning = file.map(|file| Learning::begin(file, run, &mut policy)).transpose()?;
+    let desk = run.ask.then(|| Desk::open(&run.policy, &mut policy)).transpose()?;
+    let choice = Choice::of(run, &mut policy)?;
+    let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
+    let mut confinement = match (choice, &desk) {
+        (Some(choice), _) => Confinement::Session(choice),
+        (None, desk) => {
+            let sandbox = Sandbox::eager(&policy)?;
+            Confinement::Sandbox(match (desk, &learning) {
+                (Some(desk), _) => sandbox.on_request(ask::LONGEST, desk.callback()),
+                (None, Some(learning)) => sandbox.on_request(ask::LONGEST, learning.callback()),
+                (None, None) => sandbox,
+            })
+        }
+    };
+    let runtime = runtime(FOREVER)?;
+    let mut finished = runtime.block_on(async {
+        match &mut confinement {
+            Confinement::Sandbox(sandbox) => {
+                let ended = until_outcome(run, &policy, desk.as_ref(), sandbox.command(program)).await;
+                // Remove the cgroup before this process ends.
+                sandbox.shutdown().await;
+                Ok(Finished { outcome: ended?, settled: Ok(Settled::default()), learned: Ok(None) })
+            }
+            Confinement::Session(choice) => {
+                let deciders = (desk.as_ref(), learning.as_ref());
+                in_session(run, &policy, deciders, choice, program).await
+            }
+        }
+    });
+    // Dropping the sandbox waits until its init is reaped: in a container no other process may reap it. Do
+    // not wait for a thread that still reads input.
+    drop((confinement, policy));
+    runtime.shutdown_background();
+    desk.iter().for_each(Desk::settle);
+    if let (Some(learning), Ok(finished)) = (learning, &mut finished) {
+        finished.learned = learning.write(&finished.outcome).map(Some);
+    }
+    finished
+}
+
+/// Runs the command in a session and settles its changes.
+async fn in_session(
+    run: &Run,
+    policy: &Policy,
+    (desk, learning): (Option<&Desk>, Option<&Learning>),
+    choice: &mut Choice,
+    program: &OsStr,
+) -> Result<Finished, Error> {
+    start_blocking_thread().await?;
+    let prepare = async |policy: &Policy| {
+        let mut builder = Session::builder(policy).ready_workers(1);
+        if let Some(desk) = desk {
+            builder = builder.on_request(ask::LONGEST, desk.callback());
+        } else if let Some(learning) = learning {
+            builder = builder.on_request(ask::LONGEST, learning.callback());
+        }
+        progress::shown("preparing the sandbox", builder.prepare()).await
+    };
+    let session = choice.prepare(policy, prepare).await?;
+    let mut ended = until_outcome(run, policy, desk, session.command(program)).await;
+    let settled = match &mut ended {
+        Ok(outcome) => progress::shown("looking at the changes", choice.settle(&session, outcome)).await,
+        Err(_) => None,
+    };
+    session.shutdown().await;
+    // Kept changes are committed when nothing uses them any more.
+    drop(session);
+    let settled = settled.unwrap_or_else(|| choice.settle_kept(ended.as_mut().ok()));
+    Ok(Finished { outcome: ended?, settled, learned: Ok(None) })
+}
