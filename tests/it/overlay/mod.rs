@@ -50,10 +50,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Change, Host, Overlay, Policy, Profile, Session, Version};
+use kennel::{Change, Host, Overlay, Policy, Session, Version};
 
-use crate::session::files::shell;
 pub(crate) use crate::support::workspace_on_disk as workspace;
+use crate::support::{TempDir, World, session::shell};
 
 /// Where the pass `disk` makes its directories for changes.
 const UPPERS: &str = "KENNEL_TEST_UPPERS";
@@ -108,13 +108,17 @@ fn without_place(said: &str) -> &str {
 }
 
 /// A policy with the overlay of this pass.
-fn policy(workspace: &Path) -> Policy {
-    let overlay = Overlay { upper: upper(), ..Overlay::default() };
-    Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C").overlay(overlay)
+fn with_overlay(policy: Policy) -> Policy {
+    policy.overlay(Overlay { upper: upper(), ..Overlay::default() })
 }
 
-async fn session(workspace: &Path) -> Session {
-    Session::prepare(&policy(workspace)).await.expect("a session")
+/// A world whose sessions have the overlay of this pass.
+fn overlaid() -> World {
+    overlay_of(workspace())
+}
+
+fn overlay_of(workspace: TempDir) -> World {
+    World::of(workspace).with(with_overlay)
 }
 
 /// Changes as people see them.

@@ -12,13 +12,13 @@ use std::{
 use kennel::{Error, Session, Size, Stdio};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use super::{attempt, in_time, policy, probing, said, session, shell};
-use crate::support::workspace;
+use super::{attempt, in_time, said, shell};
+use crate::support::{World, workspace};
 
 #[tokio::test]
 async fn both_streams_are_collected_apart() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     let out = in_time(command.args(["-c", "echo out; echo err >&2; cat; exit 3"]).output()).await.unwrap();
     assert_eq!((&*out.stdout, &*out.stderr), (&b"out\n"[..], &b"err\n"[..]), "and no input");
@@ -28,8 +28,8 @@ async fn both_streams_are_collected_apart() {
 
 #[tokio::test]
 async fn pipes_are_live_in_both_directions() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "echo first; read answer; echo got $answer; cat >&2"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -48,8 +48,8 @@ async fn pipes_are_live_in_both_directions() {
 
 #[tokio::test]
 async fn input_may_be_bytes() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let input = vec![b'x'; 5 << 20];
     let out = in_time(session.command("cat").output_with_input(&input)).await.unwrap();
     assert!(out.stdout == input && out.status.success());
@@ -61,8 +61,8 @@ async fn input_may_be_bytes() {
 
 #[tokio::test]
 async fn input_that_another_process_holds_open_is_not_waited_for() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "exec 3<&0; sleep 600 <&3 >/dev/null 2>&1 & exit 3"]).background(true);
     let out = in_time(command.output_with_input(&vec![b'x'; 1 << 20])).await.unwrap();
@@ -71,11 +71,11 @@ async fn input_that_another_process_holds_open_is_not_waited_for() {
 
 #[tokio::test]
 async fn files_and_descriptors_of_the_caller_are_streams() {
-    let dir = workspace();
+    let world = World::new();
     let outside = workspace();
     let path = |name: &str| outside.path().join(name);
     fs::write(path("in"), "from file").unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "cat; echo err >&2"]).stdin(File::open(path("in")).unwrap());
     command.stdout(File::create(path("out")).unwrap()).stderr(File::create(path("err")).unwrap());
@@ -95,8 +95,8 @@ async fn files_and_descriptors_of_the_caller_are_streams() {
 
 #[tokio::test]
 async fn null_is_the_sandbox_s_own() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "[ \"$(stat -Lc %d:%i /proc/self/fd/0)\" = \"$(stat -c %d:%i /dev/null)\" ] && cat"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -105,25 +105,25 @@ async fn null_is_the_sandbox_s_own() {
 
 #[tokio::test]
 async fn a_command_has_three_descriptors() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     for _ in 0..4 {
         assert_eq!(said(&mut attempt(&session, "descriptors")).await, "0 1 2\n");
     }
     let mut big = attempt(&session, "descriptors");
     assert_eq!(said(big.arg("x".repeat(100 << 10))).await, "0 1 2\n", "nor the memfd of a long request");
     let mut narrow = attempt(&session, "descriptors");
-    assert_eq!(said(narrow.read_only(dir.path())).await, "0 1 2\n");
+    assert_eq!(said(narrow.read_only(world.path())).await, "0 1 2\n");
 }
 
 #[tokio::test]
 async fn directories_and_path_descriptors_cannot_be_streams() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let file = dir.path().join("file");
+    let world = World::new();
+    let session = world.session().await;
+    let file = world.path().join("file");
     fs::write(&file, "").unwrap();
     let o_path = File::options().read(true).custom_flags(libc::O_PATH).open(&file).unwrap();
-    for (fd, errno) in [(File::open(dir.path()).unwrap(), libc::EISDIR), (o_path, libc::EBADF)] {
+    for (fd, errno) in [(File::open(world.path()).unwrap(), libc::EISDIR), (o_path, libc::EBADF)] {
         let kept = fd.as_fd().try_clone_to_owned().unwrap();
         let error = in_time(session.command("true").stdin(fd).output()).await.unwrap_err();
         let Error::Io { source, .. } = &error else { panic!("{error:?}") };
@@ -135,8 +135,8 @@ async fn directories_and_path_descriptors_cannot_be_streams() {
 
 #[tokio::test]
 async fn outputs_beyond_the_cap_are_dropped_and_counted() {
-    let dir = workspace();
-    let mut policy = policy(dir.path());
+    let world = World::new();
+    let mut policy = world.policy();
     policy.limits.output = Some(Size::from_bytes(10));
     let session = Session::prepare(&policy).await.unwrap();
     for _ in 0..2 {
@@ -155,8 +155,8 @@ async fn outputs_beyond_the_cap_are_dropped_and_counted() {
 
 #[tokio::test]
 async fn terminal_is_a_controlling_terminal_of_the_command_alone() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     for _ in 0..3 {
         let mut command = session.command("sh");
         command.args(["-c", "stty size; tty; read line; echo got $line >/dev/tty; ls /dev/pts"]);
@@ -178,8 +178,8 @@ async fn terminal_is_a_controlling_terminal_of_the_command_alone() {
 
 #[tokio::test]
 async fn closing_the_terminal_hangs_the_command_up() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sleep");
     let mut child = in_time(command.arg("60").terminal(24, 80).spawn()).await.unwrap();
     drop(child.terminal.take());

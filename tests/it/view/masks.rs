@@ -3,13 +3,14 @@
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
 };
 
-use kennel::{Mount, Policy, Profile, Session};
+use kennel::{Mount, Profile, Session};
 use serde_json::Value;
 
-use crate::support::{TempDir, fails, filled, kennel, notes, refused, report, stderr, succeeds, workspace};
+use crate::support::{
+    TempDir, World, fails, filled, kennel, notes, refused, report, stderr, succeeds, workspace,
+};
 
 /// A workspace with these files; each holds `secret`.
 fn with_files(files: &[&str]) -> TempDir {
@@ -128,10 +129,6 @@ fn what_is_no_pattern_is_refused() {
     }
 }
 
-fn policy(dir: &Path) -> Policy {
-    Policy::profile(Profile::RepoWrite, dir)
-}
-
 async fn reads(session: &Session, path: &str) -> String {
     let out = session.command("cat").arg(path).output().await.unwrap();
     String::from_utf8_lossy(&out.stdout).into_owned()
@@ -139,8 +136,8 @@ async fn reads(session: &Session, path: &str) -> String {
 
 #[tokio::test]
 async fn what_appears_in_a_session_is_hidden_from_the_next_command_on() {
-    let dir = with_files(&["d/other"]);
-    let masked = Policy { mounts: vec![Mount::Mask { path: "*.key".into() }], ..policy(dir.path()) };
+    let dir = World::of(with_files(&["d/other"]));
+    let masked = dir.policy_of(Profile::RepoWrite).mount(Mount::Mask { path: "*.key".into() });
     let session = Session::prepare(&masked.mask(dir.path().join("absent/file"))).await.unwrap();
     assert_eq!(session.enforcement().notes().len(), 2);
     assert_eq!(reads(&session, "d/other").await, "secret");
