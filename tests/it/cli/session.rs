@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-use crate::support::{Screen, World, by_env};
+use crate::support::{Screen, World};
 
 /// A session in the background, stopped at the end of the test.
 struct Background {
@@ -377,40 +377,6 @@ fn report_of_exec_is_that_of_run() {
     session.session(&["stop", "s"]);
     session.exec(&["--json", &path], &["true"]);
     assert_eq!((&read()["ended"], &read()["exit_code"]), (&"failed".into(), &125.into()));
-}
-
-#[test]
-fn signals_to_exec_reach_the_command() {
-    let session = Background::start(&[]);
-    let dir = session.world.path();
-    let start_by_env = |option: &str, script: &str| {
-        by_env(option, &session.command(&["exec", "s", "--", "sh", "-c", script])).spawn().unwrap()
-    };
-    let start = |script: &str| start_by_env("--default-signal", script);
-    for (number, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGUSR1, "USR1")] {
-        let _ = fs::remove_file(dir.join("ready"));
-        let mut child = start(&format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.02; done"));
-        until("the command runs", || dir.join("ready").exists());
-        signal(&child, number);
-        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
-    }
-    fs::remove_file(dir.join("ready")).unwrap();
-    let script = "trap 'exit 3' HUP; trap 'exit 9' TERM; touch ready; while :; do sleep 0.02; done";
-    let mut child = start_by_env("--ignore-signal=HUP", script);
-    until("the command runs", || dir.join("ready").exists());
-    signal(&child, Signal::SIGHUP);
-    signal(&child, Signal::SIGTERM);
-    assert_eq!(child.wait().unwrap().code(), Some(9), "what exec was started to ignore is not passed on");
-    let mut child = start(HEARTBEAT);
-    until("it beats", || beats(dir) > 2);
-    signal(&child, Signal::SIGTSTP);
-    until("it stops beating", || is_silent(dir));
-    signal(&child, Signal::SIGCONT);
-    let before = beats(dir);
-    until("it beats again", || beats(dir) > before + 2);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    until("it stops beating for good", || is_silent(dir));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Arguments, variables, directory, and commands that cannot run: as in a one-shot, and the session goes on.
+//! Arguments, directory, and commands that cannot run: the session goes on.
 
 use std::{
     ffi::OsStr,
@@ -24,21 +24,6 @@ async fn arguments_arrive_as_they_are() {
     command.args(["%s|", "", " a  b", "*", "$HOME", "-n", "ü\n"]).arg(OsStr::from_bytes(b"\xff"));
     let out = in_time(command.output()).await.unwrap();
     assert_eq!(out.stdout, b"| a  b|*|$HOME|-n|\xc3\xbc\n|\xff|");
-}
-
-#[tokio::test]
-async fn variables_of_a_command_are_its_own() {
-    let world = World::new();
-    let policy = world.policy().set_env("A", "policy").set_env("B", "policy");
-    let session = Session::prepare(&policy).await.unwrap();
-    let script = "echo \"$A $B $C ${PATH:+path}\"";
-    let mut changed = session.command("/bin/sh");
-    changed.args(["-c", script]).env("A", "mine").env("C", "new").env_remove("B").env_remove("none");
-    assert_eq!(said(&mut changed).await, "mine  new path\n");
-    assert_eq!(shell(&session, script).await, "policy policy  path\n", "the next has the policy's");
-    let mut cleared = session.command("/usr/bin/env");
-    assert_eq!(said(cleared.env_clear().env("ONLY", "this")).await, "ONLY=this\n");
-    assert_eq!(said(session.command("/usr/bin/env").env_clear()).await, "");
 }
 
 #[tokio::test]
@@ -100,22 +85,6 @@ async fn a_mebibyte_of_arguments_arrives_whole() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_too_long_are_not_executable() {
-    let world = World::new();
-    let session = world.session().await;
-    let mut one = session.command("true");
-    one.arg("x".repeat(2 << 20));
-    let mut many = session.command("true");
-    many.args((0..400).map(|_| "x".repeat(10 << 10)));
-    for command in [&mut one, &mut many] {
-        let error = in_time(command.output()).await.unwrap_err();
-        let too_long = matches!(&error, Error::NotExecutable { source, .. } if source.raw_os_error() == Some(libc::E2BIG));
-        assert!(too_long, "{error:?}");
-        goes_on(&session).await;
-    }
-}
-
-#[tokio::test]
 async fn failed_executions_are_named_and_the_session_goes_on() {
     let world = World::new();
     std::fs::write(world.path().join("text"), "no program").unwrap();
@@ -154,27 +123,6 @@ async fn directories_that_cannot_be_entered_are_named_and_the_session_goes_on() 
 }
 
 #[tokio::test]
-async fn nul_bytes_are_refused_before_a_worker_is_used() {
-    let world = World::new();
-    let session = world.session().await;
-    let refused = [
-        in_time(session.command("a\0b").output()).await,
-        in_time(session.command("true").arg("a\0b").output()).await,
-        in_time(session.command("true").env("A", "hidden\0").output()).await,
-        in_time(session.command("true").current_dir("a\0b").output()).await,
-    ];
-    for (result, what) in refused.into_iter().zip(["program", "argument", "environment", "working"]) {
-        let chain = result.unwrap_err().chain();
-        assert!(chain.starts_with(what) && chain.ends_with("contains a NUL byte"), "{chain}");
-        assert!(!chain.contains("hidden"), "{chain}");
-    }
-    let error = in_time(session.command("").output()).await.unwrap_err();
-    assert_eq!(error.chain(), "program ``: is empty");
-    assert_eq!(session.stats().served, 0);
-    goes_on(&session).await;
-}
-
-#[tokio::test]
 async fn a_failing_command_is_no_error_and_the_session_goes_on() {
     let world = World::new();
     let session = world.session().await;
@@ -185,16 +133,5 @@ async fn a_failing_command_is_no_error_and_the_session_goes_on() {
         assert_eq!(out.status.signal(), (code > 128).then(|| i32::from(code) - 128));
         assert!(out.failure().is_none() && out.denials.is_empty());
         goes_on(&session).await;
-    }
-}
-
-#[tokio::test]
-async fn a_command_can_be_started_again() {
-    let world = World::new();
-    let session = world.session().await;
-    let mut command = session.command("echo");
-    command.arg("again");
-    for _ in 0..3 {
-        assert_eq!(said(&mut command).await, "again\n");
     }
 }

@@ -5,8 +5,8 @@
 //! | --- | --- |
 //! | `agent` | 300 steps of an agent, with a server, in both isolations |
 //! | `basics` | a session runs commands |
-//! | `command` | arguments, variables, directory, and commands that cannot run |
-//! | `streams` | standard descriptors, terminals, output caps |
+//! | `command` | arguments, directory, and commands that cannot run; `embed::doors` has what holds for one-shots too |
+//! | `streams` | standard descriptors, terminals |
 //! | `limits` | a command can get less than its policy gives, never more |
 //! | `signals` | timeouts, signals, kills and drops of one command |
 //! | `sharing` | the workspace, loopback, and private places if the policy says so |

@@ -72,16 +72,6 @@ async fn timeouts_of_every_length_end_their_command() {
 }
 
 #[tokio::test]
-async fn output_before_a_timeout_is_kept() {
-    let world = World::new();
-    let session = world.session().await;
-    let mut command = session.command("sh");
-    command.args(["-c", "echo early; sleep 60"]).timeout(patient(Duration::from_millis(300)));
-    let out = in_time(command.output()).await.unwrap();
-    assert_eq!((out.ended, &*out.stdout), (Ended::TimedOut, &b"early\n"[..]));
-}
-
-#[tokio::test]
 async fn signals_reach_the_command_and_no_other() {
     let world = World::new();
     let session = world.session().await;
@@ -153,21 +143,6 @@ async fn kill_on_drop_false_keeps_the_timeout_and_ends_with_the_session() {
     beating(world.path()).await;
     drop(session);
     eventually("the session's end", || is_silent(world.path())).await;
-}
-
-#[tokio::test]
-async fn wait_can_be_cancelled_and_called_again() {
-    let world = World::new();
-    let session = world.session().await;
-    let mut child = in_time(session.command("sh").args(["-c", "sleep 0.3; exit 5"]).spawn()).await.unwrap();
-    let mut rounds = 0;
-    let outcome = loop {
-        rounds += 1;
-        if let Ok(outcome) = timeout(Duration::from_millis(20), child.wait()).await {
-            break outcome.unwrap();
-        }
-    };
-    assert!(outcome.status.code() == Some(5) && (3..100).contains(&rounds), "{rounds}: {outcome:?}");
 }
 
 /// A stop that its parent sees, because the command asked to be traced, is not an end.
