@@ -318,22 +318,30 @@ fn hostile_messages_about_commands_that_stay_are_refused_and_leave_nothing() {
         ("the log of none", encoded(&Ask::Logs { id: u32::MAX, follow: 1, lines: ALL_LINES }), vec![]),
         ("the end of none", encoded(&Ask::Wait { id: 7, report: 1 }), vec![]),
     ];
-    for (what, bytes, descriptors) in &cases {
+    // All at once: some wait for the session to give them up.
+    let ask = |(what, bytes, descriptors): &(&'static str, Vec<u8>, Vec<RawFd>)| {
         let raw = Raw::connect(&session);
         raw.send(bytes, descriptors);
+        (*what, raw)
+    };
+    for (what, raw) in cases.iter().map(ask).collect::<Vec<_>>() {
         let answer = raw.answer();
         assert!(matches!(answer.first(), None | Some(2)), "{what}: {answer:?}");
         assert!(!answer.starts_with(&[2, 0, 0, 0, 0, 0, 0, 0]), "{what} was done");
     }
     // A second message ends the first question.
-    for question in [
+    let questions = [
         Ask::Wait { id: 1, report: 0 },
         Ask::Logs { id: 1, follow: 1, lines: ALL_LINES },
         Ask::Logs { id: 1, follow: u32::MAX, lines: 0 },
-    ] {
+    ];
+    let asked = questions.map(|question| {
         let raw = Raw::connect(&session);
         raw.send(&encoded(&question), &[]);
         raw.send(&encoded(&question), &[whole; 5]);
+        (question, raw)
+    });
+    for (question, raw) in asked {
         assert!(raw.answer().is_empty(), "{question:?}");
     }
     let raw = Raw::connect(&session);

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use kennel::{
-    Class, Details, Ended, Error, Limit, Limits, Outcome, Policy, Profile, Sandbox, Session, Size, Stdio,
+    Class, Command, Details, Ended, Error, Limit, Limits, Outcome, Policy, Profile, Sandbox, Session, Size,
+    Stdio,
 };
 use serde_json::{Value, json};
 
@@ -71,10 +72,11 @@ async fn one_shots_and_sessions_name_the_same_limit() {
     let sandbox = Sandbox::new(&world.policy()).unwrap();
     let session = world.session().await;
     for &(script, limit, value, used) in ENDS {
-        for mut command in [sandbox.command("sh"), session.command("sh")] {
+        let ends = async |mut command: Command| {
             let out = command.args(["-c", script]).output().await.unwrap();
             compare(script, &out, (limit, value, used));
-        }
+        };
+        tokio::join!(ends(sandbox.command("sh")), ends(session.command("sh")));
     }
     let out = session.command("sh").args(["-c", "echo on"]).output().await.unwrap();
     assert_eq!((out.limit, &*out.stdout), (None, &b"on\n"[..]));
