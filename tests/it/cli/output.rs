@@ -18,7 +18,8 @@ use serde_json::Value;
 use crate::{
     serve::{Hosted, signal},
     support::{
-        ends, full_pipe, kennel, kennel_path, patient_flag, payload_path, report, stderr, until, workspace,
+        ends, full_pipe, kennel, kennel_path, patient_flag, payload_path, report, stderr, until, until_full,
+        workspace,
     },
 };
 
@@ -250,8 +251,10 @@ fn a_non_blocking_pipe_gets_all_output() {
     for way in Way::both() {
         let (mut reader, writer) = io::pipe().unwrap();
         fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let other = writer.try_clone().unwrap();
         let slow = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(500));
+            until_full(&other);
+            drop(other);
             let mut all = Vec::new();
             reader.read_to_end(&mut all).unwrap();
             all.len()

@@ -22,8 +22,11 @@ fn signals_end_a_client_without_an_answer() {
         thread::sleep(patient(Duration::from_millis(300)));
         let waits = child.try_wait();
         signal(&child, Signal::SIGTERM);
-        thread::sleep(patient(Duration::from_millis(300)));
-        let ended = child.try_wait();
+        let mut ended = Ok(None);
+        until("it was told to", || {
+            ended = child.try_wait();
+            !matches!(ended, Ok(None))
+        });
         tell(Signal::SIGCONT);
         assert_eq!(waits.unwrap(), None);
         assert_eq!(ended.unwrap().and_then(crate::support::shown), Some(128 + 15));
