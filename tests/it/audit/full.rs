@@ -72,7 +72,7 @@ async fn nothing_runs_if_the_log_fails_closed() {
         assert!(error.remedy().unwrap().to_string().contains("room"), "{error}");
         assert_eq!(error.failure().class, Class::RuntimeError);
     };
-    let ran = world.path().join("ran");
+    let ran = world.at("ran");
     for _ in 0..2 {
         refused(session.command("touch").arg("ran").status().await.unwrap_err());
         assert!(!ran.exists());
@@ -130,13 +130,13 @@ async fn nothing_passes_the_proxy_if_the_log_fails_closed() {
     let mut child =
         session.command("sh").args(["-c", &script]).stdout(kennel::Stdio::piped()).spawn().await.unwrap();
     let begun = Instant::now();
-    while !world.path().join("began").exists() {
+    while !world.at("began").exists() {
         assert!(begun.elapsed() < patient(Duration::from_secs(10)));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     fs::write(log.path(), vec![b'\n'; 4096]).unwrap();
     fill(log.place.path());
-    fs::write(world.path().join("full"), "").unwrap();
+    fs::write(world.at("full"), "").unwrap();
     let mut said = String::new();
     let mut stdout = child.stdout.take().unwrap();
     tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut said).await.unwrap();

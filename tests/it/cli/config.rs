@@ -41,7 +41,7 @@ impl Place {
     }
 
     fn file(&self) -> PathBuf {
-        self.world.path().join("kennel.toml")
+        self.world.at("kennel.toml")
     }
 
     /// Writes the file of the workspace.
@@ -302,9 +302,9 @@ fn policy_show_names_the_file_or_the_flag_of_each_value() {
     let user = place.of_user("config.toml", user).display().to_string();
     let file = fs::canonicalize(place.file()).unwrap().display().to_string();
     let flags = ["--allow", "f.example:443", "--rw", &two, "--pass-env", "USER_B"];
-    let below = place.world.path().join("sub");
+    let below = place.world.at("sub");
     fs::create_dir(&below).unwrap();
-    make_repository(&place.world.path().join(".git"));
+    make_repository(&place.world.at(".git"));
     for here in [place.world.path(), &below] {
         let output = place.kennel_in(here, &[&["policy", "show"], &flags[..]].concat());
         let shown = stdout(&output);
@@ -342,7 +342,7 @@ fn a_policy_of_the_user_is_found_by_its_name() {
         "profile = 'no-network'\nhostname = 'ci'\nmounts = [{ type = 'mask', path = 'hidden' }]\n",
     );
     place.says("hostname = 'workspace'\n");
-    fs::write(place.world.path().join("hidden"), "x").unwrap();
+    fs::write(place.world.at("hidden"), "x").unwrap();
     let output = place.kennel(&["run", "--policy", "ci", "--", "sh", "-c", "uname -n; cat hidden; pwd"]);
     // What is hidden is empty, also for root.
     let here = fs::canonicalize(place.world.path()).unwrap();
@@ -415,14 +415,14 @@ fn who_owns_a_workspace_does_not_matter_for_what_was_trusted() {
 #[test]
 fn a_subdirectory_has_the_file_of_its_work_tree() {
     let place = Place::new();
-    make_repository(&place.world.path().join(".git"));
-    let sub = place.world.path().join("sub");
+    make_repository(&place.world.at(".git"));
+    let sub = place.world.at("sub");
     fs::create_dir(&sub).unwrap();
     place.says("hostname = 'top'\nprotect = ['kept']\n");
     fs::write(sub.join("kennel.toml"), "hostname = 'sub'\n").unwrap();
     let output = place.kennel_in(&sub, &["trust"]);
     assert!(output.status.success() && stdout(&output).contains("'top'"), "{output:?}");
-    fs::write(place.world.path().join("kept"), "x").unwrap();
+    fs::write(place.world.at("kept"), "x").unwrap();
     let words = [
         "run",
         "--protect",
@@ -443,7 +443,7 @@ fn a_subdirectory_has_the_file_of_its_work_tree() {
 #[test]
 fn init_writes_a_trusted_file_once() {
     let place = Place::new();
-    fs::write(place.world.path().join("Cargo.toml"), "").unwrap();
+    fs::write(place.world.at("Cargo.toml"), "").unwrap();
     let output = place.kennel(&["init"]);
     assert!(output.status.success() && stdout(&output).ends_with("/kennel.toml"), "{output:?}");
     for words in ["the hosts of @cargo", "it is trusted", "kennel policy show", "kennel run CMD"] {

@@ -132,7 +132,7 @@ for name in ['../nothing', '/nowhere/at/all', '', '../unused/below']:
 #[test]
 fn secrets_stay_hidden_and_the_host_unchanged() {
     let place = Place::new(&[".ssh/id_ed25519", ".config/app/settings", "notes"]);
-    symlink(place.in_home(".ssh/id_ed25519"), place.world.path().join("link")).unwrap();
+    symlink(place.in_home(".ssh/id_ed25519"), place.world.at("link")).unwrap();
     let script = "cat ~/.ssh/id_ed25519 link; echo mine > kept; echo mine > ~/notes; echo mine > ~/.config/app/new; \
                   cat ~/notes; echo mine > /srv/kennel-test; cat ~/.config/app/settings";
     let learning = place.learn(&[], &["sh", "-c", script]);
@@ -140,7 +140,7 @@ fn secrets_stay_hidden_and_the_host_unchanged() {
     let said = stderr(&learning);
     assert!(said.matches("id_ed25519: No such file").count() == 1 && said.contains("link: "), "{said}");
     assert!(said.contains("A kept") && said.contains("kennel diff shows them"), "{said}");
-    assert!(!place.world.path().join("kept").exists() && !Path::new("/srv/kennel-test").exists());
+    assert!(!place.world.at("kept").exists() && !Path::new("/srv/kennel-test").exists());
     assert_eq!(fs::read_to_string(place.in_home("notes")).unwrap(), "notes");
     assert!(!place.in_home(".config/app/new").exists());
     let (text, policy) = place.learned();
@@ -240,7 +240,7 @@ fn what_cannot_be_learned_or_written_is_refused_before_the_start() {
             output.status.code() == Some(125) && stderr(&output).contains(words),
             "{flags:?}: {output:?}"
         );
-        assert!(!Path::new(file).exists() && !place.world.path().join("ran").exists());
+        assert!(!Path::new(file).exists() && !place.world.at("ran").exists());
     };
     for (flags, words) in [
         (&["--overlay", "--commit"][..], "leave --commit out"),

@@ -83,7 +83,7 @@ fn session_is_started_listed_used_and_stopped() {
         (output.status.code(), stdout(&output)),
         (Some(5), session.world.path().display().to_string())
     );
-    assert_eq!(fs::read_to_string(session.world.path().join("here")).unwrap(), "x\n");
+    assert_eq!(fs::read_to_string(session.world.at("here")).unwrap(), "x\n");
     let list: Value = serde_json::from_slice(&session.session(&["list", "--json"]).stdout).unwrap();
     assert_eq!(
         (&list[0]["name"], &list[0]["running"], &list[0]["served"]),
@@ -274,10 +274,10 @@ fn terminated_host_cleans_up() {
 #[test]
 fn exec_has_flags_of_its_own() {
     let session = Background::start(&["--setenv", "A=session"]);
-    fs::create_dir(session.world.path().join("sub")).unwrap();
+    fs::create_dir(session.world.at("sub")).unwrap();
     let output = session
         .exec(&["--cwd", "sub", "--setenv", "A=exec", "--setenv", "B=2"], &["sh", "-c", "pwd; echo $A $B"]);
-    let sub = session.world.path().join("sub");
+    let sub = session.world.at("sub");
     assert_eq!(stdout(&output), format!("{}\nexec 2", sub.display()));
     let output = session.exec(&["--timeout", "100ms"], &["sleep", "60"]);
     assert_eq!(output.status.code(), Some(124));
@@ -434,9 +434,9 @@ fn on_unread_terminal(session: &Background, script: &str, flags: OFlag) -> (Chil
     let script = format!("touch ran; {script}");
     let mut exec = session.command(&["exec", "s", "--tty", "--", "sh", "-c", &script]);
     let child = exec.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-    until("the command runs", || session.world.path().join("ran").exists());
+    until("the command runs", || session.world.at("ran").exists());
     until_full(&peer);
-    fs::remove_file(session.world.path().join("ran")).unwrap();
+    fs::remove_file(session.world.at("ran")).unwrap();
     (child, master, peer)
 }
 

@@ -1,5 +1,5 @@
-//! What holds for every command of the library: of a sandbox, which makes a new one for each command, and of a
-//! session. A session also goes on afterwards.
+//! What holds for every command of the library: of a sandbox, which starts anew for each command, and of a
+//! session, which goes on afterwards.
 
 use std::{fs, time::Duration};
 

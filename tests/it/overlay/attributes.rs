@@ -23,8 +23,8 @@ fn modified(path: &Path) -> i64 {
 async fn opening_a_file_is_no_change() {
     require_overlay!();
     let world = overlaid();
-    fs::create_dir(world.path().join("d")).unwrap();
-    fs::write(world.path().join("d/f"), "same").unwrap();
+    fs::create_dir(world.at("d")).unwrap();
+    fs::write(world.at("d/f"), "same").unwrap();
     let session = world.session().await;
     shell(&session, ": >> d/f; echo x > d/x; rm d/x; chmod 700 d; chmod 755 d; chmod 600 d/f; chmod 644 d/f")
         .await;
@@ -35,7 +35,7 @@ async fn opening_a_file_is_no_change() {
 async fn touching_a_file_is_a_change() {
     require_overlay!();
     let world = overlaid();
-    let at = |name: &str| world.path().join(name);
+    let at = |name: &str| world.at(name);
     for name in ["touched", "rewritten", "untouched"] {
         fs::write(at(name), "same").unwrap();
     }
@@ -57,7 +57,7 @@ async fn touching_a_file_is_a_change() {
 async fn who_touches_a_file_outside_meanwhile_is_in_no_conflict() {
     require_overlay!();
     let world = overlaid();
-    let at = |name: &str| world.path().join(name);
+    let at = |name: &str| world.at(name);
     fs::write(at("f"), "same").unwrap();
     let session = world.session().await;
     shell(&session, "touch -d 2001-02-03T04:05:06Z f").await;
@@ -72,7 +72,7 @@ async fn an_access_list_that_a_command_sets_or_removes_is_a_change() {
     require_overlay!();
     require!(has("python3"), "python3");
     let world = overlaid();
-    let at = |name: &str| world.path().join(name);
+    let at = |name: &str| world.at(name);
     for name in ["f", "kept"] {
         fs::write(at(name), "text").unwrap();
         fs::set_permissions(at(name), fs::Permissions::from_mode(0o640)).unwrap();

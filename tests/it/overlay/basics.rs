@@ -18,8 +18,8 @@ use crate::{
 async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
     require_overlay!();
     let world = overlaid();
-    fs::write(world.path().join("old"), "old").unwrap();
-    fs::write(world.path().join("gone"), "gone").unwrap();
+    fs::write(world.at("old"), "old").unwrap();
+    fs::write(world.at("gone"), "gone").unwrap();
     let session = world.session().await;
     shell(&session, "echo more >> old; rm gone; echo new > new").await;
     assert_eq!(
@@ -27,8 +27,8 @@ async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
         "oldmore\nnew\nnew\nold\n",
         "the next command sees it"
     );
-    assert_eq!(fs::read(world.path().join("old")).unwrap(), b"old");
-    assert!(world.path().join("gone").exists() && !world.path().join("new").exists());
+    assert_eq!(fs::read(world.at("old")).unwrap(), b"old");
+    assert!(world.at("gone").exists() && !world.at("new").exists());
     let listed = session.changes().await.unwrap();
     let listed: Vec<_> =
         listed.iter().map(|change| (change.kind, change.path.to_str().unwrap(), change.file)).collect();
@@ -40,9 +40,9 @@ async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
     ];
     assert_eq!(listed, expected);
     assert_eq!(commit(&session).await, ["D gone", "A new", "M old"]);
-    assert_eq!(fs::read(world.path().join("old")).unwrap(), b"oldmore\n");
-    assert_eq!(fs::read(world.path().join("new")).unwrap(), b"new\n");
-    assert!(!world.path().join("gone").exists());
+    assert_eq!(fs::read(world.at("old")).unwrap(), b"oldmore\n");
+    assert_eq!(fs::read(world.at("new")).unwrap(), b"new\n");
+    assert!(!world.at("gone").exists());
     assert!(changes(&session).await.is_empty() && commit(&session).await.is_empty(), "nothing is left to do");
     assert!(is_without_temporaries(world.path()));
 }
@@ -51,11 +51,11 @@ async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
 async fn discarded_changes_leave_nothing() {
     require_overlay!();
     let world = overlaid();
-    fs::write(world.path().join("old"), "old").unwrap();
+    fs::write(world.at("old"), "old").unwrap();
     let session = world.session().await;
     shell(&session, "echo x > old; mkdir d; echo y > d/y").await;
     session.discard().await.unwrap();
-    assert_eq!(fs::read(world.path().join("old")).unwrap(), b"old");
+    assert_eq!(fs::read(world.at("old")).unwrap(), b"old");
     assert_eq!(fs::read_dir(world.path()).unwrap().count(), 1);
     assert!(matches!(session.changes().await, Err(Error::Overlay(OverlayError::None))));
     assert!(matches!(session.commit().await, Err(Error::Overlay(OverlayError::None))));
@@ -75,7 +75,7 @@ async fn a_session_without_an_overlay_has_no_changes() {
 async fn modes_links_attributes_times_and_sizes_are_carried_over() {
     require_overlay!();
     let world = overlaid();
-    let at = |name: &str| world.path().join(name);
+    let at = |name: &str| world.at(name);
     fs::write(at("script"), "x").unwrap();
     fs::set_permissions(at("script"), fs::Permissions::from_mode(0o644)).unwrap();
     symlink("script", at("link")).unwrap();
@@ -103,7 +103,7 @@ async fn deletions_in_closed_directories_are_committed() {
     require_overlay!();
     for closed in [0o600, 0o400, 0] {
         let world = overlaid();
-        let at = |name: &str| world.path().join(name);
+        let at = |name: &str| world.at(name);
         fs::create_dir_all(at("n/m")).unwrap();
         ["n/f", "n/m/f", "n/m/kept", "z"].iter().for_each(|name| fs::write(at(name), "old").unwrap());
         let session = world.session().await;
@@ -127,7 +127,7 @@ async fn deletions_in_closed_directories_are_committed() {
 async fn directories_keep_their_sticky_bit() {
     require_overlay!();
     let world = overlaid();
-    let at = |name: &str| world.path().join(name);
+    let at = |name: &str| world.at(name);
     for (name, mode) in [("lost", 0o1777), ("got", 0o777), ("kept", 0o1777)] {
         fs::create_dir(at(name)).unwrap();
         fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
@@ -147,10 +147,10 @@ async fn directories_are_renamed_replaced_and_become_files() {
     require_overlay!();
     let world = overlaid();
     for name in ["moved/in", "replaced/in/in", "becomes-file/x"] {
-        fs::create_dir_all(world.path().join(name)).unwrap();
+        fs::create_dir_all(world.at(name)).unwrap();
     }
     for name in ["moved/in/a", "replaced/old", "replaced/in/in/old", "becomes-file/x/y", "becomes-dir"] {
-        fs::write(world.path().join(name), name).unwrap();
+        fs::write(world.at(name), name).unwrap();
     }
     let session = world.session().await;
     // The kernel answers EXDEV to the rename of a directory of the workspace, and mv copies it.
@@ -170,11 +170,11 @@ async fn directories_are_renamed_replaced_and_become_files() {
     ] {
         assert!(done.iter().any(|done| done == line), "{line}: {done:?}");
     }
-    assert!(!world.path().join("moved").exists() && !world.path().join("replaced/old").exists());
-    assert_eq!(fs::read_dir(world.path().join("replaced/in/in")).unwrap().count(), 0, "nor deeper");
-    assert_eq!(fs::read(world.path().join("elsewhere/in/a")).unwrap(), b"moved/in/a");
-    assert_eq!(fs::read(world.path().join("becomes-file")).unwrap(), b"f\n");
-    assert_eq!(fs::read(world.path().join("becomes-dir/d")).unwrap(), b"d\n");
+    assert!(!world.at("moved").exists() && !world.at("replaced/old").exists());
+    assert_eq!(fs::read_dir(world.at("replaced/in/in")).unwrap().count(), 0, "nor deeper");
+    assert_eq!(fs::read(world.at("elsewhere/in/a")).unwrap(), b"moved/in/a");
+    assert_eq!(fs::read(world.at("becomes-file")).unwrap(), b"f\n");
+    assert_eq!(fs::read(world.at("becomes-dir/d")).unwrap(), b"d\n");
     assert!(changes(&session).await.is_empty(), "{:?}", changes(&session).await);
     assert!(is_without_temporaries(world.path()));
 }
@@ -183,14 +183,14 @@ async fn directories_are_renamed_replaced_and_become_files() {
 async fn commits_follow_each_other() {
     require_overlay!();
     let world = overlaid();
-    fs::create_dir(world.path().join("old")).unwrap();
+    fs::create_dir(world.at("old")).unwrap();
     let session = world.session().await;
     shell(&session, "mkdir -p n/m; echo 1 > n/f; echo 1 > n/m/g; echo 1 > old/h; echo 1 > top").await;
     commit(&session).await;
     shell(&session, "echo 2 > n/f; rm n/m/g; rm old/h; echo 2 >> top; echo 3 > n/new").await;
     assert_eq!(changes(&session).await, ["M n/f", "D n/m/g", "A n/new", "D old/h", "M top"]);
     commit(&session).await;
-    let read = |name: &str| fs::read_to_string(world.path().join(name)).ok();
+    let read = |name: &str| fs::read_to_string(world.at(name)).ok();
     assert_eq!(
         [read("n/f"), read("n/m/g"), read("n/new"), read("old/h"), read("top")],
         [Some("2\n".into()), None, Some("3\n".into()), None, Some("1\n2\n".into())]
@@ -253,21 +253,21 @@ async fn changes_outlive_the_processes_of_the_session() {
     session.shutdown().await;
     assert_eq!(changes(&session).await, ["A x"]);
     assert_eq!(commit(&session).await, ["A x"]);
-    assert_eq!(fs::read(world.path().join("x")).unwrap(), b"x\n");
+    assert_eq!(fs::read(world.at("x")).unwrap(), b"x\n");
 }
 
 #[tokio::test]
 async fn calls_for_files_see_the_merged_tree_and_change_nothing_else() {
     require_overlay!();
     let world = overlaid();
-    fs::write(world.path().join("f"), "old").unwrap();
+    fs::write(world.at("f"), "old").unwrap();
     let session = world.session().await;
     shell(&session, "echo inside > f").await;
     assert_eq!(session.read("f").await.unwrap(), b"inside\n");
     session.write("g", "written").await.unwrap();
     assert_eq!(shell(&session, "cat g").await, "written");
-    assert_eq!(fs::read(world.path().join("f")).unwrap(), b"old");
-    assert!(!world.path().join("g").exists());
+    assert_eq!(fs::read(world.at("f")).unwrap(), b"old");
+    assert!(!world.at("g").exists());
     assert_eq!(commit(&session).await, ["M f", "A g"]);
 }
 
@@ -277,14 +277,14 @@ async fn a_sandbox_has_an_overlay_for_each_command_and_drops_it() {
         return super::refused::is_refused_in_memory();
     }
     let world = overlaid();
-    fs::write(world.path().join("f"), "old").unwrap();
+    fs::write(world.at("f"), "old").unwrap();
     let policy = world.policy().overlay(kennel::Overlay::default());
     let sandbox = kennel::Sandbox::new(&policy).unwrap();
     for _ in 0..2 {
         let out = sandbox.command("sh").args(["-c", "cat f; echo new > f; cat f"]).output().await.unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stdout), "oldnew\n");
     }
-    assert_eq!(fs::read(world.path().join("f")).unwrap(), b"old");
+    assert_eq!(fs::read(world.at("f")).unwrap(), b"old");
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ fn with_files(names: &[&str]) -> World {
 async fn changes_of_others_are_kept_file_by_file_and_the_rest_is_applied() {
     require_overlay!();
     let world = with_files(&["edited", "replaced", "deleted", "modes", "mine"]);
-    let at = |name: &str| world.path().join(name);
+    let at = |name: &str| world.at(name);
     let session = world.session().await;
     shell(
         &session,
@@ -55,15 +55,15 @@ async fn files_that_others_changed_are_not_deleted() {
     let world = with_files(&["f", "d/a", "d/deep/b", "whole/c"]);
     let session = world.session().await;
     shell(&session, "rm -r f d whole").await;
-    fs::write(world.path().join("f"), "outside").unwrap();
-    fs::write(world.path().join("d/deep/b"), "outside").unwrap();
+    fs::write(world.at("f"), "outside").unwrap();
+    fs::write(world.at("d/deep/b"), "outside").unwrap();
     assert_eq!(refusals(&session).await, [format!("D d/: {CONFLICT}"), format!("D f: {CONFLICT}")]);
     assert_eq!(
         (read(world.path(), "f"), read(world.path(), "d/deep/b")),
         ("outside".into(), "outside".into())
     );
     assert_eq!(read(world.path(), "d/a"), "d/a", "the directory is as it was");
-    assert!(!world.path().join("whole").exists());
+    assert!(!world.at("whole").exists());
     assert!(is_without_temporaries(world.path()));
 }
 
@@ -73,13 +73,13 @@ async fn files_that_others_added_to_a_deleted_directory_are_kept() {
     let world = with_files(&["d/a"]);
     let session = world.session().await;
     shell(&session, "rm -r d; mkdir d; echo x > d/mine").await;
-    fs::write(world.path().join("d/theirs"), "outside").unwrap();
+    fs::write(world.at("d/theirs"), "outside").unwrap();
     assert_eq!(refusals(&session).await, [format!("D d/theirs: {CONFLICT}")]);
     assert_eq!(
         (read(world.path(), "d/theirs"), read(world.path(), "d/mine")),
         ("outside".into(), "x\n".into())
     );
-    assert!(!world.path().join("d/a").exists());
+    assert!(!world.at("d/a").exists());
 }
 
 #[tokio::test]
@@ -87,10 +87,10 @@ async fn a_directory_that_others_moved_into_a_deleted_one_is_kept() {
     require_overlay!();
     for below in ["build", "build/deep"] {
         let world = with_files(&["build/o", "build/deep/o", "notes/old", "notes/draft"]);
-        let moved = world.path().join(below).join("notes");
+        let moved = world.at(below).join("notes");
         let session = world.session().await;
         shell(&session, "rm -r build").await;
-        fs::rename(world.path().join("notes"), &moved).unwrap();
+        fs::rename(world.at("notes"), &moved).unwrap();
         // From now on it looks like a directory that lost an entry.
         fs::remove_file(moved.join("draft")).unwrap();
         assert_eq!(refusals(&session).await, [format!("D build/: {CONFLICT}")]);
@@ -105,10 +105,10 @@ async fn a_commit_in_a_directory_does_not_prevent_its_deletion() {
     let world = with_files(&["d/a", "d/b", "d/deep/c", "d/deep/e", "d/theirs"]);
     let session = world.session().await;
     shell(&session, "rm d/a d/deep/c; echo x > d/new; mkdir d/n; echo x > d/n/f; echo x > d/b").await;
-    fs::write(world.path().join("d/theirs"), "outside").unwrap();
+    fs::write(world.at("d/theirs"), "outside").unwrap();
     shell(&session, "rm d/theirs").await;
     assert_eq!(refusals(&session).await, [format!("D d/theirs: {CONFLICT}")]);
-    fs::remove_file(world.path().join("d/theirs")).unwrap();
+    fs::remove_file(world.at("d/theirs")).unwrap();
     shell(&session, "rm -r d/n d/deep").await;
     assert_eq!(commit(&session).await, ["D d/deep/", "D d/n/"]);
     shell(&session, "mkdir n; echo x > n/f; chmod 500 n").await;
@@ -126,11 +126,11 @@ async fn a_moved_file_is_not_lost_if_its_new_name_is_refused() {
         ("mkdir .git; mv notes .git/commondir", "A .git/commondir: it is protected".to_owned()),
     ] {
         let world = with_files(&["notes", "d/f"]);
-        fs::create_dir(world.path().join(".git")).unwrap();
+        fs::create_dir(world.at(".git")).unwrap();
         let session = world.session().await;
         shell(&session, &format!("{moves}; echo x > new")).await;
-        fs::write(world.path().join("final"), "theirs").unwrap();
-        fs::write(world.path().join("e"), "theirs").unwrap();
+        fs::write(world.at("final"), "theirs").unwrap();
+        fs::write(world.at("e"), "theirs").unwrap();
         let told = refusals(&session).await;
         assert!(told.contains(&refused), "{told:?}");
         let withheld =
@@ -149,17 +149,17 @@ async fn directories_that_others_removed_are_not_made_again() {
     fs::write(victim.path().join("f"), "victim").unwrap();
     let session = world.session().await;
     shell(&session, "for d in d e l; do echo inside >> $d/f; echo new > $d/new; done").await;
-    fs::remove_dir_all(world.path().join("d")).unwrap();
-    fs::rename(world.path().join("e"), world.path().join("away")).unwrap();
-    fs::rename(world.path().join("other"), world.path().join("e")).unwrap();
-    fs::remove_dir_all(world.path().join("l")).unwrap();
-    std::os::unix::fs::symlink(victim.path(), world.path().join("l")).unwrap();
+    fs::remove_dir_all(world.at("d")).unwrap();
+    fs::rename(world.at("e"), world.at("away")).unwrap();
+    fs::rename(world.at("other"), world.at("e")).unwrap();
+    fs::remove_dir_all(world.at("l")).unwrap();
+    std::os::unix::fs::symlink(victim.path(), world.at("l")).unwrap();
     let refused = refusals(&session).await;
     assert!(refused.iter().all(|line| line.ends_with(CONFLICT)), "{refused:?}");
     for path in ["d/f", "e/f", "e/new", "l/f", "l/new"] {
         assert!(refused.iter().any(|line| line.contains(&format!(" {path}:"))), "{path}: {refused:?}");
     }
-    assert!(!world.path().join("d").exists());
+    assert!(!world.at("d").exists());
     assert_eq!((read(world.path(), "e/f"), read(world.path(), "away/f")), ("other/f".into(), "e/f".into()));
     assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 1, "nothing was written through the link");
     assert_eq!(read(victim.path(), "f"), "victim");
@@ -171,8 +171,8 @@ async fn neighbours_of_changed_files_are_no_conflict() {
     let world = with_files(&["d/mine", "d/theirs", "d/gone"]);
     let session = world.session().await;
     shell(&session, "echo inside >> d/mine; echo inside > d/new; rm d/gone").await;
-    fs::write(world.path().join("d/theirs"), "outside").unwrap();
-    fs::write(world.path().join("d/added"), "outside").unwrap();
+    fs::write(world.at("d/theirs"), "outside").unwrap();
+    fs::write(world.at("d/added"), "outside").unwrap();
     assert_eq!(commit(&session).await, ["D d/gone", "M d/mine", "A d/new"]);
     assert_eq!(read(world.path(), "d/added"), "outside");
 }
@@ -184,8 +184,8 @@ async fn a_second_commit_overwrites_only_its_own_files() {
     let session = world.session().await;
     shell(&session, "echo 1 >> a; echo 1 >> b; mkdir n; echo 1 > n/c").await;
     commit(&session).await;
-    fs::write(world.path().join("b"), "outside").unwrap();
-    fs::write(world.path().join("n/theirs"), "outside").unwrap();
+    fs::write(world.at("b"), "outside").unwrap();
+    fs::write(world.at("n/theirs"), "outside").unwrap();
     shell(&session, "echo 2 >> a; echo 2 >> b; echo 2 >> n/c").await;
     assert_eq!(refusals(&session).await, [format!("M b: {CONFLICT}")]);
     assert_eq!((read(world.path(), "a"), read(world.path(), "b")), ("a1\n2\n".into(), "outside".into()));
@@ -200,7 +200,7 @@ async fn files_written_right_before_the_session_are_no_conflict() {
     require_overlay!();
     for _ in 0..10 {
         let world = with_files(&["f"]);
-        fs::write(world.path().join("f"), "just now").unwrap();
+        fs::write(world.at("f"), "just now").unwrap();
         let session = world.session().await;
         shell(&session, "echo x >> f").await;
         assert_eq!(commit(&session).await, ["M f"]);
@@ -229,7 +229,7 @@ async fn a_change_right_after_the_session_began_is_a_conflict() {
     for _ in 0..10 {
         let world = with_files(&["f"]);
         let session = world.session().await;
-        fs::write(world.path().join("f"), "outside").unwrap();
+        fs::write(world.at("f"), "outside").unwrap();
         shell(&session, "echo inside > f").await;
         assert_eq!(refusals(&session).await, [format!("M f: {CONFLICT}")]);
     }
@@ -243,7 +243,7 @@ async fn a_change_right_after_a_refusal_is_a_conflict() {
         let world = with_files(&["d/deep/a"]);
         let session = world.session().await;
         shell(&session, "rm -r d").await;
-        fs::write(world.path().join("d/deep/theirs"), "outside").unwrap();
+        fs::write(world.at("d/deep/theirs"), "outside").unwrap();
         assert_eq!(refusals(&session).await, [format!("D d/: {CONFLICT}")]);
         let now = clock_gettime(ClockId::CLOCK_REALTIME_COARSE).unwrap();
         let left = fs::metadata(world.path()).unwrap();
@@ -256,8 +256,8 @@ async fn a_commit_stays_in_the_workspace_whatever_is_swapped_meanwhile() {
     require_overlay!();
     let (world, victim) = (overlaid(), workspace());
     fs::write(victim.path().join("f"), "victim").unwrap();
-    fs::create_dir(world.path().join("d")).unwrap();
-    std::os::unix::fs::symlink(victim.path(), world.path().join("link")).unwrap();
+    fs::create_dir(world.at("d")).unwrap();
+    std::os::unix::fs::symlink(victim.path(), world.at("link")).unwrap();
     let session = world.session().await;
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (base, stopped) = (world.path().to_owned(), std::sync::Arc::clone(&stop));
@@ -358,7 +358,7 @@ fn a_moved_file_is_not_lost_if_the_disk_is_full() {
 async fn a_directory_that_others_closed_meanwhile_stays_closed() {
     require_overlay!();
     let world = with_files(&["keys/old"]);
-    let at = |name: &str| world.path().join(name);
+    let at = |name: &str| world.at(name);
     let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
     fs::set_permissions(at("keys"), mode(0o755)).unwrap();
     let session = world.session().await;
@@ -376,7 +376,7 @@ async fn a_directory_that_others_closed_meanwhile_stays_closed() {
 async fn the_access_list_of_a_directory_opens_no_file() {
     require_overlay!();
     let world = with_files(&["d/f"]);
-    let at = |name: &str| world.path().join(name);
+    let at = |name: &str| world.at(name);
     let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
     fs::set_permissions(at("d/f"), mode(0o640)).unwrap();
     let list = access_list(nix::unistd::geteuid().as_raw());

@@ -22,13 +22,13 @@ async fn links_are_committed_as_links_and_not_followed() {
     require_overlay!();
     let (world, victim) = (overlaid(), workspace());
     fs::write(victim.path().join("f"), "victim").unwrap();
-    fs::create_dir(world.path().join("d")).unwrap();
-    fs::write(world.path().join("d/f"), "old").unwrap();
+    fs::create_dir(world.at("d")).unwrap();
+    fs::write(world.at("d/f"), "old").unwrap();
     let session = world.session().await;
     let to = victim.path().display();
     shell(&session, &format!("rm -r d; ln -s {to} d; ln -s {to}/f f; ln -s /proc/self/root/etc r")).await;
     assert_eq!(commit(&session).await, ["M d", "A f", "A r"]);
-    assert_eq!(fs::read_link(world.path().join("d")).unwrap(), victim.path());
+    assert_eq!(fs::read_link(world.at("d")).unwrap(), victim.path());
     shell(&session, "rm d f; mkdir d; echo x > d/f; echo x > f").await;
     assert_eq!(commit(&session).await, ["M d/", "A d/f", "M f"]);
     assert_eq!(fs::read(victim.path().join("f")).unwrap(), b"victim");
@@ -43,21 +43,21 @@ async fn special_files_are_refused() {
     shell(&session, "mkfifo fifo; mkdir d; mkfifo d/p; echo x > d/x").await;
     let why = "only files, directories and links are committed";
     assert_eq!(refusals(&session).await, [format!("A d/p: {why}"), format!("A fifo: {why}")]);
-    assert!(world.path().join("d/x").exists() && !world.path().join("fifo").exists());
+    assert!(world.at("d/x").exists() && !world.at("fifo").exists());
 }
 
 #[tokio::test]
 async fn only_permission_bits_are_carried_over() {
     require_overlay!();
     let world = overlaid();
-    fs::write(world.path().join("plain"), "x").unwrap();
+    fs::write(world.at("plain"), "x").unwrap();
     let session = world.session().await;
     shell(&session, "cp /bin/true f; chmod 6755 f || chmod 755 f; mkdir -m 1777 d; chmod u+s plain || :")
         .await;
     assert_eq!(commit(&session).await, ["A d/", "A f"], "bits that are not carried over are no change");
-    let mode = |name: &str| fs::metadata(world.path().join(name)).unwrap().mode() & 0o7777;
+    let mode = |name: &str| fs::metadata(world.at(name)).unwrap().mode() & 0o7777;
     assert_eq!([mode("f"), mode("d"), mode("plain") & 0o6000], [0o755, 0o1777, 0]);
-    assert_eq!(fs::metadata(world.path().join("f")).unwrap().uid(), nix::unistd::geteuid().as_raw());
+    assert_eq!(fs::metadata(world.at("f")).unwrap().uid(), nix::unistd::geteuid().as_raw());
 }
 
 #[tokio::test]
@@ -85,12 +85,12 @@ async fn closed_modes_are_no_obstacle() {
     assert_eq!(changes(&session).await, all);
     assert_eq!(shell(&session, "stat -c %a a l").await, "100\n0\n", "to look changes nothing");
     assert_eq!(commit(&session).await, all);
-    let mode = |name: &str| fs::metadata(world.path().join(name)).unwrap().mode() & 0o7777;
+    let mode = |name: &str| fs::metadata(world.at(name)).unwrap().mode() & 0o7777;
     assert_eq!([mode("a"), mode("l")], [0o100, 0]);
     for name in ["a", "a/b", "a/b/c", "a/b/c/f"] {
-        fs::set_permissions(world.path().join(name), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::set_permissions(world.at(name), fs::Permissions::from_mode(0o700)).unwrap();
     }
-    assert_eq!(fs::read(world.path().join("a/b/c/f")).unwrap(), b"x\n");
+    assert_eq!(fs::read(world.at("a/b/c/f")).unwrap(), b"x\n");
 }
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn a_workspace_that_a_command_closes_is_open_to_a_commit() {
     shell(&session, "mkdir d; echo x > d/f; chmod 0 \"$PWD\"").await;
     assert_eq!(changes(&session).await, ["A d/", "A d/f"]);
     assert_eq!(commit(&session).await, ["A d/", "A d/f"]);
-    assert_eq!(fs::read(world.path().join("d/f")).unwrap(), b"x\n");
+    assert_eq!(fs::read(world.at("d/f")).unwrap(), b"x\n");
 }
 
 #[tokio::test]
@@ -117,8 +117,8 @@ async fn paths_that_are_too_deep_are_refused_and_the_rest_is_applied() {
     let refused = refusals(&session).await;
     assert_eq!(refused.len(), 1);
     assert!(refused[0].ends_with("File name too long"), "{}", &refused[0][refused[0].len() - 60..]);
-    assert!(world.path().join("y").exists() && world.path().join("top/d/d/d").exists());
-    std::process::Command::new("rm").arg("-rf").arg(world.path().join("top")).status().unwrap();
+    assert!(world.at("y").exists() && world.at("top/d/d/d").exists());
+    std::process::Command::new("rm").arg("-rf").arg(world.at("top")).status().unwrap();
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn long_paths_do_not_fill_memory() {
 async fn marks_of_overlayfs_cannot_be_forged() {
     require_overlay!();
     let world = overlaid();
-    fs::write(world.path().join("f"), "old").unwrap();
+    fs::write(world.at("f"), "old").unwrap();
     let session = world.session().await;
     let script = "import os\n\
         os.mkdir('d')\n\
@@ -155,14 +155,14 @@ async fn marks_of_overlayfs_cannot_be_forged() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert_eq!(commit(&session).await, ["A d/", "M f"]);
     let names = |name: &str| -> Vec<_> {
-        xattr::list(world.path().join(name))
+        xattr::list(world.at(name))
             .unwrap()
             .filter(|name| name.to_string_lossy().starts_with("user."))
             .collect()
     };
     assert_eq!(names("f"), ["user.mine"]);
     assert!(names("d").is_empty() && names("").is_empty());
-    assert_eq!(fs::read(world.path().join("f")).unwrap(), b"old");
+    assert_eq!(fs::read(world.at("f")).unwrap(), b"old");
 }
 
 #[test]
@@ -185,11 +185,11 @@ async fn hard_links_become_files_of_their_own() {
     require_overlay!();
     let (world, outside) = (overlaid(), workspace());
     fs::write(outside.path().join("linked"), "outside").unwrap();
-    fs::hard_link(outside.path().join("linked"), world.path().join("linked")).unwrap();
+    fs::hard_link(outside.path().join("linked"), world.at("linked")).unwrap();
     let session = world.session().await;
     shell(&session, "echo a > a; ln a b; echo more >> b; echo inside > linked").await;
     assert_eq!(commit(&session).await, ["A a", "A b", "M linked"]);
-    assert_eq!(fs::read(world.path().join("a")).unwrap(), b"a\nmore\n");
+    assert_eq!(fs::read(world.at("a")).unwrap(), b"a\nmore\n");
     assert_eq!(
         fs::read(outside.path().join("linked")).unwrap(),
         b"outside",
@@ -201,11 +201,11 @@ async fn hard_links_become_files_of_their_own() {
 async fn links_in_the_workspace_that_appear_meanwhile_lead_nobody_out() {
     require_overlay!();
     let (world, victim) = (overlaid(), workspace());
-    fs::create_dir_all(world.path().join("d/e")).unwrap();
+    fs::create_dir_all(world.at("d/e")).unwrap();
     let session = world.session().await;
     shell(&session, "echo x > d/e/f; echo x > d/g").await;
-    fs::rename(world.path().join("d"), world.path().join("was")).unwrap();
-    symlink(victim.path(), world.path().join("d")).unwrap();
+    fs::rename(world.at("d"), world.at("was")).unwrap();
+    symlink(victim.path(), world.at("d")).unwrap();
     fs::create_dir(victim.path().join("e")).unwrap();
     let refused = refusals(&session).await;
     assert!(refused.iter().any(|line| line.starts_with("A d/g: ")), "{refused:?}");
@@ -220,9 +220,9 @@ async fn temporary_files_of_a_killed_commit_are_no_obstacle() {
     let world = overlaid();
     let session = world.session().await;
     shell(&session, "echo x > x; mkdir d; echo y > d/y").await;
-    fs::write(world.path().join(".kennel-0123456789abcdef.tmp"), "half").unwrap();
+    fs::write(world.at(".kennel-0123456789abcdef.tmp"), "half").unwrap();
     // A killed commit did half of it. An entry that is already equal is no change.
-    fs::write(world.path().join("x"), "x\n").unwrap();
+    fs::write(world.at("x"), "x\n").unwrap();
     assert_eq!(commit(&session).await, ["A d/", "A d/y"]);
 }
 
@@ -248,8 +248,8 @@ async fn with_exchange(prepare: impl Fn(&Path), script: &str) -> (World, Vec<Str
     // A single temporary name may vanish too soon.
     for _ in 0..20 {
         let world = overlaid();
-        fs::create_dir(world.path().join("private")).unwrap();
-        fs::write(world.path().join("private/secret"), "secret").unwrap();
+        fs::create_dir(world.at("private")).unwrap();
+        fs::write(world.at("private/secret"), "secret").unwrap();
         prepare(world.path());
         let session = world.session().await;
         shell(&session, script).await;
@@ -300,8 +300,8 @@ async fn attributes_do_not_fill_memory() {
     require_overlay!();
     crate::support::require!(crate::support::has("python3"), "python3");
     let world = overlaid();
-    fs::write(world.path().join("f"), "x").unwrap();
-    fs::create_dir(world.path().join("d")).unwrap();
+    fs::write(world.at("f"), "x").unwrap();
+    fs::create_dir(world.at("d")).unwrap();
     let session = world.session().await;
     let script = "import os\n\
         open('g', 'w')\n\

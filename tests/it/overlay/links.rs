@@ -25,11 +25,11 @@ fn exists(dir: &Path, name: &str) -> bool {
 async fn every_name_of_a_file_is_committed() {
     require_overlay!();
     let world = with_links(&[&["a", "b", "c", "gone/y"]]);
-    fs::write(world.path().join("gone/x"), "x").unwrap();
+    fs::write(world.at("gone/x"), "x").unwrap();
     let session = world.session().await;
     shell(&session, "for f in a b; do echo $f > t; cat t > $f; done; rm -r t c gone").await;
     assert_eq!(commit(&session).await, ["M a", "M b", "D c", "D gone/"]);
-    let read = |name: &str| fs::read_to_string(world.path().join(name)).unwrap();
+    let read = |name: &str| fs::read_to_string(world.at(name)).unwrap();
     assert_eq!((read("a"), read("b")), ("a\n".into(), "b\n".into()));
     assert!(!exists(world.path(), "c") && !exists(world.path(), "gone"));
 }
@@ -60,10 +60,10 @@ async fn changes_of_others_to_a_file_of_several_names_are_kept() {
     let world = with_links(&[&["d/a", "x"], &["e/a", "y"]]);
     let session = world.session().await;
     shell(&session, "rm -r d x e y").await;
-    fs::write(world.path().join("x"), "theirs").unwrap();
+    fs::write(world.at("x"), "theirs").unwrap();
     let refused = ["D d/", "D x"].map(|change| format!("{change}: {CONFLICT}"));
     assert_eq!(refusals(&session).await, refused);
-    assert_eq!(fs::read_to_string(world.path().join("d/a")).unwrap(), "theirs");
+    assert_eq!(fs::read_to_string(world.at("d/a")).unwrap(), "theirs");
     assert!(!exists(world.path(), "e") && !exists(world.path(), "y") && is_without_temporaries(world.path()));
 }
 
@@ -72,9 +72,9 @@ async fn changes_of_others_to_a_file_of_several_names_are_kept() {
 async fn a_directory_may_have_as_many_links_as_it_likes() {
     require_overlay!();
     let world = overlaid();
-    fs::create_dir(world.path().join("d")).unwrap();
+    fs::create_dir(world.at("d")).unwrap();
     for number in 0..2000 {
-        let names = ["d/", ""].map(|above| world.path().join(format!("{above}{number}")));
+        let names = ["d/", ""].map(|above| world.at(format!("{above}{number}")));
         fs::write(&names[0], "").unwrap();
         fs::hard_link(&names[0], &names[1]).unwrap();
     }

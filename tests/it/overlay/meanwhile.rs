@@ -27,7 +27,7 @@ async fn files_moved_into_a_directory_that_is_being_deleted_are_kept() {
     let mut in_time = 0;
     for _ in 0..MOST_TIMES {
         let world = overlaid();
-        let (doomed, precious) = (world.path().join("d"), world.path().join("precious"));
+        let (doomed, precious) = (world.at("d"), world.at("precious"));
         fs::create_dir_all(doomed.join("z")).unwrap();
         for name in 0..2000 {
             fs::write(doomed.join(name.to_string()), "").unwrap();
@@ -50,7 +50,7 @@ async fn files_moved_into_a_directory_that_is_being_deleted_are_kept() {
         let refused = refusals(&session).await;
         if mover.join().unwrap() {
             assert_eq!(refused, [format!("D d/: {CONFLICT}")]);
-            assert_eq!(fs::read(world.path().join("d/z/precious")).unwrap(), b"keep");
+            assert_eq!(fs::read(world.at("d/z/precious")).unwrap(), b"keep");
             in_time += 1;
         } else {
             assert_eq!(fs::read(&precious).unwrap(), b"keep");
@@ -69,7 +69,7 @@ async fn changes_while_a_file_is_copied_are_kept() {
     require_overlay!();
     for _ in 0..MOST_TIMES {
         let world = overlaid();
-        let (closed, big) = (world.path().join("d"), world.path().join("d/big"));
+        let (closed, big) = (world.at("d"), world.at("d/big"));
         fs::create_dir(&closed).unwrap();
         fs::write(&big, vec![b'a'; 64 << 20]).unwrap();
         let mode = |mode| <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode);

@@ -93,13 +93,13 @@ async fn a_mount_in_a_deleted_directory_is_kept() {
         let (world, precious) = (filled(), precious());
         let session = world.session().await;
         shell(&session, script).await;
-        let (from, to) = (precious.path().join(from), world.path().join(place));
+        let (from, to) = (precious.path().join(from), world.at(place));
         assert!(bind(&from, &to));
         assert_eq!(refusals(&session).await, [refused], "{script}");
         assert!(is_whole(&precious), "{script}, {place}");
         unmount(&to);
         let all = ["f", "d/sub/deep/f", "d/f"];
-        let kept: Vec<_> = all.iter().filter(|name| is_kept(&world.path().join(name))).collect();
+        let kept: Vec<_> = all.iter().filter(|name| is_kept(&world.at(name))).collect();
         // In a directory that was made again the other names go one by one.
         let left = if script.ends_with("mkdir d") { 2 } else { all.len() };
         assert_eq!(kept.len(), left, "{script}, {place}: {kept:?}");
@@ -114,11 +114,11 @@ async fn a_directory_that_is_mounted_on_itself_is_kept() {
         let world = filled();
         let session = world.session().await;
         shell(&session, "rm -r d").await;
-        let place = world.path().join(place);
+        let place = world.at(place);
         assert!(bind(&place, &place));
         assert_eq!(refusals(&session).await, [format!("D d/: {refused}")]);
         unmount(&place);
-        assert!(is_kept(&world.path().join("d/f")) && is_kept(&world.path().join("d/sub/deep/f")));
+        assert!(is_kept(&world.at("d/f")) && is_kept(&world.at("d/sub/deep/f")));
         assert!(is_without_temporaries(world.path()));
     }
 }
@@ -160,9 +160,9 @@ async fn a_mount_made_while_a_directory_is_removed_is_kept() {
         let seen = async {
             for _ in 0..20 {
                 let (world, precious) = (overlaid(), precious());
-                fs::create_dir_all(world.path().join("build/z")).unwrap();
-                (0..4000).for_each(|i| fs::write(world.path().join(format!("build/{i}")), "").unwrap());
-                fs::write(world.path().join("build/zz"), "").unwrap();
+                fs::create_dir_all(world.at("build/z")).unwrap();
+                (0..4000).for_each(|i| fs::write(world.at(format!("build/{i}")), "").unwrap());
+                fs::write(world.at("build/zz"), "").unwrap();
                 let session = world.session().await;
                 shell(&session, script).await;
                 let stop = Arc::default();
@@ -179,6 +179,6 @@ async fn a_mount_made_while_a_directory_is_removed_is_kept() {
         assert_eq!(said, [refused], "{script}");
         assert!(is_whole(&precious), "{script}, {place}");
         assert!(is_without_temporaries(world.path()), "what is left has its name again");
-        unmount(&world.path().join("build").join(place));
+        unmount(&world.at("build").join(place));
     }
 }

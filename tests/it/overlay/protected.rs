@@ -33,7 +33,7 @@ async fn protected_paths_are_read_only_inside_and_stay_in_their_place() {
         changes(&session).await.iter().all(|change| change.starts_with("D .git/") || change == "A h/"),
         "HEAD and the rest; mv copies"
     );
-    assert!(world.path().join(".git/HEAD").exists());
+    assert!(world.at(".git/HEAD").exists());
 }
 
 #[tokio::test]
@@ -48,8 +48,8 @@ async fn paths_that_were_not_there_are_never_committed() {
     let refused = refusals(&session).await;
     let protected = [".env", ".git/commondir", "ci/run"].map(|path| format!("A {path}: it is protected"));
     assert_eq!(refused, protected);
-    assert!(!world.path().join(".env").exists() && !world.path().join(".git/commondir").exists());
-    assert!(world.path().join("ci/fine").exists() && !world.path().join("ci/run").exists());
+    assert!(!world.at(".env").exists() && !world.at(".git/commondir").exists());
+    assert!(world.at("ci/fine").exists() && !world.at("ci/run").exists());
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn links_where_git_writes_are_never_committed() {
         .await;
     let refused = refusals(&session).await;
     assert_eq!(refused, ["A .git/logs/HEAD: it is protected"]);
-    let is_there = |name: &str| fs::symlink_metadata(world.path().join(name)).is_ok();
+    let is_there = |name: &str| fs::symlink_metadata(world.at(name)).is_ok();
     assert!(is_there(".git/logs/file") && is_there("kept") && !is_there(".git/logs/HEAD"));
 }
 
@@ -75,8 +75,8 @@ async fn no_link_is_committed_on_the_way_to_a_protected_path() {
     shell(&session, "mkdir evil; echo x > evil/run; ln -s evil ci; echo 'gitdir: evil' > .git").await;
     let refused = refusals(&session).await;
     assert_eq!(refused, ["A .git: it is protected", "A ci: it is protected"]);
-    assert!(fs::symlink_metadata(world.path().join("ci")).is_err());
-    assert!(fs::symlink_metadata(world.path().join(".git")).is_err());
+    assert!(fs::symlink_metadata(world.at("ci")).is_err());
+    assert!(fs::symlink_metadata(world.at(".git")).is_err());
 }
 
 #[tokio::test]
@@ -88,13 +88,11 @@ async fn a_repository_is_made_without_its_hooks() {
                   echo s > .git/hooks/pre-push.sample; echo x > .git/hooks/pre-push";
     shell(&session, script).await;
     assert_eq!(refusals(&session).await, ["A .git/hooks/pre-push: it is protected"]);
-    assert!(
-        world.path().join(".git/hooks/pre-push.sample").exists() && world.path().join(".git/config").exists()
-    );
+    assert!(world.at(".git/hooks/pre-push.sample").exists() && world.at(".git/config").exists());
     shell(&session, "echo more >> .git/config").await;
     let refused = refusals(&session).await;
     assert_eq!(refused, ["M .git/config: it is protected", "A .git/hooks/pre-push: it is protected"]);
-    assert_eq!(fs::read(world.path().join(".git/config")).unwrap(), b"c\n", "it is the host's by now");
+    assert_eq!(fs::read(world.at(".git/config")).unwrap(), b"c\n", "it is the host's by now");
 }
 
 #[tokio::test]
@@ -103,35 +101,35 @@ async fn a_hook_that_the_user_makes_meanwhile_stays_and_that_of_a_command_does_n
     let world = overlaid();
     let session = world.session().await;
     shell(&session, "mkdir -p .git/hooks; echo evil > .git/hooks/a.sample; echo evil > .git/config").await;
-    fs::create_dir_all(world.path().join(".git/hooks")).unwrap();
-    fs::write(world.path().join(".git/config"), "user's").unwrap();
+    fs::create_dir_all(world.at(".git/hooks")).unwrap();
+    fs::write(world.at(".git/config"), "user's").unwrap();
     let refused = refusals(&session).await;
     assert!(refused.iter().any(|line| line.starts_with("M .git/config: it is protected")), "{refused:?}");
     assert!(
         refused.iter().any(|line| line.starts_with("A .git/hooks/a.sample: it is protected")),
         "{refused:?}"
     );
-    assert_eq!(fs::read(world.path().join(".git/config")).unwrap(), b"user's");
+    assert_eq!(fs::read(world.at(".git/config")).unwrap(), b"user's");
 }
 
 #[tokio::test]
 async fn covers_hold_and_other_grants_are_not_part_of_the_overlay() {
     require_overlay!();
     let (world, other) = (overlaid(), workspace());
-    fs::create_dir(world.path().join("data")).unwrap();
-    fs::create_dir(world.path().join("hidden")).unwrap();
-    fs::write(world.path().join("hidden/key"), "key").unwrap();
+    fs::create_dir(world.at("data")).unwrap();
+    fs::create_dir(world.at("hidden")).unwrap();
+    fs::write(world.at("hidden/key"), "key").unwrap();
     let policy = world
         .policy()
-        .mask(world.path().join("hidden"))
-        .mount(Mount::ReadWrite { source: other.path().into(), target: Some(world.path().join("data")) });
+        .mask(world.at("hidden"))
+        .mount(Mount::ReadWrite { source: other.path().into(), target: Some(world.at("data")) });
     let session = Session::prepare(&policy).await.unwrap();
     shell(&session, "echo x > data/x; ls hidden; ! cat hidden/key; ! mv hidden h; ! rmdir data; echo y > y")
         .await;
     assert_eq!(fs::read(other.path().join("x")).unwrap(), b"x\n", "a grant of its own is written at once");
     assert_eq!(commit(&session).await, ["A y"]);
-    assert_eq!(fs::read(world.path().join("hidden/key")).unwrap(), b"key");
-    assert_eq!(fs::read_dir(world.path().join("data")).unwrap().count(), 0);
+    assert_eq!(fs::read(world.at("hidden/key")).unwrap(), b"key");
+    assert_eq!(fs::read_dir(world.at("data")).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -161,14 +159,14 @@ async fn the_repository_of_a_linked_worktree_is_read_only() {
 async fn two_sessions_that_change_the_same_do_not_overwrite_each_other() {
     require_overlay!();
     let world = overlaid();
-    fs::write(world.path().join("f"), "old").unwrap();
+    fs::write(world.at("f"), "old").unwrap();
     let (one, other) = (world.session().await, world.session().await);
     shell(&one, "echo one > f; echo one > a").await;
     shell(&other, "echo other > f; echo other > b").await;
     assert_eq!(commit(&one).await, ["A a", "M f"]);
     assert_eq!(refusals(&other).await, [format!("M f: {CONFLICT}")]);
-    assert_eq!(fs::read(world.path().join("f")).unwrap(), b"one\n");
-    assert!(world.path().join("b").exists());
+    assert_eq!(fs::read(world.at("f")).unwrap(), b"one\n");
+    assert!(world.at("b").exists());
 }
 
 #[test]

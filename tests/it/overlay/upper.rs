@@ -37,7 +37,7 @@ async fn session_if_possible(world: &World, upper: &Path) -> Option<Session> {
 #[tokio::test]
 async fn changes_live_as_long_as_their_session() {
     let (world, upper) = (World::of(workspace()), private());
-    fs::write(world.path().join("old"), "old").unwrap();
+    fs::write(world.at("old"), "old").unwrap();
     let Some(session) = session_if_possible(&world, upper.path()).await else { return };
     shell(&session, "echo x > old; mkdir -p d/e; echo y > d/e/f; chmod 0 d/e; chmod 0 d").await;
     assert!(upper.path().join("upper/old").exists());
@@ -45,10 +45,9 @@ async fn changes_live_as_long_as_their_session() {
     assert_eq!(commit(&session).await.len(), 4);
     drop(session);
     crate::support::until("the directory is empty", || fs::read_dir(upper.path()).unwrap().count() == 0);
-    assert_eq!(fs::read(world.path().join("old")).unwrap(), b"x\n");
-    fs::set_permissions(world.path().join("d"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    fs::set_permissions(world.path().join("d/e"), std::os::unix::fs::PermissionsExt::from_mode(0o755))
-        .unwrap();
+    assert_eq!(fs::read(world.at("old")).unwrap(), b"x\n");
+    fs::set_permissions(world.at("d"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(world.at("d/e"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 #[tokio::test]
@@ -105,7 +104,7 @@ async fn refused_changes_can_be_left_there() {
     let output = crate::support::shell(world.path(), &flags, "echo x > .env; echo y > y");
     assert_eq!(output.status.code(), Some(125));
     assert_eq!(fs::read(upper.path().join("upper/.env")).unwrap(), b"x\n");
-    assert!(world.path().join("y").exists());
+    assert!(world.at("y").exists());
     // A session that keeps nothing does not take them for its own, and the next command goes on with them.
     let refused = Session::prepare(&with_upper(&world, upper.path())).await.expect_err("refused");
     assert!(matches!(refused, Error::Overlay(OverlayError::NotEmpty { .. })), "{refused}");

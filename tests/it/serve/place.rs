@@ -22,12 +22,12 @@ fn mode(path: &Path, mode: u32) {
 async fn a_session_does_not_listen_where_its_commands_write() {
     let (world, runtime) = (World::new(), runtime());
     let session = world.session().await;
-    symlink(runtime.path(), world.path().join("link")).unwrap();
+    symlink(runtime.path(), world.at("link")).unwrap();
     for place in ["r", "link/r"] {
-        let error = session.listen_in(world.path().join(place), "a").unwrap_err();
+        let error = session.listen_in(world.at(place), "a").unwrap_err();
         assert!(error.chain().contains("through a writable grant"), "{place}: {}", error.chain());
         assert!(error.remedy().is_some() && matches!(error, Error::Grant { .. }), "{error:?}");
-        assert_eq!(fs::read_dir(world.path().join(place)).unwrap().count(), 0, "{place}");
+        assert_eq!(fs::read_dir(world.at(place)).unwrap().count(), 0, "{place}");
     }
     session.listen_in(runtime.path().join("r"), "a").unwrap();
 }

@@ -124,8 +124,8 @@ async fn a_day(isolation: Isolation) {
         "git, make, curl and python3"
     );
     let world = World::of(repository());
-    let put = |name: &str, text: &str| fs::write(world.path().join(name), text).unwrap();
-    fs::remove_file(world.path().join(".git/hooks/pre-commit")).unwrap();
+    let put = |name: &str, text: &str| fs::write(world.at(name), text).unwrap();
+    fs::remove_file(world.at(".git/hooks/pre-commit")).unwrap();
     put("server.py", SERVER);
     put("Makefile", "build/app: app.txt\n\t@mkdir -p build && cp app.txt build/app && echo built\n");
     put("test.sh", "cmp -s app.txt build/app && echo passed\n");

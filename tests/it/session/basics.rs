@@ -24,5 +24,5 @@ async fn commands_share_the_workspace_and_not_tmp() {
         shell(&session, "cat here; ls /tmp /var/tmp /dev/shm | grep -x x; ls ~ | grep -x x; true").await,
         "kept\n"
     );
-    assert_eq!(fs::read_to_string(world.path().join("here")).expect("written"), "kept\n");
+    assert_eq!(fs::read_to_string(world.at("here")).expect("written"), "kept\n");
 }

@@ -29,11 +29,11 @@ async fn arguments_arrive_as_they_are() {
 #[tokio::test]
 async fn path_of_the_command_is_searched() {
     let world = World::new();
-    let tool = world.path().join("bin/tool");
-    std::fs::create_dir(world.path().join("bin")).unwrap();
+    let tool = world.at("bin/tool");
+    std::fs::create_dir(world.at("bin")).unwrap();
     write_program(&tool, "#!/bin/sh\necho mine\n");
     let session = world.session().await;
-    let path = format!("/absent:{}", world.path().join("bin").display());
+    let path = format!("/absent:{}", world.at("bin").display());
     assert_eq!(said(session.command("tool").env("PATH", path)).await, "mine\n");
     assert_eq!(said(&mut session.command("bin/tool")).await, "mine\n", "relative to the workspace");
     let error = in_time(session.command("tool").output()).await.unwrap_err();
@@ -43,7 +43,7 @@ async fn path_of_the_command_is_searched() {
 #[tokio::test]
 async fn directory_of_a_command_is_its_own() {
     let world = World::new();
-    std::fs::create_dir(world.path().join("sub")).unwrap();
+    std::fs::create_dir(world.at("sub")).unwrap();
     let session = world.session().await;
     let here = format!("{}\n", world.path().display());
     for _ in 0..3 {
@@ -87,8 +87,8 @@ async fn a_mebibyte_of_arguments_arrives_whole() {
 #[tokio::test]
 async fn failed_executions_are_named_and_the_session_goes_on() {
     let world = World::new();
-    std::fs::write(world.path().join("text"), "no program").unwrap();
-    let text = world.path().join("garbage");
+    std::fs::write(world.at("text"), "no program").unwrap();
+    let text = world.at("garbage");
     write_program(&text, "\0\0\0\0");
     let session = world.session().await;
     for (program, errno) in [("/tmp", libc::EACCES), ("./text", libc::EACCES), ("./garbage", libc::ENOEXEC)] {
@@ -107,10 +107,10 @@ async fn failed_executions_are_named_and_the_session_goes_on() {
 #[tokio::test]
 async fn directories_that_cannot_be_entered_are_named_and_the_session_goes_on() {
     let world = World::new();
-    std::fs::write(world.path().join("file"), "").unwrap();
+    std::fs::write(world.at("file"), "").unwrap();
     let outside = workspace();
     let session = world.session().await;
-    let file = world.path().join("file");
+    let file = world.at("file");
     const ABSENT: &str = "No such file or directory";
     for (path, cause) in [(outside.path(), ABSENT), ("/absent".as_ref(), ABSENT), (&file, "Not a directory")]
     {

@@ -58,7 +58,7 @@ async fn commands_see_the_changes_of_earlier_commands() {
         )
         .await;
     }
-    let log = std::fs::read_to_string(world.path().join("log")).unwrap();
+    let log = std::fs::read_to_string(world.at("log")).unwrap();
     assert!(log.lines().map(|line| line.parse::<i32>().unwrap()).eq(0..30));
 }
 

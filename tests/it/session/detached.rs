@@ -68,7 +68,7 @@ async fn a_command_stays_when_whoever_started_it_is_gone() {
         let again = session.detached_command(1).expect("it stays");
         assert!(again.try_wait().is_none());
         assert_eq!((again.program(), session.stats().running), ("sh".as_ref(), 1));
-        fs::write(world.path().join("go"), "").unwrap();
+        fs::write(world.at("go"), "").unwrap();
         let outcome = in_time(again.wait()).await.unwrap();
         assert_eq!((outcome.status.code(), outcome.ended), (Some(3), Ended::Exited));
         assert_eq!(outcome.stdout_bytes, Some(5));
@@ -128,7 +128,7 @@ async fn a_reader_that_does_not_read_keeps_nobody_waiting() {
         let command = detached(&session, "until [ -e go ]; do sleep 0.02; done; seq 1 500000").await;
         let mut stuck = command.follow();
         let reader = tokio::spawn(read(command.follow()));
-        fs::write(world.path().join("go"), "").unwrap();
+        fs::write(world.at("go"), "").unwrap();
         let outcome = in_time(command.wait()).await.unwrap();
         assert!(outcome.status.success());
         let written = outcome.stdout_bytes.unwrap();
@@ -323,7 +323,7 @@ async fn a_log_file_that_takes_no_more_is_told_and_the_command_goes_on() {
         command.args(["-c", "echo one; until [ -e go ]; do sleep 0.02; done; seq 1 100000; exit 4"]);
         let command = in_time(command.log_file(file).detach()).await.unwrap();
         eventually("the failure is known while it runs", || command.unwritten().is_some()).await;
-        fs::write(world.path().join("go"), "").unwrap();
+        fs::write(world.at("go"), "").unwrap();
         let outcome = in_time(command.wait()).await.unwrap();
         assert_eq!(outcome.exit_code(), 4, "its own status");
         assert!(
@@ -372,8 +372,8 @@ async fn what_it_leaves_writes_on_to_its_log() {
     let command = detached(&session, script).await;
     assert_eq!(in_time(command.wait()).await.unwrap().status.code(), Some(3));
     assert_eq!(read(command.follow()).await.stdout, b"begun\n", "it ends with the command");
-    fs::write(world.path().join("go"), "").unwrap();
-    eventually("it writes without SIGPIPE", || world.path().join("done").exists()).await;
+    fs::write(world.at("go"), "").unwrap();
+    eventually("it writes without SIGPIPE", || world.at("done").exists()).await;
     let all = Read3 { stdout: b"begun\nlate\n".to_vec(), stderr: b"later\n".to_vec(), dropped: 0 };
     let begun = std::time::Instant::now();
     while read(command.logs()).await != all {

@@ -285,10 +285,10 @@ async fn protected_paths_that_a_background_command_makes_are_removed_at_the_end(
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     assert!(in_time(command.status()).await.unwrap().status.success());
-    std::fs::write(world.path().join("go"), "").unwrap();
-    eventually("it is done", || world.path().join("done").exists()).await;
+    std::fs::write(world.at("go"), "").unwrap();
+    eventually("it is done", || world.at("done").exists()).await;
     in_time(session.shutdown()).await;
-    let hook = world.path().join(".git/hooks/pre-commit");
+    let hook = world.at(".git/hooks/pre-commit");
     assert!(!hook.exists(), "when shutdown returns, the files may be used");
     drop((session, command));
     eventually("it is undone", || !hook.exists()).await;
@@ -306,6 +306,6 @@ async fn what_runs_at_the_end_of_a_session_may_remove_its_locks() {
         command.args(["-c", &left]).background(true).stdin(Stdio::null());
         assert!(in_time(command.status()).await.unwrap().status.success());
         in_time(session.shutdown()).await;
-        assert!(!world.path().join("lock").exists(), "{isolation}");
+        assert!(!world.at("lock").exists(), "{isolation}");
     }
 }

@@ -121,10 +121,10 @@ async fn a_timeout_kills_every_descendant_and_nothing_else() {
         .unwrap();
     assert_eq!(out.outcome.ended, Ended::TimedOut);
     // When the outcome is known, nothing of the command writes any more.
-    let length = fs::metadata(world.path().join("storm")).expect("it began").len();
+    let length = fs::metadata(world.at("storm")).expect("it began").len();
     assert!(length > 0);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(fs::metadata(world.path().join("storm")).unwrap().len(), length);
+    assert_eq!(fs::metadata(world.at("storm")).unwrap().len(), length);
     assert_eq!(processes(&session).await, ["sleep 1000"]);
 }
 
@@ -135,7 +135,7 @@ async fn a_dropped_command_is_killed_with_every_descendant() {
     let session = shared(world.policy()).await;
     let script = format!("python3 -c \"{STORM}\" & sleep 3000");
     let child = session.command("sh").args(["-c", &script]).spawn().await.unwrap();
-    let storm = world.path().join("storm");
+    let storm = world.at("storm");
     eventually("the storm has begun", || fs::metadata(&storm).is_ok_and(|file| file.len() > 0)).await;
     drop(child);
     is_still(&storm).await;

@@ -140,10 +140,10 @@ async fn a_file_that_grows_too_large_ends_its_command_alone() {
     let session = world.session().await;
     let mut command = session.command("head");
     command.args(["-c", "100000", "/dev/zero"]).limits(Limits { file_size: size(4096), ..Limits::default() });
-    let out = std::fs::File::create(world.path().join("out")).unwrap();
+    let out = std::fs::File::create(world.at("out")).unwrap();
     let outcome = in_time(command.stdout(out).status()).await.unwrap();
     assert_eq!((outcome.exit_code(), outcome.limit), (128 + 25, Some(Limit::FileSize)));
-    assert_eq!(std::fs::metadata(world.path().join("out")).unwrap().len(), 4096);
+    assert_eq!(std::fs::metadata(world.at("out")).unwrap().len(), 4096);
     shell(&session, "head -c 100000 /dev/zero > out").await;
 }
 

@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | `agent` | 300 steps of an agent, with a server, in both isolations |
 //! | `basics` | a session runs commands |
-//! | `command` | arguments, directory, and commands that cannot run; `embed::doors` has what holds for one-shots too |
+//! | `command` | arguments, directory, commands that cannot run; `embed::doors` has more |
 //! | `streams` | standard descriptors, terminals |
 //! | `limits` | a command can get less than its policy gives, never more |
 //! | `signals` | timeouts, signals, kills and drops of one command |

@@ -22,9 +22,9 @@ fn call(session: &Session) -> Command {
 #[tokio::test]
 async fn a_read_only_workspace_is_so_for_one_command() {
     let world = World::new();
-    fs::write(world.path().join("old"), "kept").unwrap();
+    fs::write(world.at("old"), "kept").unwrap();
     let session = world.probing().await;
-    let (old, new) = (world.path().join("old"), world.path().join("new"));
+    let (old, new) = (world.at("old"), world.at("new"));
     for _ in 0..3 {
         assert_eq!(writes(call(&session).read_only(world.path()), &[&old, &new]).await, ["EROFS", "EROFS"]);
         assert!(!new.exists());
@@ -96,9 +96,9 @@ async fn a_command_beside_a_narrowed_one_may_write() {
     let script = "echo ready; until [ -e go ]; do sleep 0.01; done; touch new";
     let mut narrowed =
         ready(narrowed.args(["-c", script]).read_only(world.path()).stderr(kennel::Stdio::null()), 1).await;
-    assert_eq!(writes(&mut call(&session), &[&world.path().join("go")]).await, ["ok"]);
+    assert_eq!(writes(&mut call(&session), &[&world.at("go")]).await, ["ok"]);
     assert_eq!(in_time(narrowed.wait()).await.unwrap().exit_code(), 1);
-    assert!(!world.path().join("new").exists());
+    assert!(!world.at("new").exists());
 }
 
 /// A policy with nested grants: `rw` in the workspace, at two places, and a file.
@@ -116,22 +116,13 @@ async fn read_only_covers_everything_below_and_nothing_beside() {
     let (world, other) = (World::new(), workspace());
     fs::write(other.path().join("file"), "text").unwrap();
     let session = Session::prepare(&grants(&world, other.path())).await.unwrap();
-    let paths = [
-        "/data/x".into(),
-        "/tmp/data/x".into(),
-        world.path().join("sub/x"),
-        world.path().join("x"),
-        "/tmp/x".into(),
-    ];
+    let paths = ["/data/x".into(), "/tmp/data/x".into(), world.at("sub/x"), world.at("x"), "/tmp/x".into()];
     let paths: Vec<&Path> = paths.iter().map(|path: &std::path::PathBuf| path.as_path()).collect();
     let (ok, no) = ("ok", "EROFS");
     assert_eq!(writes(call(&session).read_only("/data"), &paths).await, [no, ok, ok, ok, ok]);
     assert_eq!(writes(call(&session).read_only("/tmp/data/"), &paths).await, [ok, no, ok, ok, ok]);
     assert_eq!(writes(call(&session).read_only(world.path()), &paths).await, [ok, ok, no, no, ok]);
-    assert_eq!(
-        writes(call(&session).read_only(world.path().join("sub")), &paths).await,
-        [ok, ok, no, ok, ok]
-    );
+    assert_eq!(writes(call(&session).read_only(world.at("sub")), &paths).await, [ok, ok, no, ok, ok]);
     let mut all = call(&session);
     all.read_only(world.path()).read_only("/data").read_only("/tmp/data");
     assert_eq!(writes(&mut all, &paths).await, [no, no, no, no, ok]);
@@ -162,7 +153,7 @@ async fn a_passed_descriptor_opens_no_other_file() {
 async fn a_hidden_grant_is_empty_for_one_command() {
     let (world, other) = (World::new(), workspace());
     fs::write(other.path().join("file"), "text").unwrap();
-    fs::write(world.path().join("source"), "text").unwrap();
+    fs::write(world.at("source"), "text").unwrap();
     let session = Session::prepare(&grants(&world, other.path())).await.unwrap();
     let list = format!("list {} /data /tmp/data", world.path().display());
     let list = || attempt(&session, &list);
@@ -172,9 +163,7 @@ async fn a_hidden_grant_is_empty_for_one_command() {
     assert_eq!(said(list().hide("/data")).await, "[.git source sub]\n[]\n[file]\n");
     assert_eq!(said(list().hide("/tmp/data").hide("/data").hide(world.path())).await, "[]\n[]\n[]\n");
     assert_eq!(said(&mut list()).await, whole, "nothing sticks");
-    let hidden =
-        writes(call(&session).hide(world.path()), &[&world.path().join("x"), &world.path().join("sub/x")])
-            .await;
+    let hidden = writes(call(&session).hide(world.path()), &[&world.at("x"), &world.at("sub/x")]).await;
     assert_eq!(hidden, ["EROFS", "ENOENT"]);
     let mut file = attempt(&session, "read /etc/granted");
     assert_ne!(said(file.hide("/etc/granted")).await, "[text]\n");
@@ -212,9 +201,9 @@ async fn no_network_is_out_of_reach_of_the_session_s_loopback() {
 #[tokio::test]
 async fn only_grants_can_be_named() {
     let world = World::new();
-    fs::create_dir(world.path().join("sub")).unwrap();
+    fs::create_dir(world.at("sub")).unwrap();
     let session = world.probing().await;
-    let sub = world.path().join("sub");
+    let sub = world.at("sub");
     for path in [Path::new("/absent"), Path::new("/"), Path::new("relative"), Path::new(""), &sub] {
         let narrowed: [fn(&mut Command, &Path); 2] =
             [|command, path| _ = command.hide(path), |command, path| _ = command.read_only(path)];
@@ -244,7 +233,7 @@ async fn a_tmpfs_of_the_policy_can_be_narrowed() {
 async fn a_narrowed_command_that_does_not_wait_changes_nothing_for_the_next() {
     let world = World::new();
     let session = world.probing().await;
-    let new = world.path().join("new");
+    let new = world.at("new");
     for _ in 0..5 {
         let mut hurried = call(&session);
         hurried.args(["open", &format!("s:{}", new.display()), "0x41", "0x1b6"]);
@@ -262,7 +251,7 @@ async fn a_narrowed_command_that_does_not_wait_changes_nothing_for_the_next() {
 #[tokio::test]
 async fn a_one_shot_can_be_narrowed_too() {
     let world = World::new();
-    let new = world.path().join("new");
+    let new = world.at("new");
     for start in [Sandbox::new, Sandbox::eager] {
         let sandbox = start(&world.with_payload()).unwrap();
         let call = || {

@@ -64,10 +64,10 @@ async fn a_command_finds_nothing_of_another_below_proc() {
     // A file of the neighbour's own /tmp, which it keeps open.
     let script = "echo private > /tmp/secret; exec 5</tmp/secret; stat -c '%d %i' /tmp/secret > id; echo ready; sleep 60";
     let _neighbour = ready(session.command("sh").args(["-c", script]), 1).await;
-    let id = std::fs::read_to_string(world.path().join("id")).unwrap();
+    let id = std::fs::read_to_string(world.at("id")).unwrap();
     assert_eq!(said(&mut attempt(&session, &format!("hunt {id}"))).await, "nowhere\n");
     // The reverse: the search finds a file that exists.
-    let own = std::fs::metadata(world.path().join("id")).unwrap().ino();
+    let own = std::fs::metadata(world.at("id")).unwrap().ino();
     let device = shell(&session, "stat -c %d id").await;
     let found = said(&mut attempt(&session, &format!("hunt {} {own}", device.trim()))).await;
     assert!(found.starts_with("/tmp/") && found.ends_with("/id\n"), "{found}");

@@ -30,8 +30,8 @@ async fn git_files_stay_protected_after_git_replaced_them_outside() {
         refused(&session, "echo x >> .git/config").await;
         refused(&session, "echo x > .git/hooks/pre-commit").await;
     }
-    fs::rename(world.path().join(".git/hooks"), world.path().join(".git/hooks.old")).unwrap();
-    fs::create_dir(world.path().join(".git/hooks")).unwrap();
+    fs::rename(world.at(".git/hooks"), world.at(".git/hooks.old")).unwrap();
+    fs::create_dir(world.at(".git/hooks")).unwrap();
     refused(&session, "echo x > .git/hooks/pre-commit").await;
     shell(&session, "git config user.name && echo ok > file && git add file").await;
 }
@@ -39,19 +39,19 @@ async fn git_files_stay_protected_after_git_replaced_them_outside() {
 #[tokio::test]
 async fn a_mask_stays_when_its_file_is_replaced_outside() {
     let world = World::new();
-    let file = world.path().join(".env");
+    let file = world.at(".env");
     fs::write(&file, "SECRET=1").unwrap();
-    fs::create_dir(world.path().join("keys")).unwrap();
-    fs::write(world.path().join("keys/one"), "SECRET=2").unwrap();
-    let policy = world.policy().mask(&file).mask(world.path().join("keys"));
+    fs::create_dir(world.at("keys")).unwrap();
+    fs::write(world.at("keys/one"), "SECRET=2").unwrap();
+    let policy = world.policy().mask(&file).mask(world.at("keys"));
     let session = Session::prepare(&policy).await.unwrap();
     for round in 0..3 {
         assert_eq!(shell(&session, "cat .env; ls keys").await, "", "{round}");
-        fs::write(world.path().join("new"), format!("SECRET={round}")).unwrap();
-        fs::rename(world.path().join("new"), &file).unwrap();
-        fs::rename(world.path().join("keys"), world.path().join(format!("keys{round}"))).unwrap();
-        fs::create_dir(world.path().join("keys")).unwrap();
-        fs::write(world.path().join("keys/one"), "SECRET=3").unwrap();
+        fs::write(world.at("new"), format!("SECRET={round}")).unwrap();
+        fs::rename(world.at("new"), &file).unwrap();
+        fs::rename(world.at("keys"), world.at(format!("keys{round}"))).unwrap();
+        fs::create_dir(world.at("keys")).unwrap();
+        fs::write(world.at("keys/one"), "SECRET=3").unwrap();
     }
     assert_eq!(shell(&session, "cat .env; ls keys").await, "");
 }
@@ -60,12 +60,12 @@ async fn a_mask_stays_when_its_file_is_replaced_outside() {
 #[tokio::test]
 async fn a_grant_whose_mount_point_was_replaced_is_an_error() {
     let (world, other) = (World::new(), workspace());
-    fs::create_dir(world.path().join("data")).unwrap();
-    let mount = Mount::ReadOnly { source: other.path().to_owned(), target: Some(world.path().join("data")) };
+    fs::create_dir(world.at("data")).unwrap();
+    let mount = Mount::ReadOnly { source: other.path().to_owned(), target: Some(world.at("data")) };
     let session = Session::prepare(&world.policy().mount(mount)).await.unwrap();
     shell(&session, "true").await;
-    fs::rename(world.path().join("data"), world.path().join("old")).unwrap();
-    fs::create_dir(world.path().join("data")).unwrap();
+    fs::rename(world.at("data"), world.at("old")).unwrap();
+    fs::create_dir(world.at("data")).unwrap();
     let error = in_time(session.command("true").output()).await.unwrap_err();
     assert!(error.chain().contains("again, which was replaced outside"), "{}", error.chain());
 }
@@ -77,7 +77,7 @@ async fn a_repository_made_outside_between_commands_is_the_user_s() {
     let session = world.session().await;
     shell(&session, "true").await;
     git(world.path(), &["init", "-q"]);
-    let hook = world.path().join(".git/hooks/pre-commit");
+    let hook = world.at(".git/hooks/pre-commit");
     fs::create_dir_all(hook.parent().unwrap()).unwrap();
     fs::write(&hook, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
@@ -120,20 +120,16 @@ async fn a_repository_made_beside_a_running_command_is_reported_once_and_protect
         // What was not there is not there yet.
         let more =
             session.command("sh").args(["-c", "echo x > .git/config.worktree"]).output().await.unwrap();
-        assert_eq!(
-            (more.denials.len(), world.path().join(".git/config.worktree").exists()),
-            (1, false),
-            "{more:?}"
-        );
+        assert_eq!((more.denials.len(), world.at(".git/config.worktree").exists()), (1, false), "{more:?}");
         running.kill().await.unwrap();
         refused(&session, "echo x >> .git/config").await;
         // Without a command that runs, what appears is the user's.
         git(world.path(), &["config", "user.name", "me"]);
-        fs::create_dir_all(world.path().join(".git/hooks")).unwrap();
-        fs::write(world.path().join(".git/hooks/pre-commit"), "").unwrap();
+        fs::create_dir_all(world.at(".git/hooks")).unwrap();
+        fs::write(world.at(".git/hooks/pre-commit"), "").unwrap();
         let next = in_time(session.command("true").output()).await.unwrap();
         assert!(next.denials.is_empty(), "{:?}", next.denials);
-        assert!(world.path().join(".git/hooks/pre-commit").exists());
+        assert!(world.at(".git/hooks/pre-commit").exists());
     }
 }
 
@@ -204,7 +200,7 @@ async fn a_second_name_of_a_protected_file_is_reported() {
     };
     assert_eq!(state(&session.enforcement()), Some(kennel::State::Enforced));
     git(world.path(), &["config", "a.b", "c"]);
-    fs::hard_link(world.path().join(".git/config"), world.path().join("copy")).unwrap();
+    fs::hard_link(world.at(".git/config"), world.at("copy")).unwrap();
     let out = in_time(session.command("true").output()).await.unwrap();
     assert_eq!(state(&out.enforcement), Some(kennel::State::Degraded));
     assert_eq!(state(&session.enforcement()), Some(kennel::State::Degraded));
@@ -216,9 +212,9 @@ async fn a_repository_that_comes_and_goes_outside_is_no_problem() {
     let world = World::new();
     let session = world.session().await;
     for _ in 0..2 {
-        fs::create_dir_all(world.path().join(".git/hooks")).unwrap();
+        fs::create_dir_all(world.at(".git/hooks")).unwrap();
         refused(&session, "echo x > .git/hooks/pre-commit").await;
-        fs::remove_dir_all(world.path().join(".git")).unwrap();
+        fs::remove_dir_all(world.at(".git")).unwrap();
         shell(&session, "true").await;
     }
 }
@@ -229,14 +225,14 @@ async fn files_made_before_a_command_are_moved_aside_after_it() {
     let world = World::new();
     let session = world.session().await;
     shell(&session, "true").await;
-    fs::create_dir(world.path().join("old")).unwrap();
-    fs::write(world.path().join("old/f"), "keep").unwrap();
+    fs::create_dir(world.at("old")).unwrap();
+    fs::write(world.at("old/f"), "keep").unwrap();
     shell(&session, "mkdir .git; mv old .git/commondir").await;
-    let kept = world.path().join(".git/commondir.refused-by-kennel.0/f");
+    let kept = world.at(".git/commondir.refused-by-kennel.0/f");
     assert_eq!(fs::read_to_string(kept).expect("what was there before"), "keep");
-    assert!(!world.path().join(".git/commondir").exists());
+    assert!(!world.at(".git/commondir").exists());
     // An entry without data is removed.
     shell(&session, "mkdir .git/commondir").await;
-    assert!(!world.path().join(".git/commondir").exists());
-    assert_eq!(fs::read_dir(world.path().join(".git")).unwrap().count(), 1);
+    assert!(!world.at(".git/commondir").exists());
+    assert_eq!(fs::read_dir(world.at(".git")).unwrap().count(), 1);
 }

@@ -24,8 +24,8 @@ async fn the_workspace_is_shared_by_all_commands() {
     shell(&session, "echo x > there").await;
     assert!(super::in_time(waiting.wait()).await.unwrap().status.success());
     assert_eq!(shell(&session, "cat there answer").await, "x\nseen\n");
-    assert_eq!(fs::read_to_string(world.path().join("answer")).unwrap(), "seen\n");
-    fs::write(world.path().join("from outside"), "new\n").unwrap();
+    assert_eq!(fs::read_to_string(world.at("answer")).unwrap(), "seen\n");
+    fs::write(world.at("from outside"), "new\n").unwrap();
     assert_eq!(shell(&session, "cat 'from outside'").await, "new\n", "also to workers that waited already");
 }
 
@@ -101,7 +101,7 @@ async fn a_shared_place_is_there_while_both_commands_run() {
     let mut reader = ready(session.command("sh").args(["-c", script]), 1).await;
     shell(&session, "echo through > /tmp/pipe").await;
     assert!(super::in_time(reader.wait()).await.unwrap().status.success());
-    assert_eq!(fs::read_to_string(world.path().join("got")).unwrap(), "through\n");
+    assert_eq!(fs::read_to_string(world.at("got")).unwrap(), "through\n");
 }
 
 #[tokio::test]

@@ -165,16 +165,16 @@ fn many_commands_beyond_the_descriptors_are_errors_and_not_hangs() {
 fn mounts_that_could_not_be_restored_without_descriptors_are_restored_later() {
     alone("shortage::mounts_that_could_not_be_restored_without_descriptors_are_restored_later", async || {
         let world = World::new();
-        let config = world.path().join(".git/config");
-        fs::create_dir(world.path().join(".git")).unwrap();
+        let config = world.at(".git/config");
+        fs::create_dir(world.at(".git")).unwrap();
         fs::write(&config, "[core]\n").unwrap();
         let session = world.session().await;
         let running = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
         let mut ran = Vec::new();
         for more in 0..24 {
             eventually("ready workers", || session.stats().ready == 2).await;
-            fs::write(world.path().join("new"), "[user]\n").unwrap();
-            fs::rename(world.path().join("new"), &config).unwrap();
+            fs::write(world.at("new"), "[user]\n").unwrap();
+            fs::rename(world.at("new"), &config).unwrap();
             let before = room_for(more);
             ran.push(worked(in_time(session.command("true").output()).await, libc::EMFILE));
             restore(before);

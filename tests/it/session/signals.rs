@@ -126,7 +126,7 @@ async fn kill_on_drop_false_lets_a_command_finish() {
     command.args(["-c", "sleep 0.2; touch finished; exec sleep 0.1"]).kill_on_drop(false);
     drop(in_time(command.spawn()).await.unwrap());
     assert_eq!(session.stats().running, 1);
-    eventually("it finishes", || world.path().join("finished").exists()).await;
+    eventually("it finishes", || world.at("finished").exists()).await;
     eventually("it ends", || session.stats().running == 0).await;
 }
 

@@ -76,7 +76,7 @@ async fn a_command_has_three_descriptors() {
 async fn directories_and_path_descriptors_cannot_be_streams() {
     let world = World::new();
     let session = world.session().await;
-    let file = world.path().join("file");
+    let file = world.at("file");
     fs::write(&file, "").unwrap();
     let o_path = File::options().read(true).custom_flags(libc::O_PATH).open(&file).unwrap();
     for (fd, errno) in [(File::open(world.path()).unwrap(), libc::EISDIR), (o_path, libc::EBADF)] {

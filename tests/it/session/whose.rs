@@ -32,10 +32,10 @@ fn repository() -> TempDir {
 #[tokio::test]
 async fn a_worktree_or_submodule_that_the_user_adds_is_protected_from_the_next_command_on() {
     let world = World::of(repository());
-    fs::create_dir_all(world.path().join(".git/modules/tools")).unwrap();
+    fs::create_dir_all(world.at(".git/modules/tools")).unwrap();
     let session = world.session().await;
     in_time(session.command("true").output()).await.unwrap();
-    let at = |name: &str| world.path().join(".git").join(name);
+    let at = |name: &str| world.at(".git").join(name);
     for repository in ["modules/tools/sub", "modules/other"] {
         for part in ["objects", "refs", "hooks"] {
             fs::create_dir_all(at(repository).join(part)).unwrap();
@@ -63,7 +63,7 @@ async fn a_worktree_or_submodule_that_the_user_adds_is_protected_from_the_next_c
 async fn files_of_a_dropped_command_are_removed_by_the_next() {
     let world = World::of(repository());
     let session = world.session().await;
-    let made = world.path().join(".git/commondir");
+    let made = world.at(".git/commondir");
     for round in 0..15 {
         let mut first = session.command("sh");
         let child = in_time(first.args(["-c", MAKE]).spawn()).await.unwrap();
@@ -84,25 +84,25 @@ async fn files_of_a_dropped_command_are_removed_by_the_next() {
 async fn files_of_a_running_command_stay_its_own_when_the_user_changes_something() {
     let world = World::of(repository());
     let session = world.session().await;
-    let made = world.path().join(".git/commondir");
+    let made = world.at(".git/commondir");
     let mut first = session.command("sh");
     let mut first = in_time(first.args(["-c", MAKE]).spawn()).await.unwrap();
     while !made.exists() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    fs::write(world.path().join("new"), "[b]\n").unwrap();
-    fs::rename(world.path().join("new"), world.path().join(".git/config")).unwrap();
+    fs::write(world.at("new"), "[b]\n").unwrap();
+    fs::rename(world.at("new"), world.at(".git/config")).unwrap();
     let again =
         "until [ ! -e .git/commondir ]; do sleep 0.01; done; echo y > .git/commondir; echo x >> .git/config";
     let mut second = session.command("sh");
     let second = tokio::spawn(async move { second.args(["-c", again]).output().await });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    fs::write(world.path().join("stop"), "").unwrap();
+    fs::write(world.at("stop"), "").unwrap();
     assert_eq!(in_time(first.wait()).await.unwrap().denials.len(), 1);
     let second = in_time(second).await.unwrap().unwrap();
     assert!(!second.status.success() && second.denials.len() == 1, "{second:?}");
     assert!(!made.exists());
-    assert_eq!(fs::read_to_string(world.path().join(".git/config")).unwrap(), "[b]\n");
+    assert_eq!(fs::read_to_string(world.at(".git/config")).unwrap(), "[b]\n");
 }
 
 /// Kennel removes a file that a command puts in the place of a link, after commands that started meanwhile
@@ -110,11 +110,11 @@ async fn files_of_a_running_command_stay_its_own_when_the_user_changes_something
 #[tokio::test]
 async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
     let world = World::of(repository());
-    fs::create_dir(world.path().join("real")).unwrap();
-    fs::remove_dir(world.path().join(".git/hooks")).unwrap();
-    symlink("../real", world.path().join(".git/hooks")).unwrap();
+    fs::create_dir(world.at("real")).unwrap();
+    fs::remove_dir(world.at(".git/hooks")).unwrap();
+    symlink("../real", world.at(".git/hooks")).unwrap();
     let session = world.session().await;
-    let link = || fs::read_link(world.path().join(".git/hooks")).ok();
+    let link = || fs::read_link(world.at(".git/hooks")).ok();
     let exchange = "mkdir -p evil; ln -sfn ../evil .git/hooks; until [ -e stop ]; do sleep 0.01; done";
     let mut first = session.command("sh");
     let mut first = in_time(first.args(["-c", exchange]).spawn()).await.unwrap();
@@ -125,7 +125,7 @@ async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
         in_time(session.command("true").output()).await.unwrap();
         assert_eq!(link(), None);
     }
-    fs::write(world.path().join("stop"), "").unwrap();
+    fs::write(world.at("stop"), "").unwrap();
     let denials = in_time(first.wait()).await.unwrap().denials;
     assert!(denials.iter().any(|denial| {
         let line = denial.line(Wording::default());
@@ -138,14 +138,14 @@ async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn commands_that_start_together_all_find_the_current_files() {
     let world = World::of(repository());
-    let file = world.path().join(".env");
+    let file = world.at(".env");
     fs::write(&file, "SECRET").unwrap();
     let session = Session::prepare(&world.policy().mask(&file)).await.unwrap();
     for round in 0..30 {
-        fs::write(world.path().join("new"), "SECRET").unwrap();
-        fs::rename(world.path().join("new"), &file).unwrap();
-        fs::write(world.path().join("new"), "[a]\n").unwrap();
-        fs::rename(world.path().join("new"), world.path().join(".git/config")).unwrap();
+        fs::write(world.at("new"), "SECRET").unwrap();
+        fs::rename(world.at("new"), &file).unwrap();
+        fs::write(world.at("new"), "[a]\n").unwrap();
+        fs::rename(world.at("new"), world.at(".git/config")).unwrap();
         let mut all = tokio::task::JoinSet::new();
         for _ in 0..5 {
             let mut command = session.command("sh");
@@ -156,7 +156,7 @@ async fn commands_that_start_together_all_find_the_current_files() {
             let out = ended.unwrap().unwrap();
             assert!(out.stdout.is_empty() && !out.status.success(), "{round}: {out:?}");
         }
-        assert_eq!(fs::read_to_string(world.path().join(".git/config")).unwrap(), "[a]\n", "{round}");
+        assert_eq!(fs::read_to_string(world.at(".git/config")).unwrap(), "[a]\n", "{round}");
     }
 }
 
@@ -166,17 +166,17 @@ async fn a_wall_holds_after_a_rename_brought_one_of_our_mounts() {
     require!(has("mv"), "mv");
     let world = World::new();
     for name in ["ci/old", "ci/new", "conf", "secrets"] {
-        fs::create_dir_all(world.path().join(name)).unwrap();
+        fs::create_dir_all(world.at(name)).unwrap();
     }
-    fs::write(world.path().join("ci/old/Makefile"), "").unwrap();
-    fs::write(world.path().join("conf/.env"), "SECRET=1").unwrap();
-    fs::write(world.path().join("conf/plain"), "SECRET=2").unwrap();
+    fs::write(world.at("ci/old/Makefile"), "").unwrap();
+    fs::write(world.at("conf/.env"), "SECRET=1").unwrap();
+    fs::write(world.at("conf/plain"), "SECRET=2").unwrap();
     let policy = world
         .policy()
         .protect("ci/old/Makefile")
         .protect("ci/new")
-        .mask(world.path().join("conf/.env"))
-        .mask(world.path().join("secrets"));
+        .mask(world.at("conf/.env"))
+        .mask(world.at("secrets"));
     let session = Session::prepare(&policy).await.unwrap();
     shell(&session, "true").await;
     let script = "mv ci/new ci/gone && mv ci/old ci/new && mv secrets empty && mv conf secrets && mkdir -p ci/old conf && touch ci/old/Makefile conf/.env";
@@ -186,7 +186,7 @@ async fn a_wall_holds_after_a_rename_brought_one_of_our_mounts() {
     command.args(["-c", "echo x > ci/new/x; cat secrets/plain secrets/.env"]);
     let out = in_time(command.output()).await.unwrap();
     assert!(out.stdout.is_empty(), "{}", String::from_utf8_lossy(&out.stdout));
-    assert!(!world.path().join("ci/new/x").exists());
+    assert!(!world.at("ci/new/x").exists());
 }
 
 #[tokio::test]
@@ -208,7 +208,7 @@ async fn a_writable_grant_that_was_replaced_is_an_error() {
 #[tokio::test]
 async fn a_wall_that_a_second_name_removed_is_restored() {
     let world = World::of(repository());
-    let (made, link) = (world.path().join(".git/commondir"), world.path().join(".git/x"));
+    let (made, link) = (world.at(".git/commondir"), world.at(".git/x"));
     fs::write(&made, "..\n").unwrap();
     let session = world.session().await;
     let refused = |said: &str| assert!(said.contains("Read-only file system"), "{said}");
@@ -307,7 +307,7 @@ fn files_of_a_running_command_do_not_outlive_the_session() {
             eventually("nothing is left", || children(std::process::id()).is_empty()).await;
             let world = World::of(repository());
             let session = world.session().await;
-            let made = world.path().join(".git/commondir");
+            let made = world.at(".git/commondir");
             let mut command = session.command("sh");
             let mut child = in_time(command.args(["-c", MAKE]).spawn()).await.unwrap();
             eventually("it is made", || made.exists()).await;
@@ -346,12 +346,12 @@ fn files_of_a_killed_but_stuck_command_are_reported_and_removed_when_it_is_gone(
             for end in ["gone", "shutdown"] {
                 eventually("nothing is left", || children(std::process::id()).is_empty()).await;
                 let world = World::of(repository());
-                let made = world.path().join(".git/commondir");
+                let made = world.at(".git/commondir");
                 let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
                 let mut command = session.command("sh");
                 let mut child =
                     in_time(command.args(["-c", "touch runs; exec sleep 60"]).spawn()).await.unwrap();
-                eventually("it runs", || world.path().join("runs").exists()).await;
+                eventually("it runs", || world.at("runs").exists()).await;
                 let (mut tracer, said) = tracer(children(workers()[0])[0]);
                 require!(said == "ok", "ptrace(2) of the processes of a sandbox");
                 let outcome = in_time(child.kill()).await.unwrap();

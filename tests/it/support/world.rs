@@ -1,5 +1,5 @@
-//! A throw-away world for one test: a workspace, and a home and a runtime directory beside it. Tests that only
-//! need an empty directory use [`workspace`].
+//! A throw-away world for one test: a workspace, and a home and a runtime directory beside it. A test that
+//! needs only an empty directory uses [`workspace`].
 
 use std::{
     fs::{Permissions, set_permissions},

@@ -117,8 +117,8 @@ async fn a_busy_runtime_keeps_no_command_waiting() {
     let script = "/payload call mount 0 0 0 0 0 > said; echo >> done";
     let mut child = sandbox.command("sh").args(["-c", script]).spawn().await.unwrap();
     // This task occupies the runtime's only thread.
-    until("answered without the runtime", || world.path().join("done").exists());
-    assert_eq!(fs::read_to_string(world.path().join("said")).unwrap(), "EPERM\n");
+    until("answered without the runtime", || world.at("done").exists());
+    assert_eq!(fs::read_to_string(world.at("said")).unwrap(), "EPERM\n");
     let outcome = child.wait().await.unwrap();
     assert_eq!(subjects(&outcome.denials), ["mount"]);
 }

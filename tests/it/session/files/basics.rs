@@ -30,8 +30,8 @@ async fn commands_read_written_files_and_the_caller_reads_theirs() {
     for bytes in [b"".to_vec(), b"text\n".to_vec(), every_byte] {
         session.write("file", bytes.clone()).await.unwrap();
         assert_eq!(session.read("file").await.unwrap(), bytes);
-        assert_eq!(session.read(world.path().join("file")).await.unwrap(), bytes, "by its absolute path");
-        assert_eq!(fs::read(world.path().join("file")).unwrap(), bytes);
+        assert_eq!(session.read(world.at("file")).await.unwrap(), bytes, "by its absolute path");
+        assert_eq!(fs::read(world.at("file")).unwrap(), bytes);
     }
     assert_eq!(shell(&session, "wc -c < file").await.trim(), (3 << 20).to_string());
     shell(&session, "echo from inside > other").await;
@@ -43,7 +43,7 @@ async fn commands_read_written_files_and_the_caller_reads_theirs() {
 async fn a_file_keeps_its_attributes_and_its_access_list() {
     let world = World::of(workspace_on_disk());
     let session = world.session().await;
-    let path = world.path().join("file");
+    let path = world.at("file");
     let list = access_list(nix::unistd::geteuid().as_raw());
     fs::write(&path, "old").unwrap();
     set_mode(&path, 0o640);
@@ -62,13 +62,13 @@ async fn a_file_keeps_its_attributes_and_its_access_list() {
     session.copy_out("file", &out).await.unwrap();
     assert_eq!(xattr::get(&out, "user.k").unwrap().as_deref(), Some(&b"value"[..]), "on the host too");
     // A default list of the directory is for new files only.
-    fs::write(world.path().join("plain"), "old").unwrap();
-    set_mode(&world.path().join("plain"), 0o600);
+    fs::write(world.at("plain"), "old").unwrap();
+    set_mode(&world.at("plain"), 0o600);
     xattr::set(world.path(), "system.posix_acl_default", &list).unwrap();
     session.write("plain", "new").await.unwrap();
-    assert_eq!((lists(&world.path().join("plain")), mode(&world.path().join("plain"))), (None, 0o600));
+    assert_eq!((lists(&world.at("plain")), mode(&world.at("plain"))), (None, 0o600));
     session.write("fresh", "new").await.unwrap();
-    assert!(lists(&world.path().join("fresh")).is_some());
+    assert!(lists(&world.at("fresh")).is_some());
     // Whoever may not read the attributes replaces nothing.
     if !crate::support::is_root() {
         set_mode(&path, 0o200);
@@ -81,7 +81,7 @@ async fn a_file_keeps_its_attributes_and_its_access_list() {
 async fn a_file_keeps_its_permissions_and_loses_special_bits() {
     let world = World::new();
     let session = world.session().await;
-    let path = world.path().join("file");
+    let path = world.at("file");
     for (before, after) in [(0o600, 0o600), (0o755, 0o755), (0o666, 0o666), (0o4755, 0o755), (0o2755, 0o755)]
     {
         fs::write(&path, "old").unwrap();
@@ -93,8 +93,8 @@ async fn a_file_keeps_its_permissions_and_loses_special_bits() {
     }
     session.write("file", "new").await.unwrap();
     shell(&session, "echo > made-by-a-command").await;
-    assert_eq!(mode(&path), mode(&world.path().join("made-by-a-command")));
-    let (ours, theirs) = (fs::metadata(&path), fs::metadata(world.path().join("made-by-a-command")));
+    assert_eq!(mode(&path), mode(&world.at("made-by-a-command")));
+    let (ours, theirs) = (fs::metadata(&path), fs::metadata(world.at("made-by-a-command")));
     assert_eq!(ours.unwrap().uid(), theirs.unwrap().uid());
 }
 
@@ -104,11 +104,11 @@ async fn readers_see_the_old_file_or_the_new_one() {
     let session = world.session().await;
     let (old, new) = (vec![b'o'; 1 << 20], vec![b'n'; 1 << 20]);
     session.write("file", old.clone()).await.unwrap();
-    let open = fs::File::open(world.path().join("file")).unwrap();
+    let open = fs::File::open(world.at("file")).unwrap();
     for round in 0..30 {
         let bytes = if round % 2 == 0 { &new } else { &old };
         let write = session.write("file", bytes.clone());
-        let read = async { fs::read(world.path().join("file")).unwrap() };
+        let read = async { fs::read(world.at("file")).unwrap() };
         let (written, seen) = tokio::join!(write, read);
         written.unwrap();
         assert!(seen == old || seen == new, "a part: {}", seen.len());
@@ -123,8 +123,8 @@ async fn a_listing_has_names_kinds_and_sizes() {
     session.mkdir("sub").await.unwrap();
     session.write("sub/a", "12345").await.unwrap();
     session.mkdir("sub/d").await.unwrap();
-    symlink("a", world.path().join("sub/l")).unwrap();
-    symlink("sub", world.path().join("way")).unwrap();
+    symlink("a", world.at("sub/l")).unwrap();
+    symlink("sub", world.at("way")).unwrap();
     shell(&session, "mkfifo sub/p").await;
     let strange = OsStr::from_bytes(b"\xff\n *");
     session.write(Path::new("sub").join(strange), "").await.unwrap();
@@ -150,11 +150,11 @@ async fn metadata_is_that_of_the_target_of_a_link() {
     let world = World::new();
     let session = world.session().await;
     session.write("file", "12345").await.unwrap();
-    set_mode(&world.path().join("file"), 0o640);
-    symlink("file", world.path().join("link")).unwrap();
+    set_mode(&world.at("file"), 0o640);
+    symlink("file", world.at("link")).unwrap();
     let info = session.stat("link").await.unwrap();
     assert_eq!((info.kind, info.size, info.mode), (FileKind::File, 5, 0o640));
-    assert_eq!(info.modified, fs::metadata(world.path().join("file")).unwrap().modified().unwrap());
+    assert_eq!(info.modified, fs::metadata(world.at("file")).unwrap().modified().unwrap());
     assert!(session.stat("/").await.unwrap().is_dir());
     assert_eq!(errno(session.stat("none").await), libc::ENOENT);
 }
@@ -165,7 +165,7 @@ async fn removal_removes_a_link_and_not_its_target() {
     let session = world.session().await;
     session.mkdir("d").await.unwrap();
     session.write("d/file", "x").await.unwrap();
-    symlink("d/file", world.path().join("link")).unwrap();
+    symlink("d/file", world.at("link")).unwrap();
     session.remove("link").await.unwrap();
     assert_eq!(errno(session.remove("d").await), libc::ENOTEMPTY);
     session.remove("d/file").await.unwrap();
@@ -257,5 +257,5 @@ async fn a_session_that_has_ended_has_no_files() {
     session.shutdown().await;
     assert!(matches!(session.read("file").await, Err(kennel::Error::SessionEnded)));
     assert!(matches!(session.write("file", "y").await, Err(kennel::Error::SessionEnded)));
-    assert_eq!(fs::read(world.path().join("file")).unwrap(), b"x");
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"x");
 }

@@ -30,7 +30,7 @@ async fn links_lead_only_to_files_that_commands_see() {
         "loop".to_owned(),
     ];
     for target in targets {
-        let link = world.path().join("loop");
+        let link = world.at("loop");
         symlink(&target, &link).unwrap();
         for path in ["loop", "loop/", "loop/x", "./loop"] {
             errno(in_time(session.read(path)).await);
@@ -68,7 +68,7 @@ async fn links_lead_where_they_would_lead_inside() {
     session.write("twice", "through two links").await.unwrap();
     session.write("dangling", "made").await.unwrap();
     assert_eq!(names(world.path()), ["abs", "dangling", "file", "missing", "self", "twice"]);
-    assert!(fs::symlink_metadata(world.path().join("twice")).unwrap().is_symlink());
+    assert!(fs::symlink_metadata(world.at("twice")).unwrap().is_symlink());
     assert_eq!(session.read("self").await.unwrap(), b"through two links");
 }
 
@@ -77,11 +77,11 @@ async fn another_name_of_a_file_keeps_its_contents() {
     let (world, victim) = (World::new(), workspace());
     let secret = victim.path().join("file");
     fs::write(&secret, "old").unwrap();
-    fs::hard_link(&secret, world.path().join("file")).unwrap();
+    fs::hard_link(&secret, world.at("file")).unwrap();
     let session = world.session().await;
     session.write("file", "new").await.unwrap();
     assert_eq!(fs::read(&secret).unwrap(), b"old");
-    assert_eq!(fs::read(world.path().join("file")).unwrap(), b"new");
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"new");
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn special_files_are_neither_opened_nor_replaced() {
     let world = World::new();
     let session = world.session().await;
     shell(&session, "mkfifo fifo; ln -s fifo link").await;
-    let _listener = UnixListener::bind(world.path().join("socket")).unwrap();
+    let _listener = UnixListener::bind(world.at("socket")).unwrap();
     for path in ["fifo", "socket", "link"] {
         assert_eq!(errno(in_time(session.read(path)).await), libc::EOPNOTSUPP, "{path}");
         assert_eq!(errno(in_time(session.open_read(path)).await), libc::EOPNOTSUPP, "{path}");
@@ -97,7 +97,7 @@ async fn special_files_are_neither_opened_nor_replaced() {
         assert_eq!(errno(in_time(session.list(path)).await), libc::ENOTDIR, "{path}");
         assert_eq!(in_time(session.stat(path)).await.unwrap().kind, FileKind::Other, "{path}");
     }
-    let copied = in_time(session.copy_in(world.path().join("fifo"), "new")).await;
+    let copied = in_time(session.copy_in(world.at("fifo"), "new")).await;
     assert!(matches!(copied, Err(Error::Io { .. })), "{copied:?}");
     session.remove("fifo").await.unwrap();
     assert_eq!(names(world.path()), ["link", "socket"]);
@@ -118,12 +118,12 @@ async fn a_huge_file_is_not_read_into_memory() {
 async fn a_directory_with_too_many_names_is_not_listed() {
     only_once!();
     let world = World::new();
-    fs::create_dir(world.path().join("many")).unwrap();
+    fs::create_dir(world.at("many")).unwrap();
     let session = world.session().await;
     let mut fill = std::process::Command::new("sh");
-    fill.args(["-c", "seq 0 100000 | xargs touch"]).current_dir(world.path().join("many"));
+    fill.args(["-c", "seq 0 100000 | xargs touch"]).current_dir(world.at("many"));
     assert!(fill.status().unwrap().success());
     assert_eq!(errno(session.list("many").await), libc::E2BIG);
-    fs::remove_file(world.path().join("many/7")).unwrap();
+    fs::remove_file(world.at("many/7")).unwrap();
     assert_eq!(session.list("many").await.unwrap().len(), 100_000);
 }

@@ -34,5 +34,5 @@ fn a_program_that_changes_its_ids_meanwhile_lives_on() {
     }
     calls.iter().for_each(tokio::task::JoinHandle::abort);
     runtime.block_on(async { session.write("after", "whole").await.unwrap() });
-    assert_eq!(std::fs::read(world.path().join("after")).unwrap(), b"whole");
+    assert_eq!(std::fs::read(world.at("after")).unwrap(), b"whole");
 }

@@ -31,8 +31,8 @@ async fn protected_files_are_not_changed_and_stay_protected() {
     let (world, other) = (World::of(repository()), workspace());
     let host = other.path().join("host");
     fs::write(&host, "x").unwrap();
-    symlink(".git/config", world.path().join("link")).unwrap();
-    symlink(".git", world.path().join("way")).unwrap();
+    symlink(".git/config", world.at("link")).unwrap();
+    symlink(".git", world.at("way")).unwrap();
     let session = world.session().await;
     let ways =
         [".git/config", "link", "way/config", "way/../.git/config", ".git/hooks/pre-push", "way/hooks/new"];
@@ -48,8 +48,8 @@ async fn protected_files_are_not_changed_and_stay_protected() {
     assert_eq!(shell(&session, still).await, "so\n", "commands are kept from it as before");
     assert_eq!(session.read(".git/config").await.unwrap(), b"[a]\n");
     session.write(".git/description", "allowed").await.unwrap();
-    assert_eq!(names(&world.path().join(".git")), ["config", "description", "hooks"]);
-    assert_eq!(names(&world.path().join(".git/hooks")), ["pre-push"]);
+    assert_eq!(names(&world.at(".git")), ["config", "description", "hooks"]);
+    assert_eq!(names(&world.at(".git/hooks")), ["pre-push"]);
 }
 
 #[tokio::test]
@@ -57,10 +57,10 @@ async fn absent_protected_paths_are_not_made() {
     let (world, other) = (World::new(), workspace());
     let host = other.path().join("host");
     fs::write(&host, "x").unwrap();
-    fs::create_dir(world.path().join(".git")).unwrap();
-    fs::create_dir(world.path().join("sub")).unwrap();
-    symlink(".git", world.path().join("way")).unwrap();
-    symlink(".git/commondir", world.path().join("link")).unwrap();
+    fs::create_dir(world.at(".git")).unwrap();
+    fs::create_dir(world.at("sub")).unwrap();
+    symlink(".git", world.at("way")).unwrap();
+    symlink(".git/commondir", world.at("link")).unwrap();
     let session = world.session().await;
     shell(&session, "ln -s ../link sub/link; ln -s $PWD/.git sub/way").await;
     let ways =
@@ -73,10 +73,10 @@ async fn absent_protected_paths_are_not_made() {
     }
     assert_eq!(errno(session.write(".git/hooks/pre-push", "x").await), libc::ENOENT);
     session.write(".git/description", "x").await.unwrap();
-    assert_eq!(names(&world.path().join(".git")), ["description"]);
+    assert_eq!(names(&world.at(".git")), ["description"]);
     // None of it was taken for the user's: a file that a command makes there is moved aside.
     shell(&session, "echo x > .git/commondir").await;
-    assert_eq!(names(&world.path().join(".git")), ["commondir.refused-by-kennel.0", "description"]);
+    assert_eq!(names(&world.at(".git")), ["commondir.refused-by-kennel.0", "description"]);
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn these_calls_give_a_new_repository_no_hooks() {
     }
     assert_eq!(errno(session.mkdir(".git/hooks").await), libc::EROFS);
     session.write(".git/HEAD", "x").await.unwrap();
-    assert_eq!(names(&world.path().join(".git")), ["HEAD"]);
+    assert_eq!(names(&world.at(".git")), ["HEAD"]);
 }
 
 #[tokio::test]
@@ -112,8 +112,8 @@ async fn protected_paths_of_the_policy_are_kept() {
         libc::EBUSY,
         "it stays where it is, as for commands"
     );
-    assert_eq!(names(&world.path().join("ci")), ["deploy", "other"]);
-    assert!(names(&world.path().join("ci/deploy")).is_empty());
+    assert_eq!(names(&world.at("ci")), ["deploy", "other"]);
+    assert!(names(&world.at("ci/deploy")).is_empty());
     assert_eq!(names(world.path()), ["ci"]);
 }
 
@@ -121,11 +121,11 @@ async fn protected_paths_of_the_policy_are_kept() {
 #[tokio::test]
 async fn nothing_is_put_into_a_protected_path_that_a_running_command_made() {
     let world = World::new();
-    fs::create_dir(world.path().join(".git")).unwrap();
+    fs::create_dir(world.at(".git")).unwrap();
     let session = world.session().await;
     let script = "mkdir -p .git/hooks/deep/er; until [ -e stop ]; do sleep 0.01; done";
     let mut child = session.command("sh").args(["-c", script]).spawn().await.unwrap();
-    while !world.path().join(".git/hooks/deep/er").exists() {
+    while !world.at(".git/hooks/deep/er").exists() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     for path in [".git/hooks/pre-push", ".git/hooks/deep/er/x", ".git/hooks/deep/x"] {
@@ -134,22 +134,22 @@ async fn nothing_is_put_into_a_protected_path_that_a_running_command_made() {
     }
     session.write("stop", "").await.unwrap();
     in_time(child.wait()).await.unwrap();
-    assert_eq!(names(&world.path().join(".git")), ["hooks.refused-by-kennel.0"]);
-    assert_eq!(names(&world.path().join(".git/hooks.refused-by-kennel.0/deep")), ["er"]);
-    assert!(names(&world.path().join(".git/hooks.refused-by-kennel.0/deep/er")).is_empty());
+    assert_eq!(names(&world.at(".git")), ["hooks.refused-by-kennel.0"]);
+    assert_eq!(names(&world.at(".git/hooks.refused-by-kennel.0/deep")), ["er"]);
+    assert!(names(&world.at(".git/hooks.refused-by-kennel.0/deep/er")).is_empty());
 }
 
 #[tokio::test]
 async fn a_protected_link_is_not_exchanged() {
     let world = World::new();
-    fs::create_dir_all(world.path().join(".git")).unwrap();
-    fs::create_dir(world.path().join("hooks")).unwrap();
-    symlink("../hooks", world.path().join(".git/hooks")).unwrap();
+    fs::create_dir_all(world.at(".git")).unwrap();
+    fs::create_dir(world.at("hooks")).unwrap();
+    symlink("../hooks", world.at(".git/hooks")).unwrap();
     let session = world.session().await;
     assert_eq!(errno(session.remove(".git/hooks").await), libc::EROFS);
     assert_eq!(errno(session.write("hooks/pre-push", "x").await), libc::EROFS);
     assert_eq!(errno(session.write(".git/hooks/pre-push", "x").await), libc::EROFS);
-    assert_eq!(fs::read_link(world.path().join(".git/hooks")).unwrap(), Path::new("../hooks"));
+    assert_eq!(fs::read_link(world.at(".git/hooks")).unwrap(), Path::new("../hooks"));
 }
 
 /// A program that replaces a file outside takes its mount away, in every view that was made before.
@@ -183,5 +183,5 @@ async fn walls_hold_when_every_process_of_the_session_is_gone() {
         writer.commit().await.unwrap();
     }
     assert!(matches!(session.write(".git/config", "x").await, Err(kennel::Error::SessionEnded)));
-    assert_eq!(fs::read(world.path().join(".git/config")).unwrap(), b"[a]\n");
+    assert_eq!(fs::read(world.at(".git/config")).unwrap(), b"[a]\n");
 }

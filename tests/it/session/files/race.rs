@@ -139,7 +139,7 @@ async fn a_directory_that_becomes_protected() {
         let mut counts = (0, 0);
         while !is_over(begun, counts, (5, 5)) {
             // Kennel moves the whole directory aside if a hook of a session's own write came to be in `.git`.
-            let _ = fs::create_dir(world.path().join("g/hooks"));
+            let _ = fs::create_dir(world.at("g/hooks"));
             for path in ["g/hooks/pre-push", ".git/hooks/pre-push"] {
                 match session.write(path, "x").await {
                     Ok(()) => counts.0 += 1,
@@ -149,11 +149,11 @@ async fn a_directory_that_becomes_protected() {
         }
         child.kill().await.unwrap();
         session.write("after", "x").await.unwrap();
-        assert!(!world.path().join(".git/hooks/pre-push").exists());
+        assert!(!world.at(".git/hooks/pre-push").exists());
         // Whatever its name is now, it can be used again.
-        if world.path().join(".git").exists() {
-            fs::rename(world.path().join(".git"), world.path().join("g")).unwrap();
+        if world.at(".git").exists() {
+            fs::rename(world.at(".git"), world.at("g")).unwrap();
         }
-        fs::create_dir_all(world.path().join("g/hooks")).unwrap();
+        fs::create_dir_all(world.at("g/hooks")).unwrap();
     }
 }

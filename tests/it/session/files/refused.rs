@@ -13,7 +13,7 @@ use crate::support::{World, is_root, only_as_root};
 #[tokio::test]
 async fn read_only_files_stay_the_same() {
     let world = World::new();
-    fs::write(world.path().join("file"), "x").unwrap();
+    fs::write(world.at("file"), "x").unwrap();
     let session = world.session().await;
     for path in ["/x", "/usr/x", "/etc/x", "/etc/passwd", "/dev/x", "/usr/bin/env"] {
         assert_eq!(errno(session.write(path, "x").await), libc::EROFS, "write {path}");
@@ -22,7 +22,7 @@ async fn read_only_files_stay_the_same() {
         assert!([libc::EROFS, libc::EBUSY].contains(&errno(session.remove(path).await)), "remove {path}");
     }
     assert_eq!(errno(session.mkdir("/usr/x").await), libc::EROFS);
-    let host = world.path().join("file");
+    let host = world.at("file");
     assert_eq!(errno(session.copy_in(&host, "/usr/x").await), libc::EROFS);
     assert_eq!(errno(session.open_write("/usr/x").await), libc::EROFS);
     assert!(!fs::exists("/usr/x").unwrap() && fs::exists("/usr/bin/env").unwrap());
@@ -43,10 +43,10 @@ async fn hidden_files_do_not_exist() {
 #[tokio::test]
 async fn masked_files_are_neither_read_nor_replaced() {
     let world = World::new();
-    fs::write(world.path().join(".env"), "SECRET=1").unwrap();
-    fs::create_dir(world.path().join("keys")).unwrap();
-    fs::write(world.path().join("keys/one"), "SECRET=2").unwrap();
-    let policy = world.policy().mask(world.path().join(".env")).mask(world.path().join("keys"));
+    fs::write(world.at(".env"), "SECRET=1").unwrap();
+    fs::create_dir(world.at("keys")).unwrap();
+    fs::write(world.at("keys/one"), "SECRET=2").unwrap();
+    let policy = world.policy().mask(world.at(".env")).mask(world.at("keys"));
     let session = Session::prepare(&policy).await.unwrap();
     assert_eq!(errno(session.read(".env").await), libc::EOPNOTSUPP);
     assert_eq!(errno(session.write(".env", "x").await), libc::EROFS);
@@ -55,14 +55,14 @@ async fn masked_files_are_neither_read_nor_replaced() {
     assert_eq!(errno(session.read("keys/one").await), libc::ENOENT);
     assert_eq!(errno(session.write("keys/one", "x").await), libc::EROFS);
     assert!(session.list("keys").await.unwrap().is_empty());
-    assert_eq!(fs::read(world.path().join(".env")).unwrap(), b"SECRET=1");
-    assert_eq!(fs::read(world.path().join("keys/one")).unwrap(), b"SECRET=2");
+    assert_eq!(fs::read(world.at(".env")).unwrap(), b"SECRET=1");
+    assert_eq!(fs::read(world.at("keys/one")).unwrap(), b"SECRET=2");
     // A program outside replaced it, and its mount went away.
-    fs::write(world.path().join("new"), "SECRET=3").unwrap();
-    fs::rename(world.path().join("new"), world.path().join(".env")).unwrap();
-    fs::rename(world.path().join("keys"), world.path().join("old")).unwrap();
-    fs::create_dir(world.path().join("keys")).unwrap();
-    fs::write(world.path().join("keys/one"), "SECRET=4").unwrap();
+    fs::write(world.at("new"), "SECRET=3").unwrap();
+    fs::rename(world.at("new"), world.at(".env")).unwrap();
+    fs::rename(world.at("keys"), world.at("old")).unwrap();
+    fs::create_dir(world.at("keys")).unwrap();
+    fs::write(world.at("keys/one"), "SECRET=4").unwrap();
     assert_eq!(errno(session.read(".env").await), libc::EOPNOTSUPP);
     assert_eq!(errno(session.write(".env", "x").await), libc::EROFS);
     assert_eq!(errno(session.read("keys/one").await), libc::ENOENT);
@@ -115,11 +115,11 @@ async fn the_kernels_own_files_are_refused() {
 #[tokio::test]
 async fn a_file_that_the_caller_may_not_write_is_not_replaced() {
     let world = World::new();
-    let path = world.path().join("file");
+    let path = world.at("file");
     fs::write(&path, "old").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-    fs::create_dir(world.path().join("d")).unwrap();
-    fs::set_permissions(world.path().join("d"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::create_dir(world.at("d")).unwrap();
+    fs::set_permissions(world.at("d"), fs::Permissions::from_mode(0o555)).unwrap();
     let session = world.session().await;
     assert_eq!(errno(session.write("file", "new").await), libc::EACCES);
     assert_eq!(errno(session.write("d/file", "new").await), libc::EACCES);
@@ -127,7 +127,7 @@ async fn a_file_that_the_caller_may_not_write_is_not_replaced() {
     assert_eq!(shell(&session, "echo new > file || cat file").await, "old", "nor can a command");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     assert_eq!(errno(session.read("file").await), libc::EACCES);
-    fs::set_permissions(world.path().join("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(world.at("d"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[tokio::test]
@@ -135,7 +135,7 @@ async fn root_has_no_rights_over_files_of_others() {
     only_as_root!();
     assert!(is_root());
     let world = World::new();
-    let (theirs, private) = (world.path().join("theirs"), world.path().join("theirs/private"));
+    let (theirs, private) = (world.at("theirs"), world.at("theirs/private"));
     fs::create_dir(&theirs).unwrap();
     fs::write(&private, "old").unwrap();
     fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
@@ -167,7 +167,7 @@ async fn a_full_file_system_leaves_the_old_file_and_nothing_else() {
     session.write("/tmp/d/file", "old").await.unwrap();
     assert_eq!(errno(session.write("/tmp/d/file", vec![1; 4 << 20]).await), libc::ENOSPC);
     assert_eq!(errno(session.write("/tmp/d/new", vec![1; 4 << 20]).await), libc::ENOSPC);
-    let big = world.path().join("big");
+    let big = world.at("big");
     fs::write(&big, vec![1; 4 << 20]).unwrap();
     assert_eq!(errno(session.copy_in(&big, "/tmp/d/file").await), libc::ENOSPC);
     assert_eq!(session.read("/tmp/d/file").await.unwrap(), b"old");

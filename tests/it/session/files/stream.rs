@@ -26,7 +26,7 @@ async fn large_files_are_copied_in_and_out() {
     fs::write(host.path().join("in"), &bytes).unwrap();
     fs::set_permissions(host.path().join("in"), fs::Permissions::from_mode(0o750)).unwrap();
     assert_eq!(session.copy_in(host.path().join("in"), "file").await.unwrap(), BIG as u64);
-    assert_eq!(fs::metadata(world.path().join("file")).unwrap().mode() & 0o777, 0o750);
+    assert_eq!(fs::metadata(world.at("file")).unwrap().mode() & 0o777, 0o750);
     assert_eq!(session.copy_out("file", host.path().join("out")).await.unwrap(), BIG as u64);
     assert!(fs::read(host.path().join("out")).unwrap() == bytes);
     assert_eq!(fs::metadata(host.path().join("out")).unwrap().mode() & 0o777, 0o750);

@@ -88,7 +88,7 @@ async fn a_worker_that_can_look_no_more_lets_nothing_live_on() {
             assert_eq!(out.outcome.ended, Ended::TimedOut);
             assert_eq!(processes(&session).await, Vec::<String>::new());
         }
-        is_still(&world.path().join("beat")).await;
+        is_still(&world.at("beat")).await;
         assert_eq!(processes(&session).await, Vec::<String>::new());
     }
     still_works(session).await;
@@ -254,10 +254,10 @@ async fn a_command_has_three_descriptors_and_no_more() {
 #[tokio::test]
 async fn what_outlives_its_killed_worker_makes_nothing_that_counts_as_the_user_s() {
     let world = World::new();
-    fs::create_dir_all(world.path().join(".git/hooks")).unwrap();
-    fs::write(world.path().join(".git/config"), "[a]\n").unwrap();
+    fs::create_dir_all(world.at(".git/hooks")).unwrap();
+    fs::write(world.at(".git/config"), "[a]\n").unwrap();
     let session = shared(world.policy()).await;
-    let file = world.path().join(".git/commondir");
+    let file = world.at(".git/commondir");
     // Many processes make it slow to find those of the command.
     let script = "i=0; while [ $i -lt 300 ]; do sleep 1000 & i=$((i+1)); done; \
         (while :; do echo x > .git/commondir; done) & until [ -e .git/commondir ]; do :; done; kill -9 $PPID; wait";
@@ -322,7 +322,7 @@ time.sleep(1000)
 async fn mounts_that_are_repaired_while_a_command_exchanges_their_paths_cover_nothing_else() {
     require!(has("python3"), "python3");
     let world = World::of(repository());
-    let config = world.path().join(".git/config");
+    let config = world.at(".git/config");
     let session = shared(world.policy()).await;
     let lines = "print('ready', flush=True)
 def quiet(call, *what):
@@ -341,7 +341,7 @@ while True:
 ";
     let mut hostile = python(&session, lines).await;
     let replace = || {
-        let new = world.path().join(".git/config.new");
+        let new = world.at(".git/config.new");
         fs::write(&new, "[core]\n\tuser = true\n").unwrap();
         fs::rename(&new, &config).unwrap();
     };

@@ -121,8 +121,8 @@ async fn what_others_have_stopped_stays_so_while_a_storm_ends() {
     };
     while are_stopped().await < 1025 {}
 
-    let exists = |name: &str| world.path().join(name).exists();
-    let file = world.path().join("storm");
+    let exists = |name: &str| world.at(name).exists();
+    let file = world.at("storm");
     let storms = async {
         // A busy machine slows a storm, and then it ends without a stop.
         for _ in 0..20 {
@@ -165,7 +165,7 @@ async fn a_busy_neighbour_is_not_stopped_for_each_kill() {
         let out = in_time(command.output()).await.unwrap();
         assert_eq!(out.outcome.ended, Ended::TimedOut);
     }
-    let stops = fs::read(world.path().join("stops")).map_or(0, |stops| stops.len() / 2);
+    let stops = fs::read(world.at("stops")).map_or(0, |stops| stops.len() / 2);
     // On a busy machine, init may be interrupted in the middle of its looks.
     assert!(stops < 15, "{stops} of 30");
     in_time(busy.kill()).await.unwrap();
@@ -187,7 +187,7 @@ async fn a_storm_ends_with_its_client() {
     let world = World::new();
     let session = shared(world.with_payload()).await;
     let child = storm(&session, world.path(), "").spawn().await.unwrap();
-    let file = world.path().join("storm");
+    let file = world.at("storm");
     eventually("the storm has begun", || fs::metadata(&file).is_ok_and(|file| file.len() > 0)).await;
     drop(child);
     eventually("a moment without a beat", || {
@@ -239,9 +239,9 @@ async fn a_storm_of_a_snippet_is_said_and_ends_with_its_shell() {
         assert_eq!(out.outcome.ended, Ended::TimedOut);
         let is_said = out.outcome.enforcement.notes().iter().any(|note| note.text.contains("still run"));
         if !is_said && !out.has_ended {
-            let length = fs::metadata(world.path().join("storm")).unwrap().len();
+            let length = fs::metadata(world.at("storm")).unwrap().len();
             tokio::time::sleep(Duration::from_millis(50)).await;
-            assert_eq!(fs::metadata(world.path().join("storm")).unwrap().len(), length, "{attempt}: {out:?}");
+            assert_eq!(fs::metadata(world.at("storm")).unwrap().len(), length, "{attempt}: {out:?}");
         }
         in_time(shell.end()).await;
         is_over(&session, world.path(), &[]).await;
