@@ -84,8 +84,8 @@ async fn commands_do_not_reach_it() {
 
 #[tokio::test]
 async fn a_sandbox_cannot_use_a_directory() {
-    let (dir, upper) = (World::of(workspace()), private());
-    let ran = match Sandbox::new(&with_upper(&dir, upper.path())) {
+    let (world, upper) = (World::of(workspace()), private());
+    let ran = match Sandbox::new(&with_upper(&world, upper.path())) {
         Ok(sandbox) => sandbox.command("true").status().await,
         Err(error) => Err(error),
     };
@@ -114,10 +114,10 @@ async fn refused_changes_can_be_left_there() {
 
 #[tokio::test]
 async fn a_directory_that_others_reach_is_refused() {
-    let (dir, upper) = (World::of(workspace()), workspace());
+    let (world, upper) = (World::of(workspace()), workspace());
     for mode in [0o755, 0o711, 0o770, 0o701, 0o710, 0o704] {
         close(upper.path(), mode);
-        let refused = Session::prepare(&with_upper(&dir, upper.path())).await.expect_err("refused");
+        let refused = Session::prepare(&with_upper(&world, upper.path())).await.expect_err("refused");
         let said = format!("{refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
         assert!(said.contains("accessible to other users"), "{mode:o}: {said}");
         assert!(

@@ -181,8 +181,8 @@ async fn tries(session: &Session, script: &str) -> (bool, String) {
 
 #[tokio::test]
 async fn what_appears_in_a_session_is_protected_from_the_next_command_on() {
-    let dir = World::of(with_files(&["d/other"]));
-    let policy = dir.policy_of(Profile::RepoWrite).protect("**/.env").protect("later");
+    let world = World::of(with_files(&["d/other"]));
+    let policy = world.policy_of(Profile::RepoWrite).protect("**/.env").protect("later");
     let session = Session::prepare(&policy).await.unwrap();
     let subjects = |session: &Session| -> Vec<String> {
         session.enforcement().notes().iter().map(|note| note.subject.clone()).collect()
@@ -193,23 +193,23 @@ async fn what_appears_in_a_session_is_protected_from_the_next_command_on() {
     let (written, said) = tries(&session, "echo two > new/deep/.env").await;
     assert!(!written && said.contains("Read-only file system"), "{said}");
     crate::support::past_the_tick();
-    fs::write(dir.path().join("d/.env"), "mine").unwrap();
+    fs::write(world.at("d/.env"), "mine").unwrap();
     let (written, said) = tries(&session, "echo two > d/.env").await;
     assert!(!written && said.contains("Read-only file system"), "{said}");
-    assert_eq!(fs::read_to_string(dir.path().join("d/.env")).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(world.at("d/.env")).unwrap(), "mine");
     assert!(tries(&session, "echo x > d/other").await.0);
     assert_eq!(subjects(&session), ["later"], "the notes are those of now");
 }
 
 #[tokio::test]
 async fn a_later_one_shot_of_a_sandbox_protects_what_the_first_one_made() {
-    let dir = World::new();
-    let policy = dir.policy_of(Profile::RepoWrite).protect("*.key");
+    let world = World::new();
+    let policy = world.policy_of(Profile::RepoWrite).protect("*.key");
     let sandbox = kennel::Sandbox::new(&policy).unwrap();
     crate::support::past_the_tick();
     for (script, is_written) in [("echo one > a.key", true), ("echo two > a.key", false)] {
         let out = sandbox.command("sh").args(["-c", script]).output().await.unwrap();
         assert_eq!(out.status.success(), is_written, "{script}: {out:?}");
     }
-    assert_eq!(fs::read_to_string(dir.path().join("a.key")).unwrap(), "one\n");
+    assert_eq!(fs::read_to_string(world.at("a.key")).unwrap(), "one\n");
 }

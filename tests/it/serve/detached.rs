@@ -11,6 +11,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use kennel::{Call, Client, DetachedState, Event};
 use kennel_helper::client_wire::{ALL_LINES, Ask};
 
 use super::{
@@ -348,10 +349,9 @@ fn hostile_messages_about_commands_that_stay_are_refused_and_leave_nothing() {
     raw.send(&detach(length), &[whole]);
     assert!(raw.answer().starts_with(&[11, 0, 0, 0, 2, 0, 0, 0]), "the same message, complete, starts it");
     assert!(session.is_well());
-    let listed =
-        kennel::Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
+    let listed = Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
     assert_eq!(listed.iter().map(|command| command.id).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!((listed[0].state, listed[0].program.to_str()), (kennel::DetachedState::Running, Some("sh")));
+    assert_eq!((listed[0].state, listed[0].program.to_str()), (DetachedState::Running, Some("sh")));
     until("the session holds no more descriptors than before", || {
         super::hostile::descriptors(&session) <= before
     });
@@ -401,18 +401,20 @@ fn a_hundred_commands_stay_at_once() {
 
 fn a_hundred_stay(isolation: &str) {
     let session = Hosted::start(&["--isolation", isolation]);
+    let client = || Client::connect_in(session.socket.parent().unwrap(), "s").unwrap();
     for number in 1..=100 {
-        assert_eq!(start(&session, &[], "exec sleep 600"), number.to_string());
+        let starting = client();
+        starting.start_detached(Call::new("sleep").args(["600"]), None).unwrap();
+        let event = starting.next().unwrap();
+        assert!(matches!(event, Event::Detached(id) if id == number), "{number}: {event:?}");
     }
-    let listed =
-        kennel::Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
+    let listed = client().detached().unwrap();
     assert_eq!(listed.len(), 100);
-    assert!(listed.iter().all(|command| command.state == kennel::DetachedState::Running));
+    assert!(listed.iter().all(|command| command.state == DetachedState::Running));
     assert!(answer(&session, &["kill", "s", "57"]).status.success());
     assert_eq!(shown(answer(&session, &["wait", "s", "57"]).status), Some(143));
-    let listed =
-        kennel::Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
-    assert_eq!(listed[56].state, kennel::DetachedState::Ended { code: 143, signal: Some(15) });
+    let listed = client().detached().unwrap();
+    assert_eq!(listed[56].state, DetachedState::Ended { code: 143, signal: Some(15) });
     assert!(answer(&session, &["stop", "s"]).status.success());
 }
 
