@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Audit, Class, Profile, Sandbox, Session};
+use kennel::{Audit, Profile, Sandbox, Session, report::Class};
 use serde_json::Value;
 
 use crate::support::{TempDir, World, kennel, refused, report, shell, stderr, until, workspace};

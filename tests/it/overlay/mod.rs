@@ -50,7 +50,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Change, Host, Overlay, Policy, Session, Version};
+use kennel::{
+    Overlay, Policy, Session,
+    overlay::Change,
+    probe::{Host, Version},
+};
 
 pub(crate) use crate::support::workspace_on_disk as workspace;
 use crate::support::{TempDir, World, session::shell};

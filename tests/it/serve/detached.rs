@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use kennel::{Call, Client, DetachedState, Event};
+use kennel::client::{Call, Client, DetachedState, Event};
 use kennel_helper::client_wire::{ALL_LINES, Ask};
 
 use super::{

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use kennel::{Client, Error, ListenError};
+use kennel::{Error, client::Client, report::ListenError};
 
 use super::{at, runtime};
 use crate::support::{World, only_as_root, stderr, workspace};

@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::fd::AsFd, process::Stdio, thread, time::Duration};
 
-use kennel::{Call, Client, Event};
+use kennel::client::{Call, Client, Event};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Basis, Policy, Profile, Protection, Sandbox, Session};
+use kennel::{
+    Policy, Profile, Sandbox, Session,
+    report::{Basis, Protection},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -84,7 +87,7 @@ fn explaining(world: &World) -> Policy {
     world.policy_of(Profile::RepoWrite).explain(true).mount(payload())
 }
 
-fn subjects(denials: &[kennel::Denial]) -> Vec<&str> {
+fn subjects(denials: &[kennel::report::Denial]) -> Vec<&str> {
     denials.iter().map(|denial| &*denial.subject).collect()
 }
 

@@ -3,7 +3,10 @@
 
 use std::{fs, process::Stdio};
 
-use kennel::{Cgroup, Error, Limits, Policy, Protection, Requirement, Sandbox, Session, Size, State};
+use kennel::{
+    Cgroup, Error, Limits, Policy, Requirement, Sandbox, Session, Size,
+    report::{Protection, State},
+};
 
 use crate::support::{
     kennel, kennel_path, policy_at, protection, refused, report, stderr, stdout, workspace,

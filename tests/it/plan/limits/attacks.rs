@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Ended, Error, Limit, Limits, Output, Session, Size};
+use kennel::{Ended, Error, Limits, Output, Session, Size, report::Limit};
 
 use super::has_pid_max;
 use crate::support::{World, is_root, patient, until};
@@ -40,7 +40,8 @@ fn limits() -> Limits {
 
 fn world() -> World {
     // Before Linux 6.14, nothing holds it for root.
-    World::new().with(|policy| policy.require(kennel::Protection::Pids, kennel::Requirement::IfAvailable))
+    World::new()
+        .with(|policy| policy.require(kennel::report::Protection::Pids, kennel::Requirement::IfAvailable))
 }
 
 /// Runs `attack` while a session beside it runs one command after the other, which must all succeed. Returns

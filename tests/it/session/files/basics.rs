@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use kennel::{FileKind, Mount, Session, TmpLife};
+use kennel::{Mount, Session, TmpLife, files::FileKind};
 
 use super::{errno, names, shell, workspace};
 use crate::support::{World, access_list, workspace_on_disk};
