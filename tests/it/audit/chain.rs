@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use super::*;
-use crate::support::{kennel_path, patient, stdout};
+use crate::support::{World, kennel_path, patient, stdout};
 
 fn verify(flags: &[&str], file: &Path) -> Output {
     Command::new(kennel_path()).args(["audit", "verify"]).args(flags).arg(file).output().unwrap()
@@ -75,12 +75,12 @@ fn changes_are_found() {
 
 #[tokio::test]
 async fn a_chain_goes_on_after_lines_of_other_programs() {
-    let (place, log) = (workspace(), Log::new());
-    shell(place.path(), &["--audit", &log.text()], "true");
+    let (world, log) = (World::new(), Log::new());
+    shell(world.path(), &["--audit", &log.text()], "true");
     let audit = Audit { chain: true, ..log.plain() };
-    let session = Session::prepare(&policy(place.path()).audit(audit)).await.unwrap();
+    let session = Session::prepare(&world.policy_of(Profile::RepoWrite).audit(audit)).await.unwrap();
     session.command("true").status().await.unwrap();
-    shell(place.path(), &["--audit", &log.text(), "--audit-chain"], "true");
+    shell(world.path(), &["--audit", &log.text(), "--audit-chain"], "true");
     session.command("true").status().await.unwrap();
     let said = stdout(&verify(&[], &log.path()));
     assert!(said.contains(": 9 records, 7 chained"), "{said}");
@@ -88,9 +88,9 @@ async fn a_chain_goes_on_after_lines_of_other_programs() {
 
 #[tokio::test]
 async fn a_lock_that_is_never_released_delays_nobody_for_long() {
-    let (place, log) = (workspace(), Log::new());
+    let (world, log) = (World::new(), Log::new());
     let audit = Audit { chain: true, fail_closed: true, ..log.plain() };
-    let session = Session::prepare(&policy(place.path()).audit(audit)).await.unwrap();
+    let session = Session::prepare(&world.policy_of(Profile::RepoWrite).audit(audit)).await.unwrap();
     let file = fs::File::open(log.path()).unwrap();
     let held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
     let begun = std::time::Instant::now();

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, time::Instant};
 
 use super::*;
-use crate::support::{is_alone, patient};
+use crate::support::{World, is_alone, patient};
 
 /// The test runs in namespaces of its own. The path to its program leads through /proc of processes in other
 /// namespaces, so it opens the program first.
@@ -31,9 +31,9 @@ async fn lost_records_are_counted_if_the_log_fails_open() {
     if !is_alone("audit::full::lost_records_are_counted_if_the_log_fails_open", SMALL) {
         return;
     }
-    let (place, log) = (workspace(), Log::new());
+    let (world, log) = (World::new(), Log::new());
     mount_small(log.place.path());
-    let session = Session::prepare(&policy(place.path()).audit(log.plain())).await.unwrap();
+    let session = Session::prepare(&world.policy_of(Profile::RepoWrite).audit(log.plain())).await.unwrap();
     fs::write(log.path(), vec![b'\n'; 4096]).unwrap();
     fill(log.place.path());
     for lost in ["2", "4", "6"] {
@@ -58,10 +58,10 @@ async fn nothing_runs_if_the_log_fails_closed() {
     if !is_alone("audit::full::nothing_runs_if_the_log_fails_closed", SMALL) {
         return;
     }
-    let (place, log) = (workspace(), Log::new());
+    let (world, log) = (World::new(), Log::new());
     mount_small(log.place.path());
     let audit = Audit { fail_closed: true, ..log.plain() };
-    let policy = policy(place.path()).audit(audit);
+    let policy = world.policy_of(Profile::RepoWrite).audit(audit);
     let session = Session::prepare(&policy).await.unwrap();
     session.command("true").status().await.unwrap();
     fs::write(log.path(), vec![b'\n'; 4096]).unwrap();
@@ -72,7 +72,7 @@ async fn nothing_runs_if_the_log_fails_closed() {
         assert!(error.remedy().unwrap().to_string().contains("room"), "{error}");
         assert_eq!(error.failure().class, Class::RuntimeError);
     };
-    let ran = place.path().join("ran");
+    let ran = world.at("ran");
     for _ in 0..2 {
         refused(session.command("touch").arg("ran").status().await.unwrap_err());
         assert!(!ran.exists());
@@ -90,13 +90,15 @@ async fn half_a_line_is_not_read_as_a_record() {
         return;
     }
     for chain in [false, true] {
-        let (place, log) = (workspace(), Log::new());
+        let (world, log) = (World::new(), Log::new());
         mount_small(log.place.path());
         // There is room only for a part of a line.
         fs::write(log.path(), format!("{}\n", " ".repeat((12 << 10) - 101))).unwrap();
         fs::write(log.place.path().join("ballast"), [0]).unwrap();
         let session =
-            Session::prepare(&policy(place.path()).audit(Audit { chain, ..log.plain() })).await.unwrap();
+            Session::prepare(&world.policy_of(Profile::RepoWrite).audit(Audit { chain, ..log.plain() }))
+                .await
+                .unwrap();
         let torn = fs::metadata(log.path()).unwrap().len();
         assert_eq!(torn == 12 << 10, !chain, "{torn}: a chain has no half links");
         fs::remove_file(log.place.path().join("ballast")).unwrap();
@@ -114,13 +116,13 @@ async fn nothing_passes_the_proxy_if_the_log_fails_closed() {
     if !is_alone("audit::full::nothing_passes_the_proxy_if_the_log_fails_closed", SMALL) {
         return;
     }
-    let (place, log) = (workspace(), Log::new());
+    let (world, log) = (World::new(), Log::new());
     mount_small(log.place.path());
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port();
     server.set_nonblocking(true).unwrap();
     let audit = Audit { fail_closed: true, ..log.plain() };
-    let policy = policy(place.path()).allow(format!("127.0.0.1:{port}")).audit(audit);
+    let policy = world.policy_of(Profile::RepoWrite).allow(format!("127.0.0.1:{port}")).audit(audit);
     let session = Session::prepare(&policy).await.unwrap();
     let script = format!(
         "touch began; while ! test -e full; do sleep 0.01; done; curl -six $http_proxy --noproxy '' http://127.0.0.1:{port}/ 2>&1"
@@ -128,13 +130,13 @@ async fn nothing_passes_the_proxy_if_the_log_fails_closed() {
     let mut child =
         session.command("sh").args(["-c", &script]).stdout(kennel::Stdio::piped()).spawn().await.unwrap();
     let begun = Instant::now();
-    while !place.path().join("began").exists() {
+    while !world.at("began").exists() {
         assert!(begun.elapsed() < patient(Duration::from_secs(10)));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     fs::write(log.path(), vec![b'\n'; 4096]).unwrap();
     fill(log.place.path());
-    fs::write(place.path().join("full"), "").unwrap();
+    fs::write(world.at("full"), "").unwrap();
     let mut said = String::new();
     let mut stdout = child.stdout.take().unwrap();
     tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut said).await.unwrap();

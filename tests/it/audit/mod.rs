@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Audit, Policy, Profile, Sandbox, Session, report::Class};
+use kennel::{Audit, Profile, Sandbox, Session, report::Class};
 use serde_json::Value;
 
-use crate::support::{TempDir, kennel, refused, report, shell, stderr, until, workspace};
+use crate::support::{TempDir, World, kennel, refused, report, shell, stderr, until, workspace};
 
 /// A log in a directory of its own, where no command can write.
 struct Log {
@@ -51,10 +51,6 @@ impl Log {
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
-}
-
-fn policy(at: &Path) -> Policy {
-    Policy::profile(Profile::RepoWrite, at)
 }
 
 #[test]
@@ -95,8 +91,8 @@ fn no_argument_and_no_variable_is_logged_unless_asked_for() {
 
 #[tokio::test]
 async fn a_session_is_logged_from_begin_to_end() {
-    let (place, log) = (workspace(), Log::new());
-    let session = Session::prepare(&policy(place.path()).audit(log.plain())).await.unwrap();
+    let (world, log) = (World::new(), Log::new());
+    let session = Session::prepare(&world.policy_of(Profile::RepoWrite).audit(log.plain())).await.unwrap();
     for _ in 0..2 {
         session.command("true").status().await.unwrap();
     }
@@ -106,7 +102,7 @@ async fn a_session_is_logged_from_begin_to_end() {
     let lines = log.lines();
     let first = &lines[0];
     assert_eq!((&first["profile"], &first["network"]), (&"repo-write".into(), &"proxy".into()));
-    assert_eq!(first["workspace"], place.path().to_str().unwrap());
+    assert_eq!(first["workspace"], world.path().to_str().unwrap());
     assert!(["full", "partial"].iter().any(|level| first["enforcement"] == *level), "{first}");
     let execs: Vec<_> = lines.iter().map(|line| line["exec"].as_u64()).collect();
     assert_eq!(execs, [None, Some(1), Some(1), Some(2), Some(2), None]);
@@ -152,8 +148,8 @@ fn a_failed_start_is_logged() {
 
 #[tokio::test]
 async fn a_command_that_nobody_waited_for_has_an_end() {
-    let (place, log) = (workspace(), Log::new());
-    let sandbox = Sandbox::new(&policy(place.path()).audit(log.plain())).unwrap();
+    let (world, log) = (World::new(), Log::new());
+    let sandbox = Sandbox::new(&world.policy_of(Profile::RepoWrite).audit(log.plain())).unwrap();
     let child = sandbox.command("sleep").arg("60").spawn().await.unwrap();
     drop(child);
     assert_eq!(log.events(), ["exec", "exit"]);
@@ -224,8 +220,8 @@ fn each_day_has_its_file() {
 
 #[tokio::test]
 async fn a_log_that_was_removed_is_made_again() {
-    let (place, log) = (workspace(), Log::new());
-    let session = Session::prepare(&policy(place.path()).audit(log.plain())).await.unwrap();
+    let (world, log) = (World::new(), Log::new());
+    let session = Session::prepare(&world.policy_of(Profile::RepoWrite).audit(log.plain())).await.unwrap();
     fs::remove_file(log.path()).unwrap();
     session.command("true").status().await.unwrap();
     assert_eq!(log.events(), ["exec", "exit"]);
@@ -239,9 +235,9 @@ async fn a_log_that_was_removed_is_made_again() {
 
 #[tokio::test]
 async fn half_a_line_of_another_program_stays() {
-    let (place, log) = (workspace(), Log::new());
+    let (world, log) = (World::new(), Log::new());
     fs::write(log.path(), "{\"event\":\"exe").unwrap();
-    let sandbox = Sandbox::new(&policy(place.path()).audit(log.plain())).unwrap();
+    let sandbox = Sandbox::new(&world.policy_of(Profile::RepoWrite).audit(log.plain())).unwrap();
     sandbox.command("true").status().await.unwrap();
     let text = fs::read_to_string(log.path()).unwrap();
     let lines: Vec<_> = text.lines().collect();
@@ -253,8 +249,8 @@ async fn half_a_line_of_another_program_stays() {
 
 #[tokio::test]
 async fn commands_side_by_side_keep_their_numbers() {
-    let (place, log) = (workspace(), Log::new());
-    let session = Session::prepare(&policy(place.path()).audit(log.plain())).await.unwrap();
+    let (world, log) = (World::new(), Log::new());
+    let session = Session::prepare(&world.policy_of(Profile::RepoWrite).audit(log.plain())).await.unwrap();
     let many: Vec<_> = (0..20)
         .map(|_| {
             let session = session.clone();

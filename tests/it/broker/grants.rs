@@ -17,7 +17,7 @@ async fn only_what_the_manifest_lists_is_visible() {
     fs::write(home.at("in/f"), "read\n").unwrap();
     fs::write(home.at("other"), "hidden").unwrap();
     let base = home.at("").display().to_string();
-    let policy = home.policy("fs_read = ['~/in']\nfs_write = ['~/out']\ncwd = '~/in'");
+    let policy = home.spawn_policy("fs_read = ['~/in']\nfs_write = ['~/out']\ncwd = '~/in'");
     let listed = said(policy.spawn(&tool(&[&base]), &NoCredentials).await);
     assert_eq!(listed, format!("read\nbin\nin\nout\n{}\n", home.at("in").display()), "no more than the way");
     assert_eq!(fs::read(home.at("out/made")).unwrap(), b"x\n");
@@ -31,7 +31,7 @@ async fn readable_paths_are_read_only_and_other_paths_do_not_exist() {
     fs::write(home.at("in/f"), "before").unwrap();
     fs::write(home.at("other"), "hidden").unwrap();
     let base = home.at("").display().to_string();
-    let heard = said(home.policy("fs_read = ['~/in']").spawn(&tool(&[&base]), &NoCredentials).await);
+    let heard = said(home.spawn_policy("fs_read = ['~/in']").spawn(&tool(&[&base]), &NoCredentials).await);
     let lines: Vec<&str> = heard.lines().collect();
     for (line, ends) in [
         (0, "Read-only file system"),
@@ -58,7 +58,7 @@ async fn without_hosts_there_is_no_network() {
     let home = Home::new("");
     let program = fs::read_to_string(home.at("bin/tool")).unwrap();
     fs::write(home.at("bin/tool"), program.replace("/bin/sh", "/bin/bash") + script).unwrap();
-    let heard = said(home.policy("").spawn(&tool(&[&port.to_string()]), &NoCredentials).await);
+    let heard = said(home.spawn_policy("").spawn(&tool(&[&port.to_string()]), &NoCredentials).await);
     let words: Vec<&str> = heard.split_whitespace().collect();
     assert_eq!(words, ["lo", "none", "refused"], "{heard}");
     assert!(listener.accept().is_err(), "nobody came");
@@ -68,7 +68,7 @@ async fn without_hosts_there_is_no_network() {
 async fn variables_come_from_the_envelope_and_from_the_caller() {
     let home =
         Home::new("echo \"${A-unset} ${PATH:+path} ${CARGO_PKG_NAME-unset} ${CARGO_MANIFEST_DIR-unset}\"");
-    let policy = home.policy("env_passthrough = ['A', 'CARGO_PKG_NAME']");
+    let policy = home.spawn_policy("env_passthrough = ['A', 'CARGO_PKG_NAME']");
     let mut envelope = tool(&[]);
     envelope.env.insert("A".to_owned(), "mine".to_owned());
     let passed = std::env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "unset".to_owned());
@@ -79,7 +79,7 @@ async fn variables_come_from_the_envelope_and_from_the_caller() {
 #[tokio::test]
 async fn stdin_is_the_envelope_s_or_nothing() {
     let home = Home::new("cat; echo end");
-    let policy = home.policy("");
+    let policy = home.spawn_policy("");
     assert_eq!(said(policy.spawn(&tool(&[]), &NoCredentials).await), "end\n");
     let envelope = Envelope { stdin: Some("given\n".to_owned()), ..tool(&[]) };
     assert_eq!(said(policy.spawn(&envelope, &NoCredentials).await), "given\nend\n");
@@ -88,13 +88,13 @@ async fn stdin_is_the_envelope_s_or_nothing() {
 #[tokio::test]
 async fn each_stream_has_its_cap_and_the_program_no_epipe() {
     let home = Home::new("head -c 3000000 /dev/zero && head -c 300000 /dev/zero >&2 && echo done >&2");
-    let output = home.policy("").spawn(&tool(&[]), &NoCredentials).await.unwrap();
+    let output = home.spawn_policy("").spawn(&tool(&[]), &NoCredentials).await.unwrap();
     assert!(output.status.success() && output.truncated, "{:?}", output.outcome);
     let marker = |bytes: u64| format!("\n[kennel: output truncated, {bytes} bytes dropped]\n").into_bytes();
     assert_eq!(output.stdout[1 << 20..], marker(3_000_000 - (1 << 20)));
     assert_eq!(output.stderr[256 << 10..], marker(300_005 - (256 << 10)));
     assert_eq!((output.stdout_bytes, output.stderr_bytes), (Some(3_000_000), Some(300_005)));
-    let policy = home.policy("limits = { max_stdout_bytes = 10, max_stderr_bytes = 0 }");
+    let policy = home.spawn_policy("limits = { max_stdout_bytes = 10, max_stderr_bytes = 0 }");
     let output = policy.spawn(&tool(&[]), &NoCredentials).await.unwrap();
     assert_eq!(output.stdout[10..], marker(2_999_990));
     assert_eq!(output.stderr, marker(300_005));
@@ -103,7 +103,7 @@ async fn each_stream_has_its_cap_and_the_program_no_epipe() {
 #[tokio::test]
 async fn the_caller_sets_the_timeout() {
     let home = Home::new(crate::support::HEARTBEAT);
-    let policy = home.policy("fs_write = ['~/out']\ncwd = '~/out'\nlimits.max_wall_seconds = 200");
+    let policy = home.spawn_policy("fs_write = ['~/out']\ncwd = '~/out'\nlimits.max_wall_seconds = 200");
     let policy = policy.limits(SpawnLimits { max_wall_seconds: Some(1), ..SpawnLimits::default() });
     let output = policy.spawn(&tool(&[]), &NoCredentials).await.unwrap();
     assert_eq!((output.ended, output.exit_code()), (Ended::TimedOut, 124));
@@ -115,16 +115,16 @@ async fn the_caller_sets_the_timeout() {
 async fn memory_is_limited_by_default() {
     // The shell keeps its input in its own memory.
     let home = Home::new("x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo ${#x}");
-    let output = home.policy("").spawn(&tool(&[]), &NoCredentials).await.unwrap();
+    let output = home.spawn_policy("").spawn(&tool(&[]), &NoCredentials).await.unwrap();
     assert!(!output.stdout.starts_with(b"100000000"), "{:?}", String::from_utf8_lossy(&output.stdout));
-    let more = home.policy("limits.max_memory_bytes = 1000000000\nlimits.max_wall_seconds = 300");
+    let more = home.spawn_policy("limits.max_memory_bytes = 1000000000\nlimits.max_wall_seconds = 300");
     assert_eq!(said(more.spawn(&tool(&[]), &NoCredentials).await), "100000000\n");
 }
 
 #[tokio::test]
 async fn a_dropped_spawn_leaves_nothing() {
     let home = Home::new(crate::support::HEARTBEAT);
-    let policy = home.policy("fs_write = ['~/out']\ncwd = '~/out'");
+    let policy = home.spawn_policy("fs_write = ['~/out']\ncwd = '~/out'");
     let envelope = tool(&[]);
     tokio::select! {
         output = policy.spawn(&envelope, &NoCredentials) => panic!("ended: {output:?}"),
@@ -138,7 +138,7 @@ async fn a_refused_call_asks_nobody_for_its_secrets() {
     let home = Home::new("echo \"$TOKEN\"");
     let resolver = keys("value");
     let refused = async |spawn: &str, envelope: &Envelope, action: &[&str]| {
-        let mut policy = home.policy(spawn);
+        let mut policy = home.spawn_policy(spawn);
         if !action.is_empty() {
             policy = policy.action(action.iter().copied());
         }
@@ -154,10 +154,10 @@ async fn a_refused_call_asks_nobody_for_its_secrets() {
     let absent = format!("{listed}fs_read = ['~/absent']");
     assert_eq!(refused(&absent, &asks, &[]).await, (Class::CapabilityDenied, Boundary::Manifest));
     assert_eq!(resolver.asked(), 0);
-    assert_eq!(said(home.policy(listed).spawn(&asks, &resolver).await), "value\n");
+    assert_eq!(said(home.spawn_policy(listed).spawn(&asks, &resolver).await), "value\n");
     assert_eq!(resolver.asked(), 1);
     assert_eq!(
-        said(home.policy(listed).spawn(&tool(&[]), &resolver).await),
+        said(home.spawn_policy(listed).spawn(&tool(&[]), &resolver).await),
         "\n",
         "only a program that asks gets it"
     );
@@ -199,7 +199,7 @@ async fn a_missing_credential_is_named() {
         }
     }
     let home = Home::new("");
-    let policy = home.policy("credential_env_keys = ['TOKEN']");
+    let policy = home.spawn_policy("credential_env_keys = ['TOKEN']");
     let envelope = tool_with_token(&[]);
     let error = policy.spawn(&envelope, &NoCredentials).await.unwrap_err();
     assert_eq!(error.chain(), "credential TOKEN is required and was not given");
@@ -217,7 +217,7 @@ async fn a_missing_credential_is_named() {
 #[tokio::test]
 async fn a_program_that_is_gone_or_no_program_is_load_failed() {
     let home = Home::new("");
-    let policy = home.policy("");
+    let policy = home.spawn_policy("");
     fs::write(home.at("bin/tool"), "no program").unwrap();
     let error = policy.spawn(&tool(&[]), &NoCredentials).await.unwrap_err();
     assert!(

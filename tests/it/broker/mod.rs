@@ -64,7 +64,7 @@ impl Home {
         text.replace("'~", &format!("'{}", self.dir.path().display()))
     }
 
-    fn policy(&self, spawn: &str) -> SpawnPolicy {
+    fn spawn_policy(&self, spawn: &str) -> SpawnPolicy {
         SpawnPolicy::new(Manifest::from_toml(&self.manifest(spawn)).unwrap())
     }
 

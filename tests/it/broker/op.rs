@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use super::{Home, write_script};
 use crate::{
     serve::signal,
-    support::{copy_program, ends, has, patient, require, stderr, stdout, write_program},
+    support::{copy_program, ends, has, patient, require, stderr, stdout, until_full, write_program},
 };
 
 /// `me:hunter2`
@@ -255,8 +255,8 @@ fn a_signal_ends_the_wait_for_a_reader() {
     let home = Home::new("head -c 100000 /dev/zero");
     let manifest = home.manifest("operations.x = 'tool'");
     let (_reader, writer) = std::io::pipe().unwrap();
-    let mut child = home.op(&manifest, &["x", "-q"]).stdout(writer).spawn().unwrap();
-    thread::sleep(patient(Duration::from_secs(1)));
+    let mut child = home.op(&manifest, &["x", "-q"]).stdout(writer.try_clone().unwrap()).spawn().unwrap();
+    until_full(&writer);
     signal(&child, Signal::SIGTERM);
     assert_eq!(ends("it was told to", &mut child).code(), Some(125));
 }

@@ -92,10 +92,10 @@ fn files_that_fs_write_names_are_refused_too() {
     for path in ["secret", "led", "out/../secret"] {
         is_refused(&home, &["--credential", &format!("TOK={path}")], "credential file");
     }
-    let policy = home.policy("fs_write = ['~/bin/tool']");
+    let policy = home.spawn_policy("fs_write = ['~/bin/tool']");
     let error = policy.check(&tool(&[])).unwrap_err();
     assert!(error.chain().contains("is in fs_write"), "{error:?}");
-    let policy = home.policy("fs_write = ['~/bin/other']");
+    let policy = home.spawn_policy("fs_write = ['~/bin/other']");
     write_script(&home.at("bin/other"), "");
     policy.check(&tool(&[])).unwrap();
 }

@@ -77,7 +77,7 @@ fn tracing_shows_no_arguments_and_no_credentials() {
         return;
     }
     let home = Home::new("test \"$TOKEN\" = hidden-credential && echo it is");
-    let policy = home.policy("credential_env_keys = ['TOKEN']\nenv_passthrough = ['V']");
+    let policy = home.spawn_policy("credential_env_keys = ['TOKEN']\nenv_passthrough = ['V']");
     let traced = Everything::default();
     let envelope = {
         let mut envelope = tool_with_token(&["hidden-argument"]);
@@ -89,7 +89,8 @@ fn tracing_shows_no_arguments_and_no_credentials() {
         runtime.block_on(async {
             assert_eq!(said(policy.spawn(&envelope, &keys("hidden-credential")).await), "it is\n");
             policy.spawn(&envelope, &NoCredentials).await.unwrap_err();
-            let refused = home.policy("").spawn(&envelope, &keys("hidden-credential")).await.unwrap_err();
+            let refused =
+                home.spawn_policy("").spawn(&envelope, &keys("hidden-credential")).await.unwrap_err();
             assert!(!format!("{refused:?} {:?}", refused.failure()).contains("hidden"));
         });
     });
@@ -102,7 +103,7 @@ fn tracing_shows_no_arguments_and_no_credentials() {
 #[tokio::test]
 async fn a_credential_takes_the_place_of_a_variable_of_its_name() {
     let home = Home::new("tr '\\0' '\\n' < /proc/$$/environ | grep ^HOME=");
-    let policy = home.policy("credential_env_keys = ['HOME']");
+    let policy = home.spawn_policy("credential_env_keys = ['HOME']");
     let envelope = Envelope { credential_env_keys: vec!["HOME".to_owned()], ..tool(&[]) };
     assert_eq!(said(policy.spawn(&envelope, &keys("given")).await), "HOME=given\n");
 }
@@ -358,7 +359,7 @@ fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
 async fn the_audit_log_has_every_decision_and_no_value_of_a_credential() {
     let home = Home::new("exit 0");
     let log = home.at("spawn.log");
-    let policy = home.policy(
+    let policy = home.spawn_policy(
         "env_passthrough = ['V']\ncredential_env_keys = ['TOKEN']\noperations.say = 'tool say {word} [{more}]'",
     );
     let audit = Audit { arguments: true, fail_closed: true, ..Audit::new(&log) };
@@ -394,7 +395,7 @@ async fn the_audit_log_has_every_decision_and_no_value_of_a_credential() {
 #[tokio::test]
 async fn a_program_that_cannot_be_logged_is_not_spawned() {
     let home = Home::new("echo ran > \"$1\"");
-    let policy = home.policy("fs_write = ['~/out']");
+    let policy = home.spawn_policy("fs_write = ['~/out']");
     let audit = Audit { fail_closed: true, ..Audit::new("/dev/full") };
     let ran = home.at("out/ran").display().to_string();
     let error = match policy.audit(audit) {

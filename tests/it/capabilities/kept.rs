@@ -7,8 +7,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Place, list, offline, writing};
 use crate::{
-    serve::runtime as runtime_directory,
     session::counts::Counts,
+    support::runtime as runtime_directory,
     support::{HEARTBEAT, beats, eventually, is_alone, is_silent, stdout, until, workspace},
 };
 

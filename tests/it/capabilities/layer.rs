@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 
 use super::offline;
 use crate::{
-    serve::runtime,
+    support::runtime,
     support::{has, is_alone, patient, require, workspace},
 };
 

@@ -17,7 +17,7 @@ use std::{
 use kennel::capabilities::{Capabilities, Layer, Wrapper};
 
 use crate::{
-    serve::runtime,
+    support::runtime,
     support::{TempDir, copy_program, payload_path, workspace},
 };
 

@@ -8,32 +8,29 @@ use std::{
 };
 
 use crate::support::{
-    TempDir, filled, is_root, kennel_path, make_repository, only_as_root, only_as_user, require, stderr,
+    World, filled, is_root, kennel_path, make_repository, only_as_root, only_as_user, require, stderr,
     stdout, workspace,
 };
 
-/// A user with a home, and a workspace elsewhere.
+/// A world whose user has a configuration directory.
 struct Place {
-    home: TempDir,
-    dir: TempDir,
+    world: World,
 }
 
 impl Place {
     fn new() -> Self {
-        let (home, dir) = (workspace(), workspace());
-        fs::create_dir_all(home.path().join(".config/kennel")).unwrap();
-        Self { home, dir }
+        let world = World::new();
+        fs::create_dir_all(world.in_home(".config/kennel")).unwrap();
+        Self { world }
     }
 
     /// `kennel` with these words, in a directory.
     fn kennel_in(&self, here: &Path, words: &[&str]) -> Output {
-        let mut kennel = Command::new(kennel_path());
-        kennel.current_dir(here).args(words).env("LC_ALL", "C");
-        kennel.env("HOME", self.home.path()).env_remove("XDG_CONFIG_HOME").output().unwrap()
+        self.world.kennel(words).current_dir(here).output().unwrap()
     }
 
     fn kennel(&self, words: &[&str]) -> Output {
-        self.kennel_in(self.dir.path(), words)
+        self.kennel_in(self.world.path(), words)
     }
 
     /// The host name that a command sees, which is `kennel` unless a file or a flag says something else.
@@ -44,7 +41,7 @@ impl Place {
     }
 
     fn file(&self) -> PathBuf {
-        self.dir.path().join("kennel.toml")
+        self.world.at("kennel.toml")
     }
 
     /// Writes the file of the workspace.
@@ -54,7 +51,7 @@ impl Place {
 
     /// Writes a file of the user.
     fn of_user(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.home.path().join(".config/kennel").join(name);
+        let path = self.world.home().join(".config/kennel").join(name);
         fs::write(&path, text).unwrap();
         path
     }
@@ -118,7 +115,7 @@ fn a_trusted_text_is_trusted_in_its_directory_alone() {
     assert!(stdout(&output) == "kennel" && stderr(&output).contains("not trusted"), "{output:?}");
     // Over a link it is the same file.
     let link = beside.path().join("link");
-    symlink(place.dir.path(), &link).unwrap();
+    symlink(place.world.path(), &link).unwrap();
     let words = ["run", "--workspace", link.to_str().unwrap(), "--", "uname", "-n"];
     assert_eq!(stdout(&place.kennel_in(beside.path(), &words)), "mine");
 }
@@ -200,13 +197,11 @@ fn no_command_decides_about_the_next_sandbox() {
 #[test]
 fn no_command_writes_the_user_s_files_or_the_record_of_trust() {
     let place = Place::new();
-    let home = place.home.path();
+    let home = place.world.home();
     let directory = home.join(".config/kennel");
     let try_to = |variable: Option<&Path>, script: &str| {
-        let mut kennel = Command::new(kennel_path());
-        kennel.current_dir(home).args(["run", "--", "sh", "-c", script]).env("HOME", home);
-        kennel.env_remove("XDG_CONFIG_HOME").envs(variable.map(|path| ("XDG_CONFIG_HOME", path)));
-        kennel.output().unwrap()
+        let mut kennel = place.world.kennel(&["run", "--", "sh", "-c", script]);
+        kennel.current_dir(home).envs(variable.map(|path| ("XDG_CONFIG_HOME", path))).output().unwrap()
     };
     // The directory is there.
     let script =
@@ -247,7 +242,10 @@ fn flags_come_over_the_workspace_over_the_user_over_the_profile() {
     assert_eq!(policy["protect"], serde_json::json!(["b", "a", "c"]));
     assert_eq!((&policy["limits"]["pids"], &policy["env"]["set"]["A"]), (&100.into(), &"1".into()));
     assert!(!policy["limits"]["memory"].is_null(), "{policy}");
-    assert_eq!(Path::new(policy["workspace"].as_str().unwrap()), fs::canonicalize(place.dir.path()).unwrap());
+    assert_eq!(
+        Path::new(policy["workspace"].as_str().unwrap()),
+        fs::canonicalize(place.world.path()).unwrap()
+    );
     assert_eq!(shown(&["--hostname", "flag"])["hostname"], "flag");
     fs::remove_file(place.file()).unwrap();
     assert_eq!(place.hostname(&[]), "user");
@@ -264,7 +262,7 @@ fn a_shown_policy_names_the_files_that_were_read_and_the_one_with_the_profile() 
     let place = Place::new();
     let start = |flags: &[&str]| {
         let text = stdout(&place.kennel(&[&["policy", "show"], flags].concat()));
-        text.split("\n\n").next().unwrap().replace(place.dir.path().to_str().unwrap(), "W")
+        text.split("\n\n").next().unwrap().replace(place.world.path().to_str().unwrap(), "W")
     };
     assert!(
         start(&[]).contains("(default)") && start(&[]).contains("files read           none"),
@@ -304,10 +302,10 @@ fn policy_show_names_the_file_or_the_flag_of_each_value() {
     let user = place.of_user("config.toml", user).display().to_string();
     let file = fs::canonicalize(place.file()).unwrap().display().to_string();
     let flags = ["--allow", "f.example:443", "--rw", &two, "--pass-env", "USER_B"];
-    let below = place.dir.path().join("sub");
+    let below = place.world.at("sub");
     fs::create_dir(&below).unwrap();
-    make_repository(&place.dir.path().join(".git"));
-    for here in [place.dir.path(), &below] {
+    make_repository(&place.world.at(".git"));
+    for here in [place.world.path(), &below] {
         let output = place.kennel_in(here, &[&["policy", "show"], &flags[..]].concat());
         let shown = stdout(&output);
         for (value, origin) in [
@@ -344,10 +342,10 @@ fn a_policy_of_the_user_is_found_by_its_name() {
         "profile = 'no-network'\nhostname = 'ci'\nmounts = [{ type = 'mask', path = 'hidden' }]\n",
     );
     place.says("hostname = 'workspace'\n");
-    fs::write(place.dir.path().join("hidden"), "x").unwrap();
+    fs::write(place.world.at("hidden"), "x").unwrap();
     let output = place.kennel(&["run", "--policy", "ci", "--", "sh", "-c", "uname -n; cat hidden; pwd"]);
     // What is hidden is empty, also for root.
-    let here = fs::canonicalize(place.dir.path()).unwrap();
+    let here = fs::canonicalize(place.world.path()).unwrap();
     assert_eq!(stdout(&output), format!("ci\n{}", here.display()), "{output:?}");
     let output = place.kennel(&["run", "--policy", "absent", "--", "true"]);
     let said = stderr(&output);
@@ -385,7 +383,7 @@ fn the_user_s_files_are_the_user_s() {
         refused("it belongs to uid 1000");
     } else {
         // A command may have closed the caller's own directory.
-        let directory = place.home.path().join(".config");
+        let directory = place.world.home().join(".config");
         fs::set_permissions(&directory, Permissions::from_mode(0o000)).unwrap();
         refused("Permission denied");
         fs::set_permissions(&directory, Permissions::from_mode(0o755)).unwrap();
@@ -396,8 +394,7 @@ fn the_user_s_files_are_the_user_s() {
 fn a_directory_that_another_user_closed_has_no_file_of_the_caller() {
     only_as_user!();
     let place = Place::new();
-    let mut kennel = Command::new(kennel_path());
-    kennel.current_dir(place.dir.path()).args(["run", "--", "echo", "ran"]).env("HOME", place.home.path());
+    let mut kennel = place.world.kennel(&["run", "--", "echo", "ran"]);
     let output = kennel.env("XDG_CONFIG_HOME", "/proc/1/root/etc").output().unwrap();
     assert!(output.status.success() && stdout(&output) == "ran", "{output:?}");
 }
@@ -407,7 +404,7 @@ fn who_owns_a_workspace_does_not_matter_for_what_was_trusted() {
     only_as_root!();
     let place = Place::new();
     place.says("hostname = 'theirs'\n");
-    for path in [place.dir.path(), &place.file()] {
+    for path in [place.world.path(), &place.file()] {
         chown(path, Some(1000), Some(1000)).unwrap();
     }
     assert_eq!(place.hostname(&["--git", "trust"]), "kennel");
@@ -418,14 +415,14 @@ fn who_owns_a_workspace_does_not_matter_for_what_was_trusted() {
 #[test]
 fn a_subdirectory_has_the_file_of_its_work_tree() {
     let place = Place::new();
-    make_repository(&place.dir.path().join(".git"));
-    let sub = place.dir.path().join("sub");
+    make_repository(&place.world.at(".git"));
+    let sub = place.world.at("sub");
     fs::create_dir(&sub).unwrap();
     place.says("hostname = 'top'\nprotect = ['kept']\n");
     fs::write(sub.join("kennel.toml"), "hostname = 'sub'\n").unwrap();
     let output = place.kennel_in(&sub, &["trust"]);
     assert!(output.status.success() && stdout(&output).contains("'top'"), "{output:?}");
-    fs::write(place.dir.path().join("kept"), "x").unwrap();
+    fs::write(place.world.at("kept"), "x").unwrap();
     let words = [
         "run",
         "--protect",
@@ -446,7 +443,7 @@ fn a_subdirectory_has_the_file_of_its_work_tree() {
 #[test]
 fn init_writes_a_trusted_file_once() {
     let place = Place::new();
-    fs::write(place.dir.path().join("Cargo.toml"), "").unwrap();
+    fs::write(place.world.at("Cargo.toml"), "").unwrap();
     let output = place.kennel(&["init"]);
     assert!(output.status.success() && stdout(&output).ends_with("/kennel.toml"), "{output:?}");
     for words in ["the hosts of @cargo", "it is trusted", "kennel policy show", "kennel run CMD"] {
@@ -484,17 +481,12 @@ fn a_session_starts_from_the_files_too() {
 fn where_there_is_no_file_a_start_looks_twice() {
     require!(crate::support::has("strace"), "strace");
     let place = Place::new();
-    let mut strace = Command::new("strace");
+    let mut strace = place.world.command("strace");
     strace.args(["-e", "trace=file", "-o", "/dev/stderr"]).arg(kennel_path()).args(["run", "--", "true"]);
-    let output = strace
-        .current_dir(place.dir.path())
-        .env("HOME", place.home.path())
-        .env_remove("XDG_CONFIG_HOME")
-        .output()
-        .unwrap();
+    let output = strace.output().unwrap();
     require!(output.status.success(), "strace that may trace");
     let said = stderr(&output);
-    let [home, dir] = [&place.home, &place.dir].map(|it| it.path().to_str().unwrap().to_owned());
+    let [home, dir] = [place.world.home(), place.world.path()].map(|it| it.to_str().unwrap().to_owned());
     for path in [format!("\"{home}/.config/kennel/config.toml\""), format!("\"{dir}/kennel.toml\"")] {
         let calls: Vec<&str> = said.lines().filter(|line| line.contains(&path)).collect();
         assert!(calls.len() == 1 && calls[0].contains("ENOENT"), "{path}: {calls:#?}");

@@ -8,7 +8,7 @@ use std::{
         fs::{PermissionsExt, symlink},
     },
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Output,
     time::Duration,
 };
 
@@ -16,21 +16,19 @@ use kennel::{Mount, Policy};
 
 use super::origin;
 use crate::support::{
-    TempDir, copy_program, filled, has, is_root, kennel_path, patient_flag, require, stderr, stdout,
-    workspace, write_program,
+    TempDir, World, copy_program, filled, has, is_root, patient_flag, require, stderr, stdout, workspace,
+    write_program,
 };
 
 /// A user with a home, a workspace elsewhere, and a directory for the learned policy.
 struct Place {
-    home: TempDir,
-    dir: TempDir,
+    world: World,
     out: TempDir,
 }
 
 impl Place {
     fn new(files: &[&str]) -> Self {
-        let home = filled(workspace(), files, |file| file);
-        Self { home, dir: workspace(), out: workspace() }
+        Self { world: World::at_home(filled(workspace(), files, |file| file)), out: workspace() }
     }
 
     fn file(&self) -> PathBuf {
@@ -38,10 +36,7 @@ impl Place {
     }
 
     fn kennel(&self, words: &[&str], command: &[&str]) -> Output {
-        let mut kennel = Command::new(kennel_path());
-        kennel.current_dir(self.dir.path()).arg("run").args(words).arg("--").args(command);
-        kennel.env("HOME", self.home.path()).env("LC_ALL", "C");
-        kennel.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").output().unwrap()
+        self.world.kennel(&[&["run"], words, &["--"], command].concat()).output().unwrap()
     }
 
     fn learn(&self, flags: &[&str], command: &[&str]) -> Output {
@@ -62,7 +57,7 @@ impl Place {
     }
 
     fn in_home(&self, name: &str) -> PathBuf {
-        self.home.path().join(name)
+        self.world.in_home(name)
     }
 }
 
@@ -137,7 +132,7 @@ for name in ['../nothing', '/nowhere/at/all', '', '../unused/below']:
 #[test]
 fn secrets_stay_hidden_and_the_host_unchanged() {
     let place = Place::new(&[".ssh/id_ed25519", ".config/app/settings", "notes"]);
-    symlink(place.in_home(".ssh/id_ed25519"), place.dir.path().join("link")).unwrap();
+    symlink(place.in_home(".ssh/id_ed25519"), place.world.at("link")).unwrap();
     let script = "cat ~/.ssh/id_ed25519 link; echo mine > kept; echo mine > ~/notes; echo mine > ~/.config/app/new; \
                   cat ~/notes; echo mine > /srv/kennel-test; cat ~/.config/app/settings";
     let learning = place.learn(&[], &["sh", "-c", script]);
@@ -145,7 +140,7 @@ fn secrets_stay_hidden_and_the_host_unchanged() {
     let said = stderr(&learning);
     assert!(said.matches("id_ed25519: No such file").count() == 1 && said.contains("link: "), "{said}");
     assert!(said.contains("A kept") && said.contains("kennel diff shows them"), "{said}");
-    assert!(!place.dir.path().join("kept").exists() && !Path::new("/srv/kennel-test").exists());
+    assert!(!place.world.at("kept").exists() && !Path::new("/srv/kennel-test").exists());
     assert_eq!(fs::read_to_string(place.in_home("notes")).unwrap(), "notes");
     assert!(!place.in_home(".config/app/new").exists());
     let (text, policy) = place.learned();
@@ -169,20 +164,14 @@ fn names_that_a_command_chooses_are_only_names() {
         b"e ''' \"\"\" # ",
         b"only/f\xff",
     ];
-    let paths: Vec<PathBuf> =
-        names.iter().map(|name| place.home.path().join(OsStr::from_bytes(name))).collect();
+    let paths: Vec<PathBuf> = names.iter().map(|name| place.world.in_home(OsStr::from_bytes(name))).collect();
     for path in &paths {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, "here").unwrap();
     }
-    let mut kennel = Command::new(kennel_path());
-    kennel
-        .current_dir(place.dir.path())
-        .args(["run", "--learn"])
-        .arg(place.file())
-        .args(["--", "cat"])
-        .args(&paths);
-    let output = kennel.env("HOME", place.home.path()).env_remove("XDG_STATE_HOME").output().unwrap();
+    let mut kennel = place.world.kennel(&["run", "--learn"]);
+    kennel.arg(place.file()).args(["--", "cat"]).args(&paths);
+    let output = kennel.output().unwrap();
     assert!(output.status.success() && stdout(&output) == "here".repeat(6), "{output:?}");
     let (text, policy) = place.learned();
     let mut expected: Vec<PathBuf> = paths[..5].to_vec();
@@ -191,7 +180,7 @@ fn names_that_a_command_chooses_are_only_names() {
     assert_eq!(reads(&policy), expected, "{text}");
     assert_eq!(
         Policy { mounts: Vec::new(), files: Vec::new(), ..policy },
-        Policy { workspace: fs::canonicalize(place.dir.path()).unwrap(), ..Policy::default() }
+        Policy { workspace: fs::canonicalize(place.world.path()).unwrap(), ..Policy::default() }
     );
     assert!(text.lines().all(|line| !line.starts_with("profile")), "{text}");
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text}");
@@ -251,7 +240,7 @@ fn what_cannot_be_learned_or_written_is_refused_before_the_start() {
             output.status.code() == Some(125) && stderr(&output).contains(words),
             "{flags:?}: {output:?}"
         );
-        assert!(!Path::new(file).exists() && !place.dir.path().join("ran").exists());
+        assert!(!Path::new(file).exists() && !place.world.at("ran").exists());
     };
     for (flags, words) in [
         (&["--overlay", "--commit"][..], "leave --commit out"),
@@ -271,7 +260,7 @@ fn what_cannot_be_learned_or_written_is_refused_before_the_start() {
     refused(&["--learn", link.to_str().unwrap()], "name another file");
     // And so does a link to the workspace as its directory.
     let inside = place.out.path().join("inside");
-    symlink(place.dir.path(), &inside).unwrap();
+    symlink(place.world.path(), &inside).unwrap();
     refused(
         &["--learn", inside.join("policy.toml").to_str().unwrap()],
         "commands can write to the workspace",

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::cli;
 use crate::{
-    serve::runtime,
+    support::runtime,
     support::{has, kennel_path, require, stderr, stdout, workspace},
 };
 

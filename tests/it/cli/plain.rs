@@ -210,7 +210,7 @@ fn a_log_may_come_by_a_descriptor_of_a_file() {
 #[test]
 fn a_session_reads_its_policy_from_a_descriptor_and_closes_it() {
     require!(has("bash"), "bash");
-    let (dir, runtime) = (workspace(), crate::serve::runtime());
+    let (dir, runtime) = (workspace(), crate::support::runtime());
     let script = "export XDG_RUNTIME_DIR=$0; $K session start --name d --policy <(echo 'hostname = \"given\"') && \
                   $K exec d -- uname -n; $K session stop d";
     let mut bash = Command::new("bash");

@@ -17,34 +17,31 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
-    serve::{at, runtime, signal},
+    serve::signal,
     support::{
-        HEARTBEAT, beats, ends, has, is_root, is_silent, kennel_path, patient_flag, require, stderr, stdout,
-        until, workspace,
+        HEARTBEAT, beats, ends, has, is_root, is_silent, kennel_path, patient_flag, require, runtime, stderr,
+        stdout, until, until_full, workspace,
     },
 };
 
-use crate::support::{Screen, TempDir, by_env, patient};
+use crate::support::{Screen, World};
 
 /// A session in the background, stopped at the end of the test.
 struct Background {
-    workspace: TempDir,
-    runtime: TempDir,
+    world: World,
 }
 
 impl Background {
     fn start(flags: &[&str]) -> Self {
-        let background = Self { workspace: workspace(), runtime: runtime() };
+        let background = Self { world: World::new() };
         let output = background.session(&[&["start", "--name", "s"], flags].concat());
         assert!(output.status.success(), "{output:?}");
-        assert_eq!(stdout(&output), background.runtime.path().join("kennel/s.sock").display().to_string());
+        assert_eq!(stdout(&output), background.world.runtime().join("kennel/s.sock").display().to_string());
         background
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = at(self.runtime.path(), self.workspace.path());
-        command.args(arguments);
-        command
+        self.world.kennel(arguments)
     }
 
     fn session(&self, arguments: &[&str]) -> Output {
@@ -74,7 +71,7 @@ fn the_audit_log_names_the_workspace_in_full() {
     let session = Background::start(&["--workspace", "./", "--audit", log.to_str().unwrap()]);
     let text = std::fs::read_to_string(&log).unwrap();
     let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-    let workspace = session.workspace.path().to_str().unwrap();
+    let workspace = session.world.path().to_str().unwrap();
     assert_eq!((&first["event"], &first["workspace"]), (&"session".into(), &workspace.into()));
 }
 
@@ -84,16 +81,16 @@ fn session_is_started_listed_used_and_stopped() {
     let output = session.exec(&[], &["sh", "-c", "pwd; echo x > here; exit 5"]);
     assert_eq!(
         (output.status.code(), stdout(&output)),
-        (Some(5), session.workspace.path().display().to_string())
+        (Some(5), session.world.path().display().to_string())
     );
-    assert_eq!(fs::read_to_string(session.workspace.path().join("here")).unwrap(), "x\n");
+    assert_eq!(fs::read_to_string(session.world.at("here")).unwrap(), "x\n");
     let list: Value = serde_json::from_slice(&session.session(&["list", "--json"]).stdout).unwrap();
     assert_eq!(
         (&list[0]["name"], &list[0]["running"], &list[0]["served"]),
         (&"s".into(), &0.into(), &1.into())
     );
     let table = stdout(&session.session(&["list"]));
-    let workspace = session.workspace.path().to_str().unwrap();
+    let workspace = session.world.path().to_str().unwrap();
     let line = table.lines().nth(1).unwrap_or_default();
     assert!(table.starts_with("NAME ") && line.starts_with("s ") && line.ends_with(workspace), "{table}");
     assert!(line.contains(" repo-write ") && list[0]["profile"] == "repo-write", "{table} {list}");
@@ -104,7 +101,7 @@ fn session_is_started_listed_used_and_stopped() {
     let output = session.session(&["stop", "s"]);
     assert!(output.status.success() && stderr(&output).is_empty(), "{output:?}");
     until("the process is gone", || !Path::new(&format!("/proc/{pid}")).exists());
-    let left: Vec<_> = fs::read_dir(session.runtime.path().join("kennel")).unwrap().flatten().collect();
+    let left: Vec<_> = fs::read_dir(session.world.runtime().join("kennel")).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "the client: {left:?}");
     assert_eq!(session.session(&["list", "--json"]).stdout, b"[]\n");
     let output = session.session(&["stop", "s"]);
@@ -117,17 +114,17 @@ fn session_is_started_listed_used_and_stopped() {
 /// Neither a command that runs nor one that stays lets it end, and lists do not keep it.
 #[test]
 fn a_session_that_nobody_uses_ends_after_its_time() {
-    let session = Background { workspace: workspace(), runtime: runtime() };
-    let start = session.session(&["start", "--name", "s", "--idle", &patient_flag(Duration::from_secs(3))]);
+    let session = Background { world: World::new() };
+    let start = session.session(&["start", "--name", "s", "--idle", &patient_flag(Duration::from_secs(2))]);
     assert!(start.status.success(), "{start:?}");
     let pid = session.pid();
     // A process that a command left behind does not count.
-    let output = session.exec(&["-d"], &["sh", "-c", "sleep 1000 & sleep 5"]);
+    let output = session.exec(&["-d"], &["sh", "-c", "sleep 1000 & sleep 3"]);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "1"), "{output:?}");
     let list: Value = serde_json::from_slice(&session.session(&["list", "--json"]).stdout).unwrap();
     assert!(list[0]["idle_s"].is_null(), "it is in use: {list}");
     assert_eq!(session.session(&["wait", "s", "1", "--exit-code"]).status.code(), Some(0));
-    let output = session.exec(&[], &["sh", "-c", "sleep 4; echo done"]);
+    let output = session.exec(&[], &["sh", "-c", "sleep 3; echo done"]);
     assert_eq!(stdout(&output), "done", "{output:?}");
     until("it ends, however often it is listed", || {
         session.session(&["list"]);
@@ -141,7 +138,7 @@ fn a_session_that_nobody_uses_ends_after_its_time() {
 /// A command that runs keeps the session from showing it, and the grants of the policy do not depend on it.
 #[test]
 fn a_note_says_that_a_toolchain_was_updated() {
-    let session = Background { workspace: workspace(), runtime: runtime() };
+    let session = Background { world: World::new() };
     let home = workspace();
     let bin = home.path().join(".deno/bin");
     let install = |text: &str| {
@@ -171,7 +168,7 @@ fn a_note_says_that_a_toolchain_was_updated() {
 fn list_is_complete_or_an_error() {
     let session = Background::start(&[]);
     let list = || session.session(&["list", "--json"]);
-    let directory = session.runtime.path().join("kennel");
+    let directory = session.world.runtime().join("kennel");
     let mode = |mode| fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
     // A process that listens there and that no client of ours can talk to.
     let _other = UnixListener::bind(directory.join("x.sock")).unwrap();
@@ -201,18 +198,17 @@ fn stop_ends_what_runs() {
     let session = Background::start(&[]);
     let mut child =
         session.command(&["exec", "s", "--", "sh", "-c", HEARTBEAT]).stderr(Stdio::null()).spawn().unwrap();
-    until("it beats", || beats(session.workspace.path()) > 2);
+    until("it beats", || beats(session.world.path()) > 2);
     assert!(session.session(&["stop", "s"]).status.success());
-    assert!(is_silent(session.workspace.path()), "when stop returns, nothing runs");
+    assert!(is_silent(session.world.path()), "when stop returns, nothing runs");
     assert_eq!(child.wait().unwrap().code(), Some(125));
 }
 
 #[test]
 fn start_that_fails_says_why_and_leaves_nothing() {
-    let (dir, runtime) = (workspace(), runtime());
+    let session = Background { world: World::new() };
     let start = |arguments: &[&str]| {
-        let output =
-            at(runtime.path(), dir.path()).args(["session", "start"]).args(arguments).output().unwrap();
+        let output = session.session(&[&["start"], arguments].concat());
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         assert!(output.stdout.is_empty());
         stderr(&output)
@@ -221,37 +217,36 @@ fn start_that_fails_says_why_and_leaves_nothing() {
     assert!(start(&["--name", "../x"]).contains("session name `../x`"));
     assert!(start(&["--name", ""]).contains("is empty"));
     assert!(start(&[]).contains("--name"));
-    let _session = Background { workspace: dir, runtime };
 }
 
 #[test]
 fn start_that_cannot_print_its_socket_leaves_nothing() {
-    let (dir, runtime) = (workspace(), runtime());
+    let world = World::new();
     let full = File::options().write(true).open("/dev/full").unwrap();
     let (reader, unread) = std::io::pipe().unwrap();
     drop(reader);
     for (stdout, cause) in [(Stdio::from(full), "No space left on device"), (unread.into(), "Broken pipe")] {
-        let mut start = at(runtime.path(), dir.path());
-        let output = start.args(["session", "start", "--name", "s"]).stdout(stdout).output().unwrap();
+        let mut start = world.kennel(&["session", "start", "--name", "s"]);
+        let output = start.stdout(stdout).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         let words = format!("the session was ended: print the path of its socket: {cause}");
         assert!(stderr(&output).contains(&words), "{output:?}");
-        let left: Vec<_> = fs::read_dir(runtime.path().join("kennel")).unwrap().flatten().collect();
+        let left: Vec<_> = fs::read_dir(world.runtime().join("kennel")).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "the client: {left:?}");
     }
 }
 
 #[test]
 fn background_session_holds_no_descriptor_of_its_starter() {
-    let session = Background { workspace: workspace(), runtime: runtime() };
+    let session = Background { world: World::new() };
     // A pipe as descriptor 9. Its end comes when no process holds it any more.
     let line = "exec 9>&1; \"$@\" >/dev/null 2>&1";
     let output = Command::new("sh")
         .args(["-c", line, "sh"])
         .arg(kennel_path())
         .args(["session", "start", "--name", "s"])
-        .env("XDG_RUNTIME_DIR", session.runtime.path())
-        .current_dir(&session.workspace)
+        .env("XDG_RUNTIME_DIR", session.world.runtime())
+        .current_dir(&session.world)
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -273,16 +268,16 @@ fn terminated_host_cleans_up() {
     let pid = session.pid();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
     until("the process is gone", || !Path::new(&format!("/proc/{pid}")).exists());
-    assert!(!session.runtime.path().join("kennel/s.sock").exists());
+    assert!(!session.world.runtime().join("kennel/s.sock").exists());
 }
 
 #[test]
 fn exec_has_flags_of_its_own() {
     let session = Background::start(&["--setenv", "A=session"]);
-    fs::create_dir(session.workspace.path().join("sub")).unwrap();
+    fs::create_dir(session.world.at("sub")).unwrap();
     let output = session
         .exec(&["--cwd", "sub", "--setenv", "A=exec", "--setenv", "B=2"], &["sh", "-c", "pwd; echo $A $B"]);
-    let sub = session.workspace.path().join("sub");
+    let sub = session.world.at("sub");
     assert_eq!(stdout(&output), format!("{}\nexec 2", sub.display()));
     let output = session.exec(&["--timeout", "100ms"], &["sleep", "60"]);
     assert_eq!(output.status.code(), Some(124));
@@ -330,7 +325,7 @@ fn stdin_of_exec_is_passed_with_and_without_the_flag_for_it() {
 #[test]
 fn a_quiet_exec_prints_errors_and_no_remarks() {
     let session = Background::start(&["--explain"]);
-    let place = session.runtime.path().join("report");
+    let place = session.world.runtime().join("report");
     let json = place.to_str().unwrap();
     // The command's own stderr stays, and its status may be one that Kennel has, too.
     let refused = ["sh", "-c", "echo own >&2; echo x > /usr/kennel-test; exit 127"];
@@ -363,7 +358,7 @@ fn environment_of_exec_s_caller_does_not_pass() {
 #[test]
 fn report_of_exec_is_that_of_run() {
     let session = Background::start(&[]);
-    let file = session.runtime.path().join("report");
+    let file = session.world.runtime().join("report");
     let path = file.display().to_string();
     let read = || -> Value { serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap() };
     let output = session.exec(&["--json", &path], &["sh", "-c", "printf 12345; printf 123 >&2; exit 4"]);
@@ -372,7 +367,7 @@ fn report_of_exec_is_that_of_run() {
     assert_eq!((&report["ended"], &report["exit_code"]), (&"exited".into(), &4.into()));
     assert_eq!((&report["stdout_bytes"], &report["stderr_bytes"]), (&5.into(), &3.into()));
     assert_eq!(report["enforcement"]["protections"][0]["name"], "user_namespace");
-    let (_, of_run) = crate::support::report(session.workspace.path(), &[], &["true"]);
+    let (_, of_run) = crate::support::report(session.world.path(), &[], &["true"]);
     let keys = |report: &Value| report.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert_eq!(keys(&report), keys(&of_run));
     session.exec(&["--json", &path, "--timeout", "50ms"], &["sleep", "60"]);
@@ -385,42 +380,8 @@ fn report_of_exec_is_that_of_run() {
 }
 
 #[test]
-fn signals_to_exec_reach_the_command() {
-    let session = Background::start(&[]);
-    let dir = session.workspace.path();
-    let start_by_env = |option: &str, script: &str| {
-        by_env(option, &session.command(&["exec", "s", "--", "sh", "-c", script])).spawn().unwrap()
-    };
-    let start = |script: &str| start_by_env("--default-signal", script);
-    for (number, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGUSR1, "USR1")] {
-        let _ = fs::remove_file(dir.join("ready"));
-        let mut child = start(&format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.02; done"));
-        until("the command runs", || dir.join("ready").exists());
-        signal(&child, number);
-        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
-    }
-    fs::remove_file(dir.join("ready")).unwrap();
-    let script = "trap 'exit 3' HUP; trap 'exit 9' TERM; touch ready; while :; do sleep 0.02; done";
-    let mut child = start_by_env("--ignore-signal=HUP", script);
-    until("the command runs", || dir.join("ready").exists());
-    signal(&child, Signal::SIGHUP);
-    signal(&child, Signal::SIGTERM);
-    assert_eq!(child.wait().unwrap().code(), Some(9), "what exec was started to ignore is not passed on");
-    let mut child = start(HEARTBEAT);
-    until("it beats", || beats(dir) > 2);
-    signal(&child, Signal::SIGTSTP);
-    until("it stops beating", || is_silent(dir));
-    signal(&child, Signal::SIGCONT);
-    let before = beats(dir);
-    until("it beats again", || beats(dir) > before + 2);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    until("it stops beating for good", || is_silent(dir));
-}
-
-#[test]
 fn flags_of_all_commands_may_stand_before_the_verb() {
-    let background = Background { workspace: workspace(), runtime: runtime() };
+    let background = Background { world: World::new() };
     let output =
         background.command(&["--color", "never", "session", "start", "--name", "s"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -436,7 +397,7 @@ fn on_terminal(
 ) -> (Option<i32>, String) {
     let mut exec = Command::new("setsid");
     exec.arg("--ctty").arg(kennel_path()).args(["exec", "s", "-it", "--", "sh", "-c", script]);
-    exec.current_dir(&session.workspace).env("XDG_RUNTIME_DIR", session.runtime.path()).env("TERM", "vt52");
+    exec.current_dir(&session.world).env("XDG_RUNTIME_DIR", session.world.runtime()).env("TERM", "vt52");
     let within = Duration::from_secs(15);
     let (status, seen) = Screen::start(&mut exec, within).end_with(within, talk);
     (crate::support::shown(status), seen)
@@ -464,7 +425,7 @@ fn exec_on_a_terminal_is_a_window_onto_it() {
     assert!(status == Some(0) && seen.ends_with("4999\n5000\nlast\n") && seen.lines().count() == 5001);
 }
 
-/// `kennel exec s --tty` on a terminal that nobody reads and that has had time to fill up.
+/// `kennel exec s --tty` on a terminal that nobody reads, once it is full.
 fn on_unread_terminal(session: &Background, script: &str, flags: OFlag) -> (Child, File, File) {
     let pty = openpty(None, None).unwrap();
     let (master, peer) = (File::from(pty.master), File::from(pty.slave));
@@ -473,9 +434,9 @@ fn on_unread_terminal(session: &Background, script: &str, flags: OFlag) -> (Chil
     let script = format!("touch ran; {script}");
     let mut exec = session.command(&["exec", "s", "--tty", "--", "sh", "-c", &script]);
     let child = exec.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-    until("the command runs", || session.workspace.path().join("ran").exists());
-    std::thread::sleep(patient(Duration::from_secs(1)));
-    fs::remove_file(session.workspace.path().join("ran")).unwrap();
+    until("the command runs", || session.world.at("ran").exists());
+    until_full(&peer);
+    fs::remove_file(session.world.at("ran")).unwrap();
     (child, master, peer)
 }
 

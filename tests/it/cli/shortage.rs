@@ -5,8 +5,6 @@ use std::{
     fs,
     io::{self, Read},
     process::{Command, Stdio},
-    thread,
-    time::Duration,
 };
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -14,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     serve::Hosted,
-    support::{has, kennel, only_as_user, require, stderr, until, workspace},
+    support::{has, kennel, only_as_user, require, stderr, until, until_full, workspace},
 };
 
 /// Acts as if the user of process `pid` had used up all processes: `pid` gets no new thread.
@@ -39,13 +37,13 @@ fn a_command_that_uses_up_all_processes_ends_normally() {
             fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
         }
         let mut command = kennel(dir.path(), &["--json", file.to_str().unwrap()], &["sh", "-c", WAITS]);
-        let child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command.stdout(writer.try_clone().unwrap()).stderr(Stdio::piped()).spawn().unwrap();
         drop(command);
         until("the command runs", || dir.path().join("ready").exists());
         let_it_have_no_thread(child.id());
         fs::write(dir.path().join("go"), "").unwrap();
-        // The pipe is full before.
-        thread::sleep(Duration::from_millis(500));
+        until_full(&writer);
+        drop(writer);
         let mut all = Vec::new();
         reader.read_to_end(&mut all).unwrap();
         let output = child.wait_with_output().unwrap();

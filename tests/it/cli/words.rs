@@ -4,8 +4,8 @@ use std::{fs, process::Command};
 
 use super::cli;
 use crate::{
-    serve::{Hosted, runtime},
-    support::{kennel_path, stderr, stdout, workspace, write_program},
+    serve::Hosted,
+    support::{kennel_path, runtime, stderr, stdout, workspace, write_program},
 };
 
 #[test]

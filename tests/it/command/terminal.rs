@@ -20,7 +20,7 @@ use nix::{
 
 use crate::support::{
     Screen, ends, has, kennel_path, only_once, patient, patient_flag, quiet, refused, require, run, stderr,
-    until, workspace,
+    until, until_full, workspace,
 };
 
 /// `kennel run --tty` on a user's terminal.
@@ -192,7 +192,7 @@ fn an_unread_terminal_stops_neither_timeout_nor_signal() {
     let mut timed = Window::with(&["--timeout", &time], &mut kennel(), dir.path(), "exec yes");
     let mut ended = Window::with(&[], &mut kennel(), dir.path(), "touch ran; exec yes");
     until("the command runs", || dir.path().join("ran").exists());
-    std::thread::sleep(patient(Duration::from_secs(1)));
+    until_full(&ended.peer);
     kill(Pid::from_raw(ended.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
     assert_eq!(crate::support::shown(ends("it was told to", &mut ended.child)), Some(128 + 15));
     assert_eq!(ends("its time is over", &mut timed.child).code(), Some(124));

@@ -86,21 +86,6 @@ async fn cancelled_futures_leave_no_process() {
 }
 
 #[tokio::test]
-async fn wait_can_be_cancelled_and_called_again() {
-    let dir = workspace();
-    let mut command = sandbox(dir.path()).command("sh");
-    let mut child = command.args(["-c", "sleep 0.3; exit 5"]).spawn().await.unwrap();
-    let mut rounds = 0;
-    let outcome = loop {
-        rounds += 1;
-        if let Ok(outcome) = tokio::time::timeout(Duration::from_millis(20), child.wait()).await {
-            break outcome.unwrap();
-        }
-    };
-    assert!(outcome.status.code() == Some(5) && rounds > 3, "{rounds}: {outcome:?}");
-}
-
-#[tokio::test]
 async fn kill_ends_everything_and_says_so() {
     let dir = workspace();
     let mut child = heart(dir.path()).spawn().await.unwrap();

@@ -3,6 +3,7 @@
 
 mod cancel;
 mod command;
+mod doors;
 mod host;
 mod size;
 mod streams;

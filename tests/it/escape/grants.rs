@@ -4,12 +4,11 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, symlink},
     process::{Command, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
 use super::{check, check_outside, command, lines};
-use crate::support::{attempt, is_root, patient, payload_path, shell, stderr, stdout, workspace};
+use crate::support::{attempt, is_root, payload_path, shell, stderr, stdout, until, workspace};
 
 #[test]
 fn a_read_only_grant_stays_as_it_is() {
@@ -182,14 +181,14 @@ fn a_grant_swapped_while_the_command_runs_stays_the_same() {
     fs::create_dir(&data).unwrap();
     fs::write(data.join("f"), "granted").unwrap();
     let (go, path) = (ws.path().join("go"), data.display().to_string());
-    let script = format!("echo up; while [ ! -e go ]; do sleep 0.01; done; cat {path}/f");
+    let script = format!("echo up; touch ready; while [ ! -e go ]; do sleep 0.01; done; cat {path}/f");
     let child = Command::new(crate::support::kennel_path())
         .current_dir(ws.path())
         .args(["run", "--ro", &path, "--", "sh", "-c", &script])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    thread::sleep(patient(Duration::from_millis(400)));
+    until("it runs", || ws.path().join("ready").exists());
     fs::rename(&data, other.path().join("moved")).unwrap();
     symlink("/etc", &data).unwrap();
     fs::write(&go, "").unwrap();

@@ -10,10 +10,10 @@ use std::{
 use super::protected::denials;
 use crate::{
     overlay::available,
-    serve::{at, runtime},
+    serve::at,
     support::{
-        TempDir, fails, is_without_user_namespace, kennel_path, refused, report, require, runs, stderr,
-        succeeds, workspace,
+        TempDir, fails, is_without_user_namespace, kennel_path, refused, report, require, runs, runtime,
+        stderr, succeeds, workspace,
     },
 };
 

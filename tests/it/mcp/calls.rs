@@ -216,8 +216,8 @@ fn what_was_refused_is_named_with_the_flag_for_a_person() {
 #[test]
 fn what_cannot_be_reached_is_explained() {
     require!(has("curl"), "curl");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let to = format!("localhost:{port}");
+    let closed = crate::network::ClosedPort::new();
+    let to = format!("localhost:{}", closed.port);
     let mut client = Client::start(&["--allow", &to]);
     let curl = format!("curl -s http://{to}/");
     let done = client.call("run", json!({"command": curl}));
@@ -229,7 +229,7 @@ fn what_cannot_be_reached_is_explained() {
 
 #[test]
 fn what_the_model_can_change_itself_is_not_said_to_a_person() {
-    let mut client = Client::start(&["--timeout", "2s"]);
+    let mut client = Client::start(&["--timeout", "500ms"]);
     for (tool, key) in [("run", "command"), ("shell", "snippet")] {
         let own = client.call(tool, json!({key: "sleep 1000", "timeout_ms": 100}));
         assert!(own.last().contains("that is the `timeout_ms` of this call"), "{tool}: {}", own.text());
@@ -239,6 +239,7 @@ fn what_the_model_can_change_itself_is_not_said_to_a_person() {
     }
     let of_policy = client.call("run", json!({"argv": ["sleep", "1000"]}));
     assert!(of_policy.last().contains("--timeout TIME raises it"), "{}", of_policy.text());
+    let mut client = Client::start(&[]);
     let system = client.call("run", json!({"command": "sudo apt-get install -y hello || exit 100"}));
     assert!(
         system.last().contains("apt-get: the sandbox cannot change the system; install it outside"),
@@ -290,14 +291,14 @@ fn progress_tells_how_a_command_goes() {
     }
     fs::write(client.path().join("go"), "").unwrap();
     assert_eq!(client.result(id).data("stdout"), "begun\nover\n");
+    // Meanwhile there is one of which nobody asked to be told.
+    let silent = client.begin_call("run", json!({"argv": ["sleep", "1.5"]}));
     let call = json!({"name": "shell", "arguments": {"snippet": "sleep 1.5"}, "_meta": {"progressToken": 7}});
     let id = client.begin("tools/call", call);
     let told = client.wait("progress", |message| message["params"]["progressToken"] == 7);
     assert_eq!(told["params"]["message"], "1 s", "{told}");
     client.result(id);
-    // Nobody asked.
-    let silent = client.call("run", json!({"argv": ["sleep", "1.5"]}));
-    assert_eq!(silent.data("exit_code"), 0);
+    assert_eq!(client.result(silent).data("exit_code"), 0);
     assert_eq!(client.waiting.iter().find(|message| !message["params"]["progressToken"].is_string()), None);
 }
 

@@ -9,7 +9,7 @@ use kennel::{Decision, NetworkRequest, Policy, Sandbox, Session};
 
 use super::{
     Net, Origin, at,
-    sessions::{denied, get, output, policy, said},
+    sessions::{allowing, denied, get, output, said},
 };
 
 use crate::support::patient;
@@ -47,7 +47,7 @@ async fn decisions_hold_once_or_for_the_session() {
     let net = Net::new();
     let origin = Origin::named("one");
     let port = origin.port();
-    let (session, asked) = asking(&policy(&net, &[])).await;
+    let (session, asked) = asking(&allowing(&net, &[])).await;
     for (name, wanted, questions) in
         [("once.test", "200", 3), ("always.test", "200", 1), ("not.test", "403", 3), ("never.test", "403", 1)]
     {
@@ -72,7 +72,7 @@ async fn the_program_is_not_asked_about_listed_names() {
     let net = Net::new();
     let origin = Origin::named("one");
     let (good, bad) = (at("good.test", origin.port()), at("always.bad.test", origin.port()));
-    let (session, asked) = asking(&policy(&net, &[&good]).deny(&bad)).await;
+    let (session, asked) = asking(&allowing(&net, &[&good]).deny(&bad)).await;
     assert_eq!((&*status(&session, &good).await, &*status(&session, &bad).await), ("200", "403"));
     assert!(asked.lock().unwrap().is_empty());
     // Nor about text that is no destination.
@@ -84,7 +84,7 @@ async fn the_program_is_not_asked_about_listed_names() {
 async fn addresses_of_an_allowed_name_are_still_checked() {
     let net = Net::new();
     let origin = Origin::named("one");
-    let mut policy = policy(&net, &[]);
+    let mut policy = allowing(&net, &[]);
     policy.network.allow_addresses.clear();
     let (session, _asked) = asking(&policy).await;
     let output = output(get(session.command("/payload"), &at("once.test", origin.port()))).await;
@@ -97,7 +97,7 @@ async fn no_answer_is_no() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    let policy = policy(&net, &[]);
+    let policy = allowing(&net, &[]);
     let builder = Session::builder(&policy)
         .on_request(Duration::from_millis(300), |_| std::future::pending::<Decision>());
     let session = builder.prepare().await.unwrap();
@@ -115,7 +115,7 @@ async fn many_equal_requests_are_one_question() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("always.test", origin.port());
-    let (session, asked) = asking(&policy(&net, &[])).await;
+    let (session, asked) = asking(&allowing(&net, &[])).await;
     let mut crowd = tokio::task::JoinSet::new();
     for _ in 0..8 {
         crowd.spawn(output(get(session.command("/payload"), &to)));
@@ -133,7 +133,7 @@ async fn a_one_shot_asks_too() {
     let asked = Asked::default();
     let log = Arc::clone(&asked);
     let sandbox =
-        Sandbox::new(&policy(&net, &[])).unwrap().on_request(Duration::from_secs(5), move |request| {
+        Sandbox::new(&allowing(&net, &[])).unwrap().on_request(Duration::from_secs(5), move |request| {
             log.lock().unwrap().push(request.host.clone());
             async move { decide(&request) }
         });
@@ -151,7 +151,7 @@ async fn a_session_does_not_know_the_answers_of_another() {
     let to = at("always.test", origin.port());
     let asked = Asked::default();
     let log = Arc::clone(&asked);
-    let policy = policy(&net, &[]);
+    let policy = allowing(&net, &[]);
     let builder = Session::builder(&policy).on_request(Duration::from_secs(5), move |request| {
         log.lock().unwrap().push(request.host.clone());
         async { Decision::AllowForSession }
@@ -168,7 +168,7 @@ async fn an_open_question_delays_no_decided_request() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("good.test", origin.port());
-    let policy = policy(&net, &[&to]);
+    let policy = allowing(&net, &[&to]);
     let builder =
         Session::builder(&policy).on_request(Duration::from_secs(2), |_| std::future::pending::<Decision>());
     let session = builder.prepare().await.unwrap();
@@ -183,7 +183,7 @@ async fn an_open_question_delays_no_decided_request() {
 #[tokio::test]
 async fn questions_about_different_hosts_wait_side_by_side() {
     let net = Net::new();
-    let policy = policy(&net, &[]);
+    let policy = allowing(&net, &[]);
     let builder =
         Session::builder(&policy).on_request(Duration::from_secs(1), |_| std::future::pending::<Decision>());
     let session = builder.prepare().await.unwrap();

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt};
 
 use serde_json::Value;
 
-use super::{Net, Origin, Server, at, stderr};
+use super::{ClosedPort, Net, Origin, Server, at, stderr};
 use crate::support::{has, refused, require};
 
 const KEYS: [&str; 14] = [
@@ -57,9 +57,9 @@ fn each_decision_is_a_line() {
     let net = Net::new();
     let _log = Log(&net);
     let origin = Origin::named("one");
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = ClosedPort::new();
     let (to, nobody, no) =
-        (at("one.test", origin.port()), at("two.test", closed), at("no.test", origin.port()));
+        (at("one.test", origin.port()), at("two.test", closed.port), at("no.test", origin.port()));
     let flags = net.flags(&[&to, &nobody, &no], &["--audit", &log(&net), "--deny", &no]);
     let script = format!(
         "curl -s http://{to}/ -o /dev/null; curl -s -p http://{to}/ -o /dev/null; curl -s http://bad.test:1/ -o /dev/null; \

@@ -1,7 +1,7 @@
 //! The user of the sandbox learns of each denial: in the report, on stderr, with the flag that would allow
 //! it.
 
-use super::{Net, Origin, at, stderr, stdout};
+use super::{ClosedPort, Net, Origin, at, stderr, stdout};
 use crate::support::{has, report, require};
 
 /// `subject: reason` of each denial of a report.
@@ -86,8 +86,8 @@ fn success_and_missing_servers_are_no_denials() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let origin = Origin::named("one");
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (to, nobody) = (at("one.test", origin.port()), at("one.test", closed));
+    let closed = ClosedPort::new();
+    let (to, nobody) = (at("one.test", origin.port()), at("one.test", closed.port));
     let flags = net.flags(&[&to, &nobody], &[]);
     let output =
         net.shell(&flags, &format!("curl -s http://{to}/ http://{nobody}/ -o /dev/null -o /dev/null"));

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::{
-    Net, Origin, at,
+    ClosedPort, Net, Origin, at,
     names::{NameServer, Reply},
     stderr,
     upstream::Upstream,
@@ -23,11 +23,6 @@ fn causes(report: &Value) -> Vec<String> {
         .collect()
 }
 
-/// A port of the host's loopback where nothing listens.
-fn closed() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 fn names() -> NameServer {
     NameServer::answering(|name, _| match name {
         "none.test" => Reply::NoSuchName,
@@ -40,8 +35,9 @@ fn names() -> NameServer {
 fn each_kind_of_failure_is_in_the_report_and_no_denial() {
     require!(has("curl"), "curl");
     let net = Net::with(names());
-    let (nobody, mute) = (closed(), super::Server::start(|_, _| ()));
-    let (local, named, silent) = (at("localhost", nobody), at("one.test", nobody), at("one.test", mute.port));
+    let (closed, mute) = (ClosedPort::new(), super::Server::start(|_, _| ()));
+    let [local, named] = ["localhost", "one.test"].map(|name| at(name, closed.port));
+    let silent = at("one.test", mute.port);
     let flags = net.flags(&[&local, &named, &silent, "none.test:80", "broken.test:80"], &[]);
     let script = format!(
         "curl -s http://none.test/; curl -s -p http://none.test/; curl -s http://broken.test/; curl -s http://{local}/; \
@@ -67,7 +63,8 @@ fn each_kind_of_failure_is_in_the_report_and_no_denial() {
 fn an_explanation_says_it_and_a_success_does_not() {
     require!(has("curl"), "curl");
     let net = Net::with(names());
-    let to = at("localhost", closed());
+    let closed = ClosedPort::new();
+    let to = at("localhost", closed.port);
     let flags = net.flags(&[&to, "none.test:443"], &["--explain"]);
     let said = stderr(&net.shell(&flags, &format!("curl -s http://{to}/ || curl -s https://none.test/")));
     let expected = [
@@ -85,15 +82,15 @@ fn an_explanation_says_it_and_a_success_does_not() {
 fn what_is_reached_later_is_no_failure() {
     require!(has("curl"), "curl");
     let net = Net::new();
-    let port = closed();
-    let to = at("localhost", port);
+    let closed = ClosedPort::new();
+    let to = at("localhost", closed.port);
     let flags = net.flags(&[&to], &["--explain"]);
     let path = net.path().join("asked");
     let start = std::thread::spawn(move || {
         while !path.exists() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        Origin::on(&format!("127.0.0.1:{port}"), |_| super::answer(200, b"here\n")).unwrap()
+        Origin::of(closed.open(), |_| super::answer(200, b"here\n"))
     });
     let script =
         format!("curl -s http://{to}/; touch asked; until curl -s http://{to}/; do sleep 0.05; done; exit 3");
@@ -108,7 +105,8 @@ fn a_proxy_that_only_the_environment_names_is_the_remedy() {
     let net = Net::with(names());
     let origin = Origin::named("one");
     let upstream = Upstream::to(origin.port());
-    let local = at("localhost", closed());
+    let closed = ClosedPort::new();
+    let local = at("localhost", closed.port);
     let run = |more: &[&str], script: &str| {
         let flags = net.flags(&["none.test:80", "none.corp.test:80", &local], more);
         let mut command: Command = net.command(&flags, &["sh", "-c", script]);

@@ -40,7 +40,7 @@ impl Foreign {
         self.dir.path().join("proxy.sock")
     }
 
-    fn policy(&self, workspace: &Path) -> Policy {
+    fn through_proxy(&self, workspace: &Path) -> Policy {
         let network = Network {
             mode: Some(NetworkMode::Proxy),
             proxy: Some(ForeignProxy { unix: self.socket() }),
@@ -112,7 +112,7 @@ fn a_socket_in_the_place_of_the_proxy_gets_nothing() {
     let dir = workspace();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let session = Session::prepare(&foreign.policy(dir.path())).await.unwrap();
+        let session = Session::prepare(&foreign.through_proxy(dir.path())).await.unwrap();
         let wrong = Arc::default();
         let other = foreign.dir.path().join("other.sock");
         listen(&other, foreign.upstream.server.port, &wrong);
@@ -134,11 +134,11 @@ fn a_session_ends_with_its_bridge() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let before = children();
-        let session = Session::prepare(&foreign.policy(dir.path())).await.unwrap();
+        let session = Session::prepare(&foreign.through_proxy(dir.path())).await.unwrap();
         assert_eq!(children(), before + 2, "zygote and bridge");
         session.shutdown().await;
         assert_eq!(children(), before);
-        let session = Session::prepare(&foreign.policy(dir.path())).await.unwrap();
+        let session = Session::prepare(&foreign.through_proxy(dir.path())).await.unwrap();
         drop(session);
         for _ in 0..200 {
             if children() == before {

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{
     Net, Origin, PROXY, Server, at,
-    sessions::{get, output, policy, said},
+    sessions::{allowing, get, output, said},
     stderr, stdout,
 };
 use crate::support::{has, kennel, patient, require, workspace};
@@ -38,7 +38,7 @@ async fn a_session_is_served_by_the_runtime_that_uses_it() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    let policy = policy(&net, &[&to]);
+    let policy = allowing(&net, &[&to]);
     let session = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         runtime.unwrap().block_on(Session::prepare(&policy)).unwrap()
@@ -70,7 +70,7 @@ async fn a_wait_in_small_steps_ends() {
         drop(stream);
     });
     let to = at("one.test", silent.port);
-    let sandbox = kennel::Sandbox::new(&policy(&net, &[&to])).unwrap();
+    let sandbox = kennel::Sandbox::new(&allowing(&net, &[&to])).unwrap();
     let connect = format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n");
     let mut command = sandbox.command("/payload");
     command.args(["talk", PROXY, &connect, "#8000000"]);
@@ -87,7 +87,7 @@ async fn a_wait_in_small_steps_ends() {
 async fn a_denied_request_does_not_delay_others() {
     require!(has("python3") && has("getent"), "python3 and getent");
     let net = Net::new();
-    let session = Session::prepare(&policy(&net, &["one.test:80"])).await.unwrap();
+    let session = Session::prepare(&allowing(&net, &["one.test:80"])).await.unwrap();
     let flood = "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nend = time.time() + 4\nn = 0\nwhile time.time() < end:\n n += 1\n q = b'\\x00\\x01\\x01\\x00\\x00\\x01' + b'\\x00' * 6 + bytes([8]) + b'%08d' % n + b'\\x03bad\\x00\\x00\\x01\\x00\\x01'\n s.sendto(q, ('127.0.0.1', 53))\n time.sleep(0.001)";
     let mut command = session.command("python3");
     let mut flooder = command.args(["-c", flood]).spawn().await.unwrap();

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{Net, Origin, Server, at, connect, stderr, stdout};
-use crate::support::{has, patient, require};
+use crate::support::{has, patient, payload_path, require};
 
 /// Flags with these limits in a policy file.
 fn flags(net: &Net, allow: &[&str], limits: &str) -> Vec<String> {
@@ -26,9 +26,9 @@ fn slow_requests_are_ended() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    let flags = flags(&net, &[&to], "header_time = \"1s\"");
+    let flags = flags(&net, &[&to], "header_time = \"500ms\"");
     let drip = |first: &'static str| {
-        vec![first, "~400", ">X: y\\r\\n", "~400", ">X: y\\r\\n", "~400", ">X: y\\r\\n", "<"]
+        vec![first, "~200", ">X: y\\r\\n", "~200", ">X: y\\r\\n", "~200", ">X: y\\r\\n", "<"]
     };
     let get = format!(">GET http://{to}/ HTTP/1.1\\r\\n");
     let half = vec![get.as_str(), "<"];
@@ -48,7 +48,7 @@ fn slow_requests_are_ended() {
     assert!(origin.is_untouched());
     // A body may take longer.
     let post = format!(">POST http://{to}/ HTTP/1.1\\r\\nContent-Length: 2\\r\\n\\r\\n");
-    let heard = net.talk(&flags, &[&[&post, "~1500", ">o", "~500", ">k", "<one: /"]]);
+    let heard = net.talk(&flags, &[&[&post, "~750", ">o", "~250", ">k", "<one: /"]]);
     assert!(heard[0].starts_with("HTTP/1.1 200 "), "{heard:?}");
 }
 
@@ -104,9 +104,9 @@ fn a_body_that_takes_its_time_is_not_silence() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    let flags = flags(&net, &[&to], "idle_time = \"2s\"");
+    let flags = flags(&net, &[&to], "idle_time = \"1s\"");
     let head = format!(">POST http://{to}/ HTTP/1.1\\r\\nHost: {to}\\r\\nContent-Length: 8\\r\\n\\r\\n");
-    let slow: Vec<&str> = [&*head].into_iter().chain([">a", "~500"].into_iter().cycle().take(16)).collect();
+    let slow: Vec<&str> = [&*head].into_iter().chain([">a", "~250"].into_iter().cycle().take(16)).collect();
     let stopped = [&*head, ">a", "<"];
     let heard = net.talk(&flags, &[&[&*slow, &["!", "<"]].concat(), &stopped]);
     assert!(heard[0].starts_with("HTTP/1.1 200 "), "{heard:?}");
@@ -128,13 +128,16 @@ fn a_client_that_reads_nothing_is_disconnected() {
     let to = at("one.test", server.port);
     let flags = flags(&net, &[&to], "idle_time = \"700ms\"");
     let get = format!(">GET http://{to}/ HTTP/1.1\\r\\nHost: {to}\\r\\n\\r\\n");
-    let stay = patient(Duration::from_secs(5)).as_millis();
-    let begun = Instant::now();
-    std::thread::scope(|scope| {
-        scope.spawn(|| net.talk(&flags, &[&[&get, &format!("~{stay}")]]));
-        ended.recv_timeout(patient(Duration::from_secs(30))).expect("the origin is let go");
-        assert!(begun.elapsed().as_millis() < stay, "while the client is there: {:?}", begun.elapsed());
-    });
+    let grant = format!("{}:/payload", payload_path().display());
+    let flags = [flags, vec!["--ro".to_owned(), grant]].concat();
+    let mut client = net.command(&flags, &["/payload", "talk", super::PROXY, &get, "~1000000"]);
+    let mut client = client.stdout(Stdio::null()).spawn().unwrap();
+    let is_ended = ended.recv_timeout(patient(Duration::from_secs(30)));
+    let stays = client.try_wait().unwrap().is_none();
+    client.kill().unwrap();
+    client.wait().unwrap();
+    is_ended.expect("the origin is let go");
+    assert!(stays, "while the client is there");
 }
 
 #[test]
@@ -247,14 +250,15 @@ fn connections_that_are_stuck_take_few_descriptors_beside_their_own() {
          \x20   assert s.recv(99)[9:12] == b'200'\n\
          \x20   s.setblocking(False)\n\
          \x20   return s\n\
-         def fill(s):\n\
+         def fill(all):\n\
          \x20   until = time.time() + 0.5\n\
          \x20   while time.time() < until:\n\
-         \x20       try: s.send(b'x' * (1 << 20)); until = time.time() + 0.5\n\
-         \x20       except BlockingIOError: time.sleep(0.01)\n\
+         \x20       for s in all:\n\
+         \x20           try: s.send(b'x' * (1 << 20)); until = time.time() + 0.5\n\
+         \x20           except BlockingIOError: time.sleep(0.001)\n\
          print('ready', flush=True); sys.stdin.readline()\n\
          all = [ask() for _ in range({CONNECTIONS})]\n\
-         for s in all: fill(s)\n\
+         fill(all)\n\
          print('stuck', flush=True); sys.stdin.readline()\n"
     );
     let flags = flags(&net, &[&to], &format!("connections = {CONNECTIONS}"));

@@ -2,7 +2,7 @@
 
 use std::{
     io::Write,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::Path,
     time::Duration,
@@ -11,7 +11,7 @@ use std::{
 use kennel::{Network, NetworkMode, Policy, Profile, Session};
 use tokio::time::timeout;
 
-use super::{Net, Origin, Server, at, stderr, stdout, upstream::Upstream};
+use super::{ClosedPort, Net, Origin, Server, at, stderr, stdout, upstream::Upstream};
 use crate::support::{has, only_as_root, patient, payload_path, require};
 
 /// A server that greets each client and ends, as the servers of databases begin to speak.
@@ -260,7 +260,8 @@ async fn commands_of_a_session_reach_it_unless_they_go_without_network() {
 #[test]
 fn a_server_that_is_not_there_resets_the_connection() {
     let net = Net::new();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = ClosedPort::new();
+    let port = closed.port;
     assert_eq!(hear(&net, &allow(&[&at("localhost", port)]), &[at("127.0.0.1", port)]), ["[ECONNRESET]"]);
 }
 

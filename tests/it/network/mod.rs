@@ -68,6 +68,7 @@ use std::{
     process::{Command, Output},
 };
 
+pub use self::origin::ClosedPort;
 use self::{
     names::NameServer,
     origin::{Origin, Server, answer},

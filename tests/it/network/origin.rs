@@ -3,12 +3,46 @@
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
 };
+
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect, getsockname, listen, socket,
+};
+
+/// The loopback address of clients that only ask a server how many there were.
+const ASKING: [u8; 4] = [127, 77, 0, 1];
+
+/// A socket that is bound to this address of the host, at any port.
+fn bound([a, b, c, d]: [u8; 4]) -> OwnedFd {
+    let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(socket.as_raw_fd(), &SockaddrIn::new(a, b, c, d, 0)).unwrap();
+    socket
+}
+
+/// A port of the host's loopback where nothing listens, and nobody else can as long as this lives.
+pub struct ClosedPort {
+    pub port: u16,
+    socket: OwnedFd,
+}
+
+impl ClosedPort {
+    pub fn new() -> Self {
+        let socket = bound([127, 0, 0, 1]);
+        Self { port: getsockname::<SockaddrIn>(socket.as_raw_fd()).unwrap().port(), socket }
+    }
+
+    /// Lets somebody connect from now on.
+    pub fn open(self) -> TcpListener {
+        listen(&self.socket, Backlog::new(128).unwrap()).unwrap();
+        self.socket.into()
+    }
+}
 
 /// A TCP server: a thread for each connection. It stops listening when dropped.
 pub struct Server {
@@ -22,10 +56,13 @@ impl Server {
         Self::on("127.0.0.1:0", serve).unwrap()
     }
 
-    /// Each connection is served with its number, from 0.
     pub fn on(at: &str, serve: impl Fn(TcpStream, usize) + Send + Sync + 'static) -> io::Result<Self> {
-        let listener = TcpListener::bind(at)?;
-        let port = listener.local_addr()?.port();
+        Ok(Self::of(TcpListener::bind(at)?, serve))
+    }
+
+    /// Each connection is served with its number, from 0.
+    fn of(listener: TcpListener, serve: impl Fn(TcpStream, usize) + Send + Sync + 'static) -> Self {
+        let port = listener.local_addr().unwrap().port();
         let (accepted, over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, is_over, serve) = (Arc::clone(&accepted), Arc::clone(&over), Arc::new(serve));
         std::thread::spawn(move || {
@@ -34,11 +71,14 @@ impl Server {
                     return;
                 }
                 let Ok(stream) = stream else { continue };
+                if stream.peer_addr().is_ok_and(|peer| peer.ip() == IpAddr::from(ASKING)) {
+                    continue;
+                }
                 let (number, serve) = (count.fetch_add(1, SeqCst), Arc::clone(&serve));
                 std::thread::spawn(move || serve(stream, number));
             }
         });
-        Ok(Self { port, accepted, over })
+        Self { port, accepted, over }
     }
 
     /// Sends its input back, and ends when the client has ended.
@@ -49,8 +89,13 @@ impl Server {
         })
     }
 
-    /// How many connections there were.
+    /// How many connections there were. Clients are connected before the server has accepted them, so this
+    /// joins the queue and waits for its turn.
     pub fn accepted(&self) -> usize {
+        let socket = bound(ASKING);
+        connect(socket.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, self.port)).unwrap();
+        let mut turn = TcpStream::from(socket);
+        let _ = turn.read(&mut [0]);
         self.accepted.load(SeqCst)
     }
 }
@@ -103,9 +148,13 @@ impl Origin {
     }
 
     pub fn on(at: &str, respond: impl Fn(&Seen) -> Vec<u8> + Send + Sync + 'static) -> io::Result<Self> {
+        Ok(Self::of(TcpListener::bind(at)?, respond))
+    }
+
+    pub fn of(listener: TcpListener, respond: impl Fn(&Seen) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
         let log = Arc::clone(&seen);
-        let server = Server::on(at, move |stream, connection| {
+        let server = Server::of(listener, move |stream, connection| {
             let mut reader = BufReader::new(stream);
             while let Ok(Some(request)) = read(&mut reader, connection) {
                 log.lock().unwrap().push(request.clone());
@@ -114,8 +163,8 @@ impl Origin {
                     return;
                 }
             }
-        })?;
-        Ok(Self { server, seen })
+        });
+        Self { server, seen }
     }
 
     pub fn port(&self) -> u16 {

@@ -5,18 +5,17 @@ use std::{
     fs,
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
 
-use kennel::{Mount, NetworkMode, Policy, Profile, Sandbox};
+use kennel::{NetworkMode, Policy, Profile, Sandbox};
 use serde_json::Value;
 use tokio::io::AsyncBufReadExt;
 
 use crate::support::{
-    TempDir, ends, has, kennel_path, patient, payload_path, refused, require, shell, stderr, stdout,
+    TempDir, World, ends, has, kennel_path, patient, payload_path, refused, require, shell, stderr, stdout,
     workspace,
 };
 
@@ -56,9 +55,9 @@ pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-pub fn policy(workspace: &Path) -> Policy {
-    let payload = Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) };
-    Policy::profile(Profile::RepoWrite, workspace).mount(payload)
+/// A world with profile repo-write.
+fn world() -> World {
+    World::new().with(|policy| Policy { profile: Profile::RepoWrite, ..policy })
 }
 
 /// `kennel run FLAGS -- /payload serve …`, which listens.
@@ -126,10 +125,10 @@ pub async fn outside<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static
 
 #[tokio::test]
 async fn a_server_is_reached_in_each_mode_at_each_of_its_addresses() {
-    let workspace = workspace();
+    let world = world();
     for mode in MODES {
         for at in ["127.0.0.1:8000", "0.0.0.0:8000", "[::1]:8000", "[::]:8000"] {
-            let policy = policy(workspace.path()).network_mode(mode).publish("0:8000");
+            let policy = world.with_payload().network_mode(mode).publish("0:8000");
             let (mut child, ports) = serve(&policy, &[at, "echo"]).await;
             let &[port] = &*ports else { panic!("{ports:?}") };
             assert!(port.ip().is_loopback() && port.port() != 0, "{port}");
@@ -143,10 +142,10 @@ async fn a_server_is_reached_in_each_mode_at_each_of_its_addresses() {
 
 #[tokio::test]
 async fn only_what_is_published_is_reachable() {
-    let workspace = workspace();
+    let world = world();
     let unpublished = free_port();
     for mode in MODES {
-        let policy = policy(workspace.path()).network_mode(mode).publish("0:8000");
+        let policy = world.with_payload().network_mode(mode).publish("0:8000");
         let inside = format!("0.0.0.0:{unpublished}");
         let (child, ports) = serve(&policy, &[&inside, "echo"]).await;
         let published = ports[0];
@@ -187,10 +186,10 @@ fn a_published_port_is_no_way_out() {
 #[tokio::test]
 async fn nothing_is_lost_in_either_direction() {
     const BYTES: usize = 32 << 20;
-    let workspace = workspace();
+    let world = world();
     let sent: Vec<u8> = (0..=250).cycle().take(BYTES).collect();
     let published = |kind| {
-        let policy = policy(workspace.path()).publish("0:8000");
+        let policy = world.with_payload().publish("0:8000");
         async move { serve(&policy, &["127.0.0.1:8000", kind]).await }
     };
     let (_echo, ports) = published("echo").await;
@@ -206,8 +205,8 @@ async fn nothing_is_lost_in_either_direction() {
 
 #[tokio::test]
 async fn two_hundred_connections_at_once_are_served() {
-    let workspace = workspace();
-    let policy = policy(workspace.path()).publish("0:8000");
+    let world = world();
+    let policy = world.with_payload().publish("0:8000");
     let (_child, ports) = serve(&policy, &["127.0.0.1:8000", "echo"]).await;
     let to = ports[0];
     let answered = outside(move || {

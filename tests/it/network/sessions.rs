@@ -12,7 +12,7 @@ use crate::support::{is_alone, own_children, patient, payload_path};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Mode proxy with these rules, the test's name server, and `tests/payload` at `/payload`.
-pub fn policy(net: &Net, allow: &[&str]) -> Policy {
+pub fn allowing(net: &Net, allow: &[&str]) -> Policy {
     let mut policy = Policy::profile(Profile::RepoWrite, net.path())
         .mount(Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) });
     policy.network = Network {
@@ -50,7 +50,7 @@ async fn commands_one_after_the_other_and_side_by_side_are_served() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    let session = Session::prepare(&policy(&net, &[&to])).await.unwrap();
+    let session = Session::prepare(&allowing(&net, &[&to])).await.unwrap();
     for _ in 0..3 {
         let output = output(get(session.command("/payload"), &to)).await;
         assert!(said(&output).ends_with("one: /\n[end]\n") && output.denials.is_empty(), "{output:?}");
@@ -68,7 +68,7 @@ async fn commands_one_after_the_other_and_side_by_side_are_served() {
 #[tokio::test]
 async fn each_command_gets_the_denials_of_its_own_time() {
     let net = Net::new();
-    let session = Session::prepare(&policy(&net, &[])).await.unwrap();
+    let session = Session::prepare(&allowing(&net, &[])).await.unwrap();
     let first = output(get(session.command("/payload"), "a.test:80")).await;
     let second = output(get(session.command("/payload"), "b.test:80")).await;
     let none = output(session.command("true")).await;
@@ -84,7 +84,7 @@ async fn a_command_without_network_cannot_reach_the_proxy() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    let session = Session::prepare(&policy(&net, &[&to])).await.unwrap();
+    let session = Session::prepare(&allowing(&net, &[&to])).await.unwrap();
     let mut command = session.command("/payload");
     command.args(["connect", PROXY, "127.1.0.1:80", "127.0.0.1:443"]).no_network();
     assert_eq!(said(&output(command).await), "ECONNREFUSED\nECONNREFUSED\nECONNREFUSED\n");
@@ -93,7 +93,7 @@ async fn a_command_without_network_cannot_reach_the_proxy() {
     assert_eq!(said(&output(command).await), "ECONNREFUSED\n");
     let output = output(get(session.command("/payload"), &to)).await;
     assert!(said(&output).ends_with("one: /\n[end]\n"), "{output:?}");
-    let sandbox = Sandbox::new(&policy(&net, &[&to])).unwrap();
+    let sandbox = Sandbox::new(&allowing(&net, &[&to])).unwrap();
     let mut command = sandbox.command("/payload");
     command.args(["connect", PROXY]).no_network();
     assert_eq!(said(&self::output(command).await), "ECONNREFUSED\n");
@@ -104,7 +104,7 @@ async fn sessions_have_networks_of_their_own() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    let (one, other) = (policy(&net, &[&to]), policy(&net, &[]));
+    let (one, other) = (allowing(&net, &[&to]), allowing(&net, &[]));
     let (one, other) = (Session::prepare(&one).await.unwrap(), Session::prepare(&other).await.unwrap());
     let refused = output(get(other.command("/payload"), &to)).await;
     let served = output(get(one.command("/payload"), &to)).await;
@@ -117,13 +117,13 @@ async fn a_pool_and_a_one_shot_are_served_too() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    let pool = Pool::fill(&policy(&net, &[&to]), 2).await.unwrap();
+    let pool = Pool::fill(&allowing(&net, &[&to]), 2).await.unwrap();
     for _ in 0..3 {
         let session = pool.checkout().await.unwrap();
         assert!(said(&output(get(session.command("/payload"), &to)).await).ends_with("one: /\n[end]\n"));
     }
     for sandbox in
-        [Sandbox::new(&policy(&net, &[&to])).unwrap(), Sandbox::eager(&policy(&net, &[&to])).unwrap()]
+        [Sandbox::new(&allowing(&net, &[&to])).unwrap(), Sandbox::eager(&allowing(&net, &[&to])).unwrap()]
     {
         for _ in 0..2 {
             let output = output(get(sandbox.command("/payload"), &to)).await;
@@ -139,7 +139,7 @@ async fn the_log_knows_which_command_asked() {
     let net = Net::new();
     let log = crate::support::workspace();
     let file = log.path().join("audit");
-    let session = Session::prepare(&policy(&net, &[]).audit(&file)).await.unwrap();
+    let session = Session::prepare(&allowing(&net, &[]).audit(&file)).await.unwrap();
     for name in ["a.test:80", "b.test:80", "c.test:80"] {
         output(get(session.command("/payload"), name)).await;
     }
@@ -196,7 +196,7 @@ async fn wait(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 async fn session_that_served(net: &Net, to: &str) -> Session {
-    let session = Session::prepare(&policy(net, &[to])).await.unwrap();
+    let session = Session::prepare(&allowing(net, &[to])).await.unwrap();
     let output = output(get(session.command("/payload"), to)).await;
     assert!(said(&output).ends_with("one: /\n[end]\n"), "{output:?}");
     session
@@ -221,7 +221,7 @@ async fn a_shutdown_ends_every_transfer() {
     wait("the first is gone", || own_children() == 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = descriptors();
-    let session = Session::prepare(&policy(&net, &[&to])).await.unwrap();
+    let session = Session::prepare(&allowing(&net, &[&to])).await.unwrap();
     let connect = format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n");
     let mut running = Vec::new();
     for _ in 0..3 {

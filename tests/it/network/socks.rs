@@ -1,6 +1,6 @@
 //! SOCKS5.
 
-use super::{Net, Origin, PROXY, Server, at, stderr};
+use super::{ClosedPort, Net, Origin, PROXY, Server, at, stderr};
 use crate::support::{has, require};
 
 #[test]
@@ -66,8 +66,8 @@ fn reply(heard: &str) -> u8 {
 fn replies_say_what_happened() {
     let net = Net::new();
     let echo = Server::echo();
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (to, nobody) = (at("echo.test", echo.port), at("closed.test", closed));
+    let closed = ClosedPort::new();
+    let (to, nobody) = (at("echo.test", echo.port), at("closed.test", closed.port));
     let domain = |name: &str| format!("\\x03\\x{:02x}{name}", name.len());
     let v4 = "\\x01\\x7f\\0\\0\\x01";
     let v6_mapped = "\\x04\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\xff\\xff\\x7f\\0\\0\\x01";
@@ -80,7 +80,7 @@ fn replies_say_what_happened() {
         (request(1, &domain("127.0.0.1"), echo.port), 2),
         (request(1, &domain("echo.test"), 0), 1),
         (request(1, "\\x03\\x07e\\0.test", echo.port), 1),
-        (request(1, &domain("closed.test"), closed), 4),
+        (request(1, &domain("closed.test"), closed.port), 4),
         (request(2, &domain("echo.test"), echo.port), 7),
         (request(3, &domain("echo.test"), echo.port), 7),
     ];

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    Net, Origin, at,
+    ClosedPort, Net, Origin, at,
     names::{NameServer, Reply},
 };
 use crate::support::{only_once, patient};
@@ -193,8 +193,8 @@ fn a_connect_to_a_url_is_malformed() {
 #[test]
 fn nobody_is_there() {
     let net = Net::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let to = at("one.test", port);
+    let closed = ClosedPort::new();
+    let to = at("one.test", closed.port);
     let line = format!("kennel: {to}: it cannot be reached: Connection refused");
     both_hear(&net, &net.flags(&[&to], &[]), &to, "502 Bad Gateway", "x-kennel-error: unreachable", &[&line]);
 }

@@ -157,7 +157,7 @@ fn a_switch_that_was_not_asked_for_is_refused() {
     let plain = |path: &str| {
         format!(">GET http://{to}/{path} HTTP/1.1\\r\\nHost: {to}\\r\\nConnection: close\\r\\n\\r\\n")
     };
-    let old = asking(&to, "tcp", "tcp", "").replacen("HTTP/1.1", "HTTP/1.0", 1);
+    let old = asking(&to, "tcp", "tcp", "Connection: close\\r\\n").replacen("HTTP/1.1", "HTTP/1.0", 1);
     let requests = [
         asking(&to, "h2c", "websocket", "Connection: close\\r\\n"),
         asking(&to, "tcp, h2c", "tcp", "Connection: close\\r\\n").replacen("/tcp, h2c", "/tcp,h2c", 1),

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::{Net, Origin, Server, answer, at, names, origin, stderr, stdout};
+use super::{ClosedPort, Net, Origin, Server, answer, at, names, origin, stderr, stdout};
 use crate::support::{has, kennel, refused, require, workspace};
 
 /// An HTTP proxy of the test. It leads where the test says and records its requests.
@@ -230,7 +230,8 @@ fn a_refusal_of_the_upstream_does_not_look_like_the_origin_s() {
 fn a_missing_upstream_is_named() {
     require!(has("curl"), "curl");
     let net = Net::new();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = ClosedPort::new();
+    let port = closed.port;
     let url = format!("http://user:secret@127.0.0.1:{port}");
     let flags = net.strict(&["one.test:80"], &["--upstream", &url]);
     for form in ["", "-p"] {

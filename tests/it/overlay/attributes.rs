@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{changes, commit, place::require_kept, require_overlay, session, shell, workspace};
+use super::{changes, commit, overlaid, place::require_kept, require_overlay, shell};
 use crate::support::{access_list, has, require, stderr};
 
 const ACCESS: &str = "system.posix_acl_access";
@@ -22,10 +22,10 @@ fn modified(path: &Path) -> i64 {
 #[tokio::test]
 async fn opening_a_file_is_no_change() {
     require_overlay!();
-    let dir = workspace();
-    fs::create_dir(dir.path().join("d")).unwrap();
-    fs::write(dir.path().join("d/f"), "same").unwrap();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    fs::create_dir(world.at("d")).unwrap();
+    fs::write(world.at("d/f"), "same").unwrap();
+    let session = world.session().await;
     shell(&session, ": >> d/f; echo x > d/x; rm d/x; chmod 700 d; chmod 755 d; chmod 600 d/f; chmod 644 d/f")
         .await;
     assert!(changes(&session).await.is_empty(), "{:?}", changes(&session).await);
@@ -34,13 +34,13 @@ async fn opening_a_file_is_no_change() {
 #[tokio::test]
 async fn touching_a_file_is_a_change() {
     require_overlay!();
-    let dir = workspace();
-    let at = |name: &str| dir.path().join(name);
+    let world = overlaid();
+    let at = |name: &str| world.at(name);
     for name in ["touched", "rewritten", "untouched"] {
         fs::write(at(name), "same").unwrap();
     }
     let before = modified(&at("untouched"));
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     shell(&session, "touch -d 2001-02-03T04:05:06Z touched; sleep 0.05; printf same > rewritten").await;
     assert_eq!(
         shell(&session, "stat -c %Y touched").await.trim(),
@@ -56,10 +56,10 @@ async fn touching_a_file_is_a_change() {
 #[tokio::test]
 async fn who_touches_a_file_outside_meanwhile_is_in_no_conflict() {
     require_overlay!();
-    let dir = workspace();
-    let at = |name: &str| dir.path().join(name);
+    let world = overlaid();
+    let at = |name: &str| world.at(name);
     fs::write(at("f"), "same").unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     shell(&session, "touch -d 2001-02-03T04:05:06Z f").await;
     let theirs = SystemTime::UNIX_EPOCH + Duration::from_secs(1_234_567_890);
     fs::File::options().write(true).open(at("f")).unwrap().set_modified(theirs).unwrap();
@@ -71,8 +71,8 @@ async fn who_touches_a_file_outside_meanwhile_is_in_no_conflict() {
 async fn an_access_list_that_a_command_sets_or_removes_is_a_change() {
     require_overlay!();
     require!(has("python3"), "python3");
-    let dir = workspace();
-    let at = |name: &str| dir.path().join(name);
+    let world = overlaid();
+    let at = |name: &str| world.at(name);
     for name in ["f", "kept"] {
         fs::write(at(name), "text").unwrap();
         fs::set_permissions(at(name), fs::Permissions::from_mode(0o640)).unwrap();
@@ -82,7 +82,7 @@ async fn an_access_list_that_a_command_sets_or_removes_is_a_change() {
         return;
     }
     let list_of = |name: &str| xattr::get(at(name), ACCESS).unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     let python = |call: &str| format!("python3 -c \"import os; {call}\"");
     let set = python(&format!("os.setxattr('f', '{ACCESS}', bytes({list:?}))"));
     shell(&session, &format!("{set}; echo more >> kept")).await;

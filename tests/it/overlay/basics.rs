@@ -12,7 +12,7 @@ use kennel::{
 };
 use tokio::io::AsyncReadExt;
 
-use super::{changes, commit, is_without_temporaries, require_overlay, session, shell, workspace};
+use super::{changes, commit, is_without_temporaries, overlaid, require_overlay, shell, workspace};
 use crate::{
     session::tree::{descendants, lives},
     support::is_alone,
@@ -21,18 +21,18 @@ use crate::{
 #[tokio::test]
 async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
     require_overlay!();
-    let dir = workspace();
-    fs::write(dir.path().join("old"), "old").unwrap();
-    fs::write(dir.path().join("gone"), "gone").unwrap();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    fs::write(world.at("old"), "old").unwrap();
+    fs::write(world.at("gone"), "gone").unwrap();
+    let session = world.session().await;
     shell(&session, "echo more >> old; rm gone; echo new > new").await;
     assert_eq!(
         shell(&session, "cat old new; ls").await,
         "oldmore\nnew\nnew\nold\n",
         "the next command sees it"
     );
-    assert_eq!(fs::read(dir.path().join("old")).unwrap(), b"old");
-    assert!(dir.path().join("gone").exists() && !dir.path().join("new").exists());
+    assert_eq!(fs::read(world.at("old")).unwrap(), b"old");
+    assert!(world.at("gone").exists() && !world.at("new").exists());
     let listed = session.changes().await.unwrap();
     let listed: Vec<_> =
         listed.iter().map(|change| (change.kind, change.path.to_str().unwrap(), change.file)).collect();
@@ -44,23 +44,23 @@ async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
     ];
     assert_eq!(listed, expected);
     assert_eq!(commit(&session).await, ["D gone", "A new", "M old"]);
-    assert_eq!(fs::read(dir.path().join("old")).unwrap(), b"oldmore\n");
-    assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"new\n");
-    assert!(!dir.path().join("gone").exists());
+    assert_eq!(fs::read(world.at("old")).unwrap(), b"oldmore\n");
+    assert_eq!(fs::read(world.at("new")).unwrap(), b"new\n");
+    assert!(!world.at("gone").exists());
     assert!(changes(&session).await.is_empty() && commit(&session).await.is_empty(), "nothing is left to do");
-    assert!(is_without_temporaries(dir.path()));
+    assert!(is_without_temporaries(world.path()));
 }
 
 #[tokio::test]
 async fn discarded_changes_leave_nothing() {
     require_overlay!();
-    let dir = workspace();
-    fs::write(dir.path().join("old"), "old").unwrap();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    fs::write(world.at("old"), "old").unwrap();
+    let session = world.session().await;
     shell(&session, "echo x > old; mkdir d; echo y > d/y").await;
     session.discard().await.unwrap();
-    assert_eq!(fs::read(dir.path().join("old")).unwrap(), b"old");
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert_eq!(fs::read(world.at("old")).unwrap(), b"old");
+    assert_eq!(fs::read_dir(world.path()).unwrap().count(), 1);
     assert!(matches!(session.changes().await, Err(Error::Overlay(OverlayError::None))));
     assert!(matches!(session.commit().await, Err(Error::Overlay(OverlayError::None))));
     assert!(session.has_ended());
@@ -78,12 +78,12 @@ async fn a_session_without_an_overlay_has_no_changes() {
 #[tokio::test]
 async fn modes_links_attributes_times_and_sizes_are_carried_over() {
     require_overlay!();
-    let dir = workspace();
-    let at = |name: &str| dir.path().join(name);
+    let world = overlaid();
+    let at = |name: &str| world.at(name);
     fs::write(at("script"), "x").unwrap();
     fs::set_permissions(at("script"), fs::Permissions::from_mode(0o644)).unwrap();
     symlink("script", at("link")).unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     let script = "chmod 751 script; rm link; ln -s /nowhere/at/all link; mkdir -m 700 d; echo a > d/a; \
                   chmod 400 d/a; touch -d 2001-02-03T04:05:06Z d/a; chmod 550 d; : > empty; \
                   truncate -s 3G sparse; printf end >> sparse";
@@ -106,11 +106,11 @@ async fn modes_links_attributes_times_and_sizes_are_carried_over() {
 async fn deletions_in_closed_directories_are_committed() {
     require_overlay!();
     for closed in [0o600, 0o400, 0] {
-        let dir = workspace();
-        let at = |name: &str| dir.path().join(name);
+        let world = overlaid();
+        let at = |name: &str| world.at(name);
         fs::create_dir_all(at("n/m")).unwrap();
         ["n/f", "n/m/f", "n/m/kept", "z"].iter().for_each(|name| fs::write(at(name), "old").unwrap());
-        let session = session(dir.path()).await;
+        let session = world.session().await;
         let script = format!("rm n/f n/m/f; chmod {closed:o} n/m n; echo x > y; echo x > z");
         shell(&session, &script).await;
         assert_eq!(commit(&session).await, ["M n/", "D n/f", "M n/m/", "D n/m/f", "A y", "M z"]);
@@ -130,13 +130,13 @@ async fn deletions_in_closed_directories_are_committed() {
 #[tokio::test]
 async fn directories_keep_their_sticky_bit() {
     require_overlay!();
-    let dir = workspace();
-    let at = |name: &str| dir.path().join(name);
+    let world = overlaid();
+    let at = |name: &str| world.at(name);
     for (name, mode) in [("lost", 0o1777), ("got", 0o777), ("kept", 0o1777)] {
         fs::create_dir(at(name)).unwrap();
         fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
     }
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     let script =
         "chmod 777 lost; chmod 1777 got; echo x > kept/f; mkdir -m 1777 new; echo x > file; chmod 1644 file";
     shell(&session, script).await;
@@ -149,14 +149,14 @@ async fn directories_keep_their_sticky_bit() {
 #[tokio::test]
 async fn directories_are_renamed_replaced_and_become_files() {
     require_overlay!();
-    let dir = workspace();
+    let world = overlaid();
     for name in ["moved/in", "replaced/in/in", "becomes-file/x"] {
-        fs::create_dir_all(dir.path().join(name)).unwrap();
+        fs::create_dir_all(world.at(name)).unwrap();
     }
     for name in ["moved/in/a", "replaced/old", "replaced/in/in/old", "becomes-file/x/y", "becomes-dir"] {
-        fs::write(dir.path().join(name), name).unwrap();
+        fs::write(world.at(name), name).unwrap();
     }
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     // The kernel answers EXDEV to the rename of a directory of the workspace, and mv copies it.
     let script = "mv moved elsewhere; rm -r replaced; mkdir -p replaced/in/in; echo n > replaced/new; \
                   rm -r becomes-file; echo f > becomes-file; rm becomes-dir; mkdir becomes-dir; echo d > becomes-dir/d";
@@ -174,34 +174,34 @@ async fn directories_are_renamed_replaced_and_become_files() {
     ] {
         assert!(done.iter().any(|done| done == line), "{line}: {done:?}");
     }
-    assert!(!dir.path().join("moved").exists() && !dir.path().join("replaced/old").exists());
-    assert_eq!(fs::read_dir(dir.path().join("replaced/in/in")).unwrap().count(), 0, "nor deeper");
-    assert_eq!(fs::read(dir.path().join("elsewhere/in/a")).unwrap(), b"moved/in/a");
-    assert_eq!(fs::read(dir.path().join("becomes-file")).unwrap(), b"f\n");
-    assert_eq!(fs::read(dir.path().join("becomes-dir/d")).unwrap(), b"d\n");
+    assert!(!world.at("moved").exists() && !world.at("replaced/old").exists());
+    assert_eq!(fs::read_dir(world.at("replaced/in/in")).unwrap().count(), 0, "nor deeper");
+    assert_eq!(fs::read(world.at("elsewhere/in/a")).unwrap(), b"moved/in/a");
+    assert_eq!(fs::read(world.at("becomes-file")).unwrap(), b"f\n");
+    assert_eq!(fs::read(world.at("becomes-dir/d")).unwrap(), b"d\n");
     assert!(changes(&session).await.is_empty(), "{:?}", changes(&session).await);
-    assert!(is_without_temporaries(dir.path()));
+    assert!(is_without_temporaries(world.path()));
 }
 
 #[tokio::test]
 async fn commits_follow_each_other() {
     require_overlay!();
-    let dir = workspace();
-    fs::create_dir(dir.path().join("old")).unwrap();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    fs::create_dir(world.at("old")).unwrap();
+    let session = world.session().await;
     shell(&session, "mkdir -p n/m; echo 1 > n/f; echo 1 > n/m/g; echo 1 > old/h; echo 1 > top").await;
     commit(&session).await;
     shell(&session, "echo 2 > n/f; rm n/m/g; rm old/h; echo 2 >> top; echo 3 > n/new").await;
     assert_eq!(changes(&session).await, ["M n/f", "D n/m/g", "A n/new", "D old/h", "M top"]);
     commit(&session).await;
-    let read = |name: &str| fs::read_to_string(dir.path().join(name)).ok();
+    let read = |name: &str| fs::read_to_string(world.at(name)).ok();
     assert_eq!(
         [read("n/f"), read("n/m/g"), read("n/new"), read("old/h"), read("top")],
         [Some("2\n".into()), None, Some("3\n".into()), None, Some("1\n2\n".into())]
     );
     shell(&session, "rm -r n old top").await;
     assert_eq!(commit(&session).await, ["D n/", "D old/", "D top"]);
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(world.path()).unwrap().count(), 0);
     shell(&session, "mkdir n; echo again > n/f").await;
     commit(&session).await;
     assert_eq!(read("n/f"), Some("again\n".into()));
@@ -210,8 +210,8 @@ async fn commits_follow_each_other() {
 #[tokio::test]
 async fn nothing_is_committed_while_a_command_runs_and_nothing_starts_meanwhile() {
     require_overlay!();
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    let session = world.session().await;
     let mut child =
         session.command("sh").args(["-c", "echo x > x; cat"]).stdin(Stdio::piped()).spawn().await.unwrap();
     let running = session.commit().await;
@@ -230,8 +230,8 @@ async fn a_commit_waits_until_killed_processes_are_gone() {
     if !is_alone(test, "exec \"$@\"") {
         return;
     }
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    let session = world.session().await;
     let script = "x=$(head -c 80000000 /dev/zero | tr '\\0' x); echo ready; read -r line";
     let mut command = session.command("sh");
     command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -251,27 +251,27 @@ async fn a_commit_waits_until_killed_processes_are_gone() {
 #[tokio::test]
 async fn changes_outlive_the_processes_of_the_session() {
     require_overlay!();
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    let session = world.session().await;
     shell(&session, "echo x > x").await;
     session.shutdown().await;
     assert_eq!(changes(&session).await, ["A x"]);
     assert_eq!(commit(&session).await, ["A x"]);
-    assert_eq!(fs::read(dir.path().join("x")).unwrap(), b"x\n");
+    assert_eq!(fs::read(world.at("x")).unwrap(), b"x\n");
 }
 
 #[tokio::test]
 async fn calls_for_files_see_the_merged_tree_and_change_nothing_else() {
     require_overlay!();
-    let dir = workspace();
-    fs::write(dir.path().join("f"), "old").unwrap();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    fs::write(world.at("f"), "old").unwrap();
+    let session = world.session().await;
     shell(&session, "echo inside > f").await;
     assert_eq!(session.read("f").await.unwrap(), b"inside\n");
     session.write("g", "written").await.unwrap();
     assert_eq!(shell(&session, "cat g").await, "written");
-    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"old");
-    assert!(!dir.path().join("g").exists());
+    assert_eq!(fs::read(world.at("f")).unwrap(), b"old");
+    assert!(!world.at("g").exists());
     assert_eq!(commit(&session).await, ["M f", "A g"]);
 }
 
@@ -280,15 +280,15 @@ async fn a_sandbox_has_an_overlay_for_each_command_and_drops_it() {
     if !super::in_memory() {
         return super::refused::is_refused_in_memory();
     }
-    let dir = workspace();
-    fs::write(dir.path().join("f"), "old").unwrap();
-    let policy = super::policy(dir.path()).overlay(kennel::Overlay::default());
+    let world = overlaid();
+    fs::write(world.at("f"), "old").unwrap();
+    let policy = world.policy().overlay(kennel::Overlay::default());
     let sandbox = kennel::Sandbox::new(&policy).unwrap();
     for _ in 0..2 {
         let out = sandbox.command("sh").args(["-c", "cat f; echo new > f; cat f"]).output().await.unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stdout), "oldnew\n");
     }
-    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"old");
+    assert_eq!(fs::read(world.at("f")).unwrap(), b"old");
 }
 
 #[tokio::test]
@@ -296,9 +296,9 @@ async fn a_full_overlay_is_an_error_of_the_command() {
     if !super::in_memory() {
         return super::refused::is_refused_in_memory();
     }
-    let dir = workspace();
+    let world = overlaid();
     let overlay = kennel::Overlay { size: Some(kennel::Size::from_bytes(1 << 20)), ..Default::default() };
-    let session = Session::prepare(&super::policy(dir.path()).overlay(overlay)).await.unwrap();
+    let session = Session::prepare(&world.policy().overlay(overlay)).await.unwrap();
     let script = "dd if=/dev/zero of=big bs=64k count=64 2>&1 | grep -o 'No space left'; rm big; echo x > x";
     assert_eq!(shell(&session, script).await, "No space left\n");
     assert_eq!(commit(&session).await, ["A x"]);

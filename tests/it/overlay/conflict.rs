@@ -4,24 +4,27 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use nix::time::{ClockId, clock_gettime};
 
-use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
-use crate::support::{TempDir, access_list, filled};
+use super::{
+    CONFLICT, commit, is_without_temporaries, overlaid, overlay_of, refusals, require_overlay, shell,
+    workspace,
+};
+use crate::support::{World, access_list, filled};
 
 fn read(path: &Path, name: &str) -> String {
     fs::read_to_string(path.join(name)).unwrap_or_else(|error| error.kind().to_string())
 }
 
 /// A workspace with files of one name each in them.
-fn with_files(names: &[&str]) -> TempDir {
-    filled(workspace(), names, |name| name)
+fn with_files(names: &[&str]) -> World {
+    overlay_of(filled(workspace(), names, |name| name))
 }
 
 #[tokio::test]
 async fn changes_of_others_are_kept_file_by_file_and_the_rest_is_applied() {
     require_overlay!();
-    let dir = with_files(&["edited", "replaced", "deleted", "modes", "mine"]);
-    let at = |name: &str| dir.path().join(name);
-    let session = session(dir.path()).await;
+    let world = with_files(&["edited", "replaced", "deleted", "modes", "mine"]);
+    let at = |name: &str| world.at(name);
+    let session = world.session().await;
     shell(
         &session,
         "for f in edited replaced deleted modes mine; do echo inside >> $f; done; echo inside > both",
@@ -36,70 +39,76 @@ async fn changes_of_others_are_kept_file_by_file_and_the_rest_is_applied() {
     let refused = refusals(&session).await;
     let expected = ["M both", "A deleted", "M edited", "M modes", "M replaced"];
     assert_eq!(refused, expected.map(|change| format!("{change}: {CONFLICT}")));
-    assert_eq!(read(dir.path(), "edited"), "outside");
-    assert_eq!(read(dir.path(), "replaced"), "outside");
-    assert_eq!(read(dir.path(), "both"), "outside");
-    assert_eq!(read(dir.path(), "modes"), "modes");
+    assert_eq!(read(world.path(), "edited"), "outside");
+    assert_eq!(read(world.path(), "replaced"), "outside");
+    assert_eq!(read(world.path(), "both"), "outside");
+    assert_eq!(read(world.path(), "modes"), "modes");
     assert!(!at("deleted").exists());
-    assert_eq!(read(dir.path(), "mine"), "mineinside\n", "this one nobody else touched");
-    assert!(is_without_temporaries(dir.path()));
+    assert_eq!(read(world.path(), "mine"), "mineinside\n", "this one nobody else touched");
+    assert!(is_without_temporaries(world.path()));
     assert_eq!(refusals(&session).await.len(), expected.len(), "refused changes are kept");
 }
 
 #[tokio::test]
 async fn files_that_others_changed_are_not_deleted() {
     require_overlay!();
-    let dir = with_files(&["f", "d/a", "d/deep/b", "whole/c"]);
-    let session = session(dir.path()).await;
+    let world = with_files(&["f", "d/a", "d/deep/b", "whole/c"]);
+    let session = world.session().await;
     shell(&session, "rm -r f d whole").await;
-    fs::write(dir.path().join("f"), "outside").unwrap();
-    fs::write(dir.path().join("d/deep/b"), "outside").unwrap();
+    fs::write(world.at("f"), "outside").unwrap();
+    fs::write(world.at("d/deep/b"), "outside").unwrap();
     assert_eq!(refusals(&session).await, [format!("D d/: {CONFLICT}"), format!("D f: {CONFLICT}")]);
-    assert_eq!((read(dir.path(), "f"), read(dir.path(), "d/deep/b")), ("outside".into(), "outside".into()));
-    assert_eq!(read(dir.path(), "d/a"), "d/a", "the directory is as it was");
-    assert!(!dir.path().join("whole").exists());
-    assert!(is_without_temporaries(dir.path()));
+    assert_eq!(
+        (read(world.path(), "f"), read(world.path(), "d/deep/b")),
+        ("outside".into(), "outside".into())
+    );
+    assert_eq!(read(world.path(), "d/a"), "d/a", "the directory is as it was");
+    assert!(!world.at("whole").exists());
+    assert!(is_without_temporaries(world.path()));
 }
 
 #[tokio::test]
 async fn files_that_others_added_to_a_deleted_directory_are_kept() {
     require_overlay!();
-    let dir = with_files(&["d/a"]);
-    let session = session(dir.path()).await;
+    let world = with_files(&["d/a"]);
+    let session = world.session().await;
     shell(&session, "rm -r d; mkdir d; echo x > d/mine").await;
-    fs::write(dir.path().join("d/theirs"), "outside").unwrap();
+    fs::write(world.at("d/theirs"), "outside").unwrap();
     assert_eq!(refusals(&session).await, [format!("D d/theirs: {CONFLICT}")]);
-    assert_eq!((read(dir.path(), "d/theirs"), read(dir.path(), "d/mine")), ("outside".into(), "x\n".into()));
-    assert!(!dir.path().join("d/a").exists());
+    assert_eq!(
+        (read(world.path(), "d/theirs"), read(world.path(), "d/mine")),
+        ("outside".into(), "x\n".into())
+    );
+    assert!(!world.at("d/a").exists());
 }
 
 #[tokio::test]
 async fn a_directory_that_others_moved_into_a_deleted_one_is_kept() {
     require_overlay!();
     for below in ["build", "build/deep"] {
-        let dir = with_files(&["build/o", "build/deep/o", "notes/old", "notes/draft"]);
-        let moved = dir.path().join(below).join("notes");
-        let session = session(dir.path()).await;
+        let world = with_files(&["build/o", "build/deep/o", "notes/old", "notes/draft"]);
+        let moved = world.at(below).join("notes");
+        let session = world.session().await;
         shell(&session, "rm -r build").await;
-        fs::rename(dir.path().join("notes"), &moved).unwrap();
+        fs::rename(world.at("notes"), &moved).unwrap();
         // From now on it looks like a directory that lost an entry.
         fs::remove_file(moved.join("draft")).unwrap();
         assert_eq!(refusals(&session).await, [format!("D build/: {CONFLICT}")]);
         assert_eq!(read(&moved, "old"), "notes/old");
-        assert_eq!(read(dir.path(), "build/o"), "build/o");
+        assert_eq!(read(world.path(), "build/o"), "build/o");
     }
 }
 
 #[tokio::test]
 async fn a_commit_in_a_directory_does_not_prevent_its_deletion() {
     require_overlay!();
-    let dir = with_files(&["d/a", "d/b", "d/deep/c", "d/deep/e", "d/theirs"]);
-    let session = session(dir.path()).await;
+    let world = with_files(&["d/a", "d/b", "d/deep/c", "d/deep/e", "d/theirs"]);
+    let session = world.session().await;
     shell(&session, "rm d/a d/deep/c; echo x > d/new; mkdir d/n; echo x > d/n/f; echo x > d/b").await;
-    fs::write(dir.path().join("d/theirs"), "outside").unwrap();
+    fs::write(world.at("d/theirs"), "outside").unwrap();
     shell(&session, "rm d/theirs").await;
     assert_eq!(refusals(&session).await, [format!("D d/theirs: {CONFLICT}")]);
-    fs::remove_file(dir.path().join("d/theirs")).unwrap();
+    fs::remove_file(world.at("d/theirs")).unwrap();
     shell(&session, "rm -r d/n d/deep").await;
     assert_eq!(commit(&session).await, ["D d/deep/", "D d/n/"]);
     shell(&session, "mkdir n; echo x > n/f; chmod 500 n").await;
@@ -116,42 +125,42 @@ async fn a_moved_file_is_not_lost_if_its_new_name_is_refused() {
         ("mv d e", format!("M e/: {CONFLICT}")),
         ("mkdir .git; mv notes .git/commondir", "A .git/commondir: it is protected".to_owned()),
     ] {
-        let dir = with_files(&["notes", "d/f"]);
-        fs::create_dir(dir.path().join(".git")).unwrap();
-        let session = session(dir.path()).await;
+        let world = with_files(&["notes", "d/f"]);
+        fs::create_dir(world.at(".git")).unwrap();
+        let session = world.session().await;
         shell(&session, &format!("{moves}; echo x > new")).await;
-        fs::write(dir.path().join("final"), "theirs").unwrap();
-        fs::write(dir.path().join("e"), "theirs").unwrap();
+        fs::write(world.at("final"), "theirs").unwrap();
+        fs::write(world.at("e"), "theirs").unwrap();
         let told = refusals(&session).await;
         assert!(told.contains(&refused), "{told:?}");
         let withheld =
             |line: &&String| line.starts_with("D ") && line.contains("something else was not committed");
         assert_eq!(told.iter().filter(withheld).count(), 1, "{told:?}");
-        assert_eq!((read(dir.path(), "notes"), read(dir.path(), "d/f")), ("notes".into(), "d/f".into()));
-        assert_eq!(read(dir.path(), "new"), "x\n");
+        assert_eq!((read(world.path(), "notes"), read(world.path(), "d/f")), ("notes".into(), "d/f".into()));
+        assert_eq!(read(world.path(), "new"), "x\n");
     }
 }
 
 #[tokio::test]
 async fn directories_that_others_removed_are_not_made_again() {
     require_overlay!();
-    let dir = with_files(&["d/f", "e/f", "l/f", "other/f"]);
+    let world = with_files(&["d/f", "e/f", "l/f", "other/f"]);
     let victim = workspace();
     fs::write(victim.path().join("f"), "victim").unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     shell(&session, "for d in d e l; do echo inside >> $d/f; echo new > $d/new; done").await;
-    fs::remove_dir_all(dir.path().join("d")).unwrap();
-    fs::rename(dir.path().join("e"), dir.path().join("away")).unwrap();
-    fs::rename(dir.path().join("other"), dir.path().join("e")).unwrap();
-    fs::remove_dir_all(dir.path().join("l")).unwrap();
-    std::os::unix::fs::symlink(victim.path(), dir.path().join("l")).unwrap();
+    fs::remove_dir_all(world.at("d")).unwrap();
+    fs::rename(world.at("e"), world.at("away")).unwrap();
+    fs::rename(world.at("other"), world.at("e")).unwrap();
+    fs::remove_dir_all(world.at("l")).unwrap();
+    std::os::unix::fs::symlink(victim.path(), world.at("l")).unwrap();
     let refused = refusals(&session).await;
     assert!(refused.iter().all(|line| line.ends_with(CONFLICT)), "{refused:?}");
     for path in ["d/f", "e/f", "e/new", "l/f", "l/new"] {
         assert!(refused.iter().any(|line| line.contains(&format!(" {path}:"))), "{path}: {refused:?}");
     }
-    assert!(!dir.path().join("d").exists());
-    assert_eq!((read(dir.path(), "e/f"), read(dir.path(), "away/f")), ("other/f".into(), "e/f".into()));
+    assert!(!world.at("d").exists());
+    assert_eq!((read(world.path(), "e/f"), read(world.path(), "away/f")), ("other/f".into(), "e/f".into()));
     assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 1, "nothing was written through the link");
     assert_eq!(read(victim.path(), "f"), "victim");
 }
@@ -159,37 +168,40 @@ async fn directories_that_others_removed_are_not_made_again() {
 #[tokio::test]
 async fn neighbours_of_changed_files_are_no_conflict() {
     require_overlay!();
-    let dir = with_files(&["d/mine", "d/theirs", "d/gone"]);
-    let session = session(dir.path()).await;
+    let world = with_files(&["d/mine", "d/theirs", "d/gone"]);
+    let session = world.session().await;
     shell(&session, "echo inside >> d/mine; echo inside > d/new; rm d/gone").await;
-    fs::write(dir.path().join("d/theirs"), "outside").unwrap();
-    fs::write(dir.path().join("d/added"), "outside").unwrap();
+    fs::write(world.at("d/theirs"), "outside").unwrap();
+    fs::write(world.at("d/added"), "outside").unwrap();
     assert_eq!(commit(&session).await, ["D d/gone", "M d/mine", "A d/new"]);
-    assert_eq!(read(dir.path(), "d/added"), "outside");
+    assert_eq!(read(world.path(), "d/added"), "outside");
 }
 
 #[tokio::test]
 async fn a_second_commit_overwrites_only_its_own_files() {
     require_overlay!();
-    let dir = with_files(&["a", "b"]);
-    let session = session(dir.path()).await;
+    let world = with_files(&["a", "b"]);
+    let session = world.session().await;
     shell(&session, "echo 1 >> a; echo 1 >> b; mkdir n; echo 1 > n/c").await;
     commit(&session).await;
-    fs::write(dir.path().join("b"), "outside").unwrap();
-    fs::write(dir.path().join("n/theirs"), "outside").unwrap();
+    fs::write(world.at("b"), "outside").unwrap();
+    fs::write(world.at("n/theirs"), "outside").unwrap();
     shell(&session, "echo 2 >> a; echo 2 >> b; echo 2 >> n/c").await;
     assert_eq!(refusals(&session).await, [format!("M b: {CONFLICT}")]);
-    assert_eq!((read(dir.path(), "a"), read(dir.path(), "b")), ("a1\n2\n".into(), "outside".into()));
-    assert_eq!((read(dir.path(), "n/c"), read(dir.path(), "n/theirs")), ("1\n2\n".into(), "outside".into()));
+    assert_eq!((read(world.path(), "a"), read(world.path(), "b")), ("a1\n2\n".into(), "outside".into()));
+    assert_eq!(
+        (read(world.path(), "n/c"), read(world.path(), "n/theirs")),
+        ("1\n2\n".into(), "outside".into())
+    );
 }
 
 #[tokio::test]
 async fn files_written_right_before_the_session_are_no_conflict() {
     require_overlay!();
     for _ in 0..10 {
-        let dir = with_files(&["f"]);
-        fs::write(dir.path().join("f"), "just now").unwrap();
-        let session = session(dir.path()).await;
+        let world = with_files(&["f"]);
+        fs::write(world.at("f"), "just now").unwrap();
+        let session = world.session().await;
         shell(&session, "echo x >> f").await;
         assert_eq!(commit(&session).await, ["M f"]);
     }
@@ -204,8 +216,8 @@ async fn files_made_at_a_whole_second_are_no_conflict() {
     for _ in 0..3 {
         let begun = second();
         while second() == begun {}
-        let dir = with_files(&["f"]);
-        let session = session(dir.path()).await;
+        let world = with_files(&["f"]);
+        let session = world.session().await;
         shell(&session, "echo x >> f").await;
         assert_eq!(commit(&session).await, ["M f"]);
     }
@@ -215,9 +227,9 @@ async fn files_made_at_a_whole_second_are_no_conflict() {
 async fn a_change_right_after_the_session_began_is_a_conflict() {
     require_overlay!();
     for _ in 0..10 {
-        let dir = with_files(&["f"]);
-        let session = session(dir.path()).await;
-        fs::write(dir.path().join("f"), "outside").unwrap();
+        let world = with_files(&["f"]);
+        let session = world.session().await;
+        fs::write(world.at("f"), "outside").unwrap();
         shell(&session, "echo inside > f").await;
         assert_eq!(refusals(&session).await, [format!("M f: {CONFLICT}")]);
     }
@@ -228,13 +240,13 @@ async fn a_change_right_after_the_session_began_is_a_conflict() {
 async fn a_change_right_after_a_refusal_is_a_conflict() {
     require_overlay!();
     for _ in 0..10 {
-        let dir = with_files(&["d/deep/a"]);
-        let session = session(dir.path()).await;
+        let world = with_files(&["d/deep/a"]);
+        let session = world.session().await;
         shell(&session, "rm -r d").await;
-        fs::write(dir.path().join("d/deep/theirs"), "outside").unwrap();
+        fs::write(world.at("d/deep/theirs"), "outside").unwrap();
         assert_eq!(refusals(&session).await, [format!("D d/: {CONFLICT}")]);
         let now = clock_gettime(ClockId::CLOCK_REALTIME_COARSE).unwrap();
-        let left = fs::metadata(dir.path()).unwrap();
+        let left = fs::metadata(world.path()).unwrap();
         assert!((now.tv_sec(), now.tv_nsec()) > (left.ctime(), left.ctime_nsec()));
     }
 }
@@ -242,13 +254,13 @@ async fn a_change_right_after_a_refusal_is_a_conflict() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_stays_in_the_workspace_whatever_is_swapped_meanwhile() {
     require_overlay!();
-    let (dir, victim) = (workspace(), workspace());
+    let (world, victim) = (overlaid(), workspace());
     fs::write(victim.path().join("f"), "victim").unwrap();
-    fs::create_dir(dir.path().join("d")).unwrap();
-    std::os::unix::fs::symlink(victim.path(), dir.path().join("link")).unwrap();
-    let session = session(dir.path()).await;
+    fs::create_dir(world.at("d")).unwrap();
+    std::os::unix::fs::symlink(victim.path(), world.at("link")).unwrap();
+    let session = world.session().await;
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (base, stopped) = (dir.path().to_owned(), std::sync::Arc::clone(&stop));
+    let (base, stopped) = (world.path().to_owned(), std::sync::Arc::clone(&stop));
     let exchange = std::thread::spawn(move || {
         let (d, link, aside) = (base.join("d"), base.join("link"), base.join("aside"));
         while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
@@ -275,14 +287,14 @@ async fn a_commit_stays_in_the_workspace_whatever_is_swapped_meanwhile() {
 #[tokio::test]
 async fn a_commit_that_nobody_waits_for_finishes() {
     require_overlay!();
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    let session = world.session().await;
     shell(&session, "for i in 1 2 3 4 5 6 7 8 9; do echo x > f$i; done").await;
     let dropped = tokio::time::timeout(std::time::Duration::from_millis(1), session.commit()).await;
     drop(dropped);
     // A commit that continues delays the second one, and commands.
     crate::support::until("it is done", || {
-        fs::read_dir(dir.path()).unwrap().count() == 9 || fs::read_dir(dir.path()).unwrap().count() == 0
+        fs::read_dir(world.path()).unwrap().count() == 9 || fs::read_dir(world.path()).unwrap().count() == 0
     });
     loop {
         match session.commit().await {
@@ -290,8 +302,8 @@ async fn a_commit_that_nobody_waits_for_finishes() {
             committed => break assert!(committed.unwrap().refused.is_empty()),
         }
     }
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 9);
-    assert!(is_without_temporaries(dir.path()));
+    assert_eq!(fs::read_dir(world.path()).unwrap().count(), 9);
+    assert!(is_without_temporaries(world.path()));
     shell(&session, "cat f1").await;
 }
 
@@ -345,11 +357,11 @@ fn a_moved_file_is_not_lost_if_the_disk_is_full() {
 #[tokio::test]
 async fn a_directory_that_others_closed_meanwhile_stays_closed() {
     require_overlay!();
-    let dir = with_files(&["keys/old"]);
-    let at = |name: &str| dir.path().join(name);
+    let world = with_files(&["keys/old"]);
+    let at = |name: &str| world.at(name);
     let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
     fs::set_permissions(at("keys"), mode(0o755)).unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     shell(&session, "echo inside > keys/new").await;
     fs::set_permissions(at("keys"), mode(0o700)).unwrap();
     fs::write(at("keys/theirs"), "outside").unwrap();
@@ -357,23 +369,23 @@ async fn a_directory_that_others_closed_meanwhile_stays_closed() {
     let permissions =
         std::os::unix::fs::PermissionsExt::mode(&fs::metadata(at("keys")).unwrap().permissions());
     assert_eq!(permissions & 0o777, 0o700);
-    assert_eq!(read(dir.path(), "keys/new"), "inside\n", "its contents are no conflict");
+    assert_eq!(read(world.path(), "keys/new"), "inside\n", "its contents are no conflict");
 }
 
 #[tokio::test]
 async fn the_access_list_of_a_directory_opens_no_file() {
     require_overlay!();
-    let dir = with_files(&["d/f"]);
-    let at = |name: &str| dir.path().join(name);
+    let world = with_files(&["d/f"]);
+    let at = |name: &str| world.at(name);
     let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
     fs::set_permissions(at("d/f"), mode(0o640)).unwrap();
     let list = access_list(nix::unistd::geteuid().as_raw());
     if xattr::set(at("d"), "system.posix_acl_default", &list).is_err() {
         return assert!(xattr::set(at("d"), "system.posix_acl_access", &list).is_err(), "it has lists");
     }
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     shell(&session, "echo inside > d/f").await;
     assert_eq!(commit(&session).await, ["M d/f"]);
-    assert_eq!(read(dir.path(), "d/f"), "inside\n");
+    assert_eq!(read(world.path(), "d/f"), "inside\n");
     assert_eq!(xattr::get(at("d/f"), "system.posix_acl_access").unwrap(), None);
 }

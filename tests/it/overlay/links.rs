@@ -2,19 +2,19 @@
 
 use std::{fs, path::Path};
 
-use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
-use crate::support::TempDir;
+use super::{CONFLICT, commit, is_without_temporaries, overlaid, refusals, require_overlay, shell};
+use crate::support::World;
 
 /// A workspace with files. The first of each list of names is the file, the others are links to it.
-fn with_links(files: &[&[&str]]) -> TempDir {
-    let dir = workspace();
-    let at = |name: &str| dir.path().join(name);
+fn with_links(files: &[&[&str]]) -> World {
+    let world = overlaid();
+    let at = |name: &str| world.at(name);
     for names in files {
         names.iter().for_each(|name| fs::create_dir_all(at(name).parent().unwrap()).unwrap());
         fs::write(at(names[0]), "before").unwrap();
         names[1..].iter().for_each(|name| fs::hard_link(at(names[0]), at(name)).unwrap());
     }
-    dir
+    world
 }
 
 fn exists(dir: &Path, name: &str) -> bool {
@@ -24,14 +24,14 @@ fn exists(dir: &Path, name: &str) -> bool {
 #[tokio::test]
 async fn every_name_of_a_file_is_committed() {
     require_overlay!();
-    let dir = with_links(&[&["a", "b", "c", "gone/y"]]);
-    fs::write(dir.path().join("gone/x"), "x").unwrap();
-    let session = session(dir.path()).await;
+    let world = with_links(&[&["a", "b", "c", "gone/y"]]);
+    fs::write(world.at("gone/x"), "x").unwrap();
+    let session = world.session().await;
     shell(&session, "for f in a b; do echo $f > t; cat t > $f; done; rm -r t c gone").await;
     assert_eq!(commit(&session).await, ["M a", "M b", "D c", "D gone/"]);
-    let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    let read = |name: &str| fs::read_to_string(world.at(name)).unwrap();
     assert_eq!((read("a"), read("b")), ("a\n".into(), "b\n".into()));
-    assert!(!exists(dir.path(), "c") && !exists(dir.path(), "gone"));
+    assert!(!exists(world.path(), "c") && !exists(world.path(), "gone"));
 }
 
 #[tokio::test]
@@ -45,8 +45,8 @@ async fn a_name_removed_with_its_directory_changes_no_other_name() {
         ("rm -r d x; mkdir d; echo > d/new", &["D d/a", "D d/b", "A d/new", "D x"]),
         ("rm -r d; echo new > x", &["D d/", "M x"]),
     ] {
-        let dir = with_links(&[&["d/a", "d/b", "e/deep/a", "x", "stays"]]);
-        let session = session(dir.path()).await;
+        let world = with_links(&[&["d/a", "d/b", "e/deep/a", "x", "stays"]]);
+        let session = world.session().await;
         shell(&session, script).await;
         assert_eq!(commit(&session).await, expected, "{script}");
         shell(&session, "rm stays").await;
@@ -57,28 +57,28 @@ async fn a_name_removed_with_its_directory_changes_no_other_name() {
 #[tokio::test]
 async fn changes_of_others_to_a_file_of_several_names_are_kept() {
     require_overlay!();
-    let dir = with_links(&[&["d/a", "x"], &["e/a", "y"]]);
-    let session = session(dir.path()).await;
+    let world = with_links(&[&["d/a", "x"], &["e/a", "y"]]);
+    let session = world.session().await;
     shell(&session, "rm -r d x e y").await;
-    fs::write(dir.path().join("x"), "theirs").unwrap();
+    fs::write(world.at("x"), "theirs").unwrap();
     let refused = ["D d/", "D x"].map(|change| format!("{change}: {CONFLICT}"));
     assert_eq!(refusals(&session).await, refused);
-    assert_eq!(fs::read_to_string(dir.path().join("d/a")).unwrap(), "theirs");
-    assert!(!exists(dir.path(), "e") && !exists(dir.path(), "y") && is_without_temporaries(dir.path()));
+    assert_eq!(fs::read_to_string(world.at("d/a")).unwrap(), "theirs");
+    assert!(!exists(world.path(), "e") && !exists(world.path(), "y") && is_without_temporaries(world.path()));
 }
 
 /// More links than may be held open.
 #[tokio::test]
 async fn a_directory_may_have_as_many_links_as_it_likes() {
     require_overlay!();
-    let dir = workspace();
-    fs::create_dir(dir.path().join("d")).unwrap();
+    let world = overlaid();
+    fs::create_dir(world.at("d")).unwrap();
     for number in 0..2000 {
-        let names = ["d/", ""].map(|above| dir.path().join(format!("{above}{number}")));
+        let names = ["d/", ""].map(|above| world.at(format!("{above}{number}")));
         fs::write(&names[0], "").unwrap();
         fs::hard_link(&names[0], &names[1]).unwrap();
     }
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     shell(&session, "rm -r d 1*").await;
     assert_eq!(commit(&session).await.len(), 1112);
 }

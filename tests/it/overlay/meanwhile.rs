@@ -12,7 +12,7 @@ use nix::{
     sys::stat::Mode,
 };
 
-use super::{CONFLICT, refusals, require_overlay, session, shell, workspace};
+use super::{CONFLICT, overlaid, refusals, require_overlay, shell};
 use crate::support::patient;
 
 /// The number of attempts to be in time.
@@ -26,14 +26,14 @@ async fn files_moved_into_a_directory_that_is_being_deleted_are_kept() {
     require_overlay!();
     let mut in_time = 0;
     for _ in 0..MOST_TIMES {
-        let dir = workspace();
-        let (doomed, precious) = (dir.path().join("d"), dir.path().join("precious"));
+        let world = overlaid();
+        let (doomed, precious) = (world.at("d"), world.at("precious"));
         fs::create_dir_all(doomed.join("z")).unwrap();
         for name in 0..2000 {
             fs::write(doomed.join(name.to_string()), "").unwrap();
         }
         fs::write(&precious, "keep").unwrap();
-        let session = session(dir.path()).await;
+        let session = world.session().await;
         shell(&session, "rm -r d").await;
         let hold = |path: &Path| {
             File::from(open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty()).unwrap())
@@ -50,7 +50,7 @@ async fn files_moved_into_a_directory_that_is_being_deleted_are_kept() {
         let refused = refusals(&session).await;
         if mover.join().unwrap() {
             assert_eq!(refused, [format!("D d/: {CONFLICT}")]);
-            assert_eq!(fs::read(dir.path().join("d/z/precious")).unwrap(), b"keep");
+            assert_eq!(fs::read(world.at("d/z/precious")).unwrap(), b"keep");
             in_time += 1;
         } else {
             assert_eq!(fs::read(&precious).unwrap(), b"keep");
@@ -68,13 +68,13 @@ async fn files_moved_into_a_directory_that_is_being_deleted_are_kept() {
 async fn changes_while_a_file_is_copied_are_kept() {
     require_overlay!();
     for _ in 0..MOST_TIMES {
-        let dir = workspace();
-        let (closed, big) = (dir.path().join("d"), dir.path().join("d/big"));
+        let world = overlaid();
+        let (closed, big) = (world.at("d"), world.at("d/big"));
         fs::create_dir(&closed).unwrap();
         fs::write(&big, vec![b'a'; 64 << 20]).unwrap();
         let mode = |mode| <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode);
         fs::set_permissions(&closed, mode(0o555)).unwrap();
-        let session = session(dir.path()).await;
+        let session = world.session().await;
         shell(&session, "chmod 755 d; printf Z | dd of=d/big conv=notrunc; chmod 555 d").await;
         let file = File::options().write(true).open(&big).unwrap();
         let last = big.metadata().unwrap().modified().unwrap();

@@ -51,13 +51,13 @@ use std::{
 };
 
 use kennel::{
-    Overlay, Policy, Profile, Session,
+    Overlay, Policy, Session,
     overlay::Change,
     probe::{Host, Version},
 };
 
-use crate::session::files::shell;
 pub(crate) use crate::support::workspace_on_disk as workspace;
+use crate::support::{TempDir, World, session::shell};
 
 /// Where the pass `disk` makes its directories for changes.
 const UPPERS: &str = "KENNEL_TEST_UPPERS";
@@ -112,13 +112,17 @@ fn without_place(said: &str) -> &str {
 }
 
 /// A policy with the overlay of this pass.
-fn policy(workspace: &Path) -> Policy {
-    let overlay = Overlay { upper: upper(), ..Overlay::default() };
-    Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C").overlay(overlay)
+fn with_overlay(policy: Policy) -> Policy {
+    policy.overlay(Overlay { upper: upper(), ..Overlay::default() })
 }
 
-async fn session(workspace: &Path) -> Session {
-    Session::prepare(&policy(workspace)).await.expect("a session")
+/// A world whose sessions have the overlay of this pass.
+fn overlaid() -> World {
+    overlay_of(workspace())
+}
+
+fn overlay_of(workspace: TempDir) -> World {
+    World::of(workspace).with(with_overlay)
 }
 
 /// Changes as people see them.

@@ -14,8 +14,8 @@ use std::{
     thread::JoinHandle,
 };
 
-use super::{CONFLICT, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
-use crate::support::{TempDir, has, is_alone, require, unmount};
+use super::{CONFLICT, is_without_temporaries, overlaid, refusals, require_overlay, shell, workspace};
+use crate::support::{TempDir, World, has, is_alone, require, unmount};
 
 const BUSY: &str = "Device or resource busy";
 const OTHER_MOUNT: &str = "Invalid cross-device link";
@@ -53,13 +53,13 @@ fn is_kept(file: &Path) -> bool {
 }
 
 /// A workspace with `f`, `d/f` and `d/sub/deep/f`.
-fn filled() -> TempDir {
-    let dir = workspace();
-    fs::create_dir_all(dir.path().join("d/sub/deep")).unwrap();
+fn filled() -> World {
+    let world = overlaid();
+    fs::create_dir_all(world.at("d/sub/deep")).unwrap();
     for name in ["f", "d/f", "d/sub/deep/f"] {
-        fs::write(dir.path().join(name), "keep").unwrap();
+        fs::write(world.at(name), "keep").unwrap();
     }
-    dir
+    world
 }
 
 /// Mounts one directory or file on another. Returns whether it could.
@@ -90,20 +90,20 @@ async fn a_mount_in_a_deleted_directory_is_kept() {
         ("f", "file", "rm f", format!("D f: {BUSY}")),
         ("f", "file", "rm f; mkdir f", format!("M f/: {BUSY}")),
     ] {
-        let (dir, precious) = (filled(), precious());
-        let session = session(dir.path()).await;
+        let (world, precious) = (filled(), precious());
+        let session = world.session().await;
         shell(&session, script).await;
-        let (from, to) = (precious.path().join(from), dir.path().join(place));
+        let (from, to) = (precious.path().join(from), world.at(place));
         assert!(bind(&from, &to));
         assert_eq!(refusals(&session).await, [refused], "{script}");
         assert!(is_whole(&precious), "{script}, {place}");
         unmount(&to);
         let all = ["f", "d/sub/deep/f", "d/f"];
-        let kept: Vec<_> = all.iter().filter(|name| is_kept(&dir.path().join(name))).collect();
+        let kept: Vec<_> = all.iter().filter(|name| is_kept(&world.at(name))).collect();
         // In a directory that was made again the other names go one by one.
         let left = if script.ends_with("mkdir d") { 2 } else { all.len() };
         assert_eq!(kept.len(), left, "{script}, {place}: {kept:?}");
-        assert!(is_without_temporaries(dir.path()), "{script}, {place}");
+        assert!(is_without_temporaries(world.path()), "{script}, {place}");
     }
 }
 
@@ -111,15 +111,15 @@ async fn a_mount_in_a_deleted_directory_is_kept() {
 async fn a_directory_that_is_mounted_on_itself_is_kept() {
     apart!("a_directory_that_is_mounted_on_itself_is_kept");
     for (place, refused) in [("d", BUSY), ("d/sub", CONFLICT), ("d/f", CONFLICT)] {
-        let dir = filled();
-        let session = session(dir.path()).await;
+        let world = filled();
+        let session = world.session().await;
         shell(&session, "rm -r d").await;
-        let place = dir.path().join(place);
+        let place = world.at(place);
         assert!(bind(&place, &place));
         assert_eq!(refusals(&session).await, [format!("D d/: {refused}")]);
         unmount(&place);
-        assert!(is_kept(&dir.path().join("d/f")) && is_kept(&dir.path().join("d/sub/deep/f")));
-        assert!(is_without_temporaries(dir.path()));
+        assert!(is_kept(&world.at("d/f")) && is_kept(&world.at("d/sub/deep/f")));
+        assert!(is_without_temporaries(world.path()));
     }
 }
 
@@ -159,26 +159,26 @@ async fn a_mount_made_while_a_directory_is_removed_is_kept() {
         // Sometimes everything is gone before there is a mount.
         let seen = async {
             for _ in 0..20 {
-                let (dir, precious) = (workspace(), precious());
-                fs::create_dir_all(dir.path().join("build/z")).unwrap();
-                (0..4000).for_each(|i| fs::write(dir.path().join(format!("build/{i}")), "").unwrap());
-                fs::write(dir.path().join("build/zz"), "").unwrap();
-                let session = session(dir.path()).await;
+                let (world, precious) = (overlaid(), precious());
+                fs::create_dir_all(world.at("build/z")).unwrap();
+                (0..4000).for_each(|i| fs::write(world.at(format!("build/{i}")), "").unwrap());
+                fs::write(world.at("build/zz"), "").unwrap();
+                let session = world.session().await;
                 shell(&session, script).await;
                 let stop = Arc::default();
-                let mount = mount_while_removing(dir.path(), precious.path().join(from), place, &stop);
+                let mount = mount_while_removing(world.path(), precious.path().join(from), place, &stop);
                 let said = refusals(&session).await;
                 stop.store(true, Relaxed);
                 if mount.join().unwrap() {
-                    return (dir, precious, said);
+                    return (world, precious, said);
                 }
             }
             panic!("nothing was ever mounted in time");
         };
-        let (dir, precious, said) = seen.await;
+        let (world, precious, said) = seen.await;
         assert_eq!(said, [refused], "{script}");
         assert!(is_whole(&precious), "{script}, {place}");
-        assert!(is_without_temporaries(dir.path()), "what is left has its name again");
-        unmount(&dir.path().join("build").join(place));
+        assert!(is_without_temporaries(world.path()), "what is left has its name again");
+        unmount(&world.at("build").join(place));
     }
 }

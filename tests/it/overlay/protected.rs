@@ -4,8 +4,11 @@ use std::fs;
 
 use kennel::{Mount, Session};
 
-use super::{CONFLICT, changes, commit, policy, refusals, require_overlay, session, shell, workspace};
-use crate::support::{self, TempDir};
+use super::{
+    CONFLICT, changes, commit, overlaid, overlay_of, refusals, require_overlay, shell, with_overlay,
+    workspace,
+};
+use crate::support::{self, TempDir, policy_at};
 
 /// A workspace with a repository that has no hook.
 fn repository() -> TempDir {
@@ -17,8 +20,8 @@ fn repository() -> TempDir {
 #[tokio::test]
 async fn protected_paths_are_read_only_inside_and_stay_in_their_place() {
     require_overlay!();
-    let dir = repository();
-    let session = session(dir.path()).await;
+    let world = overlay_of(repository());
+    let session = world.session().await;
     let script = "echo x > .git/hooks/pre-commit; echo x >> .git/config; rm -rf .git; mv .git away; \
                   mv .git/hooks h; ls -A . .git; cat .git/config";
     let out = session.command("sh").args(["-c", script]).output().await.unwrap();
@@ -30,14 +33,14 @@ async fn protected_paths_are_read_only_inside_and_stay_in_their_place() {
         changes(&session).await.iter().all(|change| change.starts_with("D .git/") || change == "A h/"),
         "HEAD and the rest; mv copies"
     );
-    assert!(dir.path().join(".git/HEAD").exists());
+    assert!(world.at(".git/HEAD").exists());
 }
 
 #[tokio::test]
 async fn paths_that_were_not_there_are_never_committed() {
     require_overlay!();
-    let dir = repository();
-    let mut policy = policy(dir.path());
+    let world = overlay_of(repository());
+    let mut policy = world.policy();
     policy.protect = vec![".env".into(), "ci/run".into()];
     let session = Session::prepare(&policy).await.unwrap();
     shell(&session, "echo x > .git/commondir; echo x > .env; mkdir ci; echo x > ci/run; echo x > ci/fine")
@@ -45,89 +48,88 @@ async fn paths_that_were_not_there_are_never_committed() {
     let refused = refusals(&session).await;
     let protected = [".env", ".git/commondir", "ci/run"].map(|path| format!("A {path}: it is protected"));
     assert_eq!(refused, protected);
-    assert!(!dir.path().join(".env").exists() && !dir.path().join(".git/commondir").exists());
-    assert!(dir.path().join("ci/fine").exists() && !dir.path().join("ci/run").exists());
+    assert!(!world.at(".env").exists() && !world.at(".git/commondir").exists());
+    assert!(world.at("ci/fine").exists() && !world.at("ci/run").exists());
 }
 
 #[tokio::test]
 async fn links_where_git_writes_are_never_committed() {
     require_overlay!();
-    let dir = repository();
-    let session = session(dir.path()).await;
+    let world = overlay_of(repository());
+    let session = world.session().await;
     shell(&session, "cd .git; mkdir logs; ln -s ../../x logs/HEAD; echo x > logs/file; ln -s ../x ../kept")
         .await;
     let refused = refusals(&session).await;
     assert_eq!(refused, ["A .git/logs/HEAD: it is protected"]);
-    let is_there = |name: &str| fs::symlink_metadata(dir.path().join(name)).is_ok();
+    let is_there = |name: &str| fs::symlink_metadata(world.at(name)).is_ok();
     assert!(is_there(".git/logs/file") && is_there("kept") && !is_there(".git/logs/HEAD"));
 }
 
 #[tokio::test]
 async fn no_link_is_committed_on_the_way_to_a_protected_path() {
     require_overlay!();
-    let dir = workspace();
-    let mut policy = policy(dir.path());
+    let world = overlaid();
+    let mut policy = world.policy();
     policy.protect = vec!["ci/run".into()];
     let session = Session::prepare(&policy).await.unwrap();
     shell(&session, "mkdir evil; echo x > evil/run; ln -s evil ci; echo 'gitdir: evil' > .git").await;
     let refused = refusals(&session).await;
     assert_eq!(refused, ["A .git: it is protected", "A ci: it is protected"]);
-    assert!(fs::symlink_metadata(dir.path().join("ci")).is_err());
-    assert!(fs::symlink_metadata(dir.path().join(".git")).is_err());
+    assert!(fs::symlink_metadata(world.at("ci")).is_err());
+    assert!(fs::symlink_metadata(world.at(".git")).is_err());
 }
 
 #[tokio::test]
 async fn a_repository_is_made_without_its_hooks() {
     require_overlay!();
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    let session = world.session().await;
     let script = "mkdir -p .git/hooks .git/objects .git/refs; echo r > .git/HEAD; echo c > .git/config; \
                   echo s > .git/hooks/pre-push.sample; echo x > .git/hooks/pre-push";
     shell(&session, script).await;
     assert_eq!(refusals(&session).await, ["A .git/hooks/pre-push: it is protected"]);
-    assert!(
-        dir.path().join(".git/hooks/pre-push.sample").exists() && dir.path().join(".git/config").exists()
-    );
+    assert!(world.at(".git/hooks/pre-push.sample").exists() && world.at(".git/config").exists());
     shell(&session, "echo more >> .git/config").await;
     let refused = refusals(&session).await;
     assert_eq!(refused, ["M .git/config: it is protected", "A .git/hooks/pre-push: it is protected"]);
-    assert_eq!(fs::read(dir.path().join(".git/config")).unwrap(), b"c\n", "it is the host's by now");
+    assert_eq!(fs::read(world.at(".git/config")).unwrap(), b"c\n", "it is the host's by now");
 }
 
 #[tokio::test]
 async fn a_hook_that_the_user_makes_meanwhile_stays_and_that_of_a_command_does_not_come() {
     require_overlay!();
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = overlaid();
+    let session = world.session().await;
     shell(&session, "mkdir -p .git/hooks; echo evil > .git/hooks/a.sample; echo evil > .git/config").await;
-    fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
-    fs::write(dir.path().join(".git/config"), "user's").unwrap();
+    fs::create_dir_all(world.at(".git/hooks")).unwrap();
+    fs::write(world.at(".git/config"), "user's").unwrap();
     let refused = refusals(&session).await;
     assert!(refused.iter().any(|line| line.starts_with("M .git/config: it is protected")), "{refused:?}");
     assert!(
         refused.iter().any(|line| line.starts_with("A .git/hooks/a.sample: it is protected")),
         "{refused:?}"
     );
-    assert_eq!(fs::read(dir.path().join(".git/config")).unwrap(), b"user's");
+    assert_eq!(fs::read(world.at(".git/config")).unwrap(), b"user's");
 }
 
 #[tokio::test]
 async fn covers_hold_and_other_grants_are_not_part_of_the_overlay() {
     require_overlay!();
-    let (dir, other) = (workspace(), workspace());
-    fs::create_dir(dir.path().join("data")).unwrap();
-    fs::create_dir(dir.path().join("hidden")).unwrap();
-    fs::write(dir.path().join("hidden/key"), "key").unwrap();
-    let policy = policy(dir.path())
-        .mask(dir.path().join("hidden"))
-        .mount(Mount::ReadWrite { source: other.path().into(), target: Some(dir.path().join("data")) });
+    let (world, other) = (overlaid(), workspace());
+    fs::create_dir(world.at("data")).unwrap();
+    fs::create_dir(world.at("hidden")).unwrap();
+    fs::write(world.at("hidden/key"), "key").unwrap();
+    let policy = world
+        .policy()
+        .mask(world.at("hidden"))
+        .mount(Mount::ReadWrite { source: other.path().into(), target: Some(world.at("data")) });
     let session = Session::prepare(&policy).await.unwrap();
     shell(&session, "echo x > data/x; ls hidden; ! cat hidden/key; ! mv hidden h; ! rmdir data; echo y > y")
         .await;
     assert_eq!(fs::read(other.path().join("x")).unwrap(), b"x\n", "a grant of its own is written at once");
     assert_eq!(commit(&session).await, ["A y"]);
-    assert_eq!(fs::read(dir.path().join("hidden/key")).unwrap(), b"key");
-    assert_eq!(fs::read_dir(dir.path().join("data")).unwrap().count(), 0);
+    assert_eq!(fs::read(world.at("hidden/key")).unwrap(), b"key");
+    assert_eq!(fs::read_dir(world.at("data")).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -147,7 +149,8 @@ async fn the_repository_of_a_linked_worktree_is_read_only() {
     git(&["init", "-q", "main"]);
     git(&["-C", "main", "commit", "-q", "--allow-empty", "-m", "x"]);
     git(&["-C", "main", "worktree", "add", "-q", "../linked"]);
-    let session = session(&dir.path().join("linked")).await;
+    let policy = with_overlay(policy_at(dir.path().join("linked")));
+    let session = Session::prepare(&policy).await.unwrap();
     shell(&session, "git log -1 --format=%s; ! git commit --allow-empty -m y").await;
     assert!(changes(&session).await.is_empty());
 }
@@ -155,15 +158,15 @@ async fn the_repository_of_a_linked_worktree_is_read_only() {
 #[tokio::test]
 async fn two_sessions_that_change_the_same_do_not_overwrite_each_other() {
     require_overlay!();
-    let dir = workspace();
-    fs::write(dir.path().join("f"), "old").unwrap();
-    let (one, other) = (session(dir.path()).await, session(dir.path()).await);
+    let world = overlaid();
+    fs::write(world.at("f"), "old").unwrap();
+    let (one, other) = (world.session().await, world.session().await);
     shell(&one, "echo one > f; echo one > a").await;
     shell(&other, "echo other > f; echo other > b").await;
     assert_eq!(commit(&one).await, ["A a", "M f"]);
     assert_eq!(refusals(&other).await, [format!("M f: {CONFLICT}")]);
-    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"one\n");
-    assert!(dir.path().join("b").exists());
+    assert_eq!(fs::read(world.at("f")).unwrap(), b"one\n");
+    assert!(world.at("b").exists());
 }
 
 #[test]

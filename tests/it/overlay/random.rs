@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use kennel::{Policy, Profile, Session};
 
-use super::{is_without_temporaries, require_overlay, session, workspace};
+use super::{is_without_temporaries, overlaid, require_overlay, workspace};
 use crate::support::{has, random_cases, require};
 
 /// A script that makes one change, or fails and makes none. In an overlay `mv` of a directory is a copy,
@@ -122,11 +122,11 @@ fn a_commit_has_the_result_of_its_changes() {
     let runtime = runtime();
     let scripts = prop::collection::vec(prop::collection::vec(operation(), 1..12), 1..3);
     let check = |scripts: Vec<Vec<String>>| {
-        let (overlaid, plain) = (workspace(), workspace());
+        let (overlaid, plain) = (overlaid(), workspace());
         begin(overlaid.path());
         begin(plain.path());
         let done: Result<(), TestCaseError> = runtime.block_on(async {
-            let session = session(overlaid.path()).await;
+            let session = overlaid.session().await;
             let policy = Policy::profile(Profile::NoNetwork, plain.path());
             let direct = Session::prepare(&policy).await.unwrap();
             for script in &scripts {
@@ -182,24 +182,24 @@ fn a_commit_keeps_everything_that_others_wrote_meanwhile() {
     // command's.
     let scripts = (some(8), prop::collection::vec(meanwhile(), 1..5), some(4));
     let check = |(before, outside, after): (Vec<String>, Vec<String>, Vec<String>)| {
-        let dir = workspace();
-        begin(dir.path());
+        let world = overlaid();
+        begin(world.path());
         let done: Result<(), TestCaseError> = runtime.block_on(async {
-            let session = session(dir.path()).await;
+            let session = world.session().await;
             super::shell(&session, &all(&before)).await;
-            let others = Command::new("sh").args(["-c", &all(&outside)]).current_dir(dir.path()).status();
+            let others = Command::new("sh").args(["-c", &all(&outside)]).current_dir(world.path()).status();
             prop_assert!(others.unwrap().success());
             super::shell(&session, &all(&after)).await;
-            let written = of_others(dir.path());
+            let written = of_others(world.path());
             let committed = session.commit().await.unwrap();
-            let mut left = of_others(dir.path());
+            let mut left = of_others(world.path());
             // A command may have copied it.
             left.retain(|path, _| written.contains_key(path));
             prop_assert_eq!(left, written, "{:?}", committed);
             Ok(())
         });
         done?;
-        prop_assert!(is_without_temporaries(dir.path()));
+        prop_assert!(is_without_temporaries(world.path()));
         Ok(())
     };
     runner().run(&scripts, check).unwrap();

@@ -7,13 +7,14 @@ use std::{
         ffi::OsStrExt,
         fs::{PermissionsExt, symlink},
     },
-    path::Path,
 };
 
-use kennel::{Policy, Profile, Session};
+use kennel::{Profile, Session};
 
 use super::denials;
-use crate::support::{TempDir, fails, filled, kennel, notes, refused, report, stderr, succeeds, workspace};
+use crate::support::{
+    TempDir, World, fails, filled, kennel, notes, refused, report, stderr, succeeds, workspace,
+};
 
 /// A workspace with these files; each holds `s`.
 fn with_files(files: &[&str]) -> TempDir {
@@ -172,44 +173,43 @@ fn what_cannot_be_searched_is_read_only_as_a_whole_and_noted() {
     assert_eq!(fs::read_to_string(dir.path().join("closed/a.key")).unwrap(), "s\n");
 }
 
-fn policy(dir: &Path) -> Policy {
-    Policy::profile(Profile::RepoWrite, dir)
-}
-
-async fn shell(session: &Session, script: &str) -> (bool, String) {
+/// Whether a script succeeds, and its stderr.
+async fn tries(session: &Session, script: &str) -> (bool, String) {
     let out = session.command("sh").args(["-c", script]).output().await.unwrap();
     (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
 #[tokio::test]
 async fn what_appears_in_a_session_is_protected_from_the_next_command_on() {
-    let dir = with_files(&["d/other"]);
-    let session = Session::prepare(&policy(dir.path()).protect("**/.env").protect("later")).await.unwrap();
+    let world = World::of(with_files(&["d/other"]));
+    let policy = world.policy_of(Profile::RepoWrite).protect("**/.env").protect("later");
+    let session = Session::prepare(&policy).await.unwrap();
     let subjects = |session: &Session| -> Vec<String> {
         session.enforcement().notes().iter().map(|note| note.subject.clone()).collect()
     };
     assert_eq!(subjects(&session), ["later", "**/.env"]);
     crate::support::past_the_tick();
-    assert!(shell(&session, "mkdir -p new/deep; echo one > new/deep/.env").await.0, "nothing was there");
-    let (written, said) = shell(&session, "echo two > new/deep/.env").await;
+    assert!(tries(&session, "mkdir -p new/deep; echo one > new/deep/.env").await.0, "nothing was there");
+    let (written, said) = tries(&session, "echo two > new/deep/.env").await;
     assert!(!written && said.contains("Read-only file system"), "{said}");
     crate::support::past_the_tick();
-    fs::write(dir.path().join("d/.env"), "mine").unwrap();
-    let (written, said) = shell(&session, "echo two > d/.env").await;
+    fs::write(world.at("d/.env"), "mine").unwrap();
+    let (written, said) = tries(&session, "echo two > d/.env").await;
     assert!(!written && said.contains("Read-only file system"), "{said}");
-    assert_eq!(fs::read_to_string(dir.path().join("d/.env")).unwrap(), "mine");
-    assert!(shell(&session, "echo x > d/other").await.0);
+    assert_eq!(fs::read_to_string(world.at("d/.env")).unwrap(), "mine");
+    assert!(tries(&session, "echo x > d/other").await.0);
     assert_eq!(subjects(&session), ["later"], "the notes are those of now");
 }
 
 #[tokio::test]
 async fn a_later_one_shot_of_a_sandbox_protects_what_the_first_one_made() {
-    let dir = workspace();
-    let sandbox = kennel::Sandbox::new(&policy(dir.path()).protect("*.key")).unwrap();
+    let world = World::new();
+    let policy = world.policy_of(Profile::RepoWrite).protect("*.key");
+    let sandbox = kennel::Sandbox::new(&policy).unwrap();
     crate::support::past_the_tick();
     for (script, is_written) in [("echo one > a.key", true), ("echo two > a.key", false)] {
         let out = sandbox.command("sh").args(["-c", script]).output().await.unwrap();
         assert_eq!(out.status.success(), is_written, "{script}: {out:?}");
     }
-    assert_eq!(fs::read_to_string(dir.path().join("a.key")).unwrap(), "one\n");
+    assert_eq!(fs::read_to_string(world.at("a.key")).unwrap(), "one\n");
 }

@@ -4,21 +4,8 @@ use std::{fs, process::Stdio, time::Duration};
 
 use kennel::{Policy, Profile, Session};
 
-use super::{Hosted, runtime, signals::ready};
+use super::{Hosted, runtime};
 use crate::support::{HEARTBEAT, beats, is_silent, patient, stderr, until, workspace};
-
-#[test]
-fn killing_the_client_kills_the_command() {
-    let session = Hosted::start(&[]);
-    let dir = session.workspace.path();
-    let (mut child, _lines) =
-        ready(&session, &format!("trap '' TERM HUP INT; echo ready; ({HEARTBEAT}) & wait"));
-    until("it beats", || beats(dir) > 2);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    until("it stops beating", || is_silent(dir));
-    assert!(session.is_well());
-}
 
 #[test]
 fn killing_the_client_at_any_moment_leaves_nothing() {
@@ -36,7 +23,7 @@ fn killing_the_client_at_any_moment_leaves_nothing() {
 #[test]
 fn killing_the_host_kills_everything_and_the_next_start_cleans_up() {
     let mut session = Hosted::start(&[]);
-    let (mut child, _lines) = ready(&session, &format!("echo ready; ({HEARTBEAT}) & wait"));
+    let mut child = session.exec(&["sh", "-c", &format!("({HEARTBEAT}) & wait")]).spawn().unwrap();
     until("it beats", || beats(session.workspace.path()) > 2);
     session.kill();
     assert_eq!(child.wait().unwrap().code(), Some(125), "the client does not hang");

@@ -11,6 +11,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use kennel::client::{Call, Client, DetachedState, Event};
 use kennel_helper::client_wire::{ALL_LINES, Ask};
 
 use super::{
@@ -318,37 +319,39 @@ fn hostile_messages_about_commands_that_stay_are_refused_and_leave_nothing() {
         ("the log of none", encoded(&Ask::Logs { id: u32::MAX, follow: 1, lines: ALL_LINES }), vec![]),
         ("the end of none", encoded(&Ask::Wait { id: 7, report: 1 }), vec![]),
     ];
-    for (what, bytes, descriptors) in &cases {
+    // All at once: some wait for the session to give them up.
+    let ask = |(what, bytes, descriptors): &(&'static str, Vec<u8>, Vec<RawFd>)| {
         let raw = Raw::connect(&session);
         raw.send(bytes, descriptors);
+        (*what, raw)
+    };
+    for (what, raw) in cases.iter().map(ask).collect::<Vec<_>>() {
         let answer = raw.answer();
         assert!(matches!(answer.first(), None | Some(2)), "{what}: {answer:?}");
         assert!(!answer.starts_with(&[2, 0, 0, 0, 0, 0, 0, 0]), "{what} was done");
     }
     // A second message ends the first question.
-    for question in [
+    let questions = [
         Ask::Wait { id: 1, report: 0 },
         Ask::Logs { id: 1, follow: 1, lines: ALL_LINES },
         Ask::Logs { id: 1, follow: u32::MAX, lines: 0 },
-    ] {
+    ];
+    let asked = questions.map(|question| {
         let raw = Raw::connect(&session);
         raw.send(&encoded(&question), &[]);
         raw.send(&encoded(&question), &[whole; 5]);
+        (question, raw)
+    });
+    for (question, raw) in asked {
         assert!(raw.answer().is_empty(), "{question:?}");
     }
     let raw = Raw::connect(&session);
     raw.send(&detach(length), &[whole]);
     assert!(raw.answer().starts_with(&[11, 0, 0, 0, 2, 0, 0, 0]), "the same message, complete, starts it");
     assert!(session.is_well());
-    let listed = kennel::client::Client::connect_in(session.socket.parent().unwrap(), "s")
-        .unwrap()
-        .detached()
-        .unwrap();
+    let listed = Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
     assert_eq!(listed.iter().map(|command| command.id).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(
-        (listed[0].state, listed[0].program.to_str()),
-        (kennel::client::DetachedState::Running, Some("sh"))
-    );
+    assert_eq!((listed[0].state, listed[0].program.to_str()), (DetachedState::Running, Some("sh")));
     until("the session holds no more descriptors than before", || {
         super::hostile::descriptors(&session) <= before
     });
@@ -398,22 +401,20 @@ fn a_hundred_commands_stay_at_once() {
 
 fn a_hundred_stay(isolation: &str) {
     let session = Hosted::start(&["--isolation", isolation]);
+    let client = || Client::connect_in(session.socket.parent().unwrap(), "s").unwrap();
     for number in 1..=100 {
-        assert_eq!(start(&session, &[], "exec sleep 600"), number.to_string());
+        let starting = client();
+        starting.start_detached(Call::new("sleep").args(["600"]), None).unwrap();
+        let event = starting.next().unwrap();
+        assert!(matches!(event, Event::Detached(id) if id == number), "{number}: {event:?}");
     }
-    let listed = kennel::client::Client::connect_in(session.socket.parent().unwrap(), "s")
-        .unwrap()
-        .detached()
-        .unwrap();
+    let listed = client().detached().unwrap();
     assert_eq!(listed.len(), 100);
-    assert!(listed.iter().all(|command| command.state == kennel::client::DetachedState::Running));
+    assert!(listed.iter().all(|command| command.state == DetachedState::Running));
     assert!(answer(&session, &["kill", "s", "57"]).status.success());
     assert_eq!(shown(answer(&session, &["wait", "s", "57"]).status), Some(143));
-    let listed = kennel::client::Client::connect_in(session.socket.parent().unwrap(), "s")
-        .unwrap()
-        .detached()
-        .unwrap();
-    assert_eq!(listed[56].state, kennel::client::DetachedState::Ended { code: 143, signal: Some(15) });
+    let listed = client().detached().unwrap();
+    assert_eq!(listed[56].state, DetachedState::Ended { code: 143, signal: Some(15) });
     assert!(answer(&session, &["stop", "s"]).status.success());
 }
 

@@ -278,11 +278,14 @@ fn second_command_on_a_connection_ends_the_first() {
 fn invalid_signals_are_not_passed_on() {
     let session = Hosted::start(&[]);
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
-    for number in [0, 65, 1000, u32::MAX] {
+    let clients = [0, 65, 1000, u32::MAX].map(|number| {
         let raw = Raw::connect(&session);
         raw.send(&inline(&call(&[c"sleep", c"60"])), &[null.as_raw_fd(); 3]);
         raw.send(&encoded(&Ask::Signal { number }), &[]);
-        assert!(raw.answer().is_empty(), "the connection is closed, and the command killed");
+        (number, raw)
+    });
+    for (number, raw) in clients {
+        assert!(raw.answer().is_empty(), "{number}: the connection is closed, and the command killed");
     }
     assert!(session.is_well());
 }

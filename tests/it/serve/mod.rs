@@ -18,14 +18,13 @@ mod status;
 
 use std::{
     io::{BufRead, BufReader},
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
 };
 
 use nix::{sys::signal::Signal, unistd::Pid};
 
-use crate::support::{TempDir, kennel_path, workspace};
+use crate::support::{TempDir, kennel_path, runtime, workspace};
 
 /// A session in a process of its own, with a runtime directory and a workspace of its own.
 pub struct Hosted {
@@ -111,13 +110,6 @@ impl Drop for Hosted {
         let _ = self.host.kill();
         let _ = self.host.wait();
     }
-}
-
-/// A directory that only we can enter.
-pub fn runtime() -> TempDir {
-    let dir = TempDir::new("kennel-test-run-", "/tmp");
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
-    dir
 }
 
 /// `kennel` with a runtime directory, in a workspace.

@@ -9,14 +9,10 @@ use std::{
     thread,
 };
 
-use kennel::{Error, Policy, Profile, Session, client::Client, report::ListenError};
+use kennel::{Error, client::Client, report::ListenError};
 
 use super::{at, runtime};
-use crate::support::{only_as_root, stderr, workspace};
-
-async fn session(dir: &Path) -> Session {
-    Session::prepare(&Policy::profile(Profile::NoNetwork, dir)).await.unwrap()
-}
+use crate::support::{World, only_as_root, stderr, workspace};
 
 fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -24,22 +20,22 @@ fn mode(path: &Path, mode: u32) {
 
 #[tokio::test]
 async fn a_session_does_not_listen_where_its_commands_write() {
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
-    symlink(runtime.path(), dir.path().join("link")).unwrap();
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
+    symlink(runtime.path(), world.at("link")).unwrap();
     for place in ["r", "link/r"] {
-        let error = session.listen_in(dir.path().join(place), "a").unwrap_err();
+        let error = session.listen_in(world.at(place), "a").unwrap_err();
         assert!(error.chain().contains("through a writable grant"), "{place}: {}", error.chain());
         assert!(error.remedy().is_some() && matches!(error, Error::Grant { .. }), "{error:?}");
-        assert_eq!(fs::read_dir(dir.path().join(place)).unwrap().count(), 0, "{place}");
+        assert_eq!(fs::read_dir(world.at(place)).unwrap().count(), 0, "{place}");
     }
     session.listen_in(runtime.path().join("r"), "a").unwrap();
 }
 
 #[tokio::test]
 async fn forged_names_are_refused() {
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
     let long = "x".repeat(65);
     for name in ["../x", "a/b", "", ".", "..", &long, "a\0b", "a b", "-a", "a\n", "/tmp/x"] {
         let error = session.listen_in(runtime.path().join("r"), name).unwrap_err();
@@ -53,8 +49,8 @@ async fn forged_names_are_refused() {
 
 #[tokio::test]
 async fn directory_that_is_a_link_or_open_to_others_is_refused() {
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
     let refused = |place: &Path, words: &str| {
         let error = session.listen_in(place, "a").unwrap_err();
         assert!(error.chain().contains(words) && error.remedy().is_some(), "{}", error.chain());
@@ -78,8 +74,8 @@ async fn directory_that_is_a_link_or_open_to_others_is_refused() {
 
 #[tokio::test]
 async fn directory_below_one_that_others_can_write_to_is_refused() {
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
     mode(runtime.path(), 0o777);
     let error = session.listen_in(runtime.path().join("r"), "a").unwrap_err();
     assert!(error.chain().contains("is writable by others (mode 777)"), "{}", error.chain());
@@ -90,8 +86,8 @@ async fn directory_below_one_that_others_can_write_to_is_refused() {
 #[tokio::test]
 async fn directory_of_another_user_is_refused() {
     only_as_root!();
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
     let place = runtime.path().join("r");
     fs::create_dir(&place).unwrap();
     mode(&place, 0o700);
@@ -104,8 +100,8 @@ async fn directory_of_another_user_is_refused() {
 
 #[tokio::test]
 async fn path_that_no_socket_can_have_is_refused() {
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
     let deep = runtime.path().join("d".repeat(80));
     fs::create_dir(&deep).unwrap();
     mode(&deep, 0o700);
@@ -115,8 +111,8 @@ async fn path_that_no_socket_can_have_is_refused() {
 
 #[tokio::test]
 async fn name_that_is_taken_is_refused_and_free_again_afterwards() {
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
     let place = runtime.path().join("r");
     let first = session.listen_in(&place, "a").unwrap();
     let error = session.listen_in(&place, "a").unwrap_err();
@@ -133,8 +129,8 @@ async fn name_that_is_taken_is_refused_and_free_again_afterwards() {
 
 #[tokio::test]
 async fn a_link_in_the_place_of_the_socket_is_not_followed() {
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
     let place = runtime.path().join("r");
     fs::create_dir(&place).unwrap();
     mode(&place, 0o700);
@@ -152,8 +148,8 @@ async fn a_link_in_the_place_of_the_socket_is_not_followed() {
 /// never a session whose socket is gone.
 #[tokio::test]
 async fn a_client_that_comes_while_a_session_starts_is_told_the_truth() {
-    let (dir, runtime) = (workspace(), runtime());
-    let session = session(dir.path()).await;
+    let (world, runtime) = (World::new(), runtime());
+    let session = world.session().await;
     let place = runtime.path().join("r");
     session.listen_in(&place, "other").unwrap();
     let over = AtomicBool::new(false);

@@ -29,10 +29,12 @@ fn a_removed_socket_is_restored_and_no_command_ends() {
     assert!(session.is_well(), "also with the client that was put back");
     let before = beats(session.workspace.path());
     until("it still beats", || beats(session.workspace.path()) > before);
-    for file in [&session.socket, &session.socket.with_extension("lock")] {
+    // The session looks for its socket, and then for its lock too.
+    for file in [&session.socket.with_extension("lock"), &session.socket] {
         fs::remove_file(file).unwrap();
     }
-    until("the socket is back", || session.socket.exists());
+    // A socket is there before somebody listens on it.
+    until("clients find the session", || session.is_well());
     assert!(session.kennel(&["session", "stop", "s"]).status().unwrap().success());
     assert_eq!(running.wait().unwrap().code(), Some(125));
     let left: Vec<_> = fs::read_dir(session.socket.parent().unwrap()).unwrap().flatten().collect();
@@ -45,13 +47,19 @@ fn a_session_that_cannot_restore_its_socket_is_reported() {
     let host = Pid::from_raw(session.host().try_into().unwrap());
     nix::sys::signal::kill(host, Signal::SIGSTOP).unwrap();
     fs::remove_file(&session.socket).unwrap();
-    for arguments in [
+    // Each waits for some seconds, so all do it at once.
+    let asking = [
         &["session", "list"][..],
         &["session", "stop", "s"],
         &["session", "start", "--name", "s"],
         &["exec", "s", "--", "true"],
-    ] {
-        let output = session.kennel(arguments).output().unwrap();
+    ]
+    .map(|arguments| {
+        let mut kennel = session.kennel(arguments);
+        (arguments, kennel.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    });
+    for (arguments, child) in asking {
+        let output = child.wait_with_output().unwrap();
         let said = stderr(&output);
         assert!(
             said.contains("session s: it is running, but its socket was removed"),

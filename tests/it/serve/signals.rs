@@ -1,13 +1,6 @@
-//! The client passes signals on to the command.
+//! A signal while the session does not answer, or while nobody reads. `command::signals` has the usual ones.
 
-use std::{
-    fs::File,
-    io::{BufRead, BufReader, Lines},
-    os::fd::AsFd,
-    process::{Child, ChildStdout, Stdio},
-    thread,
-    time::Duration,
-};
+use std::{fs::File, os::fd::AsFd, process::Stdio, thread, time::Duration};
 
 use kennel::client::{Call, Client, Event};
 use nix::{
@@ -16,46 +9,7 @@ use nix::{
 };
 
 use super::{Hosted, signal};
-use crate::support::{
-    HEARTBEAT, SIGNALS, beats, by_env, ends, is_silent, patient, process_state, stderr, stdout, until,
-};
-
-/// Starts a script that prints `ready` first.
-pub fn ready(session: &Hosted, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
-    ready_by_env(session, "--default-signal", script)
-}
-
-/// The same, with the signals of `option` set when the client starts; see [`by_env`].
-fn ready_by_env(session: &Hosted, option: &str, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
-    let mut client = by_env(option, &session.exec(&["sh", "-c", script]));
-    let mut child = client.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(lines.next().unwrap().unwrap(), "ready");
-    (child, lines)
-}
-
-#[test]
-fn signals_reach_the_command() {
-    let session = Hosted::start(&[]);
-    for (number, name) in SIGNALS {
-        let script =
-            format!("trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.02; done");
-        let (mut child, mut lines) = ready(&session, &script);
-        signal(&child, number);
-        assert_eq!(lines.next().unwrap().unwrap(), format!("got {name}"));
-        assert_eq!(child.wait().unwrap().code(), Some(9));
-    }
-}
-
-#[test]
-fn signals_end_a_command_that_does_not_catch_them() {
-    let session = Hosted::start(&[]);
-    for (number, name) in SIGNALS {
-        let (mut child, _lines) = ready(&session, "echo ready; exec sleep 60");
-        signal(&child, number);
-        assert_eq!(crate::support::shown(child.wait().unwrap()), Some(128 + number as i32), "{name}");
-    }
-}
+use crate::support::{HEARTBEAT, beats, ends, is_silent, patient, stderr, stdout, until, until_full};
 
 /// No process could pass them on to the command.
 #[test]
@@ -68,8 +22,11 @@ fn signals_end_a_client_without_an_answer() {
         thread::sleep(patient(Duration::from_millis(300)));
         let waits = child.try_wait();
         signal(&child, Signal::SIGTERM);
-        thread::sleep(patient(Duration::from_millis(300)));
-        let ended = child.try_wait();
+        let mut ended = Ok(None);
+        until("it was told to", || {
+            ended = child.try_wait();
+            !matches!(ended, Ok(None))
+        });
         tell(Signal::SIGCONT);
         assert_eq!(waits.unwrap(), None);
         assert_eq!(ended.unwrap().and_then(crate::support::shown), Some(128 + 15));
@@ -147,46 +104,12 @@ fn exec_with_a_timeout_ends_although_the_session_does_not_answer() {
 #[test]
 fn signal_that_ended_the_command_is_not_hidden_by_a_later_one() {
     let session = Hosted::start(&["--max-output", "1G"]);
-    let (mut child, _unread) = ready(&session, "echo ready; exec yes");
-    // The pipe is full by then.
-    thread::sleep(patient(Duration::from_millis(500)));
+    let (_unread, writer) = std::io::pipe().unwrap();
+    let mut child = session.exec(&["yes"]).stdout(writer.try_clone().unwrap()).spawn().unwrap();
+    until_full(&writer);
     signal(&child, Signal::SIGTERM);
     signal(&child, Signal::SIGCONT);
     assert_eq!(crate::support::shown(ends("it was told to", &mut child)), Some(128 + 15));
-}
-
-#[test]
-fn stop_and_continue_reach_everything() {
-    let session = Hosted::start(&[]);
-    let dir = session.workspace.path();
-    let (mut child, _lines) = ready(&session, &format!("echo ready; ({HEARTBEAT}) & wait"));
-    until("it beats", || beats(dir) > 2);
-    signal(&child, Signal::SIGTSTP);
-    until("the client is stopped", || process_state(child.id()) == Some('T'));
-    thread::sleep(Duration::from_millis(50));
-    assert!(is_silent(dir), "the command is stopped too");
-    signal(&child, Signal::SIGCONT);
-    let before = beats(dir);
-    until("it beats again", || beats(dir) > before + 2);
-    // Stopped and continued a second time.
-    signal(&child, Signal::SIGTSTP);
-    until("the client is stopped again", || process_state(child.id()) == Some('T'));
-    signal(&child, Signal::SIGCONT);
-    signal(&child, Signal::SIGTERM);
-    assert_eq!(crate::support::shown(child.wait().unwrap()), Some(143));
-    until("it stops beating", || is_silent(dir));
-}
-
-#[test]
-fn signal_before_the_command_runs_does_not_leave_it_behind() {
-    let session = Hosted::start(&[]);
-    for delay in [0, 1, 2, 4, 8, 16] {
-        let mut child = session.exec(&["sh", "-c", HEARTBEAT]).spawn().unwrap();
-        thread::sleep(Duration::from_millis(delay));
-        signal(&child, Signal::SIGTERM);
-        child.wait().unwrap();
-        until("it stops beating", || is_silent(session.workspace.path()));
-    }
 }
 
 /// The session reads it while the command waits for a worker: one is ready, and the others have to wait for
@@ -208,52 +131,4 @@ fn an_order_about_the_terminal_before_the_command_runs_does_not_drop_it() {
         let event = client.next().unwrap();
         assert!(matches!(event, Event::Ended { code: 7, .. }), "{event:?}");
     }
-}
-
-#[test]
-fn signals_that_the_client_inherited_as_ignored_are_not_passed_on() {
-    let session = Hosted::start(&[]);
-    for (number, name) in SIGNALS.into_iter().filter(|(number, _)| *number != Signal::SIGTERM) {
-        let script =
-            format!("trap 'exit 3' {name}; trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done");
-        let (mut child, _lines) = ready_by_env(&session, &format!("--ignore-signal={name}"), &script);
-        signal(&child, number);
-        signal(&child, Signal::SIGTERM);
-        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
-    }
-}
-
-#[test]
-fn signal_storm_loses_no_status() {
-    let session = Hosted::start(&[]);
-    let script =
-        "trap : USR1 USR2 HUP; echo ready; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.01; done; exit 6";
-    for _ in 0..5 {
-        let (mut child, _lines) = ready(&session, script);
-        let status = loop {
-            if let Some(status) = child.try_wait().unwrap() {
-                break status;
-            }
-            for number in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGHUP] {
-                signal(&child, number);
-            }
-            thread::sleep(Duration::from_micros(200));
-        };
-        assert_eq!(status.code(), Some(6));
-    }
-}
-
-#[test]
-fn ignored_and_blocked_signals_of_the_client_are_not_inherited() {
-    let session = Hosted::start(&[]);
-    let line = "trap '' INT TERM USR1 PIPE; exec \"$@\"";
-    let output = std::process::Command::new("sh")
-        .current_dir(&session.workspace)
-        .args(["-c", line, "sh"])
-        .arg(session.client())
-        .arg(&session.socket)
-        .args(["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"])
-        .output()
-        .unwrap();
-    assert_eq!(crate::support::stdout(&output), "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000");
 }

@@ -168,14 +168,14 @@ fn long_messages_are_cut_between_characters() {
 #[test]
 fn messages_wait_for_a_non_blocking_stderr() {
     let session = Hosted::start(&[]);
-    for mut client in
-        [session.exec(&["kennel-absent"]), session.kennel(&["exec", "s", "--", "kennel-absent"])]
-    {
-        let (mut reader, writer) = full_pipe();
-        let mut child = client.stderr(writer).spawn().unwrap();
-        drop(client);
-        // Time in which the line could be lost.
-        thread::sleep(std::time::Duration::from_secs(1));
+    let clients = [session.exec(&["kennel-absent"]), session.kennel(&["exec", "s", "--", "kennel-absent"])];
+    let waiting = clients.map(|mut client| {
+        let (reader, writer) = full_pipe();
+        (reader, client.stderr(writer).spawn().unwrap())
+    });
+    // Time in which the lines could be lost.
+    thread::sleep(std::time::Duration::from_secs(1));
+    for (mut reader, mut child) in waiting {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut reader, &mut said).unwrap();
         assert_eq!(ends("with a reader", &mut child).code(), Some(127));

@@ -7,10 +7,10 @@ use std::fs;
 use kennel::{Detached, Isolation, Session};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{in_time, policy, shell};
+use super::{in_time, shell};
 use crate::{
     network::publish::{connect, exchange, outside},
-    support::{eventually, has, repository, require},
+    support::{World, eventually, has, repository, require},
 };
 
 const ROUNDS: usize = 30;
@@ -123,13 +123,13 @@ async fn a_day(isolation: Isolation) {
         has("git") && has("make") && has("curl") && has("/usr/bin/python3"),
         "git, make, curl and python3"
     );
-    let dir = repository();
-    let put = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
-    fs::remove_file(dir.path().join(".git/hooks/pre-commit")).unwrap();
+    let world = World::of(repository());
+    let put = |name: &str, text: &str| fs::write(world.at(name), text).unwrap();
+    fs::remove_file(world.at(".git/hooks/pre-commit")).unwrap();
     put("server.py", SERVER);
     put("Makefile", "build/app: app.txt\n\t@mkdir -p build && cp app.txt build/app && echo built\n");
     put("test.sh", "cmp -s app.txt build/app && echo passed\n");
-    let policy = policy(dir.path()).isolation(isolation).publish("0:8000");
+    let policy = world.policy().isolation(isolation).publish("0:8000");
     let session = Session::prepare(&policy).await.unwrap();
     let mut agent = Agent { session, isolation, server: None, steps: 0 };
     agent.works().await;

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use super::{session, shell};
-use crate::support::workspace;
+use super::shell;
+use crate::support::World;
 
 #[tokio::test]
 async fn a_session_runs_one_command_after_the_other() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     for number in 0..20 {
         assert_eq!(shell(&session, &format!("echo {number}")).await, format!("{number}\n"));
     }
@@ -17,12 +17,12 @@ async fn a_session_runs_one_command_after_the_other() {
 
 #[tokio::test]
 async fn commands_share_the_workspace_and_not_tmp() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     shell(&session, "echo kept > here; echo gone > /tmp/x; echo gone > /var/tmp/x; echo gone > /dev/shm/x; echo gone > ~/x").await;
     assert_eq!(
         shell(&session, "cat here; ls /tmp /var/tmp /dev/shm | grep -x x; ls ~ | grep -x x; true").await,
         "kept\n"
     );
-    assert_eq!(fs::read_to_string(dir.path().join("here")).expect("written"), "kept\n");
+    assert_eq!(fs::read_to_string(world.at("here")).expect("written"), "kept\n");
 }

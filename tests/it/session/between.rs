@@ -5,8 +5,8 @@ use std::time::Duration;
 use kennel::{Command, Session};
 use tokio::time::sleep;
 
-use super::{attempt, check, eventually, in_time, policy, probing, ready, said, session, shell};
-use crate::support::{HEARTBEAT, beats, is_silent, require, workspace};
+use super::{attempt, check, eventually, in_time, ready, said, shell};
+use crate::support::{HEARTBEAT, World, beats, is_silent, require};
 
 /// Every process that a command sees.
 async fn seen(session: &Session) -> Vec<String> {
@@ -26,35 +26,35 @@ fn leaves_a_heart(session: &Session) -> Command {
 
 #[tokio::test]
 async fn background_processes_are_dead_when_their_command_has_ended() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let outcome = in_time(leaves_a_heart(&session).status()).await.unwrap();
-    let at_end = beats(dir.path());
+    let at_end = beats(world.path());
     assert!(outcome.status.success() && outcome.usage.killed >= 1 && at_end > 0, "{outcome:?}");
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(beats(dir.path()), at_end);
+    assert_eq!(beats(world.path()), at_end);
 }
 
 #[tokio::test]
 async fn a_background_command_lives_until_the_session_ends() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let outcome = in_time(leaves_a_heart(&session).background(true).status()).await.unwrap();
     assert!(outcome.status.success() && outcome.usage.killed == 0, "{outcome:?}");
     for _ in 0..5 {
-        let before = beats(dir.path());
+        let before = beats(world.path());
         assert_eq!(seen(&session).await, ["1", "2"], "the next command sees itself alone");
         assert_eq!(said(&mut attempt(&session, "kill-everyone")).await, "ok\n");
-        eventually("it lives on", || beats(dir.path()) > before).await;
+        eventually("it lives on", || beats(world.path()) > before).await;
     }
     drop(session);
-    eventually("it ends with the session", || is_silent(dir.path())).await;
+    eventually("it ends with the session", || is_silent(world.path())).await;
 }
 
 #[tokio::test]
 async fn a_background_command_that_leaves_nothing_is_gone() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     for _ in 0..5 {
         let outcome = in_time(session.command("true").background(true).status()).await.unwrap();
         assert!(outcome.status.success());
@@ -67,8 +67,8 @@ async fn a_background_command_that_leaves_nothing_is_gone() {
 
 #[tokio::test]
 async fn background_is_refused_outside_of_a_session() {
-    let dir = workspace();
-    let sandbox = kennel::Sandbox::new(&policy(dir.path())).unwrap();
+    let world = World::new();
+    let sandbox = kennel::Sandbox::new(&world.policy()).unwrap();
     let error = in_time(sandbox.command("true").background(true).status()).await.unwrap_err();
     assert!(matches!(&error, kennel::Error::Command { what: "background", .. }), "{error:?}");
 }
@@ -88,8 +88,8 @@ fn objects() -> Vec<(String, &'static str, String)> {
 
 #[tokio::test]
 async fn ipc_objects_do_not_pass_to_the_next_command() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let objects = objects();
     let made: Vec<(&str, &str)> = objects.iter().map(|(make, answer, _)| (&**make, *answer)).collect();
     // What cannot be made is not there.
@@ -113,8 +113,8 @@ async fn ipc_objects_do_not_pass_to_the_next_command() {
 
 #[tokio::test]
 async fn keys_are_refused_to_every_command() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     for _ in 0..3 {
         // Session and user keyring; joining one by name.
         check(
@@ -137,8 +137,8 @@ async fn abstract_sockets_of_another_command_are_out_of_reach() {
         kennel::probe::Host::detect().landlock_abi >= 6,
         "Landlock ABI 6, which scopes abstract sockets"
     );
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     // AF_UNIX, "\0left"; a stream and a datagram socket.
     let serve = |kind: u8, rest: &str| format!("socket 1 {kind} 0 + bind $ x:0100006c656674 7 {rest}");
     let pause = libc::SYS_pause;
@@ -164,8 +164,8 @@ async fn abstract_sockets_of_another_command_are_out_of_reach() {
 
 #[tokio::test]
 async fn process_attributes_do_not_pass_to_the_next_command() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let show = "umask; pwd; ulimit -n; ulimit -f; ulimit -c; grep -E '^(Sig(Blk|Ign)|Cpus_allowed|Seccomp|Uid|Gid|Groups|NoNewPrivs|Cap)' /proc/self/status;
         cat /proc/self/oom_score_adj; nice; set | grep -c LEFT; echo $LEFT";
     let before = shell(&session, show).await;
@@ -179,10 +179,10 @@ async fn process_attributes_do_not_pass_to_the_next_command() {
 
 #[tokio::test]
 async fn watches_and_timers_do_not_pass_to_the_next_command() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let (inotify, watch) = (libc::SYS_inotify_init1, libc::SYS_inotify_add_watch);
-    let calls = format!("{inotify} 0 + {watch} $ s:{} 0xfff + {} 2", dir.path().display(), libc::SYS_alarm);
+    let calls = format!("{inotify} 0 + {watch} $ s:{} 0xfff + {} 2", world.path().display(), libc::SYS_alarm);
     for _ in 0..3 {
         assert_eq!(said(&mut attempt(&session, &format!("call {calls}"))).await, "ok\nok\nok\n");
         assert_eq!(said(&mut attempt(&session, "descriptors")).await, "0 1 2\n");
@@ -206,8 +206,8 @@ async fn watches_and_timers_do_not_pass_to_the_next_command() {
 
 #[tokio::test]
 async fn a_command_cannot_change_the_init_of_the_next_one() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     for _ in 0..2 {
         check(
             &session,

@@ -1,4 +1,4 @@
-//! Arguments, variables, directory, and commands that cannot run: as in a one-shot, and the session goes on.
+//! Arguments, directory, and commands that cannot run: the session goes on.
 
 use std::{
     ffi::OsStr,
@@ -7,8 +7,8 @@ use std::{
 
 use kennel::{Ended, Error, Session};
 
-use super::{in_time, policy, said, session, shell};
-use crate::support::{workspace, write_program};
+use super::{in_time, said, shell};
+use crate::support::{World, workspace, write_program};
 
 /// Asserts that the session still runs commands, and that none is left running.
 async fn goes_on(session: &Session) {
@@ -18,8 +18,8 @@ async fn goes_on(session: &Session) {
 
 #[tokio::test]
 async fn arguments_arrive_as_they_are() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("printf");
     command.args(["%s|", "", " a  b", "*", "$HOME", "-n", "ü\n"]).arg(OsStr::from_bytes(b"\xff"));
     let out = in_time(command.output()).await.unwrap();
@@ -27,28 +27,13 @@ async fn arguments_arrive_as_they_are() {
 }
 
 #[tokio::test]
-async fn variables_of_a_command_are_its_own() {
-    let dir = workspace();
-    let policy = policy(dir.path()).set_env("A", "policy").set_env("B", "policy");
-    let session = Session::prepare(&policy).await.unwrap();
-    let script = "echo \"$A $B $C ${PATH:+path}\"";
-    let mut changed = session.command("/bin/sh");
-    changed.args(["-c", script]).env("A", "mine").env("C", "new").env_remove("B").env_remove("none");
-    assert_eq!(said(&mut changed).await, "mine  new path\n");
-    assert_eq!(shell(&session, script).await, "policy policy  path\n", "the next has the policy's");
-    let mut cleared = session.command("/usr/bin/env");
-    assert_eq!(said(cleared.env_clear().env("ONLY", "this")).await, "ONLY=this\n");
-    assert_eq!(said(session.command("/usr/bin/env").env_clear()).await, "");
-}
-
-#[tokio::test]
 async fn path_of_the_command_is_searched() {
-    let dir = workspace();
-    let tool = dir.path().join("bin/tool");
-    std::fs::create_dir(dir.path().join("bin")).unwrap();
+    let world = World::new();
+    let tool = world.at("bin/tool");
+    std::fs::create_dir(world.at("bin")).unwrap();
     write_program(&tool, "#!/bin/sh\necho mine\n");
-    let session = session(dir.path()).await;
-    let path = format!("/absent:{}", dir.path().join("bin").display());
+    let session = world.session().await;
+    let path = format!("/absent:{}", world.at("bin").display());
     assert_eq!(said(session.command("tool").env("PATH", path)).await, "mine\n");
     assert_eq!(said(&mut session.command("bin/tool")).await, "mine\n", "relative to the workspace");
     let error = in_time(session.command("tool").output()).await.unwrap_err();
@@ -57,15 +42,15 @@ async fn path_of_the_command_is_searched() {
 
 #[tokio::test]
 async fn directory_of_a_command_is_its_own() {
-    let dir = workspace();
-    std::fs::create_dir(dir.path().join("sub")).unwrap();
-    let session = session(dir.path()).await;
-    let here = format!("{}\n", dir.path().display());
+    let world = World::new();
+    std::fs::create_dir(world.at("sub")).unwrap();
+    let session = world.session().await;
+    let here = format!("{}\n", world.path().display());
     for _ in 0..3 {
         assert_eq!(said(session.command("pwd").current_dir("/tmp")).await, "/tmp\n");
         assert_eq!(
             said(session.command("pwd").current_dir("sub")).await,
-            format!("{}/sub\n", dir.path().display())
+            format!("{}/sub\n", world.path().display())
         );
         assert_eq!(said(&mut session.command("pwd")).await, here);
     }
@@ -73,8 +58,8 @@ async fn directory_of_a_command_is_its_own() {
 
 #[tokio::test]
 async fn a_mebibyte_of_arguments_arrives_whole() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     for _ in 0..2 {
         let mut command = session.command("printf");
         command.arg("%s\n").args((0..1024).map(|number| format!("{number:01016}")));
@@ -100,28 +85,12 @@ async fn a_mebibyte_of_arguments_arrives_whole() {
 }
 
 #[tokio::test]
-async fn arguments_that_are_too_long_are_not_executable() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let mut one = session.command("true");
-    one.arg("x".repeat(2 << 20));
-    let mut many = session.command("true");
-    many.args((0..400).map(|_| "x".repeat(10 << 10)));
-    for command in [&mut one, &mut many] {
-        let error = in_time(command.output()).await.unwrap_err();
-        let too_long = matches!(&error, Error::NotExecutable { source, .. } if source.raw_os_error() == Some(libc::E2BIG));
-        assert!(too_long, "{error:?}");
-        goes_on(&session).await;
-    }
-}
-
-#[tokio::test]
 async fn failed_executions_are_named_and_the_session_goes_on() {
-    let dir = workspace();
-    std::fs::write(dir.path().join("text"), "no program").unwrap();
-    let text = dir.path().join("garbage");
+    let world = World::new();
+    std::fs::write(world.at("text"), "no program").unwrap();
+    let text = world.at("garbage");
     write_program(&text, "\0\0\0\0");
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     for (program, errno) in [("/tmp", libc::EACCES), ("./text", libc::EACCES), ("./garbage", libc::ENOEXEC)] {
         let error = in_time(session.command(program).output()).await.unwrap_err();
         let Error::NotExecutable { program: named, source } = &error else { panic!("{error:?}") };
@@ -137,11 +106,11 @@ async fn failed_executions_are_named_and_the_session_goes_on() {
 
 #[tokio::test]
 async fn directories_that_cannot_be_entered_are_named_and_the_session_goes_on() {
-    let dir = workspace();
-    std::fs::write(dir.path().join("file"), "").unwrap();
+    let world = World::new();
+    std::fs::write(world.at("file"), "").unwrap();
     let outside = workspace();
-    let session = session(dir.path()).await;
-    let file = dir.path().join("file");
+    let session = world.session().await;
+    let file = world.at("file");
     const ABSENT: &str = "No such file or directory";
     for (path, cause) in [(outside.path(), ABSENT), ("/absent".as_ref(), ABSENT), (&file, "Not a directory")]
     {
@@ -154,30 +123,9 @@ async fn directories_that_cannot_be_entered_are_named_and_the_session_goes_on() 
 }
 
 #[tokio::test]
-async fn nul_bytes_are_refused_before_a_worker_is_used() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let refused = [
-        in_time(session.command("a\0b").output()).await,
-        in_time(session.command("true").arg("a\0b").output()).await,
-        in_time(session.command("true").env("A", "hidden\0").output()).await,
-        in_time(session.command("true").current_dir("a\0b").output()).await,
-    ];
-    for (result, what) in refused.into_iter().zip(["program", "argument", "environment", "working"]) {
-        let chain = result.unwrap_err().chain();
-        assert!(chain.starts_with(what) && chain.ends_with("contains a NUL byte"), "{chain}");
-        assert!(!chain.contains("hidden"), "{chain}");
-    }
-    let error = in_time(session.command("").output()).await.unwrap_err();
-    assert_eq!(error.chain(), "program ``: is empty");
-    assert_eq!(session.stats().served, 0);
-    goes_on(&session).await;
-}
-
-#[tokio::test]
 async fn a_failing_command_is_no_error_and_the_session_goes_on() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let endings = [("exit 3", 3, Ended::Exited), ("kill -9 $$", 137, Ended::Signaled)];
     for (script, code, ended) in endings.into_iter().chain([("kill -SEGV $$", 139, Ended::Signaled)]) {
         let out = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
@@ -185,16 +133,5 @@ async fn a_failing_command_is_no_error_and_the_session_goes_on() {
         assert_eq!(out.status.signal(), (code > 128).then(|| i32::from(code) - 128));
         assert!(out.failure().is_none() && out.denials.is_empty());
         goes_on(&session).await;
-    }
-}
-
-#[tokio::test]
-async fn a_command_can_be_started_again() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let mut command = session.command("echo");
-    command.arg("again");
-    for _ in 0..3 {
-        assert_eq!(said(&mut command).await, "again\n");
     }
 }

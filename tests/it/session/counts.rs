@@ -8,8 +8,8 @@ use std::{
 use kennel::Session;
 use tokio::time::sleep;
 
-use super::{PATIENCE, alone, eventually, in_time, policy, session, shell, tree::descendants};
-use crate::support::{patient, workspace};
+use super::{PATIENCE, alone, eventually, in_time, shell, tree::descendants};
+use crate::support::{World, patient};
 
 #[derive(Clone, Debug)]
 pub struct Counts {
@@ -82,8 +82,8 @@ async fn settled(session: &Session) {
 #[test]
 fn five_hundred_commands_leave_nothing() {
     alone("counts::five_hundred_commands_leave_nothing", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         // Descriptors that the runtime and the first use of anything open for good.
         every_ending(&session, 8).await;
         settled(&session).await;
@@ -101,8 +101,8 @@ fn five_hundred_commands_leave_nothing() {
 #[test]
 fn fifty_sessions_leave_nothing() {
     alone("counts::fifty_sessions_leave_nothing", async || {
-        let dir = workspace();
-        let policy = policy(dir.path());
+        let world = World::new();
+        let policy = world.policy();
         let cycle = async |round: usize| {
             let session = Session::prepare(&policy).await.unwrap();
             every_ending(&session, round % 10).await;
@@ -125,14 +125,13 @@ fn fifty_sessions_leave_nothing() {
 #[test]
 fn twenty_sessions_at_once_leave_nothing() {
     alone("counts::twenty_sessions_at_once_leave_nothing", async || {
-        let dir = workspace();
-        shell(&session(dir.path()).await, "true").await;
+        let world = World::new();
+        shell(&world.session().await, "true").await;
         eventually("no process", || Counts::now().processes == 0).await;
         let before = Counts::now();
         let mut all = Vec::new();
         for number in 0..20 {
-            let session =
-                Session::prepare(&policy(dir.path()).hostname(format!("host-{number}"))).await.unwrap();
+            let session = Session::prepare(&world.policy().hostname(format!("host-{number}"))).await.unwrap();
             all.push(session);
         }
         for (number, session) in all.iter().enumerate() {

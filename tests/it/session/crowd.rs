@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use kennel::{Error, Session};
 use tokio::{task::JoinSet, time::timeout};
 
-use super::{PATIENCE, eventually, in_time, policy, ready, said, session, shell};
-use crate::support::{patient, workspace};
+use super::{PATIENCE, eventually, in_time, ready, said, shell};
+use crate::support::{World, patient};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_hundred_commands_at_once_all_succeed() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut all = JoinSet::new();
     for number in 0..200u8 {
         let mut command = session.command("sh");
@@ -32,8 +32,8 @@ async fn two_hundred_commands_at_once_all_succeed() {
 
 #[tokio::test]
 async fn commands_run_side_by_side() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let start = Instant::now();
     let mut all = JoinSet::new();
     for _ in 0..20 {
@@ -49,8 +49,8 @@ async fn commands_run_side_by_side() {
 
 #[tokio::test]
 async fn commands_see_the_changes_of_earlier_commands() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     for number in 0..30 {
         shell(
             &session,
@@ -58,14 +58,14 @@ async fn commands_see_the_changes_of_earlier_commands() {
         )
         .await;
     }
-    let log = std::fs::read_to_string(dir.path().join("log")).unwrap();
+    let log = std::fs::read_to_string(world.at("log")).unwrap();
     assert!(log.lines().map(|line| line.parse::<i32>().unwrap()).eq(0..30));
 }
 
 #[tokio::test]
 async fn without_ready_workers_each_command_waits_for_its_own() {
-    let dir = workspace();
-    let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+    let world = World::new();
+    let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
     for number in 0..10 {
         assert_eq!(session.stats().ready, 0);
         assert_eq!(shell(&session, &format!("echo {number}")).await, format!("{number}\n"));
@@ -74,8 +74,8 @@ async fn without_ready_workers_each_command_waits_for_its_own() {
 
 #[tokio::test]
 async fn a_caller_that_does_not_wait_learns_that_no_worker_is_ready() {
-    let dir = workspace();
-    let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+    let world = World::new();
+    let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
     for _ in 0..3 {
         let error = in_time(session.command("true").fail_fast(true).output()).await.unwrap_err();
         assert!(matches!(error, Error::Busy), "{error:?}");
@@ -88,8 +88,8 @@ async fn a_caller_that_does_not_wait_learns_that_no_worker_is_ready() {
 
 #[tokio::test]
 async fn a_caller_that_does_not_wait_gets_a_ready_worker() {
-    let dir = workspace();
-    let session = Session::builder(&policy(dir.path())).ready_workers(1).prepare().await.unwrap();
+    let world = World::new();
+    let session = Session::builder(&world.policy()).ready_workers(1).prepare().await.unwrap();
     for number in 0..5 {
         eventually("a ready worker", || session.stats().ready == 1).await;
         let mut command = session.command("echo");
@@ -99,8 +99,8 @@ async fn a_caller_that_does_not_wait_gets_a_ready_worker() {
 
 #[tokio::test]
 async fn a_busy_answer_ends_soon() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut running = Vec::new();
     let mut busy = 0;
     let start = Instant::now();
@@ -127,8 +127,8 @@ async fn a_busy_answer_ends_soon() {
 
 #[tokio::test]
 async fn many_ready_workers_serve_a_burst() {
-    let dir = workspace();
-    let session = Session::builder(&policy(dir.path())).ready_workers(30).prepare().await.unwrap();
+    let world = World::new();
+    let session = Session::builder(&world.policy()).ready_workers(30).prepare().await.unwrap();
     eventually("thirty ready", || session.stats().ready == 30).await;
     let mut running = Vec::new();
     for _ in 0..30 {
@@ -142,8 +142,8 @@ async fn many_ready_workers_serve_a_burst() {
 /// Waiting workers are no processes of the command: they do not use up its limit.
 #[tokio::test]
 async fn a_limit_of_processes_leaves_room_for_the_workers_that_wait() {
-    let dir = workspace();
-    let mut policy = policy(dir.path());
+    let world = World::new();
+    let mut policy = world.policy();
     policy.limits.pids = Some(20);
     // Before Linux 6.14, nothing holds it for root.
     let policy = policy.require(kennel::report::Protection::Pids, kennel::Requirement::IfAvailable);

@@ -10,10 +10,10 @@ use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use tokio::time::sleep;
 
 use super::{
-    alone, eventually, in_time, policy, ready, session, shell,
+    alone, eventually, in_time, ready, shell,
     tree::{children, descendants, lives, signal, workers, zygote},
 };
-use crate::support::{patient, until, workspace};
+use crate::support::{World, patient, until};
 
 /// The workers that appear during `what`.
 async fn new_worker(before: &[u32]) -> u32 {
@@ -30,9 +30,9 @@ async fn settled(session: &Session) {
 #[test]
 fn a_killed_zygote_ends_everything_at_once() {
     alone("death::a_killed_zygote_ends_everything_at_once", async || {
-        let dir = workspace();
+        let world = World::new();
         for settle in [true, false] {
-            let session = session(dir.path()).await;
+            let session = world.session().await;
             let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
             if settle {
                 settled(&session).await;
@@ -64,9 +64,9 @@ fn a_killed_zygote_ends_everything_at_once() {
 #[test]
 fn a_zygote_that_is_killed_with_unread_orders_ends_the_session_clearly() {
     alone("death::a_zygote_that_is_killed_with_unread_orders_ends_the_session_clearly", async || {
-        let dir = workspace();
+        let world = World::new();
         for ready_workers in [0, 2] {
-            let policy = policy(dir.path());
+            let policy = world.policy();
             let session = Session::builder(&policy).ready_workers(ready_workers).prepare().await.unwrap();
             let zygote = zygote();
             shell(&session, "true").await;
@@ -92,8 +92,8 @@ fn a_zygote_that_is_killed_with_unread_orders_ends_the_session_clearly() {
 #[test]
 fn a_caller_that_waits_for_a_worker_learns_that_the_zygote_was_killed() {
     alone("death::a_caller_that_waits_for_a_worker_learns_that_the_zygote_was_killed", async || {
-        let dir = workspace();
-        let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+        let world = World::new();
+        let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
         let zygote = zygote();
         signal(zygote, SIGSTOP);
         let kill = async {
@@ -109,8 +109,8 @@ fn a_caller_that_waits_for_a_worker_learns_that_the_zygote_was_killed() {
 #[test]
 fn a_stopped_zygote_delays_and_breaks_nothing() {
     alone("death::a_stopped_zygote_delays_and_breaks_nothing", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         settled(&session).await;
         signal(zygote(), SIGSTOP);
         shell(&session, "true").await;
@@ -133,8 +133,8 @@ fn waiting() -> Vec<(u32, u32)> {
 #[test]
 fn a_waiting_worker_that_is_killed_is_replaced() {
     alone("death::a_waiting_worker_that_is_killed_is_replaced", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         for round in 0..12 {
             settled(&session).await;
             for (init, payload) in waiting().into_iter().take(1 + round / 6) {
@@ -151,8 +151,8 @@ fn a_waiting_worker_that_is_killed_is_replaced() {
 #[test]
 fn a_worker_that_is_killed_as_its_command_comes_gives_a_true_error() {
     alone("death::a_worker_that_is_killed_as_its_command_comes_gives_a_true_error", async || {
-        let dir = workspace();
-        let session = Session::builder(&policy(dir.path())).ready_workers(1).prepare().await.unwrap();
+        let world = World::new();
+        let session = Session::builder(&world.policy()).ready_workers(1).prepare().await.unwrap();
         for round in 0..100 {
             eventually("a ready worker", || session.stats().ready == 1 && !waiting().is_empty()).await;
             let (init, payload) = waiting()[0];
@@ -169,8 +169,8 @@ fn a_worker_that_is_killed_as_its_command_comes_gives_a_true_error() {
 #[test]
 fn a_caller_that_does_not_wait_gets_no_dead_worker() {
     alone("death::a_caller_that_does_not_wait_gets_no_dead_worker", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         settled(&session).await;
         let worker = workers()[0];
         signal(worker, SIGKILL);
@@ -184,8 +184,8 @@ fn a_caller_that_does_not_wait_gets_no_dead_worker() {
 #[test]
 fn a_running_command_whose_init_is_killed_is_lost_and_the_session_goes_on() {
     alone("death::a_running_command_whose_init_is_killed_is_lost_and_the_session_goes_on", async || {
-        let dir = workspace();
-        let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+        let world = World::new();
+        let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
         let mut other = ready(session.command("sh").args(["-c", "echo ready; sleep 1; exit 7"]), 1).await;
         for _ in 0..3 {
             let before = workers();
@@ -208,8 +208,8 @@ fn a_running_command_whose_init_is_killed_is_lost_and_the_session_goes_on() {
 #[test]
 fn a_command_that_is_killed_from_outside_was_signaled() {
     alone("death::a_command_that_is_killed_from_outside_was_signaled", async || {
-        let dir = workspace();
-        let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+        let world = World::new();
+        let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
         let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
         signal(children(workers()[0])[0], SIGKILL);
         assert_eq!(in_time(child.wait()).await.unwrap().status.signal(), Some(9));
@@ -221,8 +221,8 @@ fn a_command_that_is_killed_from_outside_was_signaled() {
 #[test]
 fn an_end_is_reported_even_if_an_order_came_too_late() {
     alone("death::an_end_is_reported_even_if_an_order_came_too_late", async || {
-        let dir = workspace();
-        let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+        let world = World::new();
+        let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
         for order in [18, 9] {
             let mut child = ready(session.command("sh").args(["-c", "echo ready; exec sleep 60"]), 1).await;
             let init = workers()[0];
@@ -243,8 +243,8 @@ fn an_end_is_reported_even_if_an_order_came_too_late() {
 #[test]
 fn a_zygote_killed_at_any_moment_is_reported_without_a_hang() {
     alone("death::a_zygote_killed_at_any_moment_is_reported_without_a_hang", async || {
-        let dir = workspace();
-        let policy = policy(dir.path());
+        let world = World::new();
+        let policy = world.policy();
         for round in 0..60u64 {
             let kill = tokio::task::spawn_blocking(move || {
                 let own = std::process::id();

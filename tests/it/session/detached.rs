@@ -5,7 +5,6 @@ use std::{
     fs::{self, File},
     io::{Read, Seek, SeekFrom},
     os::unix::process::ExitStatusExt,
-    path::Path,
     time::Duration,
 };
 
@@ -16,12 +15,12 @@ use nix::{
 };
 use tokio::runtime::Builder;
 
-use super::{in_time, policy, shell};
-use crate::support::{eventually, until, workspace};
+use super::{in_time, shell};
+use crate::support::{World, eventually, until};
 
 /// A session whose commands share nothing or all.
-async fn session_of(workspace: &Path, isolation: Isolation) -> Session {
-    Session::prepare(&policy(workspace).isolation(isolation)).await.expect("a session")
+async fn session_of(world: &World, isolation: Isolation) -> Session {
+    Session::prepare(&world.policy().isolation(isolation)).await.expect("a session")
 }
 
 /// Starts a script that stays.
@@ -63,13 +62,13 @@ async fn read(mut reader: LogReader) -> Read3 {
 #[tokio::test]
 async fn a_command_stays_when_whoever_started_it_is_gone() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         drop(detached(&session, "until [ -e go ]; do sleep 0.02; done; echo went; exit 3").await);
         let again = session.detached_command(1).expect("it stays");
         assert!(again.try_wait().is_none());
         assert_eq!((again.program(), session.stats().running), ("sh".as_ref(), 1));
-        fs::write(dir.path().join("go"), "").unwrap();
+        fs::write(world.at("go"), "").unwrap();
         let outcome = in_time(again.wait()).await.unwrap();
         assert_eq!((outcome.status.code(), outcome.ended), (Some(3), Ended::Exited));
         assert_eq!(outcome.stdout_bytes, Some(5));
@@ -82,8 +81,8 @@ async fn a_command_stays_when_whoever_started_it_is_gone() {
 #[tokio::test]
 async fn the_log_has_both_streams_apart_and_its_last_lines() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         // Each waits until the other one has arrived.
         let script = "echo one; sleep 0.2; echo two >&2; sleep 0.2; echo three; cat; exit 0";
         let command = detached(&session, script).await;
@@ -107,8 +106,8 @@ async fn the_log_has_both_streams_apart_and_its_last_lines() {
 #[tokio::test]
 async fn the_log_keeps_the_last_mib_and_says_how_much_is_gone() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         let command = detached(&session, "seq 1 500000; echo end >&2").await;
         in_time(command.wait()).await.unwrap();
         let written: u64 =
@@ -124,12 +123,12 @@ async fn the_log_keeps_the_last_mib_and_says_how_much_is_gone() {
 #[tokio::test]
 async fn a_reader_that_does_not_read_keeps_nobody_waiting() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         let command = detached(&session, "until [ -e go ]; do sleep 0.02; done; seq 1 500000").await;
         let mut stuck = command.follow();
         let reader = tokio::spawn(read(command.follow()));
-        fs::write(dir.path().join("go"), "").unwrap();
+        fs::write(world.at("go"), "").unwrap();
         let outcome = in_time(command.wait()).await.unwrap();
         assert!(outcome.status.success());
         let written = outcome.stdout_bytes.unwrap();
@@ -143,8 +142,8 @@ async fn a_reader_that_does_not_read_keeps_nobody_waiting() {
 #[tokio::test]
 async fn a_hundred_commands_stay_and_the_last_that_ended_are_remembered() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         for number in 1..=100 {
             let command = detached(&session, &format!("echo {number}; exec sleep 600")).await;
             assert_eq!(command.id(), number);
@@ -172,8 +171,8 @@ async fn a_hundred_commands_stay_and_the_last_that_ended_are_remembered() {
 #[tokio::test]
 async fn signals_and_kills_reach_it() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         let trapping =
             detached(&session, "trap 'echo got; exit 9' USR1; echo ready; while :; do sleep 0.02; done")
                 .await;
@@ -198,9 +197,9 @@ async fn signals_and_kills_reach_it() {
 
 #[tokio::test]
 async fn limits_and_timeouts_hold() {
-    let dir = workspace();
+    let world = World::new();
     let limits = Limits { output: Some(Size::from_bytes(1000)), output_ends: true, ..Limits::default() };
-    let policy = policy(dir.path()).limits(limits).timeout(Duration::from_millis(300));
+    let policy = world.policy().limits(limits).timeout(Duration::from_millis(300));
     let session = Session::prepare(&policy).await.unwrap();
     let slow = detached(&session, "sleep 600 & sleep 600").await;
     let outcome = in_time(slow.wait()).await.unwrap();
@@ -214,11 +213,11 @@ async fn limits_and_timeouts_hold() {
 #[tokio::test]
 async fn it_ends_with_its_session() {
     for (drops, isolation) in [true, false].into_iter().zip(Isolation::ALL.into_iter().cycle()) {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         let script = "while :; do printf . >> beat; sleep 0.01; done";
         let command = detached(&session, script).await;
-        eventually("a beat", || crate::support::beats(dir.path()) > 0).await;
+        eventually("a beat", || crate::support::beats(world.path()) > 0).await;
         let following = tokio::spawn(read(command.follow()));
         let other = session.clone();
         if drops {
@@ -228,7 +227,7 @@ async fn it_ends_with_its_session() {
         }
         let error = in_time(command.wait()).await.unwrap_err();
         assert!(matches!(error, Error::SessionEnded), "{error:?}");
-        assert!(crate::support::is_silent(dir.path()));
+        assert!(crate::support::is_silent(world.path()));
         assert_eq!(in_time(following).await.unwrap(), Read3::default());
         assert!(matches!(command.try_wait(), Some(Err(Error::SessionEnded))));
     }
@@ -236,18 +235,18 @@ async fn it_ends_with_its_session() {
 
 #[test]
 fn it_ends_with_the_runtime_that_follows_it() {
-    let dir = workspace();
+    let world = World::new();
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let first = runtime();
     let command = first.block_on(async {
-        let session = session_of(dir.path(), Isolation::Session).await;
+        let session = session_of(&world, Isolation::Session).await;
         let command = detached(&session, "while :; do printf . >> beat; sleep 0.01; done").await;
-        eventually("a beat", || crate::support::beats(dir.path()) > 0).await;
+        eventually("a beat", || crate::support::beats(world.path()) > 0).await;
         std::mem::forget(session);
         command
     });
     drop(first);
-    until("its end", || crate::support::is_silent(dir.path()));
+    until("its end", || crate::support::is_silent(world.path()));
     let error = runtime().block_on(async { in_time(command.wait()).await.unwrap_err() });
     assert!(matches!(error, Error::SessionEnded), "{error:?}");
 }
@@ -255,13 +254,13 @@ fn it_ends_with_the_runtime_that_follows_it() {
 #[tokio::test]
 async fn what_cannot_stay_is_refused_and_leaves_nothing() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         let error = in_time(session.command("kennel-no-such-program").detach()).await.unwrap_err();
         assert!(matches!(error, Error::NotFound { .. }), "{error:?}");
         let error = in_time(session.command("sh").terminal(24, 80).detach()).await.unwrap_err();
         assert!(error.chain().contains("a detached command has none"), "{error:?}");
-        let sandbox = Sandbox::new(&policy(dir.path())).unwrap();
+        let sandbox = Sandbox::new(&world.policy()).unwrap();
         let error = in_time(sandbox.command("true").detach()).await.unwrap_err();
         assert!(error.chain().contains("only a command of a session can stay"), "{error:?}");
         let (reader, writer) = std::io::pipe().unwrap();
@@ -292,8 +291,8 @@ fn memfd() -> File {
 #[tokio::test]
 async fn a_log_file_has_all_of_the_output() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         let mut file = memfd();
         let mut command = session.command("sh");
         command
@@ -315,8 +314,8 @@ async fn a_log_file_has_all_of_the_output() {
 #[tokio::test]
 async fn a_log_file_that_takes_no_more_is_told_and_the_command_goes_on() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         let file = memfd();
         file.set_len(0).unwrap();
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_GROW)).unwrap();
@@ -324,7 +323,7 @@ async fn a_log_file_that_takes_no_more_is_told_and_the_command_goes_on() {
         command.args(["-c", "echo one; until [ -e go ]; do sleep 0.02; done; seq 1 100000; exit 4"]);
         let command = in_time(command.log_file(file).detach()).await.unwrap();
         eventually("the failure is known while it runs", || command.unwritten().is_some()).await;
-        fs::write(dir.path().join("go"), "").unwrap();
+        fs::write(world.at("go"), "").unwrap();
         let outcome = in_time(command.wait()).await.unwrap();
         assert_eq!(outcome.exit_code(), 4, "its own status");
         assert!(
@@ -341,8 +340,8 @@ async fn a_log_file_that_takes_no_more_is_told_and_the_command_goes_on() {
 #[tokio::test]
 async fn a_dropped_start_leaves_nothing() {
     for isolation in Isolation::ALL {
-        let dir = workspace();
-        let session = session_of(dir.path(), isolation).await;
+        let world = World::new();
+        let session = session_of(&world, isolation).await;
         let mut command = session.command("sleep");
         command.arg("600");
         for polls in 0..6 {
@@ -366,15 +365,15 @@ async fn a_dropped_start_leaves_nothing() {
 /// A server that a script starts with `&` and leaves.
 #[tokio::test]
 async fn what_it_leaves_writes_on_to_its_log() {
-    let dir = workspace();
-    let session = session_of(dir.path(), Isolation::Session).await;
+    let world = World::new();
+    let session = session_of(&world, Isolation::Session).await;
     let script =
         "echo begun; (until [ -e go ]; do sleep 0.02; done; echo late; echo later >&2; touch done) & exit 3";
     let command = detached(&session, script).await;
     assert_eq!(in_time(command.wait()).await.unwrap().status.code(), Some(3));
     assert_eq!(read(command.follow()).await.stdout, b"begun\n", "it ends with the command");
-    fs::write(dir.path().join("go"), "").unwrap();
-    eventually("it writes without SIGPIPE", || dir.path().join("done").exists()).await;
+    fs::write(world.at("go"), "").unwrap();
+    eventually("it writes without SIGPIPE", || world.at("done").exists()).await;
     let all = Read3 { stdout: b"begun\nlate\n".to_vec(), stderr: b"later\n".to_vec(), dropped: 0 };
     let begun = std::time::Instant::now();
     while read(command.logs()).await != all {

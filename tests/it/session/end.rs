@@ -7,10 +7,12 @@ use nix::unistd::{Uid, setresuid};
 use tokio::{runtime::Builder, task::yield_now, time::sleep};
 
 use super::{
-    alone, eventually, in_time, policy, ready, session, shell,
+    alone, eventually, in_time, ready, shell,
     tree::{children, descendants, lives, workers, zygote},
 };
-use crate::support::{HEARTBEAT, has, is_alone, is_silent, only_as_root, require, until, workspace};
+use crate::support::{
+    HEARTBEAT, World, has, is_alone, is_silent, only_as_root, policy_at, require, until, workspace,
+};
 
 fn own() -> u32 {
     std::process::id()
@@ -19,8 +21,8 @@ fn own() -> u32 {
 #[test]
 fn everything_is_gone_when_the_last_handle_is_dropped() {
     alone("end::everything_is_gone_when_the_last_handle_is_dropped", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         let clone = session.clone();
         let heart = format!("(setsid sh -c '{HEARTBEAT}') & echo ready; {HEARTBEAT}");
         let mut child = ready(session.command("sh").args(["-c", &heart]), 1).await;
@@ -33,15 +35,15 @@ fn everything_is_gone_when_the_last_handle_is_dropped() {
         assert!(matches!(error, Error::SessionEnded), "{error:?}");
         eventually("all are gone", || below.iter().all(|&pid| !lives(pid))).await;
         eventually("no zombie is left", || children(own()).is_empty()).await;
-        assert!(is_silent(dir.path()));
+        assert!(is_silent(world.path()));
     });
 }
 
 #[test]
 fn shutdown_returns_when_everything_is_gone() {
     alone("end::shutdown_returns_when_everything_is_gone", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         let script = format!("trap '' TERM; echo ready; {HEARTBEAT}");
         let mut child = ready(session.command("sh").args(["-c", &script]), 1).await;
         let mut left = session.command("sh");
@@ -66,8 +68,8 @@ fn shutdown_returns_when_everything_is_gone() {
 
 #[tokio::test]
 async fn a_command_after_the_end_says_that_the_session_has_ended() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut before = session.command("true");
     in_time(session.shutdown()).await;
     for _ in 0..3 {
@@ -80,7 +82,7 @@ async fn a_command_after_the_end_says_that_the_session_has_ended() {
             }
         }
     }
-    let error = in_time(session.command("true").read_only(dir.path()).output()).await.unwrap_err();
+    let error = in_time(session.command("true").read_only(world.path()).output()).await.unwrap_err();
     assert!(matches!(error, Error::SessionEnded), "{error:?}");
     let stats = session.stats();
     assert_eq!((stats.ready, stats.running, stats.served), (0, 0, 0));
@@ -88,8 +90,8 @@ async fn a_command_after_the_end_says_that_the_session_has_ended() {
 
 #[tokio::test]
 async fn commands_that_run_end_with_the_session() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..10 {
         let mut command = session.command("sleep");
@@ -108,8 +110,8 @@ async fn commands_that_run_end_with_the_session() {
 #[test]
 fn a_command_does_not_keep_its_session_alive() {
     alone("end::a_command_does_not_keep_its_session_alive", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         let mut command = session.command("true");
         let zygote = zygote();
         drop(session);
@@ -126,8 +128,8 @@ fn a_command_does_not_keep_its_session_alive() {
 fn shutdown_ends_everything_after_a_change_of_ids() {
     only_as_root!();
     alone("end::shutdown_ends_everything_after_a_change_of_ids", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
         let below = descendants(own());
         let (root, nobody) = (Uid::from_raw(0), Uid::from_raw(65534));
@@ -144,8 +146,8 @@ fn shutdown_ends_everything_after_a_change_of_ids() {
 #[test]
 fn shutdown_leaves_no_zombie() {
     alone("end::shutdown_leaves_no_zombie", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         in_time(session.shutdown()).await;
         assert!(children(own()).is_empty(), "although a handle is there still");
         drop(session);
@@ -160,7 +162,7 @@ fn a_session_outlives_the_thread_and_the_runtime_that_prepared_it() {
         let prepare = move || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let session = session(&path).await;
+                let session = Session::prepare(&policy_at(&path)).await.unwrap();
                 shell(&session, "true").await;
                 session
             })
@@ -178,11 +180,11 @@ fn a_session_dropped_outside_of_a_runtime_is_gone() {
     if !is_alone("session::end::a_session_dropped_outside_of_a_runtime_is_gone", "exec \"$@\"") {
         return;
     }
-    let dir = workspace();
+    let world = World::new();
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let (one, other) = (runtime(), runtime());
-    let dropped_first = one.block_on(session(dir.path()));
-    let dropped_later = other.block_on(session(dir.path()));
+    let dropped_first = one.block_on(world.session());
+    let dropped_later = other.block_on(world.session());
     let below = descendants(own());
     drop(dropped_first);
     drop(other);
@@ -194,15 +196,15 @@ fn a_session_dropped_outside_of_a_runtime_is_gone() {
 #[test]
 fn futures_dropped_at_any_point_leave_nothing() {
     alone("end::futures_dropped_at_any_point_leave_nothing", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         for round in 0..60u64 {
             let wait = Duration::from_micros(round * round * 3);
             let mut command = session.command("sh");
             command.args(["-c", &format!("(setsid sh -c '{HEARTBEAT}') & {HEARTBEAT}")]).stdin(Stdio::null());
             command.stdout(Stdio::null()).stderr(Stdio::null());
             if round % 4 == 0 {
-                command.read_only(dir.path());
+                command.read_only(world.path());
             }
             if round % 2 == 0 {
                 assert!(tokio::time::timeout(wait, command.output()).await.is_err(), "it does not end");
@@ -213,7 +215,7 @@ fn futures_dropped_at_any_point_leave_nothing() {
             drop(command.spawn());
             tokio::select! { biased; _ = command.output() => {}, () = yield_now() => {} }
         }
-        eventually("all stop beating", || is_silent(dir.path())).await;
+        eventually("all stop beating", || is_silent(world.path())).await;
         assert_eq!(session.stats().running, 0);
         shell(&session, "true").await;
         // The zygote, and two waiting workers, each an init and a payload.
@@ -224,8 +226,8 @@ fn futures_dropped_at_any_point_leave_nothing() {
 #[test]
 fn a_session_whose_preparation_is_dropped_leaves_nothing() {
     alone("end::a_session_whose_preparation_is_dropped_leaves_nothing", async || {
-        let dir = workspace();
-        let policy = policy(dir.path());
+        let world = World::new();
+        let policy = world.policy();
         for round in 0..40u64 {
             let wait = Duration::from_micros(round * 100);
             let _ = tokio::time::timeout(wait, Session::prepare(&policy)).await;
@@ -236,10 +238,10 @@ fn a_session_whose_preparation_is_dropped_leaves_nothing() {
 
 #[tokio::test]
 async fn a_failed_preparation_says_why() {
-    let error = Session::prepare(&policy("/absent".as_ref())).await.unwrap_err();
+    let error = Session::prepare(&policy_at("/absent")).await.unwrap_err();
     assert!(matches!(&error, Error::Grant { what: "workspace", .. }), "{error:?}");
-    let dir = workspace();
-    let error = Session::prepare(&policy(dir.path()).tmpfs("relative", None)).await.unwrap_err();
+    let world = World::new();
+    let error = Session::prepare(&world.policy().tmpfs("relative", None)).await.unwrap_err();
     assert!(matches!(&error, Error::Policy(_)), "{error:?}");
 }
 
@@ -255,10 +257,10 @@ fn a_refused_namespace_is_named() {
     if !is_alone(test, &format!("shift; {enter}")) {
         return;
     }
-    let dir = workspace();
+    let world = World::new();
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         for _ in 0..20 {
-            let error = in_time(Session::prepare(&policy(dir.path()))).await.unwrap_err();
+            let error = in_time(Session::prepare(&world.policy())).await.unwrap_err();
             let Error::Step { protection, source, .. } = &error else { panic!("{}", error.chain()) };
             assert_eq!(
                 (*protection, source.raw_os_error()),
@@ -272,8 +274,8 @@ fn a_refused_namespace_is_named() {
 /// If a background command creates a protected path, Kennel removes it at the end of the session.
 #[tokio::test]
 async fn protected_paths_that_a_background_command_makes_are_removed_at_the_end() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     let script = "(until [ -e go ]; do sleep 0.01; done; mkdir -p .git/hooks; echo x > .git/hooks/pre-commit; touch done) &";
     command
@@ -283,10 +285,10 @@ async fn protected_paths_that_a_background_command_makes_are_removed_at_the_end(
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     assert!(in_time(command.status()).await.unwrap().status.success());
-    std::fs::write(dir.path().join("go"), "").unwrap();
-    eventually("it is done", || dir.path().join("done").exists()).await;
+    std::fs::write(world.at("go"), "").unwrap();
+    eventually("it is done", || world.at("done").exists()).await;
     in_time(session.shutdown()).await;
-    let hook = dir.path().join(".git/hooks/pre-commit");
+    let hook = world.at(".git/hooks/pre-commit");
     assert!(!hook.exists(), "when shutdown returns, the files may be used");
     drop((session, command));
     eventually("it is undone", || !hook.exists()).await;
@@ -296,14 +298,14 @@ async fn protected_paths_that_a_background_command_makes_are_removed_at_the_end(
 async fn what_runs_at_the_end_of_a_session_may_remove_its_locks() {
     let lock = "trap 'rm lock; exit' TERM; touch lock; while :; do sleep 0.01; done";
     for isolation in [kennel::Isolation::Command, kennel::Isolation::Session] {
-        let dir = workspace();
-        let policy = policy(dir.path()).isolation(isolation);
+        let world = World::new();
+        let policy = world.policy().isolation(isolation);
         let session = Session::prepare(&policy).await.unwrap();
         let left = format!("({lock}) > /dev/null 2>&1 & until [ -e lock ]; do sleep 0.01; done");
         let mut command = session.command("sh");
         command.args(["-c", &left]).background(true).stdin(Stdio::null());
         assert!(in_time(command.status()).await.unwrap().status.success());
         in_time(session.shutdown()).await;
-        assert!(!dir.path().join("lock").exists(), "{isolation}");
+        assert!(!world.at("lock").exists(), "{isolation}");
     }
 }

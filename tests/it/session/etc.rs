@@ -5,15 +5,15 @@ use std::os::unix::fs::PermissionsExt;
 
 use kennel::{Isolation, Session};
 
-use super::{policy, ready, session, shell};
-use crate::support::{only_as_root, workspace};
+use super::{ready, shell};
+use crate::support::{World, only_as_root};
 use crate::view::etc::{made, write};
 
 #[tokio::test]
 async fn a_file_that_becomes_private_is_private_to_running_sessions() {
     only_as_root!();
-    let (Some(made), dir) = (made(), workspace()) else { return };
-    let session = session(dir.path()).await;
+    let (Some(made), world) = (made(), World::new()) else { return };
+    let session = world.session().await;
     let file = write(made.path().join("file"), "public\n", 0o644, 0);
     let read = format!("cat {} 2>&1 || true", file.display());
     assert_eq!(shell(&session, &read).await, "public\n");
@@ -34,8 +34,8 @@ async fn a_session_sees_what_was_replaced_in_etc() {
 }
 
 async fn sees_what_was_replaced(isolation: Isolation) {
-    let (Some(made), dir) = (made(), workspace()) else { return };
-    let session = Session::prepare(&policy(dir.path()).isolation(isolation)).await.unwrap();
+    let (Some(made), world) = (made(), World::new()) else { return };
+    let session = Session::prepare(&world.policy().isolation(isolation)).await.unwrap();
     // Of a command that goes on, which keeps the session from starting another zygote.
     let _running = ready(session.command("sh").args(["-c", "echo ready; sleep 600"]), 1).await;
     let (file, next) = (made.path().join("file"), made.path().join("next"));

@@ -18,10 +18,10 @@ use nix::sys::signal::Signal::{SIGKILL, SIGSTOP};
 use tokio::time::timeout;
 
 use super::{
-    PATIENCE, alone, eventually, in_time, policy, ready, session,
+    PATIENCE, alone, eventually, in_time, ready,
     tree::{children, signal, workers, zygote},
 };
-use crate::support::{only_as_root, patient, payload_path, require, workspace};
+use crate::support::{World, only_as_root, patient, payload_path, require};
 
 /// A process that holds the socket of the process `pid` of the inside, until it is dropped.
 struct Forked(Child);
@@ -60,8 +60,8 @@ impl Drop for Forked {
 fn the_end_of_a_zygote_is_seen() {
     only_as_root!();
     alone("forked::the_end_of_a_zygote_is_seen", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         eventually("ready workers", || session.stats().ready == 2).await;
         let zygote = zygote();
         let forked = Forked::of(zygote).await;
@@ -83,8 +83,8 @@ fn the_end_of_a_zygote_is_seen() {
 fn the_end_of_a_zygote_is_seen_by_a_waiting_caller() {
     only_as_root!();
     alone("forked::the_end_of_a_zygote_is_seen_by_a_waiting_caller", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         eventually("ready workers", || session.stats().ready == 2).await;
         let zygote = zygote();
         let forked = Forked::of(zygote).await;
@@ -107,8 +107,8 @@ fn the_end_of_a_zygote_is_seen_by_a_waiting_caller() {
 fn the_end_of_a_worker_is_seen() {
     only_as_root!();
     alone("forked::the_end_of_a_worker_is_seen", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         eventually("ready workers", || session.stats().ready == 2).await;
         let before = workers();
         let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
@@ -127,8 +127,8 @@ fn the_end_of_background_processes_is_seen() {
     only_as_root!();
     require!(Host::detect().kernel >= Version(6, 6), "overlays in memory");
     alone("forked::the_end_of_background_processes_is_seen", async || {
-        let dir = workspace();
-        let policy = policy(dir.path()).overlay(Overlay::default());
+        let world = World::new();
+        let policy = world.policy().overlay(Overlay::default());
         let session = Session::prepare(&policy).await.unwrap();
         eventually("ready workers", || session.stats().ready == 2).await;
         let init = workers()[0];
@@ -148,8 +148,8 @@ fn the_end_of_background_processes_is_seen() {
 fn the_end_of_a_one_shot_is_seen() {
     only_as_root!();
     alone("forked::the_end_of_a_one_shot_is_seen", async || {
-        let dir = workspace();
-        let sandbox = Sandbox::new(&policy(dir.path())).unwrap();
+        let world = World::new();
+        let sandbox = Sandbox::new(&world.policy()).unwrap();
         for timed in [false, true] {
             let mut command = sandbox.command("sh");
             command.args(["-c", "echo ready; sleep 60"]);

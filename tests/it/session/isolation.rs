@@ -11,8 +11,8 @@ use kennel::{Ended, Error, Isolation, Limits, Policy, Session};
 mod hostile;
 mod storms;
 
-use super::{attempt, git, in_time, policy, ready, said, shell, tree, with_payload};
-use crate::support::{eventually, has, patient, require, workspace};
+use super::{attempt, git, in_time, ready, said, shell, tree};
+use crate::support::{World, eventually, has, patient, require};
 
 async fn shared(policy: Policy) -> Session {
     Session::prepare(&policy.isolation(Isolation::Session)).await.expect("a session")
@@ -31,8 +31,8 @@ async fn processes(session: &Session) -> Vec<String> {
 
 #[tokio::test]
 async fn what_a_command_leaves_is_there_for_the_next_one() {
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     let out =
         shell(&session, "sleep 1000 > /dev/null 2>&1 & echo $! > /tmp/pid; echo left > /dev/shm/file").await;
     assert_eq!(out, "");
@@ -46,8 +46,8 @@ async fn what_a_command_leaves_is_there_for_the_next_one() {
 
 #[tokio::test]
 async fn commands_share_ipc_and_the_keyring_and_trace_each_other() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     shell(&session, "ipcmk -M 4096 > /dev/null").await;
     assert_eq!(shell(&session, "ipcs -m | grep -c '^0x'").await, "1\n");
     let script = "echo $$ > /tmp/pid; echo ready; sleep 1000";
@@ -61,8 +61,8 @@ async fn commands_share_ipc_and_the_keyring_and_trace_each_other() {
 
 #[tokio::test]
 async fn the_walls_of_the_session_are_those_of_each_command() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     for _ in 0..3 {
         let out = session.command("sh").args(["-c", "echo x > /etc/x"]).output().await.unwrap();
         assert!(String::from_utf8_lossy(&out.stderr).contains("Read-only file system"), "{out:?}");
@@ -110,8 +110,8 @@ async fn is_still(path: &Path) {
 #[tokio::test]
 async fn a_timeout_kills_every_descendant_and_nothing_else() {
     require!(has("python3"), "python3");
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     shell(&session, "sleep 1000 > /dev/null 2>&1 &").await;
     let script =
         format!("for i in 1 2 3; do python3 -c \"{STORM}\" & done; (setsid sleep 2000 &); sleep 3000");
@@ -121,21 +121,21 @@ async fn a_timeout_kills_every_descendant_and_nothing_else() {
         .unwrap();
     assert_eq!(out.outcome.ended, Ended::TimedOut);
     // When the outcome is known, nothing of the command writes any more.
-    let length = fs::metadata(dir.path().join("storm")).expect("it began").len();
+    let length = fs::metadata(world.at("storm")).expect("it began").len();
     assert!(length > 0);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(fs::metadata(dir.path().join("storm")).unwrap().len(), length);
+    assert_eq!(fs::metadata(world.at("storm")).unwrap().len(), length);
     assert_eq!(processes(&session).await, ["sleep 1000"]);
 }
 
 #[tokio::test]
 async fn a_dropped_command_is_killed_with_every_descendant() {
     require!(has("python3"), "python3");
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     let script = format!("python3 -c \"{STORM}\" & sleep 3000");
     let child = session.command("sh").args(["-c", &script]).spawn().await.unwrap();
-    let storm = dir.path().join("storm");
+    let storm = world.at("storm");
     eventually("the storm has begun", || fs::metadata(&storm).is_ok_and(|file| file.len() > 0)).await;
     drop(child);
     is_still(&storm).await;
@@ -144,8 +144,8 @@ async fn a_dropped_command_is_killed_with_every_descendant() {
 
 #[tokio::test]
 async fn no_process_can_shed_the_mark_of_its_command() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     let read = "sed -n 's/^Max realtime timeout *//p' /proc/self/limits";
     let mark = shell(&session, &format!("{read}; (ulimit -R 5; {read}) 2>&1 | tail -n 1")).await;
     let [first, second] = mark.lines().collect::<Vec<_>>()[..] else { panic!("{mark}") };
@@ -156,8 +156,8 @@ async fn no_process_can_shed_the_mark_of_its_command() {
 
 #[tokio::test]
 async fn a_command_whose_worker_is_killed_ends_with_an_error_and_leaves_nothing() {
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     let script = "sleep 1000 & kill -9 $PPID; wait";
     let error = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap_err();
     assert!(matches!(error, Error::Lost), "{error}");
@@ -172,13 +172,13 @@ async fn a_command_whose_worker_is_killed_ends_with_an_error_and_leaves_nothing(
 #[tokio::test]
 async fn git_files_stay_protected_after_git_replaced_them_outside() {
     require!(has("git"), "git");
-    let dir = workspace();
-    git(dir.path(), &["init", "-q"]);
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    git(world.path(), &["init", "-q"]);
+    let session = shared(world.policy()).await;
     // A command runs all the time, so nothing can be set up anew.
     let _running = ready(session.command("sh").args(["-c", "echo ready; sleep 1000"]), 1).await;
     for name in ["one", "two", "three"] {
-        git(dir.path(), &["config", "user.name", name]);
+        git(world.path(), &["config", "user.name", name]);
         let script = "echo x >> .git/config; echo x > .git/hooks/pre-commit; git config user.name";
         let out = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
         let errors = String::from_utf8_lossy(&out.stderr);
@@ -190,13 +190,13 @@ async fn git_files_stay_protected_after_git_replaced_them_outside() {
 #[tokio::test]
 async fn a_shell_keeps_its_state_when_git_replaces_a_file_outside() {
     require!(has("git"), "git");
-    let dir = workspace();
-    git(dir.path(), &["init", "-q"]);
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    git(world.path(), &["init", "-q"]);
+    let session = shared(world.policy()).await;
     let shell = session.shell();
     in_time(shell.run("kept=state")).await.unwrap();
     for name in ["one", "two"] {
-        git(dir.path(), &["config", "user.name", name]);
+        git(world.path(), &["config", "user.name", name]);
         let out =
             in_time(shell.run("echo $kept; git config user.name; echo x >> .git/config")).await.unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stdout), format!("state\n{name}\n"));
@@ -206,8 +206,8 @@ async fn a_shell_keeps_its_state_when_git_replaces_a_file_outside() {
 
 #[tokio::test]
 async fn calls_for_files_see_what_commands_see() {
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     shell(&session, "echo inside > /tmp/one").await;
     assert_eq!(session.read("/tmp/one").await.unwrap(), b"inside\n");
     session.write("/tmp/two", b"outside\n").await.unwrap();
@@ -216,9 +216,9 @@ async fn calls_for_files_see_what_commands_see() {
 
 #[tokio::test]
 async fn a_command_cannot_have_a_narrower_view_than_the_others() {
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
-    let error = session.command("true").read_only(dir.path()).output().await.unwrap_err();
+    let world = World::new();
+    let session = shared(world.policy()).await;
+    let error = session.command("true").read_only(world.path()).output().await.unwrap_err();
     assert!(error.to_string().contains("isolation = \"command\""), "{error}");
     let limits = Limits { open_files: Some(77), ..Limits::default() };
     let out = session.command("sh").args(["-c", "ulimit -n"]).limits(limits).output().await.unwrap();
@@ -227,8 +227,8 @@ async fn a_command_cannot_have_a_narrower_view_than_the_others() {
 
 #[tokio::test]
 async fn the_end_of_the_session_ends_what_commands_left() {
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     shell(&session, "for i in 1 2 3; do setsid sleep 1077 > /dev/null 2>&1 & done").await;
     let sleeps = || {
         let cmdline =
@@ -242,8 +242,8 @@ async fn the_end_of_the_session_ends_what_commands_left() {
 
 #[tokio::test]
 async fn many_commands_leave_nothing() {
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     let run = async || {
         for _ in 0..50 {
             shell(&session, "(sleep 0 &); true").await;

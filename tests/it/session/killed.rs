@@ -7,13 +7,11 @@ use std::{
     time::Duration,
 };
 
+use kennel::Session;
 use tokio::{runtime::Builder, time::sleep};
 
-use super::{
-    probing, session,
-    tree::{children, descendants, lives},
-};
-use crate::support::{HEARTBEAT, beats, is_silent, stdout, until, workspace};
+use super::tree::{children, descendants, lives};
+use crate::support::{HEARTBEAT, beats, is_silent, payload, policy_at, stdout, until, workspace};
 
 /// The variable that gives the host below its workspace.
 const HOST: &str = "KENNEL_TEST_HOST";
@@ -24,7 +22,9 @@ fn host() {
     let Some(dir) = env::var_os(HOST) else { return };
     let dir = Path::new(&dir);
     Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-        let (one, other) = (session(dir).await, probing(dir).await);
+        let policy = policy_at(dir);
+        let one = Session::prepare(&policy).await.unwrap();
+        let other = Session::prepare(&policy.mount(payload())).await.unwrap();
         let heart = format!("trap '' TERM HUP; (setsid sh -c '{HEARTBEAT}') & {HEARTBEAT}");
         let mut running = one.command("sh");
         let _running = running.args(["-c", &heart]).spawn().await.unwrap();

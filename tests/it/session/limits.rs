@@ -7,8 +7,8 @@ use kennel::{
     report::{Details, Limit},
 };
 
-use super::{in_time, policy, said, session, shell};
-use crate::support::workspace;
+use super::{in_time, said, shell};
+use crate::support::World;
 
 fn size(bytes: u64) -> Option<Size> {
     Some(Size::from_bytes(bytes))
@@ -42,8 +42,8 @@ async fn refused(session: &Session, limits: Limits) -> (String, String) {
 
 #[tokio::test]
 async fn tighter_limits_hold_for_one_command() {
-    let dir = workspace();
-    let session = Session::prepare(&policy(dir.path()).limits(of_policy())).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.policy().limits(of_policy())).await.unwrap();
     let script = "ulimit -n; ulimit -f; ulimit -d; ulimit -t";
     let tighter = Limits {
         memory: size(256 << 20),
@@ -62,8 +62,8 @@ async fn tighter_limits_hold_for_one_command() {
 
 #[tokio::test]
 async fn tighter_limits_hold_where_the_policy_has_none() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let tighter = Limits { open_files: Some(50), file_size: size(4096), ..Limits::default() };
     let mut command = session.command("sh");
     command.args(["-c", "ulimit -n; ulimit -Hn; ulimit -f"]).limits(tighter);
@@ -75,8 +75,8 @@ async fn tighter_limits_hold_where_the_policy_has_none() {
 
 #[tokio::test]
 async fn limits_above_the_policy_s_are_refused() {
-    let dir = workspace();
-    let session = Session::prepare(&policy(dir.path()).limits(of_policy())).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.policy().limits(of_policy())).await.unwrap();
     let none = Limits::default;
     let above = [
         ("memory", Limits { memory: size((1 << 30) + 1), ..none() }),
@@ -99,8 +99,8 @@ async fn limits_above_the_policy_s_are_refused() {
 
 #[tokio::test]
 async fn limits_of_all_commands_together_are_the_policy_s() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let none = Limits::default;
     let together = [
         ("pids", Limits { pids: Some(5), ..none() }),
@@ -117,8 +117,8 @@ async fn limits_of_all_commands_together_are_the_policy_s() {
 /// As in a policy: zero means no limit there, and is a mistake here.
 #[tokio::test]
 async fn limits_of_zero_are_refused() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let none = Limits::default;
     let zeros = [
         Limits { memory: size(0), ..none() },
@@ -139,22 +139,22 @@ async fn limits_of_zero_are_refused() {
 
 #[tokio::test]
 async fn a_file_that_grows_too_large_ends_its_command_alone() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("head");
     command.args(["-c", "100000", "/dev/zero"]).limits(Limits { file_size: size(4096), ..Limits::default() });
-    let out = std::fs::File::create(dir.path().join("out")).unwrap();
+    let out = std::fs::File::create(world.at("out")).unwrap();
     let outcome = in_time(command.stdout(out).status()).await.unwrap();
     assert_eq!((outcome.exit_code(), outcome.limit), (128 + 25, Some(Limit::FileSize)));
-    assert_eq!(std::fs::metadata(dir.path().join("out")).unwrap().len(), 4096);
+    assert_eq!(std::fs::metadata(world.at("out")).unwrap().len(), 4096);
     shell(&session, "head -c 100000 /dev/zero > out").await;
 }
 
 /// Not the policy's limit, which may not exist.
 #[tokio::test]
 async fn the_outcome_names_the_limit_of_the_command() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "head -c 100000 /dev/zero > out; kill -XFSZ $$"]);
     command.limits(Limits { file_size: size(4096), ..Limits::default() });
@@ -165,8 +165,8 @@ async fn the_outcome_names_the_limit_of_the_command() {
 
 #[tokio::test]
 async fn processor_time_of_one_command_ends_it() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "while :; do :; done"]).limits(Limits { cpu_time: span(1_000), ..Limits::default() });
     let out = in_time(command.output()).await.unwrap();
@@ -176,8 +176,8 @@ async fn processor_time_of_one_command_ends_it() {
 
 #[tokio::test]
 async fn output_cap_of_one_command_is_its_own() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("printf");
     command.arg("0123456789").limits(Limits { output: size(4), ..Limits::default() });
     let out = in_time(command.output()).await.unwrap();

@@ -5,8 +5,8 @@
 //! | --- | --- |
 //! | `agent` | 300 steps of an agent, with a server, in both isolations |
 //! | `basics` | a session runs commands |
-//! | `command` | arguments, variables, directory, and commands that cannot run |
-//! | `streams` | standard descriptors, terminals, output caps |
+//! | `command` | arguments, directory, commands that cannot run; `embed::doors` has more |
+//! | `streams` | standard descriptors, terminals |
 //! | `limits` | a command can get less than its policy gives, never more |
 //! | `signals` | timeouts, signals, kills and drops of one command |
 //! | `sharing` | the workspace, loopback, and private places if the policy says so |
@@ -61,57 +61,18 @@ mod streams;
 pub mod tree;
 mod whose;
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
-use kennel::{Child, Command, Mount, Policy, Profile, Session, Stdio};
+use kennel::{Child, Command, Session, Stdio};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     runtime::Builder,
-    time::timeout,
 };
 
-use crate::support::{eventually, is_alone, patient, payload_path};
-
-/// Longer than anything here takes, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A session with a writable workspace.
-async fn session(workspace: &Path) -> Session {
-    Session::prepare(&policy(workspace)).await.expect("a session")
-}
-
-fn policy(workspace: &Path) -> Policy {
-    Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C")
-}
-
-/// Like `policy`, with `tests/payload` at `/payload`.
-fn with_payload(workspace: &Path) -> Policy {
-    let payload = Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) };
-    policy(workspace).mount(payload)
-}
-
-/// A session whose commands can run any attempt.
-async fn probing(workspace: &Path) -> Session {
-    Session::prepare(&with_payload(workspace)).await.expect("a session")
-}
-
-/// Runs a script in a session. Returns its stdout.
-async fn shell(session: &Session, script: &str) -> String {
-    said(session.command("sh").args(["-c", script])).await
-}
-
-/// Runs a command that must succeed. Returns its stdout.
-async fn said(command: &mut Command) -> String {
-    let out = in_time(command.output()).await.expect("a command");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(
-        out.status.success(),
-        "{command:?}: {} {text} {}",
-        out.status,
-        String::from_utf8_lossy(&out.stderr)
-    );
-    text
-}
+use crate::support::{
+    eventually, is_alone,
+    session::{PATIENCE, in_time, said, shell},
+};
 
 /// Runs a script that must fail by itself. Returns its stderr.
 async fn fails(command: &mut Command, script: &str) -> String {
@@ -146,11 +107,6 @@ async fn ready(command: &mut Command, lines: usize) -> Child {
         assert!(["ok", "ready", "EACCES"].contains(&&*line), "{command:?}: {line}");
     }
     child
-}
-
-/// Waits for `what`, and fails if it takes too long.
-async fn in_time<T>(what: impl Future<Output = T>) -> T {
-    timeout(patient(PATIENCE), what).await.expect("it hangs")
 }
 
 /// Runs the user's git outside, in a workspace.

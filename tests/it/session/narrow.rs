@@ -5,8 +5,8 @@ use std::{fs, path::Path};
 
 use kennel::{Command, Error, Mount, Policy, Sandbox, Session};
 
-use super::{attempt, in_time, probing, ready, said, sharing::server, with_payload};
-use crate::support::{has, require, workspace};
+use super::{attempt, in_time, ready, said, sharing::server};
+use crate::support::{World, has, payload, policy_at, require, workspace};
 
 /// The results of creating and of overwriting a file at each path.
 async fn writes(command: &mut Command, paths: &[&Path]) -> Vec<String> {
@@ -21,15 +21,15 @@ fn call(session: &Session) -> Command {
 
 #[tokio::test]
 async fn a_read_only_workspace_is_so_for_one_command() {
-    let dir = workspace();
-    fs::write(dir.path().join("old"), "kept").unwrap();
-    let session = probing(dir.path()).await;
-    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    let world = World::new();
+    fs::write(world.at("old"), "kept").unwrap();
+    let session = world.probing().await;
+    let (old, new) = (world.at("old"), world.at("new"));
     for _ in 0..3 {
-        assert_eq!(writes(call(&session).read_only(dir.path()), &[&old, &new]).await, ["EROFS", "EROFS"]);
+        assert_eq!(writes(call(&session).read_only(world.path()), &[&old, &new]).await, ["EROFS", "EROFS"]);
         assert!(!new.exists());
         let mut reads = attempt(&session, &format!("read {}", old.display()));
-        assert_eq!(said(reads.read_only(dir.path())).await, "[kept]\n");
+        assert_eq!(said(reads.read_only(world.path())).await, "[kept]\n");
         assert_eq!(writes(&mut call(&session), &[&old, &new]).await, ["ok", "ok"], "the next may write");
         fs::remove_file(&new).unwrap();
     }
@@ -45,7 +45,8 @@ async fn a_read_only_repository_is_so_for_one_command() {
     let made =
         std::process::Command::new("sh").args(["-ec", script]).current_dir(dir.path()).output().unwrap();
     assert!(made.status.success(), "{made:?}");
-    let session = probing(&dir.path().join("b.git/f")).await;
+    let policy = policy_at(dir.path().join("b.git/f")).mount(payload());
+    let session = Session::prepare(&policy).await.unwrap();
     let top = dir.path().join("b.git");
     let at = |name: &str| format!("s:{}", top.join(name).display());
     let (lock, new, refs) = (at("packed-refs.lock"), at("packed-refs.new"), at("packed-refs"));
@@ -89,47 +90,41 @@ async fn a_read_only_repository_is_so_for_one_command() {
 
 #[tokio::test]
 async fn a_command_beside_a_narrowed_one_may_write() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let mut narrowed = session.command("sh");
     let script = "echo ready; until [ -e go ]; do sleep 0.01; done; touch new";
     let mut narrowed =
-        ready(narrowed.args(["-c", script]).read_only(dir.path()).stderr(kennel::Stdio::null()), 1).await;
-    assert_eq!(writes(&mut call(&session), &[&dir.path().join("go")]).await, ["ok"]);
+        ready(narrowed.args(["-c", script]).read_only(world.path()).stderr(kennel::Stdio::null()), 1).await;
+    assert_eq!(writes(&mut call(&session), &[&world.at("go")]).await, ["ok"]);
     assert_eq!(in_time(narrowed.wait()).await.unwrap().exit_code(), 1);
-    assert!(!dir.path().join("new").exists());
+    assert!(!world.at("new").exists());
 }
 
 /// A policy with nested grants: `rw` in the workspace, at two places, and a file.
-fn grants(workspace: &Path, other: &Path) -> Policy {
+fn grants(world: &World, other: &Path) -> Policy {
     let mount = |target: &str| Mount::ReadWrite { source: other.to_owned(), target: Some(target.into()) };
     let file = Mount::ReadOnly { source: other.join("file"), target: Some("/etc/granted".into()) };
-    fs::create_dir(workspace.join("sub")).unwrap();
-    fs::create_dir_all(workspace.join(".git/hooks")).unwrap();
-    let below = Mount::ReadWrite { source: other.to_owned(), target: Some(workspace.join("sub")) };
-    with_payload(workspace).mount(mount("/data")).mount(mount("/tmp/data")).mount(below).mount(file)
+    fs::create_dir(world.at("sub")).unwrap();
+    fs::create_dir_all(world.at(".git/hooks")).unwrap();
+    let below = Mount::ReadWrite { source: other.to_owned(), target: Some(world.at("sub")) };
+    world.with_payload().mount(mount("/data")).mount(mount("/tmp/data")).mount(below).mount(file)
 }
 
 #[tokio::test]
 async fn read_only_covers_everything_below_and_nothing_beside() {
-    let (dir, other) = (workspace(), workspace());
+    let (world, other) = (World::new(), workspace());
     fs::write(other.path().join("file"), "text").unwrap();
-    let session = Session::prepare(&grants(dir.path(), other.path())).await.unwrap();
-    let paths = [
-        "/data/x".into(),
-        "/tmp/data/x".into(),
-        dir.path().join("sub/x"),
-        dir.path().join("x"),
-        "/tmp/x".into(),
-    ];
+    let session = Session::prepare(&grants(&world, other.path())).await.unwrap();
+    let paths = ["/data/x".into(), "/tmp/data/x".into(), world.at("sub/x"), world.at("x"), "/tmp/x".into()];
     let paths: Vec<&Path> = paths.iter().map(|path: &std::path::PathBuf| path.as_path()).collect();
     let (ok, no) = ("ok", "EROFS");
     assert_eq!(writes(call(&session).read_only("/data"), &paths).await, [no, ok, ok, ok, ok]);
     assert_eq!(writes(call(&session).read_only("/tmp/data/"), &paths).await, [ok, no, ok, ok, ok]);
-    assert_eq!(writes(call(&session).read_only(dir.path()), &paths).await, [ok, ok, no, no, ok]);
-    assert_eq!(writes(call(&session).read_only(dir.path().join("sub")), &paths).await, [ok, ok, no, ok, ok]);
+    assert_eq!(writes(call(&session).read_only(world.path()), &paths).await, [ok, ok, no, no, ok]);
+    assert_eq!(writes(call(&session).read_only(world.at("sub")), &paths).await, [ok, ok, no, ok, ok]);
     let mut all = call(&session);
-    all.read_only(dir.path()).read_only("/data").read_only("/tmp/data");
+    all.read_only(world.path()).read_only("/data").read_only("/tmp/data");
     assert_eq!(writes(&mut all, &paths).await, [no, no, no, no, ok]);
     assert_eq!(writes(&mut call(&session), &paths).await, [ok; 5]);
 }
@@ -138,9 +133,9 @@ async fn read_only_covers_everything_below_and_nothing_beside() {
 #[tokio::test]
 async fn a_passed_descriptor_opens_no_other_file() {
     require!(kennel::probe::Host::detect().landlock_abi > 0, "Landlock");
-    let (dir, other) = (workspace(), workspace());
+    let (world, other) = (World::new(), workspace());
     let mount = Mount::ReadWrite { source: other.path().to_owned(), target: Some("/data".into()) };
-    let session = Session::prepare(&with_payload(dir.path()).mount(mount)).await.unwrap();
+    let session = Session::prepare(&world.with_payload().mount(mount)).await.unwrap();
     let mut narrow = attempt(&session, "use-stdout passed");
     let mut narrow = in_time(narrow.read_only("/data").stdout(kennel::Stdio::piped()).spawn()).await.unwrap();
     let mut wide = session.command("sh");
@@ -156,20 +151,19 @@ async fn a_passed_descriptor_opens_no_other_file() {
 
 #[tokio::test]
 async fn a_hidden_grant_is_empty_for_one_command() {
-    let (dir, other) = (workspace(), workspace());
+    let (world, other) = (World::new(), workspace());
     fs::write(other.path().join("file"), "text").unwrap();
-    fs::write(dir.path().join("source"), "text").unwrap();
-    let session = Session::prepare(&grants(dir.path(), other.path())).await.unwrap();
-    let list = format!("list {} /data /tmp/data", dir.path().display());
+    fs::write(world.at("source"), "text").unwrap();
+    let session = Session::prepare(&grants(&world, other.path())).await.unwrap();
+    let list = format!("list {} /data /tmp/data", world.path().display());
     let list = || attempt(&session, &list);
     let whole = said(&mut list()).await;
     assert_eq!(whole, "[.git source sub]\n[file]\n[file]\n");
-    assert_eq!(said(list().hide(dir.path())).await, "[]\n[file]\n[file]\n");
+    assert_eq!(said(list().hide(world.path())).await, "[]\n[file]\n[file]\n");
     assert_eq!(said(list().hide("/data")).await, "[.git source sub]\n[]\n[file]\n");
-    assert_eq!(said(list().hide("/tmp/data").hide("/data").hide(dir.path())).await, "[]\n[]\n[]\n");
+    assert_eq!(said(list().hide("/tmp/data").hide("/data").hide(world.path())).await, "[]\n[]\n[]\n");
     assert_eq!(said(&mut list()).await, whole, "nothing sticks");
-    let hidden =
-        writes(call(&session).hide(dir.path()), &[&dir.path().join("x"), &dir.path().join("sub/x")]).await;
+    let hidden = writes(call(&session).hide(world.path()), &[&world.at("x"), &world.at("sub/x")]).await;
     assert_eq!(hidden, ["EROFS", "ENOENT"]);
     let mut file = attempt(&session, "read /etc/granted");
     assert_ne!(said(file.hide("/etc/granted")).await, "[text]\n");
@@ -180,8 +174,8 @@ async fn a_hidden_grant_is_empty_for_one_command() {
 
 #[tokio::test]
 async fn a_hidden_program_cannot_be_executed() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let error = in_time(attempt(&session, "descriptors").hide("/payload").output()).await.unwrap_err();
     let Error::NotExecutable { source, .. } = &error else { panic!("{error:?}") };
     assert_eq!(source.raw_os_error(), Some(libc::EACCES));
@@ -190,8 +184,8 @@ async fn a_hidden_program_cannot_be_executed() {
 
 #[tokio::test]
 async fn no_network_is_out_of_reach_of_the_session_s_loopback() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let _server = ready(&mut attempt(&session, &server(7003)), 3).await;
     let connect = || attempt(&session, "connect 127.0.0.1:7003");
     for _ in 0..3 {
@@ -200,16 +194,16 @@ async fn no_network_is_out_of_reach_of_the_session_s_loopback() {
     }
     let own = said(attempt(&session, "loopback").no_network()).await;
     assert_eq!(own.lines().next(), Some("ok"), "it has a loopback of its own");
-    let mut both = attempt(&session, &format!("call open s:{}/x 0x41 0x1b6", dir.path().display()));
-    assert_eq!(said(both.no_network().read_only(dir.path())).await, "EROFS\n");
+    let mut both = attempt(&session, &format!("call open s:{}/x 0x41 0x1b6", world.path().display()));
+    assert_eq!(said(both.no_network().read_only(world.path())).await, "EROFS\n");
 }
 
 #[tokio::test]
 async fn only_grants_can_be_named() {
-    let dir = workspace();
-    fs::create_dir(dir.path().join("sub")).unwrap();
-    let session = probing(dir.path()).await;
-    let sub = dir.path().join("sub");
+    let world = World::new();
+    fs::create_dir(world.at("sub")).unwrap();
+    let session = world.probing().await;
+    let sub = world.at("sub");
     for path in [Path::new("/absent"), Path::new("/"), Path::new("relative"), Path::new(""), &sub] {
         let narrowed: [fn(&mut Command, &Path); 2] =
             [|command, path| _ = command.hide(path), |command, path| _ = command.read_only(path)];
@@ -229,22 +223,22 @@ async fn only_grants_can_be_named() {
 /// `Policy::tmpfs` makes a grant, like `read_write`.
 #[tokio::test]
 async fn a_tmpfs_of_the_policy_can_be_narrowed() {
-    let dir = workspace();
-    let session = Session::prepare(&with_payload(dir.path()).tmpfs("/data", None)).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.with_payload().tmpfs("/data", None)).await.unwrap();
     assert_eq!(writes(call(&session).read_only("/data"), &[Path::new("/data/x")]).await, ["EROFS"]);
     assert_eq!(writes(&mut call(&session), &[Path::new("/data/x")]).await, ["ok"]);
 }
 
 #[tokio::test]
 async fn a_narrowed_command_that_does_not_wait_changes_nothing_for_the_next() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
-    let new = dir.path().join("new");
+    let world = World::new();
+    let session = world.probing().await;
+    let new = world.at("new");
     for _ in 0..5 {
         let mut hurried = call(&session);
         hurried.args(["open", &format!("s:{}", new.display()), "0x41", "0x1b6"]);
         // Kennel keeps no narrowed workers ready. Either answer will do.
-        match in_time(hurried.read_only(dir.path()).fail_fast(true).output()).await {
+        match in_time(hurried.read_only(world.path()).fail_fast(true).output()).await {
             Ok(out) => assert_eq!(out.stdout, b"EROFS\n"),
             Err(error) => assert!(matches!(error, Error::Busy), "{error:?}"),
         }
@@ -256,17 +250,17 @@ async fn a_narrowed_command_that_does_not_wait_changes_nothing_for_the_next() {
 
 #[tokio::test]
 async fn a_one_shot_can_be_narrowed_too() {
-    let dir = workspace();
-    let new = dir.path().join("new");
+    let world = World::new();
+    let new = world.at("new");
     for start in [Sandbox::new, Sandbox::eager] {
-        let sandbox = start(&with_payload(dir.path())).unwrap();
+        let sandbox = start(&world.with_payload()).unwrap();
         let call = || {
             let mut command = sandbox.command("/payload");
             command.arg("call");
             command
         };
-        assert_eq!(writes(call().read_only(dir.path()), &[&new]).await, ["EROFS"]);
-        assert_eq!(writes(call().hide(dir.path()), &[&new]).await, ["EROFS"]);
+        assert_eq!(writes(call().read_only(world.path()), &[&new]).await, ["EROFS"]);
+        assert_eq!(writes(call().hide(world.path()), &[&new]).await, ["EROFS"]);
         assert_eq!(writes(call().no_network(), &[&new]).await, ["ok"]);
     }
 }

@@ -5,8 +5,8 @@ use std::{os::unix::fs::MetadataExt, time::Duration};
 use kennel::{Child, Session};
 use tokio::time::timeout;
 
-use super::{attempt, check, in_time, probing, ready, said, shell};
-use crate::support::workspace;
+use super::{attempt, check, in_time, ready, said, shell};
+use crate::support::World;
 
 /// A command that runs until it is killed.
 async fn neighbour(session: &Session) -> Child {
@@ -19,8 +19,8 @@ async fn lives(child: &mut Child) -> bool {
 
 #[tokio::test]
 async fn a_command_sees_its_own_processes_alone() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let mut neighbours = Vec::new();
     for _ in 0..3 {
         neighbours.push(neighbour(&session).await);
@@ -37,8 +37,8 @@ async fn a_command_sees_its_own_processes_alone() {
 
 #[tokio::test]
 async fn a_command_cannot_signal_or_trace_another() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let (mut one, mut other) = (neighbour(&session).await, neighbour(&session).await);
     for pid in [3, 4, 10, 100, std::process::id()] {
         let calls = [
@@ -59,15 +59,15 @@ async fn a_command_cannot_signal_or_trace_another() {
 
 #[tokio::test]
 async fn a_command_finds_nothing_of_another_below_proc() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     // A file of the neighbour's own /tmp, which it keeps open.
     let script = "echo private > /tmp/secret; exec 5</tmp/secret; stat -c '%d %i' /tmp/secret > id; echo ready; sleep 60";
     let _neighbour = ready(session.command("sh").args(["-c", script]), 1).await;
-    let id = std::fs::read_to_string(dir.path().join("id")).unwrap();
+    let id = std::fs::read_to_string(world.at("id")).unwrap();
     assert_eq!(said(&mut attempt(&session, &format!("hunt {id}"))).await, "nowhere\n");
     // The reverse: the search finds a file that exists.
-    let own = std::fs::metadata(dir.path().join("id")).unwrap().ino();
+    let own = std::fs::metadata(world.at("id")).unwrap().ino();
     let device = shell(&session, "stat -c %d id").await;
     let found = said(&mut attempt(&session, &format!("hunt {} {own}", device.trim()))).await;
     assert!(found.starts_with("/tmp/") && found.ends_with("/id\n"), "{found}");
@@ -75,8 +75,8 @@ async fn a_command_finds_nothing_of_another_below_proc() {
 
 #[tokio::test]
 async fn a_terminal_of_another_command_is_not_there() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let mut command = session.command("sleep");
     let with_terminal = in_time(command.arg("60").terminal(24, 80).spawn()).await.unwrap();
     assert!(with_terminal.terminal.is_some());
@@ -95,8 +95,8 @@ async fn a_terminal_of_another_command_is_not_there() {
 
 #[tokio::test]
 async fn mounts_and_places_of_another_command_are_not_reached_through_a_directory_entered_before() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let holding = "echo x > /tmp/mine; mkdir /dev/shm/dir; cd /dev/shm/dir; echo ready; sleep 60";
     let _neighbour = ready(session.command("sh").args(["-c", holding]), 1).await;
     check(
@@ -115,8 +115,8 @@ async fn mounts_and_places_of_another_command_are_not_reached_through_a_director
 
 #[tokio::test]
 async fn the_end_of_one_command_does_not_touch_another() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     let mut one = neighbour(&session).await;
     for script in ["exit 1", "kill -9 $$", "kill -9 -1; exit 0", "sleep 60 & exit 0"] {
         in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use kennel::{Mount, Policy, Profile, Sandbox, Session, Size, TmpLife};
 
-use super::{check, fails, policy, said, shell, with_payload};
-use crate::support::{TempDir, runs, workspace};
+use super::{check, fails, said, shell};
+use crate::support::{TempDir, World, runs, workspace};
 
 fn home() -> PathBuf {
     std::env::var_os("HOME").expect("a home").into()
@@ -40,7 +40,7 @@ fn nested(policy: Policy, ro: &std::path::Path, rw: &std::path::Path) -> Policy 
 
 #[tokio::test]
 async fn mounts_below_private_directories_exist_for_every_command() {
-    let (dir, ro, rw) = (workspace(), workspace(), workspace());
+    let (world, ro, rw) = (World::new(), workspace(), workspace());
     fs::write(ro.path().join("file"), "granted\n").unwrap();
     let script = format!(
         "set -e; cat {ro}/file ~/.tool/deep/ro/file /dev/shm/one/file /tmp/scratch/inner/file
@@ -49,10 +49,10 @@ async fn mounts_below_private_directories_exist_for_every_command() {
         touch /tmp/mine ~/mine ~/.config/mine /tmp/scratch/mine /tmp/scratch/inner/small/mine",
         ro = ro.path().display(),
         rw = rw.path().display(),
-        dir = dir.path().display(),
+        dir = world.path().display(),
     );
     for life in [TmpLife::Exec, TmpLife::Session] {
-        let policy = nested(policy(dir.path()), ro.path(), rw.path()).tmp(life);
+        let policy = nested(world.policy(), ro.path(), rw.path()).tmp(life);
         let session = Session::prepare(&policy).await.unwrap();
         fs::write(rw.path().join("log"), "").unwrap();
         for round in 1..=4 {
@@ -70,9 +70,9 @@ async fn mounts_below_private_directories_exist_for_every_command() {
 
 #[tokio::test]
 async fn walls_below_private_directories_hold_for_every_command() {
-    let (dir, ro, rw) = (workspace(), workspace(), workspace());
+    let (world, ro, rw) = (World::new(), workspace(), workspace());
     fs::write(ro.path().join("file"), "granted\n").unwrap();
-    let session = Session::prepare(&nested(with_payload(dir.path()), ro.path(), rw.path())).await.unwrap();
+    let session = Session::prepare(&nested(world.with_payload(), ro.path(), rw.path())).await.unwrap();
     let home = home();
     let calls = [
         format!("open s:{}/file 1", ro.path().display()),
@@ -101,9 +101,9 @@ async fn walls_below_private_directories_hold_for_every_command() {
 
 #[tokio::test]
 async fn granted_tmpfs_is_new_for_each_command_and_as_large_as_granted() {
-    let (dir, ro, rw) = (workspace(), workspace(), workspace());
+    let (world, ro, rw) = (World::new(), workspace(), workspace());
     fs::write(ro.path().join("file"), "").unwrap();
-    let session = Session::prepare(&nested(policy(dir.path()), ro.path(), rw.path())).await.unwrap();
+    let session = Session::prepare(&nested(world.policy(), ro.path(), rw.path())).await.unwrap();
     for _ in 0..3 {
         assert_eq!(shell(&session, "ls -A /tmp/scratch/inner/small; ls -A /tmp/scratch").await, "inner\n");
         for (place, fits, too_much) in
@@ -175,8 +175,8 @@ async fn every_command_has_the_view_of_a_one_shot() {
 #[tokio::test]
 async fn a_workspace_in_the_home_is_writable_in_every_command() {
     let home = home();
-    let dir = TempDir::new(".kennel-test-", &home);
-    let session = Session::prepare(&policy(dir.path())).await.unwrap();
+    let world = World::of(TempDir::new(".kennel-test-", &home));
+    let session = world.session().await;
     for round in 1..=4 {
         assert_eq!(shell(&session, "echo x >> log; wc -l < log; touch ~/mine").await, format!("{round}\n"));
     }

@@ -2,29 +2,30 @@
 
 use std::time::Duration;
 
-use kennel::{Error, Policy, Pool, Profile};
+use kennel::{Error, Pool};
 use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
 use crate::{
     session::tree::{children, signal},
-    support::{eventually, is_alone, workspace},
+    support::{World, eventually, is_alone, policy_at, workspace},
 };
 
-/// Runs a script in a session whose commands share private directories. Returns its stdout.
+/// The stdout of a script, whatever its status.
 async fn said(session: &kennel::Session, script: &str) -> String {
     let out = session.command("sh").args(["-c", script]).output().await.unwrap();
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-fn policy(workspace: &std::path::Path) -> Policy {
-    Policy::profile(Profile::NoNetwork, workspace).tmp(kennel::TmpLife::Session)
+/// A world whose commands share private directories.
+fn world() -> World {
+    World::new().with(|policy| policy.tmp(kennel::TmpLife::Session))
 }
 
 #[tokio::test]
 async fn a_session_is_handed_out_once_and_another_takes_its_place() {
-    let dir = workspace();
-    let pool = Pool::fill(&policy(dir.path()), 2).await.unwrap();
+    let world = world();
+    let pool = Pool::fill(&world.policy(), 2).await.unwrap();
     assert_eq!(pool.ready(), 2);
     for round in 0..5 {
         let session = pool.checkout().await.unwrap();
@@ -40,8 +41,8 @@ async fn a_session_is_handed_out_once_and_another_takes_its_place() {
 
 #[tokio::test]
 async fn an_empty_pool_prepares_a_session_on_request() {
-    let dir = workspace();
-    let pool = Pool::fill(&policy(dir.path()), 0).await.unwrap();
+    let world = world();
+    let pool = Pool::fill(&world.policy(), 0).await.unwrap();
     let (one, other) = (pool.checkout().await.unwrap(), pool.checkout().await.unwrap());
     said(&one, "echo x > /tmp/x").await;
     assert_eq!(said(&other, "cat /tmp/x").await, "");
@@ -50,8 +51,8 @@ async fn an_empty_pool_prepares_a_session_on_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_than_are_in_stock_can_be_had_at_once() {
-    let dir = workspace();
-    let pool = Pool::fill(&policy(dir.path()), 1).await.unwrap();
+    let world = world();
+    let pool = Pool::fill(&world.policy(), 1).await.unwrap();
     let mut all = tokio::task::JoinSet::new();
     for _ in 0..16 {
         let pool = pool.clone();
@@ -70,8 +71,8 @@ async fn more_than_are_in_stock_can_be_had_at_once() {
 
 #[tokio::test]
 async fn a_session_that_died_in_stock_is_not_handed_out() {
-    let dir = workspace();
-    let pool = Pool::fill(&policy(dir.path()), 1).await.unwrap();
+    let world = world();
+    let pool = Pool::fill(&world.policy(), 1).await.unwrap();
     let session = pool.checkout().await.unwrap();
     session.shutdown().await;
     assert!(session.has_ended());
@@ -87,8 +88,8 @@ async fn a_session_that_was_killed_in_stock_is_replaced() {
     if !is_alone("session::pool::a_session_that_was_killed_in_stock_is_replaced", "exec \"$@\"") {
         return;
     }
-    let dir = workspace();
-    let pool = Pool::fill(&policy(dir.path()), 3).await.unwrap();
+    let world = world();
+    let pool = Pool::fill(&world.policy(), 3).await.unwrap();
     signal(children(std::process::id())[1], Signal::SIGKILL);
     eventually("it is seen", || pool.ready() == 2).await;
     drop(pool.checkout().await.unwrap());
@@ -97,8 +98,8 @@ async fn a_session_that_was_killed_in_stock_is_replaced() {
 
 #[tokio::test]
 async fn sessions_outlive_the_pool_they_came_from() {
-    let dir = workspace();
-    let pool = Pool::fill(&policy(dir.path()), 1).await.unwrap();
+    let world = world();
+    let pool = Pool::fill(&world.policy(), 1).await.unwrap();
     let session = pool.checkout().await.unwrap();
     drop(pool);
     sleep(Duration::from_millis(50)).await;
@@ -110,7 +111,7 @@ async fn a_session_whose_workspace_was_replaced_is_not_handed_out() {
     let dir = workspace();
     let clone = dir.path().join("clone");
     std::fs::create_dir(&clone).unwrap();
-    let pool = Pool::fill(&policy(&clone), 3).await.unwrap();
+    let pool = Pool::fill(&policy_at(&clone), 3).await.unwrap();
     std::fs::rename(&clone, dir.path().join("old")).unwrap();
     std::fs::create_dir(&clone).unwrap();
     std::fs::write(clone.join("new"), "").unwrap();
@@ -129,10 +130,10 @@ async fn a_failed_preparation_is_an_error_of_the_request() {
     let dir = workspace();
     let gone = dir.path().join("gone");
     std::fs::create_dir(&gone).unwrap();
-    let pool = Pool::fill(&policy(&gone), 1).await.unwrap();
+    let pool = Pool::fill(&policy_at(&gone), 1).await.unwrap();
     std::fs::remove_dir(&gone).unwrap();
     let error = pool.checkout().await.unwrap_err();
     assert!(matches!(error, Error::Grant { what: "workspace", .. }), "{error:?}");
-    let error = Pool::fill(&policy(&gone), 1).await.unwrap_err();
+    let error = Pool::fill(&policy_at(&gone), 1).await.unwrap_err();
     assert!(matches!(error, Error::Grant { what: "workspace", .. }), "{error:?}");
 }

@@ -6,10 +6,10 @@ use std::{fs, io::ErrorKind, net::SocketAddr, path::Path};
 use kennel::{Child, Error, Isolation, NetworkMode, Policy, Profile, Session};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{in_time, policy, ready, with_payload};
+use super::{in_time, ready};
 use crate::{
     network::publish::{connect, exchange, free_port, is_closed, outside},
-    support::{eventually, is_alone, workspace},
+    support::{World, eventually, is_alone, workspace},
 };
 
 /// A server of the session at this address, which listens.
@@ -38,12 +38,12 @@ async fn refusal(session: &Session, port: u16) -> ErrorKind {
 
 #[tokio::test]
 async fn the_program_connects_to_servers_of_commands() {
-    let workspace = workspace();
+    let world = World::new();
     let modes = [NetworkMode::None, NetworkMode::Proxy];
     for (mode, isolation) in
         modes.into_iter().flat_map(|mode| Isolation::ALL.map(|isolation| (mode, isolation)))
     {
-        let policy = Policy { profile: Profile::RepoWrite, ..with_payload(workspace.path()) };
+        let policy = Policy { profile: Profile::RepoWrite, ..world.with_payload() };
         let session = Session::prepare(&policy.network_mode(mode).isolation(isolation)).await.unwrap();
         assert_eq!(refusal(&session, 8000).await, ErrorKind::ConnectionRefused, "{mode}: nothing listens");
         for address in ["127.0.0.1:8000", "[::1]:8001", "0.0.0.0:8002"] {
@@ -60,8 +60,8 @@ async fn the_program_connects_to_servers_of_commands() {
 
 #[tokio::test]
 async fn many_connections_are_made_at_once() {
-    let workspace = workspace();
-    let session = Session::prepare(&with_payload(workspace.path())).await.unwrap();
+    let world = World::new();
+    let session = world.probing().await;
     let _server = serve(&session, "127.0.0.1:8000", "echo").await;
     let mut crowd = tokio::task::JoinSet::new();
     for _ in 0..200 {
@@ -74,8 +74,8 @@ async fn many_connections_are_made_at_once() {
 
 #[tokio::test]
 async fn a_port_is_published_from_the_start_or_later_until_the_end() {
-    let workspace = workspace();
-    let session = Session::prepare(&with_payload(workspace.path()).publish("0:8000")).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.with_payload().publish("0:8000")).await.unwrap();
     let first = session.published()[0];
     assert!(first.chosen && first.inside == 8000, "{first}");
     let server = serve(&session, "127.0.0.1:8000", "echo").await;
@@ -101,8 +101,8 @@ async fn a_port_is_published_from_the_start_or_later_until_the_end() {
 
 #[tokio::test]
 async fn dropping_the_session_closes_its_ports() {
-    let workspace = workspace();
-    let session = Session::prepare(&policy(workspace.path()).publish("0:8000")).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.policy().publish("0:8000")).await.unwrap();
     let address = session.published()[0].address;
     assert!(!is_closed(address));
     drop(session);
@@ -111,8 +111,8 @@ async fn dropping_the_session_closes_its_ports() {
 
 #[tokio::test]
 async fn sessions_cannot_reach_each_others_servers() {
-    let workspace = workspace();
-    let [one, other] = [(); 2].map(|()| with_payload(workspace.path()));
+    let world = World::new();
+    let [one, other] = [(); 2].map(|()| world.with_payload());
     let (one, other) = (Session::prepare(&one).await.unwrap(), Session::prepare(&other).await.unwrap());
     let _server = serve(&one, "0.0.0.0:8000", "echo").await;
     let published = one.publish("0:8000").unwrap().address;
@@ -146,8 +146,8 @@ fn host(workspace: &Path) -> Policy {
 
 #[tokio::test]
 async fn a_command_that_takes_every_connection_of_its_loopback_keeps_nobody_out() {
-    let workspace = workspace();
-    let session = Session::prepare(&with_payload(workspace.path())).await.unwrap();
+    let world = World::new();
+    let session = world.probing().await;
     let _server = serve(&session, "127.0.0.1:8000", "echo").await;
     // Connects to every port of loopback again and again, also to the one that listens for a moment.
     let script = "while :; do /payload connect $(seq -f 127.0.0.1:%.0f 32768 60999 | shuf -n 4000) >/dev/null; echo ok; done";
@@ -171,8 +171,8 @@ async fn only_a_session_that_was_connected_to_keeps_sockets_until_its_end() {
         };
         entries.filter(is_socket).count()
     };
-    let workspace = workspace();
-    let session = Session::builder(&policy(workspace.path())).ready_workers(0).prepare().await.unwrap();
+    let world = World::new();
+    let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
     let before = sockets();
     for _ in 0..3 {
         assert_eq!(refusal(&session, 8000).await, ErrorKind::ConnectionRefused);

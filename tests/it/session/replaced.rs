@@ -10,18 +10,18 @@ use std::{
 
 use kennel::{Error, Mount, Sandbox, Session, TmpLife};
 
-use super::{in_time, policy, ready, shell};
-use crate::support::{TempDir, workspace};
+use super::{in_time, ready, shell};
+use crate::support::{TempDir, World, workspace};
 
 /// A workspace, and beside it a directory for grants.
 struct Host {
-    workspace: TempDir,
+    world: World,
     granted: TempDir,
 }
 
 impl Host {
     fn new() -> Self {
-        Self { workspace: workspace(), granted: workspace() }
+        Self { world: World::new(), granted: workspace() }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -35,7 +35,7 @@ impl Host {
     }
 
     fn policy(&self, mounts: impl IntoIterator<Item = Mount>) -> kennel::Policy {
-        mounts.into_iter().fold(policy(self.workspace.path()), kennel::Policy::mount)
+        mounts.into_iter().fold(self.world.policy(), kennel::Policy::mount)
     }
 
     async fn session(&self, mounts: impl IntoIterator<Item = Mount>) -> Session {

@@ -5,8 +5,8 @@ use std::fs;
 
 use kennel::{Session, TmpLife};
 
-use super::{attempt, check, fails, policy, probing, ready, said, session, shell, with_payload};
-use crate::support::workspace;
+use super::{attempt, check, fails, ready, said, shell};
+use crate::support::{World, policy_at, workspace};
 
 /// A listening TCP server as system calls. Its address is 127.0.0.1:`port`.
 pub fn server(port: u16) -> String {
@@ -17,22 +17,22 @@ pub fn server(port: u16) -> String {
 
 #[tokio::test]
 async fn the_workspace_is_shared_by_all_commands() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let script = "echo ready; until [ -e there ]; do sleep 0.01; done; echo seen > answer";
     let mut waiting = ready(session.command("sh").args(["-c", script]), 1).await;
     shell(&session, "echo x > there").await;
     assert!(super::in_time(waiting.wait()).await.unwrap().status.success());
     assert_eq!(shell(&session, "cat there answer").await, "x\nseen\n");
-    assert_eq!(fs::read_to_string(dir.path().join("answer")).unwrap(), "seen\n");
-    fs::write(dir.path().join("from outside"), "new\n").unwrap();
+    assert_eq!(fs::read_to_string(world.at("answer")).unwrap(), "seen\n");
+    fs::write(world.at("from outside"), "new\n").unwrap();
     assert_eq!(shell(&session, "cat 'from outside'").await, "new\n", "also to workers that waited already");
 }
 
 #[tokio::test]
 async fn loopback_is_shared_by_all_commands() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     assert_eq!(said(&mut attempt(&session, "connect 127.0.0.1:7001")).await, "ECONNREFUSED\n");
     let server = ready(&mut attempt(&session, &server(7001)), 3).await;
     for _ in 0..3 {
@@ -50,8 +50,8 @@ async fn loopback_is_shared_by_all_commands() {
 
 #[tokio::test]
 async fn loopback_of_two_sessions_is_not_the_same() {
-    let dir = workspace();
-    let (one, other) = (probing(dir.path()).await, probing(dir.path()).await);
+    let world = World::new();
+    let (one, other) = (world.probing().await, world.probing().await);
     let _server = ready(&mut attempt(&one, &server(7002)), 3).await;
     assert_eq!(said(&mut attempt(&one, "connect 127.0.0.1:7002")).await, "ok\n");
     assert_eq!(said(&mut attempt(&other, "connect 127.0.0.1:7002")).await, "ECONNREFUSED\n");
@@ -64,8 +64,8 @@ const LOOK: &str = "for d in /tmp /var/tmp /dev/shm ~ /data; do [ -e $d/left ] &
 
 #[tokio::test]
 async fn private_places_are_each_command_s_own() {
-    let dir = workspace();
-    let session = Session::prepare(&policy(dir.path()).tmpfs("/data", None)).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.policy().tmpfs("/data", None)).await.unwrap();
     for _ in 0..4 {
         shell(&session, LEAVE).await;
         assert_eq!(shell(&session, LOOK).await, "");
@@ -77,8 +77,8 @@ async fn private_places_are_each_command_s_own() {
 
 #[tokio::test]
 async fn private_places_are_shared_where_the_policy_says_so() {
-    let dir = workspace();
-    let policy = policy(dir.path()).tmpfs("/data", None).tmp(TmpLife::Session);
+    let world = World::new();
+    let policy = world.policy().tmpfs("/data", None).tmp(TmpLife::Session);
     let session = Session::prepare(&policy).await.unwrap();
     shell(&session, LEAVE).await;
     let home = std::env::var("HOME").unwrap();
@@ -95,20 +95,20 @@ async fn private_places_are_shared_where_the_policy_says_so() {
 
 #[tokio::test]
 async fn a_shared_place_is_there_while_both_commands_run() {
-    let dir = workspace();
-    let session = Session::prepare(&policy(dir.path()).tmp(TmpLife::Session)).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.policy().tmp(TmpLife::Session)).await.unwrap();
     let script = "mkfifo /tmp/pipe; echo ready; cat /tmp/pipe > got";
     let mut reader = ready(session.command("sh").args(["-c", script]), 1).await;
     shell(&session, "echo through > /tmp/pipe").await;
     assert!(super::in_time(reader.wait()).await.unwrap().status.success());
-    assert_eq!(fs::read_to_string(dir.path().join("got")).unwrap(), "through\n");
+    assert_eq!(fs::read_to_string(world.at("got")).unwrap(), "through\n");
 }
 
 #[tokio::test]
 async fn private_places_have_the_modes_of_a_one_shot() {
-    let dir = workspace();
+    let world = World::new();
     for life in [TmpLife::Exec, TmpLife::Session] {
-        let session = Session::prepare(&policy(dir.path()).tmp(life)).await.unwrap();
+        let session = Session::prepare(&world.policy().tmp(life)).await.unwrap();
         for _ in 0..2 {
             let modes = shell(&session, "stat -c %a /tmp /var/tmp /dev/shm ~").await;
             assert_eq!(modes, "1777\n1777\n1777\n700\n", "{life}");
@@ -122,8 +122,8 @@ async fn private_places_have_the_modes_of_a_one_shot() {
 
 #[tokio::test]
 async fn size_of_private_places_holds_for_each_command() {
-    let dir = workspace();
-    let mut policy = with_payload(dir.path());
+    let world = World::new();
+    let mut policy = world.with_payload();
     policy.limits.tmp_size = Some(kennel::Size::from_bytes(1 << 20));
     for life in [TmpLife::Exec, TmpLife::Session] {
         let session = Session::prepare(&policy.clone().tmp(life)).await.unwrap();
@@ -147,16 +147,16 @@ async fn size_of_private_places_holds_for_each_command() {
 
 #[tokio::test]
 async fn the_host_name_is_shared_and_cannot_be_changed() {
-    let dir = workspace();
-    let session = Session::prepare(&with_payload(dir.path()).hostname("here")).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.with_payload().hostname("here")).await.unwrap();
     check(&session, &[("sethostname s:other 5", "EPERM"), ("setdomainname s:other 5", "EPERM")]).await;
     assert_eq!(shell(&session, "uname -n; cat /etc/hostname").await, "here\nhere\n");
 }
 
 #[tokio::test]
 async fn the_shared_loopback_cannot_be_taken_down() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     // SIOCSIFFLAGS of `lo` without IFF_UP; SIOCSIFADDR.
     let down = format!("ioctl $ 0x8914 x:6c6f{}", "00".repeat(38));
     let address = format!("ioctl $ 0x8916 x:6c6f{}0200{}", "00".repeat(14), "00".repeat(22));
@@ -170,7 +170,7 @@ async fn a_command_that_closes_a_private_place_closes_it_for_no_other() {
     let dir = workspace();
     let inner = dir.path().join("deep/down");
     fs::create_dir_all(&inner).unwrap();
-    let policy = policy(&inner).tmp(TmpLife::Session);
+    let policy = policy_at(&inner).tmp(TmpLife::Session);
     let session = Session::prepare(&policy).await.unwrap();
     for closed in ["/tmp", "\"$HOME\"", &format!("{} /tmp", dir.path().display())] {
         shell(&session, &format!("cd /; chmod 000 {closed}")).await;
@@ -187,7 +187,7 @@ async fn a_command_that_keeps_a_private_place_closed_stops_no_other() {
     let dir = workspace();
     let inner = dir.path().join("deep/down");
     fs::create_dir_all(&inner).unwrap();
-    let session = Session::prepare(&policy(&inner).tmp(TmpLife::Session)).await.unwrap();
+    let session = Session::prepare(&policy_at(&inner).tmp(TmpLife::Session)).await.unwrap();
     let places = format!("{} \"$HOME\" /tmp", dir.path().display());
     let script = format!("cd /; echo ready; while :; do chmod 000 {places} 2>/dev/null; done");
     let closing = ready(session.command("sh").args(["-c", &script]), 1).await;

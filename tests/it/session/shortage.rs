@@ -6,10 +6,10 @@ use kennel::{Error, Session};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::{
-    alone, eventually, in_time, policy, ready, session, shell,
+    alone, eventually, in_time, ready, shell,
     tree::{children, zygote},
 };
-use crate::support::{has, only_as_user, require, workspace};
+use crate::support::{World, has, only_as_user, require};
 
 /// Whether the call succeeded. An error must be about `errno`.
 fn worked<T: std::fmt::Debug>(result: Result<T, Error>, errno: i32) -> bool {
@@ -47,9 +47,9 @@ fn restore(soft: u64) {
 #[test]
 fn commands_without_descriptors_are_errors_and_the_session_goes_on() {
     alone("shortage::commands_without_descriptors_are_errors_and_the_session_goes_on", async || {
-        let dir = workspace();
+        let world = World::new();
         for ready_workers in [0, 2] {
-            let policy = policy(dir.path());
+            let policy = world.policy();
             let session = Session::builder(&policy).ready_workers(ready_workers).prepare().await.unwrap();
             let mut ran = Vec::new();
             for more in 0..24 {
@@ -73,8 +73,8 @@ fn commands_without_descriptors_are_errors_and_the_session_goes_on() {
 #[test]
 fn terminals_without_descriptors_are_errors() {
     alone("shortage::terminals_without_descriptors_are_errors", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         let mut ran = Vec::new();
         for more in 0..24 {
             shell(&session, "true").await;
@@ -94,9 +94,9 @@ fn terminals_without_descriptors_are_errors() {
 #[test]
 fn sessions_without_descriptors_are_errors_that_leave_nothing() {
     alone("shortage::sessions_without_descriptors_are_errors_that_leave_nothing", async || {
-        let dir = workspace();
-        let policy = policy(dir.path());
-        shell(&session(dir.path()).await, "true").await;
+        let world = World::new();
+        let policy = world.policy();
+        shell(&world.session().await, "true").await;
         eventually("nothing is left", || children(std::process::id()).is_empty()).await;
         let mut ran = Vec::new();
         for more in 0..32 {
@@ -121,8 +121,8 @@ fn sessions_without_descriptors_are_errors_that_leave_nothing() {
 #[test]
 fn numbers_without_descriptors_do_no_harm() {
     alone("shortage::numbers_without_descriptors_do_no_harm", async || {
-        let dir = workspace();
-        let session = Session::builder(&policy(dir.path())).ready_workers(3).prepare().await.unwrap();
+        let world = World::new();
+        let session = Session::builder(&world.policy()).ready_workers(3).prepare().await.unwrap();
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         for _ in 0..3 {
             let before = room_for(0);
@@ -138,8 +138,8 @@ fn numbers_without_descriptors_do_no_harm() {
 #[test]
 fn many_commands_beyond_the_descriptors_are_errors_and_not_hangs() {
     alone("shortage::many_commands_beyond_the_descriptors_are_errors_and_not_hangs", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         shell(&session, "true").await;
         let before = room_for(60);
         let mut all = tokio::task::JoinSet::new();
@@ -164,17 +164,17 @@ fn many_commands_beyond_the_descriptors_are_errors_and_not_hangs() {
 #[test]
 fn mounts_that_could_not_be_restored_without_descriptors_are_restored_later() {
     alone("shortage::mounts_that_could_not_be_restored_without_descriptors_are_restored_later", async || {
-        let dir = workspace();
-        let config = dir.path().join(".git/config");
-        fs::create_dir(dir.path().join(".git")).unwrap();
+        let world = World::new();
+        let config = world.at(".git/config");
+        fs::create_dir(world.at(".git")).unwrap();
         fs::write(&config, "[core]\n").unwrap();
-        let session = session(dir.path()).await;
+        let session = world.session().await;
         let running = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
         let mut ran = Vec::new();
         for more in 0..24 {
             eventually("ready workers", || session.stats().ready == 2).await;
-            fs::write(dir.path().join("new"), "[user]\n").unwrap();
-            fs::rename(dir.path().join("new"), &config).unwrap();
+            fs::write(world.at("new"), "[user]\n").unwrap();
+            fs::rename(world.at("new"), &config).unwrap();
             let before = room_for(more);
             ran.push(worked(in_time(session.command("true").output()).await, libc::EMFILE));
             restore(before);
@@ -202,9 +202,9 @@ fn commands_without_processes_are_errors_and_the_session_goes_on() {
     only_as_user!();
     require!(has("prlimit"), "prlimit of util-linux");
     alone("shortage::commands_without_processes_are_errors_and_the_session_goes_on", async || {
-        let dir = workspace();
+        let world = World::new();
         for ready_workers in [0, 2] {
-            let policy = policy(dir.path());
+            let policy = world.policy();
             let session = Session::builder(&policy).ready_workers(ready_workers).prepare().await.unwrap();
             eventually("ready workers", || session.stats().ready == ready_workers).await;
             processes(zygote(), "1:");
@@ -232,8 +232,8 @@ fn a_shortage_that_is_over_is_not_reported_to_later_commands() {
     only_as_user!();
     require!(has("prlimit"), "prlimit of util-linux");
     alone("shortage::a_shortage_that_is_over_is_not_reported_to_later_commands", async || {
-        let dir = workspace();
-        let session = session(dir.path()).await;
+        let world = World::new();
+        let session = world.session().await;
         eventually("ready workers", || session.stats().ready == 2).await;
         processes(zygote(), "1:");
         // Both run, and leave orders behind that cannot be carried out.

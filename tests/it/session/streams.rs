@@ -1,4 +1,4 @@
-//! Standard descriptors, terminals and output caps of a session's commands.
+//! Standard descriptors and terminals of a session's commands.
 
 use std::{
     fs::{self, File},
@@ -9,60 +9,16 @@ use std::{
     },
 };
 
-use kennel::{Error, Session, Size, Stdio};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use kennel::{Error, Stdio};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{attempt, in_time, policy, probing, said, session, shell};
-use crate::support::workspace;
-
-#[tokio::test]
-async fn both_streams_are_collected_apart() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let mut command = session.command("sh");
-    let out = in_time(command.args(["-c", "echo out; echo err >&2; cat; exit 3"]).output()).await.unwrap();
-    assert_eq!((&*out.stdout, &*out.stderr), (&b"out\n"[..], &b"err\n"[..]), "and no input");
-    assert_eq!((out.status.code(), out.stdout_bytes, out.stderr_bytes), (Some(3), Some(4), Some(4)));
-    assert!(!out.truncated && out.usage.max_rss_bytes > 0);
-}
-
-#[tokio::test]
-async fn pipes_are_live_in_both_directions() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let mut command = session.command("sh");
-    command.args(["-c", "echo first; read answer; echo got $answer; cat >&2"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = in_time(command.spawn()).await.unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    assert_eq!(in_time(lines.next_line()).await.unwrap().unwrap(), "first");
-    let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(b"it\nrest").await.unwrap();
-    assert_eq!(in_time(lines.next_line()).await.unwrap().unwrap(), "got it");
-    drop(stdin);
-    let mut rest = String::new();
-    in_time(child.stderr.take().unwrap().read_to_string(&mut rest)).await.unwrap();
-    assert_eq!(rest, "rest");
-    assert!(in_time(child.wait()).await.unwrap().status.success());
-}
-
-#[tokio::test]
-async fn input_may_be_bytes() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let input = vec![b'x'; 5 << 20];
-    let out = in_time(session.command("cat").output_with_input(&input)).await.unwrap();
-    assert!(out.stdout == input && out.status.success());
-    let out = in_time(session.command("true").output_with_input(&input)).await.unwrap();
-    assert!(out.status.success(), "to read nothing of it is no error");
-    let out = in_time(session.command("cat").output_with_input(b"")).await.unwrap();
-    assert!(out.stdout.is_empty() && out.status.success());
-}
+use super::{attempt, in_time, said, shell};
+use crate::support::{World, workspace};
 
 #[tokio::test]
 async fn input_that_another_process_holds_open_is_not_waited_for() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "exec 3<&0; sleep 600 <&3 >/dev/null 2>&1 & exit 3"]).background(true);
     let out = in_time(command.output_with_input(&vec![b'x'; 1 << 20])).await.unwrap();
@@ -71,11 +27,11 @@ async fn input_that_another_process_holds_open_is_not_waited_for() {
 
 #[tokio::test]
 async fn files_and_descriptors_of_the_caller_are_streams() {
-    let dir = workspace();
+    let world = World::new();
     let outside = workspace();
     let path = |name: &str| outside.path().join(name);
     fs::write(path("in"), "from file").unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "cat; echo err >&2"]).stdin(File::open(path("in")).unwrap());
     command.stdout(File::create(path("out")).unwrap()).stderr(File::create(path("err")).unwrap());
@@ -95,8 +51,8 @@ async fn files_and_descriptors_of_the_caller_are_streams() {
 
 #[tokio::test]
 async fn null_is_the_sandbox_s_own() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sh");
     command.args(["-c", "[ \"$(stat -Lc %d:%i /proc/self/fd/0)\" = \"$(stat -c %d:%i /dev/null)\" ] && cat"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -105,25 +61,25 @@ async fn null_is_the_sandbox_s_own() {
 
 #[tokio::test]
 async fn a_command_has_three_descriptors() {
-    let dir = workspace();
-    let session = probing(dir.path()).await;
+    let world = World::new();
+    let session = world.probing().await;
     for _ in 0..4 {
         assert_eq!(said(&mut attempt(&session, "descriptors")).await, "0 1 2\n");
     }
     let mut big = attempt(&session, "descriptors");
     assert_eq!(said(big.arg("x".repeat(100 << 10))).await, "0 1 2\n", "nor the memfd of a long request");
     let mut narrow = attempt(&session, "descriptors");
-    assert_eq!(said(narrow.read_only(dir.path())).await, "0 1 2\n");
+    assert_eq!(said(narrow.read_only(world.path())).await, "0 1 2\n");
 }
 
 #[tokio::test]
 async fn directories_and_path_descriptors_cannot_be_streams() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let file = dir.path().join("file");
+    let world = World::new();
+    let session = world.session().await;
+    let file = world.at("file");
     fs::write(&file, "").unwrap();
     let o_path = File::options().read(true).custom_flags(libc::O_PATH).open(&file).unwrap();
-    for (fd, errno) in [(File::open(dir.path()).unwrap(), libc::EISDIR), (o_path, libc::EBADF)] {
+    for (fd, errno) in [(File::open(world.path()).unwrap(), libc::EISDIR), (o_path, libc::EBADF)] {
         let kept = fd.as_fd().try_clone_to_owned().unwrap();
         let error = in_time(session.command("true").stdin(fd).output()).await.unwrap_err();
         let Error::Io { source, .. } = &error else { panic!("{error:?}") };
@@ -134,29 +90,9 @@ async fn directories_and_path_descriptors_cannot_be_streams() {
 }
 
 #[tokio::test]
-async fn outputs_beyond_the_cap_are_dropped_and_counted() {
-    let dir = workspace();
-    let mut policy = policy(dir.path());
-    policy.limits.output = Some(Size::from_bytes(10));
-    let session = Session::prepare(&policy).await.unwrap();
-    for _ in 0..2 {
-        let mut command = session.command("sh");
-        command.args(["-c", "head -c 1000000 /dev/zero; printf 0123456789 >&2"]);
-        let out = in_time(command.output()).await.unwrap();
-        assert!(out.status.success() && out.truncated, "no EPIPE: {:?}", out.status);
-        let marker = b"\n[kennel: output truncated, 999990 bytes dropped]\n";
-        assert_eq!(out.stdout, [&[0u8; 10][..], marker].concat());
-        assert_eq!(out.stderr, b"0123456789");
-        assert_eq!((out.stdout_bytes, out.stderr_bytes), (Some(1_000_000), Some(10)));
-    }
-    let out = in_time(session.command("printf").arg("0123456789").output()).await.unwrap();
-    assert!(!out.truncated && out.stdout == b"0123456789");
-}
-
-#[tokio::test]
 async fn terminal_is_a_controlling_terminal_of_the_command_alone() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     for _ in 0..3 {
         let mut command = session.command("sh");
         command.args(["-c", "stty size; tty; read line; echo got $line >/dev/tty; ls /dev/pts"]);
@@ -178,8 +114,8 @@ async fn terminal_is_a_controlling_terminal_of_the_command_alone() {
 
 #[tokio::test]
 async fn closing_the_terminal_hangs_the_command_up() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let mut command = session.command("sleep");
     let mut child = in_time(command.arg("60").terminal(24, 80).spawn()).await.unwrap();
     drop(child.terminal.take());

@@ -13,10 +13,10 @@ use kennel::{Error, Session, report::Wording};
 use nix::sys::signal::Signal::SIGKILL;
 
 use super::{
-    alone, eventually, in_time, policy, session, shell,
+    alone, eventually, in_time, shell,
     tree::{children, signal, workers, zygote},
 };
-use crate::support::{TempDir, has, payload_path, require, workspace};
+use crate::support::{TempDir, World, has, payload_path, policy_at, require, workspace};
 
 const MAKE: &str = "echo x > .git/commondir; until [ -e stop ]; do sleep 0.01; done";
 
@@ -31,11 +31,11 @@ fn repository() -> TempDir {
 /// When git outside adds one, it changes nothing else in the repository.
 #[tokio::test]
 async fn a_worktree_or_submodule_that_the_user_adds_is_protected_from_the_next_command_on() {
-    let dir = repository();
-    fs::create_dir_all(dir.path().join(".git/modules/tools")).unwrap();
-    let session = session(dir.path()).await;
+    let world = World::of(repository());
+    fs::create_dir_all(world.at(".git/modules/tools")).unwrap();
+    let session = world.session().await;
     in_time(session.command("true").output()).await.unwrap();
-    let at = |name: &str| dir.path().join(".git").join(name);
+    let at = |name: &str| world.at(".git").join(name);
     for repository in ["modules/tools/sub", "modules/other"] {
         for part in ["objects", "refs", "hooks"] {
             fs::create_dir_all(at(repository).join(part)).unwrap();
@@ -61,9 +61,9 @@ async fn a_worktree_or_submodule_that_the_user_adds_is_protected_from_the_next_c
 /// The first command makes it and is dropped. The second waits until it was removed, and makes it again.
 #[tokio::test]
 async fn files_of_a_dropped_command_are_removed_by_the_next() {
-    let dir = repository();
-    let session = session(dir.path()).await;
-    let made = dir.path().join(".git/commondir");
+    let world = World::of(repository());
+    let session = world.session().await;
+    let made = world.at(".git/commondir");
     for round in 0..15 {
         let mut first = session.command("sh");
         let child = in_time(first.args(["-c", MAKE]).spawn()).await.unwrap();
@@ -82,39 +82,39 @@ async fn files_of_a_dropped_command_are_removed_by_the_next() {
 /// A change by the user meanwhile is no reason to take the command's file for the user's.
 #[tokio::test]
 async fn files_of_a_running_command_stay_its_own_when_the_user_changes_something() {
-    let dir = repository();
-    let session = session(dir.path()).await;
-    let made = dir.path().join(".git/commondir");
+    let world = World::of(repository());
+    let session = world.session().await;
+    let made = world.at(".git/commondir");
     let mut first = session.command("sh");
     let mut first = in_time(first.args(["-c", MAKE]).spawn()).await.unwrap();
     while !made.exists() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    fs::write(dir.path().join("new"), "[b]\n").unwrap();
-    fs::rename(dir.path().join("new"), dir.path().join(".git/config")).unwrap();
+    fs::write(world.at("new"), "[b]\n").unwrap();
+    fs::rename(world.at("new"), world.at(".git/config")).unwrap();
     let again =
         "until [ ! -e .git/commondir ]; do sleep 0.01; done; echo y > .git/commondir; echo x >> .git/config";
     let mut second = session.command("sh");
     let second = tokio::spawn(async move { second.args(["-c", again]).output().await });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    fs::write(dir.path().join("stop"), "").unwrap();
+    fs::write(world.at("stop"), "").unwrap();
     assert_eq!(in_time(first.wait()).await.unwrap().denials.len(), 1);
     let second = in_time(second).await.unwrap().unwrap();
     assert!(!second.status.success() && second.denials.len() == 1, "{second:?}");
     assert!(!made.exists());
-    assert_eq!(fs::read_to_string(dir.path().join(".git/config")).unwrap(), "[b]\n");
+    assert_eq!(fs::read_to_string(world.at(".git/config")).unwrap(), "[b]\n");
 }
 
 /// Kennel removes a file that a command puts in the place of a link, after commands that started meanwhile
 /// too. Nobody restores the link.
 #[tokio::test]
 async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
-    let dir = repository();
-    fs::create_dir(dir.path().join("real")).unwrap();
-    fs::remove_dir(dir.path().join(".git/hooks")).unwrap();
-    symlink("../real", dir.path().join(".git/hooks")).unwrap();
-    let session = session(dir.path()).await;
-    let link = || fs::read_link(dir.path().join(".git/hooks")).ok();
+    let world = World::of(repository());
+    fs::create_dir(world.at("real")).unwrap();
+    fs::remove_dir(world.at(".git/hooks")).unwrap();
+    symlink("../real", world.at(".git/hooks")).unwrap();
+    let session = world.session().await;
+    let link = || fs::read_link(world.at(".git/hooks")).ok();
     let exchange = "mkdir -p evil; ln -sfn ../evil .git/hooks; until [ -e stop ]; do sleep 0.01; done";
     let mut first = session.command("sh");
     let mut first = in_time(first.args(["-c", exchange]).spawn()).await.unwrap();
@@ -125,7 +125,7 @@ async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
         in_time(session.command("true").output()).await.unwrap();
         assert_eq!(link(), None);
     }
-    fs::write(dir.path().join("stop"), "").unwrap();
+    fs::write(world.at("stop"), "").unwrap();
     let denials = in_time(first.wait()).await.unwrap().denials;
     assert!(denials.iter().any(|denial| {
         let line = denial.line(Wording::default());
@@ -137,15 +137,15 @@ async fn a_file_in_the_place_of_a_link_is_removed_whichever_command_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn commands_that_start_together_all_find_the_current_files() {
-    let dir = repository();
-    let file = dir.path().join(".env");
+    let world = World::of(repository());
+    let file = world.at(".env");
     fs::write(&file, "SECRET").unwrap();
-    let session = Session::prepare(&policy(dir.path()).mask(&file)).await.unwrap();
+    let session = Session::prepare(&world.policy().mask(&file)).await.unwrap();
     for round in 0..30 {
-        fs::write(dir.path().join("new"), "SECRET").unwrap();
-        fs::rename(dir.path().join("new"), &file).unwrap();
-        fs::write(dir.path().join("new"), "[a]\n").unwrap();
-        fs::rename(dir.path().join("new"), dir.path().join(".git/config")).unwrap();
+        fs::write(world.at("new"), "SECRET").unwrap();
+        fs::rename(world.at("new"), &file).unwrap();
+        fs::write(world.at("new"), "[a]\n").unwrap();
+        fs::rename(world.at("new"), world.at(".git/config")).unwrap();
         let mut all = tokio::task::JoinSet::new();
         for _ in 0..5 {
             let mut command = session.command("sh");
@@ -156,7 +156,7 @@ async fn commands_that_start_together_all_find_the_current_files() {
             let out = ended.unwrap().unwrap();
             assert!(out.stdout.is_empty() && !out.status.success(), "{round}: {out:?}");
         }
-        assert_eq!(fs::read_to_string(dir.path().join(".git/config")).unwrap(), "[a]\n", "{round}");
+        assert_eq!(fs::read_to_string(world.at(".git/config")).unwrap(), "[a]\n", "{round}");
     }
 }
 
@@ -164,28 +164,29 @@ async fn commands_that_start_together_all_find_the_current_files() {
 #[tokio::test]
 async fn a_wall_holds_after_a_rename_brought_one_of_our_mounts() {
     require!(has("mv"), "mv");
-    let dir = workspace();
+    let world = World::new();
     for name in ["ci/old", "ci/new", "conf", "secrets"] {
-        fs::create_dir_all(dir.path().join(name)).unwrap();
+        fs::create_dir_all(world.at(name)).unwrap();
     }
-    fs::write(dir.path().join("ci/old/Makefile"), "").unwrap();
-    fs::write(dir.path().join("conf/.env"), "SECRET=1").unwrap();
-    fs::write(dir.path().join("conf/plain"), "SECRET=2").unwrap();
-    let policy = policy(dir.path())
+    fs::write(world.at("ci/old/Makefile"), "").unwrap();
+    fs::write(world.at("conf/.env"), "SECRET=1").unwrap();
+    fs::write(world.at("conf/plain"), "SECRET=2").unwrap();
+    let policy = world
+        .policy()
         .protect("ci/old/Makefile")
         .protect("ci/new")
-        .mask(dir.path().join("conf/.env"))
-        .mask(dir.path().join("secrets"));
+        .mask(world.at("conf/.env"))
+        .mask(world.at("secrets"));
     let session = Session::prepare(&policy).await.unwrap();
     shell(&session, "true").await;
     let script = "mv ci/new ci/gone && mv ci/old ci/new && mv secrets empty && mv conf secrets && mkdir -p ci/old conf && touch ci/old/Makefile conf/.env";
-    let moved = Command::new("sh").args(["-c", script]).current_dir(dir.path()).status().unwrap();
+    let moved = Command::new("sh").args(["-c", script]).current_dir(world.path()).status().unwrap();
     assert!(moved.success());
     let mut command = session.command("sh");
     command.args(["-c", "echo x > ci/new/x; cat secrets/plain secrets/.env"]);
     let out = in_time(command.output()).await.unwrap();
     assert!(out.stdout.is_empty(), "{}", String::from_utf8_lossy(&out.stdout));
-    assert!(!dir.path().join("ci/new/x").exists());
+    assert!(!world.at("ci/new/x").exists());
 }
 
 #[tokio::test]
@@ -193,7 +194,7 @@ async fn a_writable_grant_that_was_replaced_is_an_error() {
     let dir = workspace();
     let workspace = dir.path().join("ws");
     fs::create_dir(&workspace).unwrap();
-    let session = session(&workspace).await;
+    let session = Session::prepare(&policy_at(&workspace)).await.unwrap();
     shell(&session, "true").await;
     fs::rename(&workspace, dir.path().join("old")).unwrap();
     fs::create_dir(&workspace).unwrap();
@@ -206,10 +207,10 @@ async fn a_writable_grant_that_was_replaced_is_an_error() {
 /// the lost mount again.
 #[tokio::test]
 async fn a_wall_that_a_second_name_removed_is_restored() {
-    let dir = repository();
-    let (made, link) = (dir.path().join(".git/commondir"), dir.path().join(".git/x"));
+    let world = World::of(repository());
+    let (made, link) = (world.at(".git/commondir"), world.at(".git/x"));
     fs::write(&made, "..\n").unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     let refused = |said: &str| assert!(said.contains("Read-only file system"), "{said}");
     refused(&shell(&session, "(echo y > .git/commondir) 2>&1 || true").await);
     fs::hard_link(&made, &link).unwrap();
@@ -251,12 +252,12 @@ fn files_that_the_user_made_while_no_command_ran_outlive_the_session() {
         for (before, after, ordered) in
             [(false, false, true), (true, false, true), (true, true, true), (true, true, false)]
         {
-            let dir = linked();
-            let session = Session::prepare(&policy(dir.path()).protect("link")).await.unwrap();
+            let world = World::of(linked());
+            let session = Session::prepare(&world.policy().protect("link")).await.unwrap();
             if before {
                 shell(&session, "true").await;
             }
-            make_as_the_user(dir.path());
+            make_as_the_user(world.path());
             if after {
                 shell(&session, "true").await;
             }
@@ -265,7 +266,7 @@ fn files_that_the_user_made_while_no_command_ran_outlive_the_session() {
             }
             drop(session);
             eventually("it is gone", || children(std::process::id()).is_empty()).await;
-            assert!(is_as_the_user_made_it(dir.path()), "{before} {after} {ordered}");
+            assert!(is_as_the_user_made_it(world.path()), "{before} {after} {ordered}");
         }
     });
 }
@@ -274,28 +275,28 @@ fn files_that_the_user_made_while_no_command_ran_outlive_the_session() {
 #[test]
 fn files_that_the_user_made_after_a_background_command_outlive_the_session() {
     alone("whose::files_that_the_user_made_after_a_background_command_outlive_the_session", async || {
-        let dir = linked();
-        let session = Session::prepare(&policy(dir.path()).protect("link")).await.unwrap();
+        let world = World::of(linked());
+        let session = Session::prepare(&world.policy().protect("link")).await.unwrap();
         in_time(session.command("true").background(true).status()).await.unwrap();
         eventually("its init is gone", || workers().len() == 2).await;
         shell(&session, "true").await;
-        make_as_the_user(dir.path());
+        make_as_the_user(world.path());
         in_time(session.shutdown()).await;
-        assert!(is_as_the_user_made_it(dir.path()));
+        assert!(is_as_the_user_made_it(world.path()));
     });
 }
 
 #[tokio::test]
 async fn outdated_workers_remove_nothing_of_the_user() {
-    let dir = linked();
-    let session = Session::prepare(&policy(dir.path()).protect("link")).await.unwrap();
+    let world = World::of(linked());
+    let session = Session::prepare(&world.policy().protect("link")).await.unwrap();
     shell(&session, "true").await;
     // The session reads their messages, so that it holds them.
     eventually("they wait", || session.stats().ready == 2).await;
-    make_as_the_user(dir.path());
+    make_as_the_user(world.path());
     let refused = "(echo x >>.git/hooks/pre-commit) 2>&1 || true";
     assert!(shell(&session, refused).await.contains("Read-only file system"));
-    assert!(is_as_the_user_made_it(dir.path()));
+    assert!(is_as_the_user_made_it(world.path()));
 }
 
 /// However the session ends. When its end is reported, the files may be used.
@@ -304,9 +305,9 @@ fn files_of_a_running_command_do_not_outlive_the_session() {
     alone("whose::files_of_a_running_command_do_not_outlive_the_session", async || {
         for end in ["shutdown", "drop", "kill"] {
             eventually("nothing is left", || children(std::process::id()).is_empty()).await;
-            let dir = repository();
-            let session = session(dir.path()).await;
-            let made = dir.path().join(".git/commondir");
+            let world = World::of(repository());
+            let session = world.session().await;
+            let made = world.at(".git/commondir");
             let mut command = session.command("sh");
             let mut child = in_time(command.args(["-c", MAKE]).spawn()).await.unwrap();
             eventually("it is made", || made.exists()).await;
@@ -344,13 +345,13 @@ fn files_of_a_killed_but_stuck_command_are_reported_and_removed_when_it_is_gone(
         async || {
             for end in ["gone", "shutdown"] {
                 eventually("nothing is left", || children(std::process::id()).is_empty()).await;
-                let dir = repository();
-                let made = dir.path().join(".git/commondir");
-                let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+                let world = World::of(repository());
+                let made = world.at(".git/commondir");
+                let session = Session::builder(&world.policy()).ready_workers(0).prepare().await.unwrap();
                 let mut command = session.command("sh");
                 let mut child =
                     in_time(command.args(["-c", "touch runs; exec sleep 60"]).spawn()).await.unwrap();
-                eventually("it runs", || dir.path().join("runs").exists()).await;
+                eventually("it runs", || world.at("runs").exists()).await;
                 let (mut tracer, said) = tracer(children(workers()[0])[0]);
                 require!(said == "ok", "ptrace(2) of the processes of a sandbox");
                 let outcome = in_time(child.kill()).await.unwrap();

@@ -4,20 +4,25 @@
 use std::{
     env,
     net::{IpAddr, UdpSocket},
-    os::unix::process::ExitStatusExt,
+    os::{fd::AsFd, unix::process::ExitStatusExt},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Output},
     sync::{Arc, Once, atomic::AtomicBool},
     time::Duration,
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+};
 
 mod place;
 mod processes;
 mod program;
 mod screen;
 mod second_pass;
+pub mod session;
+mod world;
 
 pub use place::{
     GIT_CONFIG, TempDir, filled, make_repository, repository, workspace, workspace_in, workspace_on_disk,
@@ -26,6 +31,7 @@ pub use processes::{SIGNALS, children, descendants, lives, own_children, process
 pub use program::{copy_program, write_program};
 pub use screen::Screen;
 pub use second_pass::{pass, second_pass};
+pub use world::{World, payload, policy_at, runtime};
 
 /// Skips the test if the host lacks something that it needs. With `KENNEL_MUST_RUN=1` that is a failure.
 ///
@@ -310,6 +316,17 @@ pub fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
         while std::io::Write::write(&mut writer, piece).is_ok() {}
     }
     (reader, writer)
+}
+
+/// Waits until a pipe or terminal takes nothing more and stays so: a terminal passes on what it took, which
+/// makes room for a moment.
+pub fn until_full(writer: &impl AsFd) {
+    let mut full = 0;
+    until("it is full", || {
+        let mut room = [PollFd::new(writer.as_fd(), PollFlags::POLLOUT)];
+        full = if poll(&mut room, PollTimeout::ZERO) == Ok(0) { full + 1 } else { 0 };
+        full == 10
+    });
 }
 
 /// Waits until a child ends. Returns its status. `what` is for the message.

@@ -3,10 +3,9 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Output};
 
 use crate::serve::Hosted;
-use crate::support::{TempDir, fails, kennel, report, skip, stderr, stdout, workspace, workspace_in};
+use crate::support::{TempDir, World, fails, report, skip, stderr, stdout, workspace, workspace_in};
 
 /// Skips a test on a kernel without copy-on-write layers in memory.
 macro_rules! require_layers {
@@ -16,9 +15,9 @@ macro_rules! require_layers {
 }
 pub(super) use require_layers;
 
-/// A home directory with caches, a toolchain, and a secret beside them.
-fn home() -> TempDir {
-    filled(workspace())
+/// A world whose home has caches, a toolchain, and a secret beside them.
+fn world() -> World {
+    World::at_home(filled(workspace()))
 }
 
 fn filled(home: TempDir) -> TempDir {
@@ -35,24 +34,6 @@ fn filled(home: TempDir) -> TempDir {
     }
     fs::write(home.path().join(".cargo/credentials.toml"), "token").expect("a file");
     home
-}
-
-/// A command that runs `script` with this home, and without the caches that the variables of this process
-/// name.
-fn at(home: &Path, workspace: &Path, flags: &[&str], script: &str) -> Command {
-    let mut command = kennel(workspace, flags, &["sh", "-c", script]);
-    command.env("HOME", home);
-    for name in
-        ["CARGO_HOME", "RUSTUP_HOME", "PYENV_ROOT", "PIP_CACHE_DIR", "XDG_CACHE_HOME", "npm_config_cache"]
-    {
-        command.env_remove(name);
-    }
-    command
-}
-
-fn run(home: &Path, flags: &[&str], script: &str) -> Output {
-    let dir = workspace();
-    at(home, dir.path(), flags, script).output().expect("kennel runs")
 }
 
 /// Every file below `path`: its name, mode, change time and contents.
@@ -78,11 +59,11 @@ fn state(path: &Path) -> Vec<String> {
 #[test]
 fn caches_take_new_entries_that_the_host_never_sees() {
     require_layers!();
-    let home = home();
+    let world = world();
     let outside = workspace();
     fs::write(outside.path().join("file"), "outside").expect("a file");
-    symlink(outside.path(), home.path().join(".cache/pip/out")).expect("a link");
-    let before = [state(home.path()), state(outside.path())];
+    symlink(outside.path(), world.in_home(".cache/pip/out")).expect("a link");
+    let before = [state(world.home()), state(outside.path())];
     let script = "set -e
         cd ~/.cargo/registry/cache/index; cat old.crate; echo
         echo new > new.crate; echo changed > old.crate; cat old.crate
@@ -94,11 +75,11 @@ fn caches_take_new_entries_that_the_host_never_sees() {
         ! echo x > ~/.cache/pip/out/file
         ! ln ~/.cache/pip/old ~/.npm/_cacache/linked
         ! ls ~/.cache/private";
-    let output = run(home.path(), &[], script);
+    let output = world.run(&[], script);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(stdout(&output), "of the host\nchanged\na\nnew.crate\nroot\nthird\nx", "{output:?}");
-    assert_eq!([state(home.path()), state(outside.path())], before);
-    let output = run(home.path(), &[], "cat ~/.cargo/registry/cache/index/*");
+    assert_eq!([state(world.home()), state(outside.path())], before);
+    let output = world.run(&[], "cat ~/.cargo/registry/cache/index/*");
     assert_eq!(stdout(&output), "of the host", "nor does the next sandbox: {output:?}");
 }
 
@@ -106,84 +87,84 @@ fn caches_take_new_entries_that_the_host_never_sees() {
 fn caches_take_new_entries_where_the_whole_host_is_visible() {
     require_layers!();
     // Not in /tmp, which is private.
-    let home = filled(workspace_in(Path::new("/var/tmp")));
-    let before = state(home.path());
+    let world = World::at_home(filled(workspace_in(Path::new("/var/tmp"))));
+    let before = state(world.home());
     let script = "echo x > ~/.cargo/registry/new && cat ~/.cargo/registry/new; touch ~/.cargo/config.toml";
-    let output = run(home.path(), &["--profile", "full-dev"], script);
+    let output = world.run(&["--profile", "full-dev"], script);
     assert_eq!(stdout(&output), "x", "{output:?}");
     assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
-    assert_eq!(state(home.path()), before);
+    assert_eq!(state(world.home()), before);
 }
 
 #[test]
 fn caches_can_be_read_only_or_absent() {
-    let home = home();
-    let output =
-        run(home.path(), &["--caches", "read-only"], "cat ~/.npm/_cacache/old; touch ~/.npm/_cacache/x");
+    let world = world();
+    let output = world.run(&["--caches", "read-only"], "cat ~/.npm/_cacache/old; touch ~/.npm/_cacache/x");
     assert_eq!(stdout(&output), "of the host");
     assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
-    let output =
-        run(home.path(), &["--caches", "none"], "ls -A ~ ~/.cargo; touch ~/.cargo/bin/x; mkdir ~/.npm");
+    let output = world.run(&["--caches", "none"], "ls -A ~ ~/.cargo; touch ~/.cargo/bin/x; mkdir ~/.npm");
     assert!(stdout(&output).ends_with(".cargo:\nbin"), "{output:?}");
     assert!(!stdout(&output).contains(".npm") && stderr(&output).contains("Read-only"), "{output:?}");
     for flags in [&["--toolchains", "none"][..], &["--profile", "ci-only"]] {
-        let output = run(home.path(), flags, "ls -A ~");
+        let output = world.run(flags, "ls -A ~");
         assert!(!stdout(&output).contains('.'), "{flags:?}: {output:?}");
     }
 }
 
 #[test]
 fn grant_of_a_cache_is_the_host_s() {
-    let home = home();
-    let cache = home.path().join(".npm/_cacache");
-    let output = run(home.path(), &["--rw", cache.to_str().expect("text")], "echo x > ~/.npm/_cacache/new");
+    let world = world();
+    let cache = world.in_home(".npm/_cacache");
+    let output = world.run(&["--rw", cache.to_str().expect("text")], "echo x > ~/.npm/_cacache/new");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(fs::read_to_string(cache.join("new")).expect("a file"), "x\n");
-    let output = run(home.path(), &["--ro", cache.to_str().expect("text")], "echo x > ~/.npm/_cacache/new2");
+    let output = world.run(&["--ro", cache.to_str().expect("text")], "echo x > ~/.npm/_cacache/new2");
     assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
 }
 
 #[test]
 fn workspace_in_a_cache_is_the_host_s() {
     require_layers!();
-    let home = home();
-    let dir = home.path().join(".cargo/registry/cache/index");
+    let world = world();
+    let dir = world.in_home(".cargo/registry/cache/index");
     let script = "echo x > new; echo x > ../beside; cat ../beside";
-    let output = at(home.path(), &dir, &[], script).output().expect("kennel runs");
+    let output = world.script(&[], script).current_dir(&dir).output().expect("kennel runs");
     assert_eq!(stdout(&output), "x", "{output:?}");
     assert_eq!(fs::read_to_string(dir.join("new")).expect("a file"), "x\n");
-    assert!(!home.path().join(".cargo/registry/cache/beside").exists());
+    assert!(!world.in_home(".cargo/registry/cache/beside").exists());
 }
 
 #[test]
 fn secrets_in_a_cache_stay_covered() {
     require_layers!();
-    let home = home();
+    let world = world();
     let script = "cat ~/.cargo/credentials.toml; mv ~/.cargo/credentials.toml ~/.cargo/x; ln ~/.cargo/credentials.toml \
                   ~/.cargo/y; rm ~/.cargo/credentials.toml; echo x > ~/.cargo/new; cat ~/.cargo/new ~/.cargo/x";
-    let dir = workspace();
-    let output = at(home.path(), dir.path(), &[], script)
-        .env("PIP_CACHE_DIR", home.path().join(".cargo"))
+    let output = world
+        .script(&[], script)
+        .env("PIP_CACHE_DIR", world.in_home(".cargo"))
         .output()
         .expect("kennel runs");
     assert_eq!(stdout(&output), "x", "{output:?}");
-    assert_eq!(fs::read_to_string(home.path().join(".cargo/credentials.toml")).expect("a file"), "token");
+    assert_eq!(fs::read_to_string(world.in_home(".cargo/credentials.toml")).expect("a file"), "token");
 }
 
 #[test]
 fn link_that_commands_made_shows_no_cache() {
-    let (home, dir) = (home(), workspace());
-    fs::create_dir_all(home.path().join("project/data")).expect("a directory");
-    symlink(home.path().join("project"), dir.path().join("cache")).expect("a link");
-    let output = at(home.path(), dir.path(), &[], "ls -A $PIP_CACHE_DIR/; ls ~")
-        .env("PIP_CACHE_DIR", dir.path().join("cache"))
+    let world = world();
+    fs::create_dir_all(world.in_home("project/data")).expect("a directory");
+    symlink(world.in_home("project"), world.at("cache")).expect("a link");
+    let output = world
+        .script(&[], "ls -A $PIP_CACHE_DIR/; ls ~")
+        .env("PIP_CACHE_DIR", world.at("cache"))
         .output()
         .expect("kennel runs");
     assert!(!stdout(&output).contains("data") && !stdout(&output).contains("project"), "{output:?}");
     // The same link from a place that no command writes to.
-    symlink(dir.path().join("cache"), home.path().join("link")).expect("a link");
-    let output = at(home.path(), dir.path(), &[], "ls -A $PIP_CACHE_DIR/")
-        .env("PIP_CACHE_DIR", home.path().join("link"))
+    symlink(world.at("cache"), world.in_home("link")).expect("a link");
+    let output = world
+        .script(&[], "ls -A $PIP_CACHE_DIR/")
+        .env("PIP_CACHE_DIR", world.in_home("link"))
         .output()
         .expect("kennel runs");
     assert!(!stdout(&output).contains("data"), "{output:?}");
@@ -192,10 +173,10 @@ fn link_that_commands_made_shows_no_cache() {
 #[test]
 fn changes_are_out_of_reach_except_through_the_cache() {
     require_layers!();
-    let home = home();
+    let world = world();
     let script = "echo x > ~/.npm/_cacache/new; ls /run/layers; cat /run/layers/0/upper/.npm/_cacache/new; \
                   chmod 700 /run/layers; mv /run/layers /run/x";
-    let output = run(home.path(), &[], script);
+    let output = world.run(&[], script);
     assert_eq!(stdout(&output), "", "{output:?}");
     let said = stderr(&output);
     assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
@@ -205,22 +186,23 @@ fn changes_are_out_of_reach_except_through_the_cache() {
 #[test]
 fn changes_count_as_private_files() {
     require_layers!();
-    let home = home();
+    let world = world();
     let flags = ["--tmp-size", "1M"];
-    let output = run(home.path(), &flags, "dd if=/dev/zero of=$HOME/.npm/_cacache/new bs=64k count=32 2>&1");
+    let output = world.run(&flags, "dd if=/dev/zero of=$HOME/.npm/_cacache/new bs=64k count=32 2>&1");
     assert!(stdout(&output).contains("No space left on device"), "{output:?}");
 }
 
 #[test]
 fn caches_outside_of_home_are_made_where_their_variable_says() {
     require_layers!();
-    let (home, dir, elsewhere) = (home(), workspace(), workspace());
+    let (world, elsewhere) = (world(), workspace());
     let base = elsewhere.path().join("base");
     fs::create_dir_all(base.join("pip")).expect("a directory");
     fs::write(base.join("pip/old"), "of the host").expect("a file");
     let script = "cat $XDG_CACHE_HOME/pip/old; mkdir $XDG_CACHE_HOME/uv; echo x > $XDG_CACHE_HOME/pip/new; \
                   echo x > $npm_config_cache/new; ls $XDG_CACHE_HOME/pip $npm_config_cache";
-    let output = at(home.path(), dir.path(), &[], script)
+    let output = world
+        .script(&[], script)
         .env("XDG_CACHE_HOME", &base)
         .env("npm_config_cache", elsewhere.path().join("npm"))
         .output()
@@ -233,12 +215,12 @@ fn caches_outside_of_home_are_made_where_their_variable_says() {
 #[test]
 fn modes_of_a_cache_are_those_of_the_host() {
     require_layers!();
-    let home = home();
-    let cache = home.path().join(".npm/_cacache");
+    let world = world();
+    let cache = world.in_home(".npm/_cacache");
     fs::set_permissions(&cache, fs::Permissions::from_mode(0o750)).expect("a mode");
     fs::set_permissions(cache.join("old"), fs::Permissions::from_mode(0o440)).expect("a mode");
     let script = "stat -c %a ~/.npm/_cacache ~/.npm/_cacache/old; echo x > ~/.npm/_cacache/old; cat ~/.npm/_cacache/old";
-    let output = run(home.path(), &[], script);
+    let output = world.run(&[], script);
     assert_eq!(stdout(&output), "750\n440\nof the host", "{output:?}");
     assert!(stderr(&output).contains("Permission denied"), "{output:?}");
 }
@@ -246,23 +228,22 @@ fn modes_of_a_cache_are_those_of_the_host() {
 #[test]
 fn usual_start_has_nothing_to_say_about_caches() {
     require_layers!();
-    let home = home();
-    let dir = workspace();
-    let output = at(home.path(), dir.path(), &[], "true").output().expect("kennel runs");
+    let world = world();
+    let output = world.script(&[], "true").output().expect("kennel runs");
     assert_eq!(stderr(&output), "", "{output:?}");
-    let (_, report) = report(dir.path(), &[], &["true"]);
+    let (_, report) = report(world.path(), &[], &["true"]);
     assert_eq!(report["enforcement"]["notes"], serde_json::json!([]));
-    let said = fails(dir.path(), &["--caches", "read-only", "--explain"], "touch ~/.cache/x/y");
+    let said = fails(world.path(), &["--caches", "read-only", "--explain"], "touch ~/.cache/x/y");
     assert!(said.contains("No such file"), "{said}");
 }
 
 #[test]
 fn commands_of_a_session_share_the_layer_and_leave_the_host_alone() {
     require_layers!();
-    let home = home();
-    let before = state(home.path());
+    let world = world();
+    let before = state(world.home());
     for (isolation, life) in [("command", "exec"), ("command", "session"), ("session", "exec")] {
-        let session = Hosted::start_for(home.path(), &["--isolation", isolation, "--tmp", life]);
+        let session = Hosted::start_for(world.home(), &["--isolation", isolation, "--tmp", life]);
         let output = session.shell("echo new > ~/.npm/_cacache/new; rm ~/.npm/_cacache/old; touch ~/own");
         assert!(output.status.success(), "{life}: {output:?}");
         let script =
@@ -274,7 +255,7 @@ fn commands_of_a_session_share_the_layer_and_leave_the_host_alone() {
         assert!(stderr(&output).contains("'/run/layers': Permission denied"), "{life}: {output:?}");
         assert_eq!(stdout(&session.shell("cat ~/.npm/_cacache/*")), "new", "{life}");
     }
-    assert_eq!(state(home.path()), before);
+    assert_eq!(state(world.home()), before);
 }
 
 #[test]
@@ -282,14 +263,14 @@ fn without_layers_caches_start_empty_and_toolchains_are_read_only() {
     if crate::overlay::in_memory() {
         return skip(module_path!(), "this kernel is new enough");
     }
-    let home = home();
-    let before = state(home.path());
+    let world = world();
+    let before = state(world.home());
     let script = "echo x > ~/.npm/_cacache/new; cat ~/.npm/_cacache/*; ls ~/.cargo/bin; touch ~/.cargo/bin/x";
-    let output = run(home.path(), &[], script);
+    let output = world.run(&[], script);
     assert_eq!(stdout(&output), "x\ntool", "{output:?}");
     assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
     assert!(stderr(&output).contains("note: Linux"), "{output:?}");
-    assert_eq!(state(home.path()), before);
+    assert_eq!(state(world.home()), before);
 }
 
 /// What tools keep in a home, and whether it is a cache, which commands add to.
@@ -311,36 +292,33 @@ const KEPT_IN_HOMES: &[(&str, bool)] = &[
 #[test]
 fn fonts_and_libraries_of_a_home_are_visible_and_stay_as_they_are() {
     require_layers!();
-    let home = workspace();
+    let world = World::new();
     for (path, _) in KEPT_IN_HOMES {
-        fs::create_dir_all(home.path().join(path)).expect("a directory");
-        fs::write(home.path().join(path).join("file"), *path).expect("a file");
+        fs::create_dir_all(world.in_home(path)).expect("a directory");
+        fs::write(world.in_home(path).join("file"), *path).expect("a file");
     }
     for name in [".local/share/jupyter/runtime", "R/work", ".julia/logs"] {
-        fs::create_dir_all(home.path().join(name)).expect("a directory");
-        fs::write(home.path().join(name).join("file"), "private").expect("a file");
+        fs::create_dir_all(world.in_home(name)).expect("a directory");
+        fs::write(world.in_home(name).join("file"), "private").expect("a file");
     }
-    let before = state(home.path());
+    let before = state(world.home());
     for (path, is_cache) in KEPT_IN_HOMES {
         let file = format!("~/{path}/file");
-        let output = run(home.path(), &[], &format!("cat {file} && echo x > {file} && cat {file}"));
+        let output = world.run(&[], &format!("cat {file} && echo x > {file} && cat {file}"));
         assert_eq!(stdout(&output), format!("{path}x"), "{output:?}");
-        let output = run(home.path(), &["--caches", "read-only"], &format!("cat {file}; echo x > {file}"));
+        let output = world.run(&["--caches", "read-only"], &format!("cat {file}; echo x > {file}"));
         assert_eq!(stdout(&output), *path, "{output:?}");
         assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
-        let output = run(home.path(), &["--caches", "none"], &format!("cat {file}"));
+        let output = world.run(&["--caches", "none"], &format!("cat {file}"));
         assert_eq!(stdout(&output), if *is_cache { "" } else { path }, "{output:?}");
     }
-    let output =
-        run(home.path(), &[], "cat ~/.local/share/jupyter/runtime/file ~/R/work/file ~/.julia/logs/file");
+    let output = world.run(&[], "cat ~/.local/share/jupyter/runtime/file ~/R/work/file ~/.julia/logs/file");
     assert_eq!(stdout(&output), "", "{output:?}");
-    assert_eq!(state(home.path()), before);
+    assert_eq!(state(world.home()), before);
     // The first of several directories.
-    let dir = workspace();
-    let mut command =
-        at(home.path(), dir.path(), &[], "cat ~/elsewhere/packages/file; echo $JULIA_DEPOT_PATH");
-    fs::rename(home.path().join(".julia"), home.path().join("elsewhere")).expect("renamed");
-    let paths = format!("{}:", home.path().join("elsewhere").display());
+    let mut command = world.script(&[], "cat ~/elsewhere/packages/file; echo $JULIA_DEPOT_PATH");
+    fs::rename(world.in_home(".julia"), world.in_home("elsewhere")).expect("renamed");
+    let paths = format!("{}:", world.in_home("elsewhere").display());
     let output = command.env("JULIA_DEPOT_PATH", &paths).output().expect("kennel runs");
     assert_eq!(stdout(&output), format!(".julia/packages{paths}"), "{output:?}");
 }

@@ -3,13 +3,14 @@
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
-    path::Path,
 };
 
-use kennel::{Mount, Policy, Profile, Session};
+use kennel::{Mount, Profile, Session};
 use serde_json::Value;
 
-use crate::support::{TempDir, fails, filled, kennel, notes, refused, report, stderr, succeeds, workspace};
+use crate::support::{
+    TempDir, World, fails, filled, kennel, notes, refused, report, stderr, succeeds, workspace,
+};
 
 /// A workspace with these files; each holds `secret`.
 fn with_files(files: &[&str]) -> TempDir {
@@ -128,10 +129,6 @@ fn what_is_no_pattern_is_refused() {
     }
 }
 
-fn policy(dir: &Path) -> Policy {
-    Policy::profile(Profile::RepoWrite, dir)
-}
-
 async fn reads(session: &Session, path: &str) -> String {
     let out = session.command("cat").arg(path).output().await.unwrap();
     String::from_utf8_lossy(&out.stdout).into_owned()
@@ -139,19 +136,19 @@ async fn reads(session: &Session, path: &str) -> String {
 
 #[tokio::test]
 async fn what_appears_in_a_session_is_hidden_from_the_next_command_on() {
-    let dir = with_files(&["d/other"]);
-    let masked = Policy { mounts: vec![Mount::Mask { path: "*.key".into() }], ..policy(dir.path()) };
-    let session = Session::prepare(&masked.mask(dir.path().join("absent/file"))).await.unwrap();
+    let world = World::of(with_files(&["d/other"]));
+    let masked = world.policy_of(Profile::RepoWrite).mount(Mount::Mask { path: "*.key".into() });
+    let session = Session::prepare(&masked.mask(world.at("absent/file"))).await.unwrap();
     assert_eq!(session.enforcement().notes().len(), 2);
     assert_eq!(reads(&session, "d/other").await, "secret");
     crate::support::past_the_tick();
-    fs::write(dir.path().join("d/new.key"), "secret").unwrap();
-    fs::create_dir(dir.path().join("absent")).unwrap();
-    fs::write(dir.path().join("absent/file"), "secret").unwrap();
+    fs::write(world.at("d/new.key"), "secret").unwrap();
+    fs::create_dir(world.at("absent")).unwrap();
+    fs::write(world.at("absent/file"), "secret").unwrap();
     for path in ["d/new.key", "absent/file"] {
         assert_eq!(reads(&session, path).await, "", "{path}");
         session.read(path).await.unwrap_err();
-        assert_eq!(fs::read_to_string(dir.path().join(path)).unwrap(), "secret");
+        assert_eq!(fs::read_to_string(world.at(path)).unwrap(), "secret");
     }
     assert_eq!(reads(&session, "d/other").await, "secret");
     assert!(session.enforcement().notes().is_empty(), "both hide something now");

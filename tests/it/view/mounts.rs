@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use crate::support::{fails, refused, succeeds, workspace};
 
 /// Writes `text` as a policy file beside the workspace and returns its path.
-fn policy(dir: &Path, name: &str, text: &str) -> String {
+fn policy_file(dir: &Path, name: &str, text: &str) -> String {
     let path = dir.join(name);
     fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
@@ -47,7 +47,7 @@ fn every_kind_works_from_either_form() {
     let (dir, beside) = (workspace(), workspace());
     let own = dir.path().to_str().unwrap();
     for (name, text) in [("p.toml", TOML), ("p.json", JSON)] {
-        let file = policy(beside.path(), name, text);
+        let file = policy_file(beside.path(), name, text);
         let flags = ["--policy", &file, "--workspace", own, "--toolchains", "none"];
         assert_eq!(succeeds(dir.path(), &flags, "cat /etc/motd; stat -c %a /etc/motd"), "hello\n644");
         assert_eq!(succeeds(dir.path(), &flags, "/opt/current/run; readlink /opt/current"), "tool ran\ntool");
@@ -87,7 +87,7 @@ fn device_is_granted_by_name() {
     let device = device.unwrap();
     assert!(fails(dir.path(), &[], &format!("ls {device}")).contains("No such file or directory"));
     let file =
-        policy(beside.path(), "p.toml", &format!("mounts = [{{ type = 'device', path = '{device}' }}]"));
+        policy_file(beside.path(), "p.toml", &format!("mounts = [{{ type = 'device', path = '{device}' }}]"));
     let flags = ["--policy", &file, "--workspace", dir.path().to_str().unwrap()];
     succeeds(dir.path(), &flags, &format!("test -c {device}"));
     for (path, words) in [
@@ -95,8 +95,11 @@ fn device_is_granted_by_name() {
         ("/etc/passwd", "below /dev"),
         ("/dev/pts", "not a device node"),
     ] {
-        let file =
-            policy(beside.path(), "q.toml", &format!("mounts = [{{ type = 'device', path = '{path}' }}]"));
+        let file = policy_file(
+            beside.path(),
+            "q.toml",
+            &format!("mounts = [{{ type = 'device', path = '{path}' }}]"),
+        );
         let said = refused(dir.path(), &["--policy", &file]);
         assert!(said.contains(path) && said.contains(words), "{said}");
     }
@@ -106,7 +109,7 @@ fn device_is_granted_by_name() {
 fn file_can_replace_one_of_the_sandbox_s_own() {
     let (dir, beside) = (workspace(), workspace());
     let text = "mounts = [{ type = 'file', target = '/etc/hosts', contents = '127.0.0.1 mine' }]";
-    let file = policy(beside.path(), "p.toml", text);
+    let file = policy_file(beside.path(), "p.toml", text);
     let flags = ["--policy", &file, "--workspace", dir.path().to_str().unwrap()];
     assert_eq!(succeeds(dir.path(), &flags, "cat /etc/hosts"), "127.0.0.1 mine");
 }
@@ -120,7 +123,7 @@ fn files_and_links_never_appear_on_the_host() {
         format!("{{ type = 'symlink', target = '{own}/made', points_to = '/etc' }}"),
         format!("{{ type = 'proc', target = '{own}/made' }}"),
     ] {
-        let file = policy(beside.path(), "p.toml", &format!("workspace = '{own}'\nmounts = [{mount}]"));
+        let file = policy_file(beside.path(), "p.toml", &format!("workspace = '{own}'\nmounts = [{mount}]"));
         let said = refused(dir.path(), &["--policy", &file]);
         assert!(said.contains(&format!("{own}/made: ")) && said.contains("hint: "), "{said}");
         assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "{mount}");
@@ -137,6 +140,6 @@ fn paths_with_colons_work_from_a_file() {
         "mounts = [{{ type = 'ro', source = 'a:b', target = '/odd:place' }}]\nworkspace = '{}'",
         dir.path().display()
     );
-    let file = policy(beside.path(), "p.toml", &text);
+    let file = policy_file(beside.path(), "p.toml", &text);
     assert_eq!(succeeds(dir.path(), &["--policy", &file], "cat /odd:place/file"), "text");
 }

@@ -1,106 +1,89 @@
 //! What each profile shows beyond the default, and that secrets stay covered.
 
-use std::{fs, path::Path, process::Output};
+use std::{fs, path::Path};
 
 use crate::support::{
-    TempDir, fails, kennel, refused, require_ci_only, stderr, stdout, succeeds, workspace, write_program,
+    World, fails, filled, kennel, refused, require_ci_only, stderr, stdout, succeeds, workspace,
+    write_program,
 };
 
-/// A home directory with secrets and one ordinary file.
-fn home() -> TempDir {
-    let home = workspace();
-    for dir in [".ssh", ".aws", ".gnupg", ".docker", ".config/gcloud", ".config/gh"] {
-        fs::create_dir_all(home.path().join(dir)).unwrap();
-        fs::write(home.path().join(dir).join("key"), "secret").unwrap();
-    }
-    for file in [".netrc", ".npmrc", ".git-credentials", "notes"] {
-        fs::write(home.path().join(file), "secret").unwrap();
-    }
-    home
+/// A world whose home has secrets and one ordinary file.
+fn world() -> World {
+    let directories = [".ssh", ".aws", ".gnupg", ".docker", ".config/gcloud", ".config/gh"];
+    let keys = directories.map(|directory| format!("{directory}/key"));
+    let files = [".netrc", ".npmrc", ".git-credentials", "notes"];
+    let all: Vec<&str> = keys.iter().map(String::as_str).chain(files).collect();
+    World::at_home(filled(workspace(), &all, |_| "secret"))
 }
 
-fn at_home(home: &Path, workspace: &Path, flags: &[&str], script: &str) -> Output {
-    kennel(workspace, flags, &["sh", "-c", script]).env("HOME", home).output().unwrap()
-}
-
-/// Every secret of [`home`] is covered, and the ordinary file is not.
-fn secrets_are_covered(home: &Path, workspace: &Path, flags: &[&str]) {
+/// Every secret of [`world`] is covered, and the ordinary file is not.
+fn secrets_are_covered(world: &World, workspace: &Path, flags: &[&str]) {
+    let run = |script: &str| world.script(flags, script).current_dir(workspace).output().unwrap();
     let script = "cat ~/notes; for d in .ssh .aws .gnupg .docker .config/gcloud .config/gh; do ls -A ~/$d; done; \
                   cat ~/.netrc ~/.npmrc ~/.git-credentials";
-    let output = at_home(home, workspace, flags, script);
+    let output = run(script);
     assert_eq!(stdout(&output), "secret", "{output:?}");
-    let output = at_home(home, workspace, flags, "cat ~/.ssh/key");
+    let output = run("cat ~/.ssh/key");
     assert!(stderr(&output).contains("No such file or directory"), "{output:?}");
-    let output = at_home(home, workspace, flags, "touch ~/.ssh/new");
+    let output = run("touch ~/.ssh/new");
     assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
-    at_home(
-        home,
-        workspace,
-        flags,
-        "echo x > ~/.netrc; rm -rf ~/.ssh ~/.netrc; mv ~/.aws ~/moved; ls ~/moved",
-    );
+    run("echo x > ~/.netrc; rm -rf ~/.ssh ~/.netrc; mv ~/.aws ~/moved; ls ~/moved");
     for file in [".ssh/key", ".aws/key", ".netrc"] {
-        assert_eq!(fs::read_to_string(home.join(file)).unwrap(), "secret", "{file}");
+        assert_eq!(fs::read_to_string(world.in_home(file)).unwrap(), "secret", "{file}");
     }
 }
 
 #[test]
 fn secrets_are_covered_when_home_is_the_workspace() {
-    let home = home();
-    secrets_are_covered(home.path(), home.path(), &[]);
+    let world = world();
+    secrets_are_covered(&world, world.home(), &[]);
 }
 
 #[test]
 fn secrets_are_covered_when_home_is_granted() {
-    let (home, dir) = (home(), workspace());
-    secrets_are_covered(home.path(), dir.path(), &["--ro", home.path().to_str().unwrap()]);
-    secrets_are_covered(home.path(), dir.path(), &["--rw", home.path().to_str().unwrap()]);
+    let world = world();
+    secrets_are_covered(&world, world.path(), &["--ro", world.home().to_str().unwrap()]);
+    secrets_are_covered(&world, world.path(), &["--rw", world.home().to_str().unwrap()]);
 }
 
 #[test]
 fn secrets_are_covered_when_they_are_links() {
-    let (home, dir) = (home(), workspace());
-    fs::rename(home.path().join(".ssh"), home.path().join("real-ssh")).unwrap();
-    std::os::unix::fs::symlink("real-ssh", home.path().join(".ssh")).unwrap();
-    let output = at_home(
-        home.path(),
-        dir.path(),
-        &["--ro", home.path().to_str().unwrap()],
-        "cat ~/.ssh/key ~/real-ssh/key",
-    );
+    let world = world();
+    fs::rename(world.in_home(".ssh"), world.in_home("real-ssh")).unwrap();
+    std::os::unix::fs::symlink("real-ssh", world.in_home(".ssh")).unwrap();
+    let output = world.run(&["--ro", world.home().to_str().unwrap()], "cat ~/.ssh/key ~/real-ssh/key");
     assert!(stdout(&output).is_empty() && !output.status.success(), "{output:?}");
 }
 
 #[test]
 fn secret_that_is_granted_by_name_is_visible() {
-    let (home, dir) = (home(), workspace());
-    let ssh = home.path().join(".ssh");
-    let output =
-        at_home(home.path(), dir.path(), &["--ro", ssh.to_str().unwrap()], "cat ~/.ssh/key; ls -A ~");
+    let world = world();
+    let ssh = world.in_home(".ssh");
+    let output = world.run(&["--ro", ssh.to_str().unwrap()], "cat ~/.ssh/key; ls -A ~");
     assert_eq!(stdout(&output), "secret.ssh", "{output:?}");
-    let flags = ["--ro", ssh.to_str().unwrap(), "--ro", home.path().to_str().unwrap()];
-    let output = at_home(home.path(), dir.path(), &flags, "cat ~/.ssh/key; ls -A ~/.aws");
+    let flags = ["--ro", ssh.to_str().unwrap(), "--ro", world.home().to_str().unwrap()];
+    let output = world.run(&flags, "cat ~/.ssh/key; ls -A ~/.aws");
     assert_eq!(stdout(&output), "secret", "{output:?}");
 }
 
 #[test]
 fn full_dev_shows_the_host_tree_and_writes_only_the_workspace() {
-    let (home, dir) = (home(), workspace());
+    let world = world();
     let flags = ["--profile", "full-dev"];
-    let inside = succeeds(dir.path(), &flags, "ls -A /etc");
+    let inside = succeeds(world.path(), &flags, "ls -A /etc");
     let host = fs::read_dir("/etc").unwrap().count();
     // A few are secrets.
     assert!(inside.lines().count() + 10 >= host, "{inside}");
     assert!(!inside.lines().any(|name| name == "shadow"), "{inside}");
-    succeeds(dir.path(), &flags, "touch written && cat /etc/passwd /etc/hostname > /dev/null");
+    succeeds(world.path(), &flags, "touch written && cat /etc/passwd /etc/hostname > /dev/null");
     for attempt in ["touch /etc/x", "touch /usr/x", "touch /var/x", "mkdir /x"] {
-        let said = fails(dir.path(), &flags, attempt);
+        let said = fails(world.path(), &flags, attempt);
         assert!(said.contains("Read-only file system"), "{attempt}: {said}");
     }
-    let output = kennel(dir.path(), &flags, &["cat", "/etc/shadow"]).output().unwrap();
+    let output = kennel(world.path(), &flags, &["cat", "/etc/shadow"]).output().unwrap();
     assert!(stdout(&output).is_empty(), "{output:?}");
-    let flags = ["--profile", "full-dev", "--ro", home.path().to_str().unwrap()];
-    secrets_are_covered(home.path(), dir.path(), &flags);
+    let flags = ["--profile", "full-dev", "--ro", world.home().to_str().unwrap()];
+    secrets_are_covered(&world, world.path(), &flags);
 }
 
 #[test]
@@ -117,24 +100,18 @@ fn full_dev_has_its_own_processes_and_temporary_files() {
 #[test]
 fn ci_only_shows_nothing_of_home() {
     require_ci_only!();
-    let (home, dir) = (home(), workspace());
-    let cargo = home.path().join(".cargo/bin");
+    let world = world();
+    let cargo = world.in_home(".cargo/bin");
     fs::create_dir_all(&cargo).unwrap();
     fs::write(cargo.join("tool"), "").unwrap();
-    let output = at_home(
-        home.path(),
-        dir.path(),
-        &["--profile", "ci-only"],
-        "echo ~; ls -A ~; ls -A /home; touch ~/x",
-    );
+    let output = world.run(&["--profile", "ci-only"], "echo ~; ls -A ~; ls -A /home; touch ~/x");
     assert_eq!(stdout(&output), "/home/ci\nci", "{output:?}");
     assert!(output.status.success(), "{output:?}");
-    let said =
-        at_home(home.path(), dir.path(), &["--profile", "ci-only"], &format!("ls {}", home.path().display()));
+    let said = world.run(&["--profile", "ci-only"], &format!("ls {}", world.home().display()));
     assert!(stderr(&said).contains("No such file or directory"), "{said:?}");
-    if Path::new("/root").exists() && !dir.path().starts_with("/root") {
+    if Path::new("/root").exists() && !world.path().starts_with("/root") {
         assert!(
-            fails(dir.path(), &["--profile", "ci-only"], "ls /root").contains("No such file or directory")
+            fails(world.path(), &["--profile", "ci-only"], "ls /root").contains("No such file or directory")
         );
     }
 }
@@ -160,8 +137,8 @@ fn ci_only_refuses_a_limit_that_is_not_enforced() {
 
 #[test]
 fn toolchains_of_home_are_visible_without_credentials() {
-    let (home, dir) = (home(), workspace());
-    let path = |name: &str| home.path().join(name);
+    let world = world();
+    let path = |name: &str| world.in_home(name);
     for (place, name) in
         [(".cargo/bin", "tool"), (".nvm/versions", "node"), ("own/bin", "mine"), ("own/lib", "lib")]
     {
@@ -171,8 +148,8 @@ fn toolchains_of_home_are_visible_without_credentials() {
     fs::write(path(".cargo/credentials.toml"), "token").unwrap();
     fs::create_dir_all(path(".cargo/registry/cache")).unwrap();
     let run = |flags: &[&str], script: &str| {
-        kennel(dir.path(), flags, &["sh", "-c", script])
-            .env("HOME", home.path())
+        kennel(world.path(), flags, &["sh", "-c", script])
+            .env("HOME", world.home())
             .env("PATH", format!("{}:/usr/bin:/bin", path("own/bin").display()))
             .env_remove("CARGO_HOME")
             .output()
@@ -198,10 +175,10 @@ fn toolchains_of_home_are_visible_without_credentials() {
 
 #[test]
 fn toolchain_variable_cannot_name_home_or_a_secret() {
-    let (home, dir) = (home(), workspace());
-    for value in [home.path().to_path_buf(), home.path().join(".ssh"), "/".into()] {
-        let output = kennel(dir.path(), &[], &["sh", "-c", "cat ~/notes ~/.ssh/key; ls /etc/shadow; true"])
-            .env("HOME", home.path())
+    let world = world();
+    for value in [world.home().to_path_buf(), world.in_home(".ssh"), "/".into()] {
+        let output = kennel(world.path(), &[], &["sh", "-c", "cat ~/notes ~/.ssh/key; ls /etc/shadow; true"])
+            .env("HOME", world.home())
             .env("NVM_DIR", &value)
             .env("PYENV_ROOT", &value)
             .output()

@@ -8,23 +8,21 @@ use std::{
 };
 
 use crate::support::{
-    TempDir, has, kennel, make_repository, only_as_root, only_once, require, stderr, stdout, workspace,
-    write_program,
+    TempDir, World, has, make_repository, only_as_root, only_once, require, stderr, stdout, write_program,
 };
 
-/// A home, and a workspace beside it.
+/// A world whose user has programs in the home.
 struct Place {
-    home: TempDir,
-    workspace: TempDir,
+    world: World,
 }
 
 impl Place {
     fn new() -> Self {
-        Self { home: workspace(), workspace: workspace() }
+        Self { world: World::new() }
     }
 
     fn at(&self, name: &str) -> PathBuf {
-        self.home.path().join(name)
+        self.world.in_home(name)
     }
 
     /// A file below the home.
@@ -45,9 +43,9 @@ impl Place {
     /// Runs a script inside. These directories are on PATH.
     fn run(&self, path: &[PathBuf], flags: &[&str], script: &str) -> Output {
         let path: Vec<String> = path.iter().map(|entry| entry.display().to_string()).collect();
-        let mut command = kennel(self.workspace.path(), flags, &["sh", "-c", script]);
+        let mut command = self.world.script(flags, script);
         let path = [path, vec!["/usr/bin:/bin".to_owned()]].concat().join(":");
-        command.env("HOME", self.home.path()).env("PATH", path).output().unwrap()
+        command.env("PATH", path).output().unwrap()
     }
 
     /// What a script prints inside.
@@ -146,9 +144,9 @@ fn an_entry_never_shows_the_home_or_a_secret() {
     place.program("bin/x");
     place.write("notes", "private");
     place.write(".ssh/bin/key", "secret");
-    let entries = [place.home.path().to_owned(), place.at("bin"), place.at(".ssh/bin"), place.at(".ssh")];
+    let entries = [place.world.home().to_owned(), place.at("bin"), place.at(".ssh/bin"), place.at(".ssh")];
     assert_eq!(place.says(&entries, "ls -A ~; x"), "bin");
-    place.link("also", place.home.path());
+    place.link("also", place.world.home());
     place.link("keys", place.at(".ssh"));
     assert_eq!(
         place.says(
@@ -206,7 +204,7 @@ fn links_that_commands_may_have_made_decide_nothing() {
     let place = Place::new();
     place.program("other/bin/x");
     place.write("other/notes", "private");
-    let own = place.workspace.path().to_owned();
+    let own = place.world.path().to_owned();
     write(&own.join("venv/bin/y"), "");
     let plant = format!("ln -s {0}/x venv/bin/x; ln -s {0} bin", place.at("other/bin").display());
     assert!(place.run(&[], &[], &plant).status.success());
@@ -363,11 +361,8 @@ fn an_activated_virtual_environment_is_that_environment() {
     require!(made.is_ok_and(|output| output.status.success()), "python3 with venv");
     let v = place.at("v").display().to_string();
     let script = "python -c 'import os, sys; print(sys.prefix, os.environ[\"VIRTUAL_ENV\"])'";
-    let mut command = kennel(place.workspace.path(), &[], &["sh", "-c", script]);
-    command
-        .env("HOME", place.home.path())
-        .env("PATH", format!("{v}/bin:/usr/bin:/bin"))
-        .env("VIRTUAL_ENV", &v);
+    let mut command = place.world.script(&[], script);
+    command.env("PATH", format!("{v}/bin:/usr/bin:/bin")).env("VIRTUAL_ENV", &v);
     let output = command.output().unwrap();
     assert_eq!(stdout(&output), format!("{v} {v}"), "{output:?}");
 }
@@ -382,9 +377,8 @@ fn variables_show_the_directories_of_tools() {
     place.link("project/.git/x", "y");
     place.link("project/jdk", place.at("own"));
     let run = |value: &str, script: &str| {
-        let mut command = kennel(place.workspace.path(), &[], &["sh", "-c", script]);
-        command.env("HOME", place.home.path()).env("MAVEN_HOME", place.at(value));
-        stdout(&command.output().unwrap())
+        let mut command = place.world.script(&[], script);
+        stdout(&command.env("MAVEN_HOME", place.at(value)).output().unwrap())
     };
     assert_eq!(run("jdk", "$MAVEN_HOME/bin/java"), "data");
     for value in ["", ".ssh", "project/jdk", "none"] {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use kennel::{
-    Mount, Policy, Profile, Sandbox, Session,
+    Policy, Profile, Sandbox, Session,
     report::{Basis, Protection},
 };
 use nix::{
@@ -17,8 +17,8 @@ use nix::{
 
 use super::explained;
 use crate::support::{
-    HEARTBEAT, attempt, beats, is_alone, is_silent, kennel_path, patient, payload_path, report, require,
-    until, workspace,
+    HEARTBEAT, World, attempt, beats, is_alone, is_silent, kennel_path, patient, payload, payload_path,
+    report, require, until, workspace,
 };
 
 /// Refused calls, with every errno that the filter has, and some allowed ones.
@@ -83,9 +83,8 @@ fn nothing_is_reported_if_nothing_was_refused() {
     assert_eq!(refused(&[], "getpid + socket 1 1 0 + clone3 buf 64 + openat2 0 buf buf 24 + 1000 0"), []);
 }
 
-fn policy(workspace: &std::path::Path) -> Policy {
-    let payload = Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) };
-    Policy::profile(Profile::RepoWrite, workspace).explain(true).mount(payload)
+fn explaining(world: &World) -> Policy {
+    world.policy_of(Profile::RepoWrite).explain(true).mount(payload())
 }
 
 fn subjects(denials: &[kennel::report::Denial]) -> Vec<&str> {
@@ -94,8 +93,8 @@ fn subjects(denials: &[kennel::report::Denial]) -> Vec<&str> {
 
 #[tokio::test]
 async fn each_command_of_a_session_gets_its_own_refusals() {
-    let ws = workspace();
-    let session = Session::prepare(&policy(ws.path())).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&explaining(&world)).await.unwrap();
     let run = async |calls: &str| {
         let mut command = session.command("/payload");
         command.arg("call").args(calls.split_whitespace()).output().await.unwrap()
@@ -116,13 +115,13 @@ async fn each_command_of_a_session_gets_its_own_refusals() {
 
 #[tokio::test]
 async fn a_busy_runtime_keeps_no_command_waiting() {
-    let ws = workspace();
-    let sandbox = Sandbox::new(&policy(ws.path())).unwrap();
+    let world = World::new();
+    let sandbox = Sandbox::new(&explaining(&world)).unwrap();
     let script = "/payload call mount 0 0 0 0 0 > said; echo >> done";
     let mut child = sandbox.command("sh").args(["-c", script]).spawn().await.unwrap();
     // This task occupies the runtime's only thread.
-    until("answered without the runtime", || ws.path().join("done").exists());
-    assert_eq!(fs::read_to_string(ws.path().join("said")).unwrap(), "EPERM\n");
+    until("answered without the runtime", || world.at("done").exists());
+    assert_eq!(fs::read_to_string(world.at("said")).unwrap(), "EPERM\n");
     let outcome = child.wait().await.unwrap();
     assert_eq!(subjects(&outcome.denials), ["mount"]);
 }
@@ -190,8 +189,8 @@ fn no_thread_outlives_its_command() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let ws = workspace();
-        let sandbox = Sandbox::new(&policy(ws.path())).unwrap();
+        let world = World::new();
+        let sandbox = Sandbox::new(&explaining(&world)).unwrap();
         let mut children = Vec::new();
         for _ in 0..4 {
             children.push(sandbox.command("sleep").arg("100").spawn().await.unwrap());
@@ -200,7 +199,7 @@ fn no_thread_outlives_its_command() {
         children[0].kill().await.unwrap();
         drop(children);
         no_threads().await;
-        let session = Session::prepare(&policy(ws.path())).await.unwrap();
+        let session = Session::prepare(&explaining(&world)).await.unwrap();
         for _ in 0..10 {
             session.command("true").status().await.unwrap();
         }

@@ -10,7 +10,7 @@ use std::{
 
 use kennel::{Limits, Session, report::Limit};
 
-use super::{ground, ground_with_controllers, mebibytes, policy};
+use super::{ground, ground_with_controllers, mebibytes, with_limits};
 use crate::support::{patient, workspace};
 
 /// The median of some warm commands.
@@ -43,9 +43,10 @@ const ATTACKS: &[(&str, &str)] = &[
 async fn a_session_beside_an_attack_goes_on_as_before() {
     let ground = ground_with_controllers!();
     let (ours, theirs) = (workspace(), workspace());
-    let calm = Session::prepare(&policy(ours.path(), Limits { memory: mebibytes(256), ..ground.limits() }))
-        .await
-        .unwrap();
+    let calm =
+        Session::prepare(&with_limits(ours.path(), Limits { memory: mebibytes(256), ..ground.limits() }))
+            .await
+            .unwrap();
     let limits = Limits {
         memory: mebibytes(64),
         swap: mebibytes(64),
@@ -56,7 +57,7 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
         output: mebibytes(1),
         ..ground.limits()
     };
-    let hostile = Arc::new(Session::prepare(&policy(theirs.path(), limits)).await.unwrap());
+    let hostile = Arc::new(Session::prepare(&with_limits(theirs.path(), limits)).await.unwrap());
     for (name, script) in ATTACKS {
         let before = median(&calm).await;
         let (session, script, came) = (hostile.clone(), *script, Arc::new(AtomicU32::new(0)));
@@ -89,7 +90,7 @@ async fn memory_hogs_in_many_processes_share_one_limit() {
     let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(96), pids: Some(64), ..ground.limits() };
-    let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
+    let session = Session::prepare(&with_limits(dir.path(), limits)).await.unwrap();
     for _ in 0..3 {
         let script = "for i in $(seq 20); do /payload hog 30 60 & done; wait; echo survived";
         let out = session.command("sh").args(["-c", script]).output().await.unwrap();
@@ -114,8 +115,8 @@ async fn groups_cost_little() {
             let session = Session::prepare(&policy).await.unwrap();
             (start.elapsed(), session)
         };
-        let (one, grouped) = time(policy(with.path(), ground.limits())).await;
-        let (other, plain) = time(policy(without.path(), Limits::default())).await;
+        let (one, grouped) = time(with_limits(with.path(), ground.limits())).await;
+        let (other, plain) = time(with_limits(without.path(), Limits::default())).await;
         prepared.push(one.as_secs_f64() / other.as_secs_f64());
         warm.push(median(&grouped).await.as_secs_f64() / median(&plain).await.as_secs_f64());
         grouped.shutdown().await;

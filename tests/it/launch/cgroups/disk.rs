@@ -12,7 +12,7 @@ use std::{
 use kennel::{IoLimits, Limits, Session, Size};
 use serde_json::{Value, json};
 
-use super::{attempt, policy, protection, require_groups, says_no_disk};
+use super::{attempt, protection, require_groups, says_no_disk, with_limits};
 use crate::support::{report, stderr, workspace, workspace_on_disk};
 
 /// The bytes that each of the commands below moves, and the limit per second.
@@ -156,7 +156,7 @@ async fn two_commands_of_a_session() {
     let dir = workspace_on_disk();
     let io = IoLimits { write: Some(Size::from_bytes(1 << 20)), ..IoLimits::default() };
     let limits = Limits { io: Some(io), ..Limits::default() };
-    let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
+    let session = Session::prepare(&with_limits(dir.path(), limits)).await.unwrap();
     let enforcement = session.enforcement();
     let entry = enforcement.get(kennel::report::Protection::Io);
     let enforced = entry.is_some_and(|entry| entry.state == kennel::report::State::Enforced);

@@ -15,7 +15,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::{Ground, ground, policy, running};
+use super::{Ground, ground, running, with_limits};
 use crate::support::{kennel, kennel_path, patient, stderr, succeeds, until, workspace};
 
 /// Variables that give the host below its workspace and its cgroup.
@@ -212,7 +212,7 @@ fn host() {
     let place = place.into_string().unwrap();
     let (dir, ground) = place.split_once('\n').unwrap();
     let limits = kennel::Limits { cgroup: kennel::Cgroup::At(ground.into()), ..kennel::Limits::default() };
-    let policy = policy(Path::new(dir), limits);
+    let policy = with_limits(Path::new(dir), limits);
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
         let (one, other) =
             (Session::prepare(&policy).await.unwrap(), Session::prepare(&policy).await.unwrap());
@@ -250,7 +250,7 @@ fn nothing_is_left_of_a_program_that_is_killed() {
 async fn nothing_is_left_of_sessions_that_are_dropped_or_shut_down() {
     let ground = ground!();
     let dir = workspace();
-    let policy = policy(dir.path(), ground.limits());
+    let policy = with_limits(dir.path(), ground.limits());
     for round in 0..6 {
         let session = Session::prepare(&policy).await.unwrap();
         assert!(session.command("true").status().await.unwrap().status.success());
@@ -273,7 +273,7 @@ async fn nothing_is_left_of_sessions_that_are_dropped_or_shut_down() {
 async fn futures_that_are_dropped_half_way_leave_no_group() {
     let ground = ground!();
     let dir = workspace();
-    let policy = policy(dir.path(), ground.limits());
+    let policy = with_limits(dir.path(), ground.limits());
     for step in 0..20u64 {
         let within = patient(Duration::from_micros(500)) * u32::try_from(step).unwrap();
         let _ = tokio::time::timeout(within, async {
@@ -292,7 +292,7 @@ async fn futures_that_are_dropped_half_way_leave_no_group() {
 async fn leaves_are_removed_while_a_session_goes_on() {
     let ground = ground!();
     let dir = workspace();
-    let session = Session::prepare(&policy(dir.path(), ground.limits())).await.unwrap();
+    let session = Session::prepare(&with_limits(dir.path(), ground.limits())).await.unwrap();
     for _ in 0..40 {
         assert!(session.command("true").status().await.unwrap().status.success());
     }

@@ -9,7 +9,8 @@ use kennel::{
 use serde_json::json;
 
 use super::{
-    attempt, ground, ground_with_controllers, mebibytes, policy, protection, require_groups, says_no_disk,
+    attempt, ground, ground_with_controllers, mebibytes, protection, require_groups, says_no_disk,
+    with_limits,
 };
 use crate::support::{
     has, kennel, patient, patient_flag, report, require, stderr, stdout, succeeds, workspace,
@@ -168,7 +169,7 @@ async fn a_session_limits_its_commands_together_and_blames_only_the_killed_one()
     let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(128), pids: Some(30), ..ground.limits() };
-    let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
+    let session = Session::prepare(&with_limits(dir.path(), limits)).await.unwrap();
     assert_eq!(session.enforcement().get(kennel::report::Protection::Memory).unwrap().state, State::Enforced);
     let mut bystander = session.command("/payload").args(["hog", "10", "60"]).spawn().await.unwrap();
     tokio::time::sleep(patient(Duration::from_millis(200))).await;
@@ -204,7 +205,7 @@ async fn commands_that_share_their_processes_are_limited_together_and_leave_noth
     let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(128), pids: Some(40), ..ground.limits() };
-    let policy = policy(dir.path(), limits).isolation(Isolation::Session);
+    let policy = with_limits(dir.path(), limits).isolation(Isolation::Session);
     let session = Session::prepare(&policy).await.unwrap();
     assert_eq!(session.enforcement().get(kennel::report::Protection::Memory).unwrap().state, State::Enforced);
     for _ in 0..2 {
@@ -238,7 +239,7 @@ async fn an_earlier_hit_of_a_limit_does_not_explain_a_later_kill() {
     let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(96), ..ground.limits() };
-    let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
+    let session = Session::prepare(&with_limits(dir.path(), limits)).await.unwrap();
     let hog = |much: &'static str| {
         let mut command = session.command("/payload");
         command.args(["hog", much]);
@@ -261,8 +262,9 @@ async fn an_earlier_hit_of_a_limit_does_not_explain_a_later_kill() {
 async fn processes_that_the_session_refuses_are_reported_too() {
     let ground = ground_with_controllers!();
     let dir = workspace();
-    let session =
-        Session::prepare(&policy(dir.path(), Limits { pids: Some(30), ..ground.limits() })).await.unwrap();
+    let session = Session::prepare(&with_limits(dir.path(), Limits { pids: Some(30), ..ground.limits() }))
+        .await
+        .unwrap();
     // Fewer than the limit each, more together.
     let script = "i=0; while [ $i -lt 25 ]; do sleep 60 & i=$((i+1)); done; echo all; read end";
     let mut first = session.command("sh");
@@ -284,9 +286,10 @@ async fn processes_that_the_session_refuses_are_reported_too() {
 async fn one_command_of_a_session_can_have_less() {
     let ground = ground_with_controllers!();
     let dir = workspace();
-    let session = Session::prepare(&policy(dir.path(), Limits { memory: mebibytes(256), ..ground.limits() }))
-        .await
-        .unwrap();
+    let session =
+        Session::prepare(&with_limits(dir.path(), Limits { memory: mebibytes(256), ..ground.limits() }))
+            .await
+            .unwrap();
     let hog = |limits: Option<Limits>| {
         let mut command = session.command("/payload");
         command.args(["hog", "60"]);
@@ -319,7 +322,7 @@ async fn one_command_of_a_session_can_have_less() {
 async fn the_report_of_a_group_without_limits_is_true_too() {
     let ground = ground!();
     let dir = workspace();
-    let session = Session::prepare(&policy(dir.path(), ground.limits())).await.unwrap();
+    let session = Session::prepare(&with_limits(dir.path(), ground.limits())).await.unwrap();
     let out = session.command("cat").arg("/proc/self/cgroup").output().await.unwrap();
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(said.lines().any(|line| line == "0::/"), "its own cgroup is the root: {said}");

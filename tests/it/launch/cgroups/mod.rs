@@ -26,7 +26,9 @@ use std::{
 use kennel::{Cgroup, Limits, Policy, Size};
 use serde_json::Value;
 
-use crate::support::{kennel, payload_path, protection, report, stderr, until, workspace};
+use crate::support::{
+    kennel, payload, payload_path, policy_at, protection, report, stderr, until, workspace,
+};
 
 /// Whether cgroups hold limits here.
 pub(crate) fn has_groups() -> bool {
@@ -186,10 +188,9 @@ macro_rules! ground_with_controllers {
 }
 use ground_with_controllers;
 
-/// A policy with the payload at `/payload`.
-fn policy(workspace: &Path, limits: Limits) -> Policy {
-    let payload = kennel::Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) };
-    Policy::profile(kennel::Profile::NoNetwork, workspace).mount(payload).limits(limits)
+/// A policy with these limits, and the payload at `/payload`.
+fn with_limits(workspace: &Path, limits: Limits) -> Policy {
+    policy_at(workspace).mount(payload()).limits(limits)
 }
 
 /// Runs an attempt of the payload under `flags`. Returns the status, its output and the report.

@@ -199,7 +199,7 @@ fn root_finds_the_scope_that_the_service_manager_marked() {
 fn without_clone3_groups_are_entered_otherwise() {
     let ground = ground!();
     let dir = workspace();
-    let policy = super::policy(dir.path(), ground.limits());
+    let policy = super::with_limits(dir.path(), ground.limits());
     let flags: Vec<String> = ground.flags().iter().map(|flag| (*flag).to_owned()).collect();
     let path = dir.path().to_owned();
     // A thread in a group of its own, and the processes that it starts.

@@ -4,15 +4,17 @@
 use std::{fs, process::Stdio};
 
 use kennel::{
-    Cgroup, Error, Limits, Policy, Profile, Requirement, Sandbox, Session, Size,
+    Cgroup, Error, Limits, Policy, Requirement, Sandbox, Session, Size,
     report::{Protection, State},
 };
 
-use crate::support::{kennel, kennel_path, protection, refused, report, stderr, stdout, workspace};
+use crate::support::{
+    kennel, kennel_path, policy_at, protection, refused, report, stderr, stdout, workspace,
+};
 
 /// A policy with this limit and no cgroup.
-fn policy(workspace: &std::path::Path, limits: Limits) -> Policy {
-    Policy::profile(Profile::RepoWrite, workspace).limits(Limits { cgroup: Cgroup::Off, ..limits })
+fn without_cgroup(workspace: &std::path::Path, limits: Limits) -> Policy {
+    policy_at(workspace).limits(Limits { cgroup: Cgroup::Off, ..limits })
 }
 
 fn cpus() -> Limits {
@@ -91,7 +93,7 @@ fn sessions_and_mcp_do_not_start_with_a_limit_that_nothing_holds() {
 #[tokio::test]
 async fn the_library_refuses_it_before_anything_runs() {
     let dir = workspace();
-    let strict = policy(dir.path(), cpus());
+    let strict = without_cgroup(dir.path(), cpus());
     let of_session = Session::prepare(&strict).await.err();
     let of_sandbox = Sandbox::new(&strict).err();
     for error in [of_session, of_sandbox] {
@@ -107,7 +109,7 @@ async fn the_library_refuses_it_before_anything_runs() {
 #[tokio::test]
 async fn limits_of_one_command_are_in_its_report() {
     let dir = workspace();
-    let session = Session::prepare(&policy(dir.path(), Limits::default())).await.unwrap();
+    let session = Session::prepare(&without_cgroup(dir.path(), Limits::default())).await.unwrap();
     let state = |outcome: &kennel::Outcome| Some(outcome.enforcement.get(Protection::Memory)?.state);
     let own = Limits { memory: Some(Size::from_bytes(512 << 20)), ..Limits::default() };
     let outcome = session.command("true").limits(own).output().await.unwrap().outcome;

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use kennel::{
-    Ended, Error, Limits, Outcome, Policy, Profile, Sandbox, Session, Size, Stdio,
+    Command, Ended, Error, Limits, Outcome, Policy, Profile, Sandbox, Session, Size, Stdio,
     report::{Class, Details, Limit},
 };
 use serde_json::{Value, json};
 
 use crate::{
     serve::Hosted,
-    support::{patient, patient_flag, report, stderr, stdout, workspace},
+    support::{World, patient, patient_flag, report, stderr, stdout, workspace},
 };
 
 /// The report's words about the limit, and the failure.
@@ -61,20 +61,22 @@ fn compare(script: &str, outcome: &Outcome, (limit, value, used): (Limit, &str, 
     assert!(!outcome.status.success() && outcome.exit_code() != 0, "{script}: {outcome:?}");
 }
 
-fn policy(workspace: &std::path::Path) -> Policy {
-    Policy::profile(Profile::NoNetwork, workspace).limits(limits())
+/// A world whose commands have these limits.
+fn limited() -> World {
+    World::new().with(|policy| policy.limits(limits()))
 }
 
 #[tokio::test]
 async fn one_shots_and_sessions_name_the_same_limit() {
-    let dir = workspace();
-    let sandbox = Sandbox::new(&policy(dir.path())).unwrap();
-    let session = Session::prepare(&policy(dir.path())).await.unwrap();
+    let world = limited();
+    let sandbox = Sandbox::new(&world.policy()).unwrap();
+    let session = world.session().await;
     for &(script, limit, value, used) in ENDS {
-        for mut command in [sandbox.command("sh"), session.command("sh")] {
+        let ends = async |mut command: Command| {
             let out = command.args(["-c", script]).output().await.unwrap();
             compare(script, &out, (limit, value, used));
-        }
+        };
+        tokio::join!(ends(sandbox.command("sh")), ends(session.command("sh")));
     }
     let out = session.command("sh").args(["-c", "echo on"]).output().await.unwrap();
     assert_eq!((out.limit, &*out.stdout), (None, &b"on\n"[..]));
@@ -83,15 +85,15 @@ async fn one_shots_and_sessions_name_the_same_limit() {
 /// The policy has no such limit, or the command came to its end anyway.
 #[tokio::test]
 async fn no_limit_is_named_on_a_guess() {
-    let dir = workspace();
-    let free = Session::prepare(&Policy::profile(Profile::NoNetwork, dir.path())).await.unwrap();
+    let world = limited();
+    let free = Session::prepare(&Policy::profile(Profile::NoNetwork, world.path())).await.unwrap();
     let scripts =
         ["kill -XCPU $$", "kill -XFSZ $$", "kill -9 $$", "exit 152", "exit 153", "exit 137", "exit 1"];
     for script in scripts {
         let out = free.command("sh").args(["-c", script]).output().await.unwrap();
         assert_eq!((out.limit, out.failure()), (None, None), "{script}");
     }
-    let held = Session::prepare(&policy(dir.path())).await.unwrap();
+    let held = world.session().await;
     // Killed by another process, long before the timeout; a full directory that does not make it fail; output
     // at its cap.
     let scripts =
@@ -108,8 +110,8 @@ async fn no_limit_is_named_on_a_guess() {
 /// Kennel does not count output that goes past it, so that limit could not end the command.
 #[tokio::test]
 async fn output_that_is_not_counted_is_refused_where_it_shall_end_the_command() {
-    let dir = workspace();
-    let held = Session::prepare(&policy(dir.path())).await.unwrap();
+    let world = limited();
+    let held = world.session().await;
     let refused = |result: Result<Outcome, Error>, by: &str| {
         let error = result.unwrap_err().chain();
         assert!(error.contains(by) && error.contains("connect pipes, or leave output_ends out"), "{error}");

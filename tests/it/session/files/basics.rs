@@ -9,8 +9,8 @@ use std::{
 
 use kennel::{Mount, Session, TmpLife, files::FileKind};
 
-use super::{errno, names, policy, session, shell, workspace};
-use crate::support::{access_list, workspace_on_disk};
+use super::{errno, names, shell, workspace};
+use crate::support::{World, access_list, workspace_on_disk};
 
 const ACCESS: &str = "system.posix_acl_access";
 
@@ -24,26 +24,26 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[tokio::test]
 async fn commands_read_written_files_and_the_caller_reads_theirs() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let every_byte: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
     for bytes in [b"".to_vec(), b"text\n".to_vec(), every_byte] {
         session.write("file", bytes.clone()).await.unwrap();
         assert_eq!(session.read("file").await.unwrap(), bytes);
-        assert_eq!(session.read(dir.path().join("file")).await.unwrap(), bytes, "by its absolute path");
-        assert_eq!(fs::read(dir.path().join("file")).unwrap(), bytes);
+        assert_eq!(session.read(world.at("file")).await.unwrap(), bytes, "by its absolute path");
+        assert_eq!(fs::read(world.at("file")).unwrap(), bytes);
     }
     assert_eq!(shell(&session, "wc -c < file").await.trim(), (3 << 20).to_string());
     shell(&session, "echo from inside > other").await;
     assert_eq!(session.read("other").await.unwrap(), b"from inside\n");
-    assert_eq!(names(dir.path()), ["file", "other"], "nothing else is there");
+    assert_eq!(names(world.path()), ["file", "other"], "nothing else is there");
 }
 
 #[tokio::test]
 async fn a_file_keeps_its_attributes_and_its_access_list() {
-    let dir = workspace_on_disk();
-    let session = session(dir.path()).await;
-    let path = dir.path().join("file");
+    let world = World::of(workspace_on_disk());
+    let session = world.session().await;
+    let path = world.at("file");
     let list = access_list(nix::unistd::geteuid().as_raw());
     fs::write(&path, "old").unwrap();
     set_mode(&path, 0o640);
@@ -62,13 +62,13 @@ async fn a_file_keeps_its_attributes_and_its_access_list() {
     session.copy_out("file", &out).await.unwrap();
     assert_eq!(xattr::get(&out, "user.k").unwrap().as_deref(), Some(&b"value"[..]), "on the host too");
     // A default list of the directory is for new files only.
-    fs::write(dir.path().join("plain"), "old").unwrap();
-    set_mode(&dir.path().join("plain"), 0o600);
-    xattr::set(dir.path(), "system.posix_acl_default", &list).unwrap();
+    fs::write(world.at("plain"), "old").unwrap();
+    set_mode(&world.at("plain"), 0o600);
+    xattr::set(world.path(), "system.posix_acl_default", &list).unwrap();
     session.write("plain", "new").await.unwrap();
-    assert_eq!((lists(&dir.path().join("plain")), mode(&dir.path().join("plain"))), (None, 0o600));
+    assert_eq!((lists(&world.at("plain")), mode(&world.at("plain"))), (None, 0o600));
     session.write("fresh", "new").await.unwrap();
-    assert!(lists(&dir.path().join("fresh")).is_some());
+    assert!(lists(&world.at("fresh")).is_some());
     // Whoever may not read the attributes replaces nothing.
     if !crate::support::is_root() {
         set_mode(&path, 0o200);
@@ -79,9 +79,9 @@ async fn a_file_keeps_its_attributes_and_its_access_list() {
 
 #[tokio::test]
 async fn a_file_keeps_its_permissions_and_loses_special_bits() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
-    let path = dir.path().join("file");
+    let world = World::new();
+    let session = world.session().await;
+    let path = world.at("file");
     for (before, after) in [(0o600, 0o600), (0o755, 0o755), (0o666, 0o666), (0o4755, 0o755), (0o2755, 0o755)]
     {
         fs::write(&path, "old").unwrap();
@@ -93,22 +93,22 @@ async fn a_file_keeps_its_permissions_and_loses_special_bits() {
     }
     session.write("file", "new").await.unwrap();
     shell(&session, "echo > made-by-a-command").await;
-    assert_eq!(mode(&path), mode(&dir.path().join("made-by-a-command")));
-    let (ours, theirs) = (fs::metadata(&path), fs::metadata(dir.path().join("made-by-a-command")));
+    assert_eq!(mode(&path), mode(&world.at("made-by-a-command")));
+    let (ours, theirs) = (fs::metadata(&path), fs::metadata(world.at("made-by-a-command")));
     assert_eq!(ours.unwrap().uid(), theirs.unwrap().uid());
 }
 
 #[tokio::test]
 async fn readers_see_the_old_file_or_the_new_one() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let (old, new) = (vec![b'o'; 1 << 20], vec![b'n'; 1 << 20]);
     session.write("file", old.clone()).await.unwrap();
-    let open = fs::File::open(dir.path().join("file")).unwrap();
+    let open = fs::File::open(world.at("file")).unwrap();
     for round in 0..30 {
         let bytes = if round % 2 == 0 { &new } else { &old };
         let write = session.write("file", bytes.clone());
-        let read = async { fs::read(dir.path().join("file")).unwrap() };
+        let read = async { fs::read(world.at("file")).unwrap() };
         let (written, seen) = tokio::join!(write, read);
         written.unwrap();
         assert!(seen == old || seen == new, "a part: {}", seen.len());
@@ -118,13 +118,13 @@ async fn readers_see_the_old_file_or_the_new_one() {
 
 #[tokio::test]
 async fn a_listing_has_names_kinds_and_sizes() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.mkdir("sub").await.unwrap();
     session.write("sub/a", "12345").await.unwrap();
     session.mkdir("sub/d").await.unwrap();
-    symlink("a", dir.path().join("sub/l")).unwrap();
-    symlink("sub", dir.path().join("way")).unwrap();
+    symlink("a", world.at("sub/l")).unwrap();
+    symlink("sub", world.at("way")).unwrap();
     shell(&session, "mkfifo sub/p").await;
     let strange = OsStr::from_bytes(b"\xff\n *");
     session.write(Path::new("sub").join(strange), "").await.unwrap();
@@ -147,37 +147,37 @@ async fn a_listing_has_names_kinds_and_sizes() {
 
 #[tokio::test]
 async fn metadata_is_that_of_the_target_of_a_link() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.write("file", "12345").await.unwrap();
-    set_mode(&dir.path().join("file"), 0o640);
-    symlink("file", dir.path().join("link")).unwrap();
+    set_mode(&world.at("file"), 0o640);
+    symlink("file", world.at("link")).unwrap();
     let info = session.stat("link").await.unwrap();
     assert_eq!((info.kind, info.size, info.mode), (FileKind::File, 5, 0o640));
-    assert_eq!(info.modified, fs::metadata(dir.path().join("file")).unwrap().modified().unwrap());
+    assert_eq!(info.modified, fs::metadata(world.at("file")).unwrap().modified().unwrap());
     assert!(session.stat("/").await.unwrap().is_dir());
     assert_eq!(errno(session.stat("none").await), libc::ENOENT);
 }
 
 #[tokio::test]
 async fn removal_removes_a_link_and_not_its_target() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.mkdir("d").await.unwrap();
     session.write("d/file", "x").await.unwrap();
-    symlink("d/file", dir.path().join("link")).unwrap();
+    symlink("d/file", world.at("link")).unwrap();
     session.remove("link").await.unwrap();
     assert_eq!(errno(session.remove("d").await), libc::ENOTEMPTY);
     session.remove("d/file").await.unwrap();
     session.remove("d").await.unwrap();
     assert_eq!(errno(session.remove("d").await), libc::ENOENT);
-    assert!(names(dir.path()).is_empty());
+    assert!(names(world.path()).is_empty());
 }
 
 #[tokio::test]
 async fn wrong_paths_are_errors() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.write("file", "x").await.unwrap();
     session.mkdir("d").await.unwrap();
     for path in ["", "none/file", "none/../file"] {
@@ -197,13 +197,13 @@ async fn wrong_paths_are_errors() {
         assert_eq!(errno(session.mkdir(path).await), libc::EEXIST, "{path:?}");
     }
     assert_eq!(errno(session.remove("/").await), libc::EBUSY);
-    assert_eq!(names(dir.path()), ["d", "file"]);
+    assert_eq!(names(world.path()), ["d", "file"]);
 }
 
 #[tokio::test]
 async fn an_error_names_the_path_the_cause_and_the_remedy() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let error = session.write("/usr/x", "x").await.unwrap_err();
     assert_eq!(error.chain(), "write /usr/x: Read-only file system");
     assert!(error.remedy().is_some_and(|remedy| remedy.to_string().contains("grant")), "{error:?}");
@@ -213,8 +213,8 @@ async fn an_error_names_the_path_the_cause_and_the_remedy() {
 
 #[tokio::test]
 async fn private_directories_are_accessible_only_if_they_are_shared() {
-    let dir = workspace();
-    let one = session(dir.path()).await;
+    let world = World::new();
+    let one = world.session().await;
     shell(&one, "echo x > /tmp/x; echo x > ~/x").await;
     for place in ["/tmp", "/dev/shm"] {
         let entries = one.list(place).await.unwrap();
@@ -222,7 +222,7 @@ async fn private_directories_are_accessible_only_if_they_are_shared() {
         assert_eq!(errno(one.write(format!("{place}/y"), "y").await), libc::EROFS, "{place}");
         assert_eq!(errno(one.mkdir(format!("{place}/y")).await), libc::EROFS, "{place}");
     }
-    let shared = Session::prepare(&policy(dir.path()).tmp(TmpLife::Session)).await.unwrap();
+    let shared = Session::prepare(&world.policy().tmp(TmpLife::Session)).await.unwrap();
     shell(&shared, "echo from a command > /tmp/x").await;
     assert_eq!(shared.read("/tmp/x").await.unwrap(), b"from a command\n");
     shared.write("/tmp/y", "from outside\n").await.unwrap();
@@ -235,9 +235,10 @@ async fn private_directories_are_accessible_only_if_they_are_shared() {
 
 #[tokio::test]
 async fn grants_are_at_their_targets() {
-    let (dir, read, write) = (workspace(), workspace(), workspace());
+    let (world, read, write) = (World::new(), workspace(), workspace());
     fs::write(read.path().join("file"), "r").unwrap();
-    let policy = policy(dir.path())
+    let policy = world
+        .policy()
         .mount(Mount::ReadOnly { source: read.path().to_owned(), target: Some("/r".into()) })
         .mount(Mount::ReadWrite { source: write.path().to_owned(), target: Some("/w".into()) });
     let session = Session::prepare(&policy).await.unwrap();
@@ -250,11 +251,11 @@ async fn grants_are_at_their_targets() {
 
 #[tokio::test]
 async fn a_session_that_has_ended_has_no_files() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.write("file", "x").await.unwrap();
     session.shutdown().await;
     assert!(matches!(session.read("file").await, Err(kennel::Error::SessionEnded)));
     assert!(matches!(session.write("file", "y").await, Err(kennel::Error::SessionEnded)));
-    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"x");
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"x");
 }

@@ -7,15 +7,15 @@ use std::{
 
 use kennel::{Error, files::FileKind};
 
-use super::{errno, in_time, names, session, shell, workspace};
-use crate::support::only_once;
+use super::{errno, in_time, names, shell, workspace};
+use crate::support::{World, only_once};
 
 #[tokio::test]
 async fn links_lead_only_to_files_that_commands_see() {
-    let (dir, victim) = (workspace(), workspace());
+    let (world, victim) = (World::new(), workspace());
     let secret = victim.path().join("secret");
     fs::write(&secret, "secret").unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     let up = "../".repeat(40);
     let targets = [
         secret.display().to_string(),
@@ -30,7 +30,7 @@ async fn links_lead_only_to_files_that_commands_see() {
         "loop".to_owned(),
     ];
     for target in targets {
-        let link = dir.path().join("loop");
+        let link = world.at("loop");
         symlink(&target, &link).unwrap();
         for path in ["loop", "loop/", "loop/x", "./loop"] {
             errno(in_time(session.read(path)).await);
@@ -52,13 +52,13 @@ async fn links_lead_only_to_files_that_commands_see() {
     }
     assert_eq!(fs::read(&secret).unwrap(), b"secret");
     assert_eq!(names(victim.path()), ["secret"]);
-    assert!(names(dir.path()).is_empty());
+    assert!(names(world.path()).is_empty());
 }
 
 #[tokio::test]
 async fn links_lead_where_they_would_lead_inside() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let inside = shell(&session, "cat /etc/passwd").await;
     shell(&session, "ln -s /etc/passwd abs; ln -s $PWD/file self; ln -s self twice; ln -s missing dangling")
         .await;
@@ -67,29 +67,29 @@ async fn links_lead_where_they_would_lead_inside() {
     assert_eq!(errno(session.write("abs", "x").await), libc::EROFS);
     session.write("twice", "through two links").await.unwrap();
     session.write("dangling", "made").await.unwrap();
-    assert_eq!(names(dir.path()), ["abs", "dangling", "file", "missing", "self", "twice"]);
-    assert!(fs::symlink_metadata(dir.path().join("twice")).unwrap().is_symlink());
+    assert_eq!(names(world.path()), ["abs", "dangling", "file", "missing", "self", "twice"]);
+    assert!(fs::symlink_metadata(world.at("twice")).unwrap().is_symlink());
     assert_eq!(session.read("self").await.unwrap(), b"through two links");
 }
 
 #[tokio::test]
 async fn another_name_of_a_file_keeps_its_contents() {
-    let (dir, victim) = (workspace(), workspace());
+    let (world, victim) = (World::new(), workspace());
     let secret = victim.path().join("file");
     fs::write(&secret, "old").unwrap();
-    fs::hard_link(&secret, dir.path().join("file")).unwrap();
-    let session = session(dir.path()).await;
+    fs::hard_link(&secret, world.at("file")).unwrap();
+    let session = world.session().await;
     session.write("file", "new").await.unwrap();
     assert_eq!(fs::read(&secret).unwrap(), b"old");
-    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"new");
+    assert_eq!(fs::read(world.at("file")).unwrap(), b"new");
 }
 
 #[tokio::test]
 async fn special_files_are_neither_opened_nor_replaced() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     shell(&session, "mkfifo fifo; ln -s fifo link").await;
-    let _listener = UnixListener::bind(dir.path().join("socket")).unwrap();
+    let _listener = UnixListener::bind(world.at("socket")).unwrap();
     for path in ["fifo", "socket", "link"] {
         assert_eq!(errno(in_time(session.read(path)).await), libc::EOPNOTSUPP, "{path}");
         assert_eq!(errno(in_time(session.open_read(path)).await), libc::EOPNOTSUPP, "{path}");
@@ -97,16 +97,16 @@ async fn special_files_are_neither_opened_nor_replaced() {
         assert_eq!(errno(in_time(session.list(path)).await), libc::ENOTDIR, "{path}");
         assert_eq!(in_time(session.stat(path)).await.unwrap().kind, FileKind::Other, "{path}");
     }
-    let copied = in_time(session.copy_in(dir.path().join("fifo"), "new")).await;
+    let copied = in_time(session.copy_in(world.at("fifo"), "new")).await;
     assert!(matches!(copied, Err(Error::Io { .. })), "{copied:?}");
     session.remove("fifo").await.unwrap();
-    assert_eq!(names(dir.path()), ["link", "socket"]);
+    assert_eq!(names(world.path()), ["link", "socket"]);
 }
 
 #[tokio::test]
 async fn a_huge_file_is_not_read_into_memory() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     shell(&session, "truncate -s 1T huge").await;
     assert_eq!(errno(in_time(session.read("huge")).await), libc::EFBIG);
     assert_eq!(session.stat("huge").await.unwrap().size, 1 << 40);
@@ -117,19 +117,13 @@ async fn a_huge_file_is_not_read_into_memory() {
 #[tokio::test]
 async fn a_directory_with_too_many_names_is_not_listed() {
     only_once!();
-    let dir = workspace();
-    fs::create_dir(dir.path().join("many")).unwrap();
-    fs::write(dir.path().join("many/0"), "").unwrap();
-    let session = session(dir.path()).await;
-    for number in 1..=100_000 {
-        fs::hard_link(dir.path().join("many/0"), dir.path().join(format!("many/{number}")))
-            .or_else(|_| {
-                // As many links as the file system allows for one file.
-                fs::write(dir.path().join(format!("many/{number}")), "")
-            })
-            .unwrap();
-    }
+    let world = World::new();
+    fs::create_dir(world.at("many")).unwrap();
+    let session = world.session().await;
+    let mut fill = std::process::Command::new("sh");
+    fill.args(["-c", "seq 0 100000 | xargs touch"]).current_dir(world.at("many"));
+    assert!(fill.status().unwrap().success());
     assert_eq!(errno(session.list("many").await), libc::E2BIG);
-    fs::remove_file(dir.path().join("many/7")).unwrap();
+    fs::remove_file(world.at("many/7")).unwrap();
     assert_eq!(session.list("many").await.unwrap().len(), 100_000);
 }

@@ -3,8 +3,7 @@
 use nix::unistd::{Uid, setresuid};
 use tokio::runtime::Builder;
 
-use super::{session, workspace};
-use crate::support::{is_alone, only_as_root};
+use crate::support::{World, is_alone, only_as_root};
 
 /// glibc changes the ids of every thread, and aborts the program if one of them may not.
 #[test]
@@ -13,9 +12,9 @@ fn a_program_that_changes_its_ids_meanwhile_lives_on() {
     if !is_alone("session::files::ids::a_program_that_changes_its_ids_meanwhile_lives_on", "exec \"$@\"") {
         return;
     }
-    let dir = workspace();
+    let world = World::new();
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let session = runtime.block_on(session(dir.path()));
+    let session = runtime.block_on(world.session());
     let calls: Vec<_> = (0..4)
         .map(|number| {
             let session = session.clone();
@@ -35,5 +34,5 @@ fn a_program_that_changes_its_ids_meanwhile_lives_on() {
     }
     calls.iter().for_each(tokio::task::JoinHandle::abort);
     runtime.block_on(async { session.write("after", "whole").await.unwrap() });
-    assert_eq!(std::fs::read(dir.path().join("after")).unwrap(), b"whole");
+    assert_eq!(std::fs::read(world.at("after")).unwrap(), b"whole");
 }

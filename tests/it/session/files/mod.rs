@@ -18,32 +18,12 @@ mod race;
 mod refused;
 mod stream;
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 
-use kennel::{Error, Policy, Profile, Session};
+use kennel::Error;
 
-pub(crate) use crate::support::workspace;
-
-fn policy(workspace: &Path) -> Policy {
-    Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C")
-}
-
-async fn session(workspace: &Path) -> Session {
-    Session::prepare(&policy(workspace)).await.expect("a session")
-}
-
-/// Runs a script that must succeed. Returns its stdout.
-pub(crate) async fn shell(session: &Session, script: &str) -> String {
-    let out = session.command("sh").args(["-c", script]).output().await.expect("a command");
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(out.status.success(), "{script}: {said} {}", String::from_utf8_lossy(&out.stderr));
-    said
-}
-
-/// Waits for `what`, and fails if it takes too long.
-async fn in_time<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(10), what).await.expect("it hangs")
-}
+use super::{in_time, shell};
+use crate::support::workspace;
 
 /// The errno of a call that must fail.
 fn errno<T: std::fmt::Debug>(answer: Result<T, Error>) -> i32 {

@@ -4,10 +4,10 @@ use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use kennel::Session;
 
-use super::{errno, in_time, names, policy, session, shell, workspace};
+use super::{errno, in_time, names, shell, workspace};
 use crate::{
     session::git,
-    support::{TempDir, has, require},
+    support::{TempDir, World, has, require},
 };
 
 /// A workspace with a repository that has a hook and a config, but no `commondir`.
@@ -28,12 +28,12 @@ async fn refused(session: &Session, host: &Path, path: &str) {
 
 #[tokio::test]
 async fn protected_files_are_not_changed_and_stay_protected() {
-    let (dir, other) = (repository(), workspace());
+    let (world, other) = (World::of(repository()), workspace());
     let host = other.path().join("host");
     fs::write(&host, "x").unwrap();
-    symlink(".git/config", dir.path().join("link")).unwrap();
-    symlink(".git", dir.path().join("way")).unwrap();
-    let session = session(dir.path()).await;
+    symlink(".git/config", world.at("link")).unwrap();
+    symlink(".git", world.at("way")).unwrap();
+    let session = world.session().await;
     let ways =
         [".git/config", "link", "way/config", "way/../.git/config", ".git/hooks/pre-push", "way/hooks/new"];
     for path in ways {
@@ -48,20 +48,20 @@ async fn protected_files_are_not_changed_and_stay_protected() {
     assert_eq!(shell(&session, still).await, "so\n", "commands are kept from it as before");
     assert_eq!(session.read(".git/config").await.unwrap(), b"[a]\n");
     session.write(".git/description", "allowed").await.unwrap();
-    assert_eq!(names(&dir.path().join(".git")), ["config", "description", "hooks"]);
-    assert_eq!(names(&dir.path().join(".git/hooks")), ["pre-push"]);
+    assert_eq!(names(&world.at(".git")), ["config", "description", "hooks"]);
+    assert_eq!(names(&world.at(".git/hooks")), ["pre-push"]);
 }
 
 #[tokio::test]
 async fn absent_protected_paths_are_not_made() {
-    let (dir, other) = (workspace(), workspace());
+    let (world, other) = (World::new(), workspace());
     let host = other.path().join("host");
     fs::write(&host, "x").unwrap();
-    fs::create_dir(dir.path().join(".git")).unwrap();
-    fs::create_dir(dir.path().join("sub")).unwrap();
-    symlink(".git", dir.path().join("way")).unwrap();
-    symlink(".git/commondir", dir.path().join("link")).unwrap();
-    let session = session(dir.path()).await;
+    fs::create_dir(world.at(".git")).unwrap();
+    fs::create_dir(world.at("sub")).unwrap();
+    symlink(".git", world.at("way")).unwrap();
+    symlink(".git/commondir", world.at("link")).unwrap();
+    let session = world.session().await;
     shell(&session, "ln -s ../link sub/link; ln -s $PWD/.git sub/way").await;
     let ways =
         [".git/commondir", "way/commondir", "link", "sub/link", "sub/way/commondir", "sub/../way/./config"];
@@ -73,16 +73,16 @@ async fn absent_protected_paths_are_not_made() {
     }
     assert_eq!(errno(session.write(".git/hooks/pre-push", "x").await), libc::ENOENT);
     session.write(".git/description", "x").await.unwrap();
-    assert_eq!(names(&dir.path().join(".git")), ["description"]);
+    assert_eq!(names(&world.at(".git")), ["description"]);
     // None of it was taken for the user's: a file that a command makes there is moved aside.
     shell(&session, "echo x > .git/commondir").await;
-    assert_eq!(names(&dir.path().join(".git")), ["commondir.refused-by-kennel.0", "description"]);
+    assert_eq!(names(&world.at(".git")), ["commondir.refused-by-kennel.0", "description"]);
 }
 
 #[tokio::test]
 async fn these_calls_give_a_new_repository_no_hooks() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     assert_eq!(errno(session.write(".git", "gitdir: /elsewhere").await), libc::EROFS);
     session.mkdir(".git").await.unwrap();
     for path in [".git/config", ".git/commondir", ".git/hooks"] {
@@ -90,13 +90,13 @@ async fn these_calls_give_a_new_repository_no_hooks() {
     }
     assert_eq!(errno(session.mkdir(".git/hooks").await), libc::EROFS);
     session.write(".git/HEAD", "x").await.unwrap();
-    assert_eq!(names(&dir.path().join(".git")), ["HEAD"]);
+    assert_eq!(names(&world.at(".git")), ["HEAD"]);
 }
 
 #[tokio::test]
 async fn protected_paths_of_the_policy_are_kept() {
-    let dir = workspace();
-    let policy = policy(dir.path()).protect("ci/deploy/key").protect("Makefile");
+    let world = World::new();
+    let policy = world.policy().protect("ci/deploy/key").protect("Makefile");
     let session = Session::prepare(&policy).await.unwrap();
     assert_eq!(errno(session.write("Makefile", "x").await), libc::EROFS);
     assert_eq!(errno(session.mkdir("Makefile").await), libc::EROFS);
@@ -112,20 +112,20 @@ async fn protected_paths_of_the_policy_are_kept() {
         libc::EBUSY,
         "it stays where it is, as for commands"
     );
-    assert_eq!(names(&dir.path().join("ci")), ["deploy", "other"]);
-    assert!(names(&dir.path().join("ci/deploy")).is_empty());
-    assert_eq!(names(dir.path()), ["ci"]);
+    assert_eq!(names(&world.at("ci")), ["deploy", "other"]);
+    assert!(names(&world.at("ci/deploy")).is_empty());
+    assert_eq!(names(world.path()), ["ci"]);
 }
 
 /// Kennel moves it aside when the command ends, but a file that these calls put there could arrive later.
 #[tokio::test]
 async fn nothing_is_put_into_a_protected_path_that_a_running_command_made() {
-    let dir = workspace();
-    fs::create_dir(dir.path().join(".git")).unwrap();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    fs::create_dir(world.at(".git")).unwrap();
+    let session = world.session().await;
     let script = "mkdir -p .git/hooks/deep/er; until [ -e stop ]; do sleep 0.01; done";
     let mut child = session.command("sh").args(["-c", script]).spawn().await.unwrap();
-    while !dir.path().join(".git/hooks/deep/er").exists() {
+    while !world.at(".git/hooks/deep/er").exists() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     for path in [".git/hooks/pre-push", ".git/hooks/deep/er/x", ".git/hooks/deep/x"] {
@@ -134,34 +134,34 @@ async fn nothing_is_put_into_a_protected_path_that_a_running_command_made() {
     }
     session.write("stop", "").await.unwrap();
     in_time(child.wait()).await.unwrap();
-    assert_eq!(names(&dir.path().join(".git")), ["hooks.refused-by-kennel.0"]);
-    assert_eq!(names(&dir.path().join(".git/hooks.refused-by-kennel.0/deep")), ["er"]);
-    assert!(names(&dir.path().join(".git/hooks.refused-by-kennel.0/deep/er")).is_empty());
+    assert_eq!(names(&world.at(".git")), ["hooks.refused-by-kennel.0"]);
+    assert_eq!(names(&world.at(".git/hooks.refused-by-kennel.0/deep")), ["er"]);
+    assert!(names(&world.at(".git/hooks.refused-by-kennel.0/deep/er")).is_empty());
 }
 
 #[tokio::test]
 async fn a_protected_link_is_not_exchanged() {
-    let dir = workspace();
-    fs::create_dir_all(dir.path().join(".git")).unwrap();
-    fs::create_dir(dir.path().join("hooks")).unwrap();
-    symlink("../hooks", dir.path().join(".git/hooks")).unwrap();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    fs::create_dir_all(world.at(".git")).unwrap();
+    fs::create_dir(world.at("hooks")).unwrap();
+    symlink("../hooks", world.at(".git/hooks")).unwrap();
+    let session = world.session().await;
     assert_eq!(errno(session.remove(".git/hooks").await), libc::EROFS);
     assert_eq!(errno(session.write("hooks/pre-push", "x").await), libc::EROFS);
     assert_eq!(errno(session.write(".git/hooks/pre-push", "x").await), libc::EROFS);
-    assert_eq!(fs::read_link(dir.path().join(".git/hooks")).unwrap(), Path::new("../hooks"));
+    assert_eq!(fs::read_link(world.at(".git/hooks")).unwrap(), Path::new("../hooks"));
 }
 
 /// A program that replaces a file outside takes its mount away, in every view that was made before.
 #[tokio::test]
 async fn a_file_that_git_replaced_outside_is_still_protected() {
     require!(has("git"), "git");
-    let dir = workspace();
-    git(dir.path(), &["init", "-q"]);
-    let session = session(dir.path()).await;
+    let world = World::new();
+    git(world.path(), &["init", "-q"]);
+    let session = world.session().await;
     assert_eq!(errno(session.write(".git/config", "x").await), libc::EROFS);
     for name in ["one", "two"] {
-        git(dir.path(), &["config", "user.name", name]);
+        git(world.path(), &["config", "user.name", name]);
         assert_eq!(errno(session.write(".git/config", "x").await), libc::EROFS, "{name}");
         assert_eq!(errno(session.write(".git/hooks/pre-commit", "x").await), libc::EROFS, "{name}");
         let config = session.read(".git/config").await.unwrap();
@@ -172,8 +172,8 @@ async fn a_file_that_git_replaced_outside_is_still_protected() {
 /// No process keeps the view of an earlier call alive.
 #[tokio::test]
 async fn walls_hold_when_every_process_of_the_session_is_gone() {
-    let dir = repository();
-    let session = session(dir.path()).await;
+    let world = World::of(repository());
+    let session = world.session().await;
     let mut writers = Vec::new();
     for _ in 0..3 {
         writers.push(session.open_write(".git/description").await.unwrap());
@@ -183,5 +183,5 @@ async fn walls_hold_when_every_process_of_the_session_is_gone() {
         writer.commit().await.unwrap();
     }
     assert!(matches!(session.write(".git/config", "x").await, Err(kennel::Error::SessionEnded)));
-    assert_eq!(fs::read(dir.path().join(".git/config")).unwrap(), b"[a]\n");
+    assert_eq!(fs::read(world.at(".git/config")).unwrap(), b"[a]\n");
 }

@@ -8,8 +8,8 @@ use std::{
 
 use kennel::{Child, Session, Stdio};
 
-use super::{names, session, workspace};
-use crate::support::{TempDir, has, require};
+use super::{names, workspace};
+use crate::support::{TempDir, World, has, require};
 
 /// The shortest and longest time of a race. It ends early once both results were seen often enough.
 const LONG: Duration = Duration::from_secs(2);
@@ -70,8 +70,8 @@ fn is_unharmed(victim: &Path) {
 #[tokio::test]
 async fn a_file_that_becomes_a_link() {
     require!(has("python3"), "python3");
-    let (dir, victim) = (workspace(), victim());
-    let session = session(dir.path()).await;
+    let (world, victim) = (World::new(), victim());
+    let session = world.session().await;
     let target = victim.path().join("file").display().to_string();
     let up = format!("{}{target}", "../".repeat(20));
     let body = format!(
@@ -90,8 +90,8 @@ async fn a_file_that_becomes_a_link() {
 #[tokio::test]
 async fn a_directory_that_becomes_a_link() {
     require!(has("python3"), "python3");
-    let (dir, victim) = (workspace(), victim());
-    let session = session(dir.path()).await;
+    let (world, victim) = (World::new(), victim());
+    let session = world.session().await;
     let target = victim.path().display().to_string();
     session.mkdir("real").await.unwrap();
     session.write("real/file", "x").await.unwrap();
@@ -112,8 +112,8 @@ async fn a_directory_that_becomes_a_link() {
 #[tokio::test]
 async fn a_way_up_from_a_directory_that_moves() {
     require!(has("python3"), "python3");
-    let (dir, victim) = (workspace(), victim());
-    let session = session(dir.path()).await;
+    let (world, victim) = (World::new(), victim());
+    let session = world.session().await;
     for path in ["a", "a/b", "a/b/c", "a/b/c/d"] {
         session.mkdir(path).await.unwrap();
     }
@@ -128,8 +128,8 @@ async fn a_way_up_from_a_directory_that_moves() {
 #[tokio::test]
 async fn a_directory_that_becomes_protected() {
     require!(has("python3"), "python3");
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.mkdir("g").await.unwrap();
     session.mkdir("g/hooks").await.unwrap();
     for _ in 0..3 {
@@ -139,7 +139,7 @@ async fn a_directory_that_becomes_protected() {
         let mut counts = (0, 0);
         while !is_over(begun, counts, (5, 5)) {
             // Kennel moves the whole directory aside if a hook of a session's own write came to be in `.git`.
-            let _ = fs::create_dir(dir.path().join("g/hooks"));
+            let _ = fs::create_dir(world.at("g/hooks"));
             for path in ["g/hooks/pre-push", ".git/hooks/pre-push"] {
                 match session.write(path, "x").await {
                     Ok(()) => counts.0 += 1,
@@ -149,11 +149,11 @@ async fn a_directory_that_becomes_protected() {
         }
         child.kill().await.unwrap();
         session.write("after", "x").await.unwrap();
-        assert!(!dir.path().join(".git/hooks/pre-push").exists());
+        assert!(!world.at(".git/hooks/pre-push").exists());
         // Whatever its name is now, it can be used again.
-        if dir.path().join(".git").exists() {
-            fs::rename(dir.path().join(".git"), dir.path().join("g")).unwrap();
+        if world.at(".git").exists() {
+            fs::rename(world.at(".git"), world.at("g")).unwrap();
         }
-        fs::create_dir_all(dir.path().join("g/hooks")).unwrap();
+        fs::create_dir_all(world.at("g/hooks")).unwrap();
     }
 }

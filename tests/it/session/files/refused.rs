@@ -7,22 +7,22 @@ use std::{
 
 use kennel::{Limits, Session, Size, TmpLife};
 
-use super::{errno, in_time, names, policy, session, shell, workspace};
-use crate::support::{is_root, only_as_root};
+use super::{errno, in_time, names, shell, workspace};
+use crate::support::{World, is_root, only_as_root};
 
 #[tokio::test]
 async fn read_only_files_stay_the_same() {
-    let dir = workspace();
-    fs::write(dir.path().join("file"), "x").unwrap();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    fs::write(world.at("file"), "x").unwrap();
+    let session = world.session().await;
     for path in ["/x", "/usr/x", "/etc/x", "/etc/passwd", "/dev/x", "/usr/bin/env"] {
         assert_eq!(errno(session.write(path, "x").await), libc::EROFS, "write {path}");
     }
-    for path in ["/usr/bin/env", "/etc/passwd", "/usr", dir.path().to_str().unwrap()] {
+    for path in ["/usr/bin/env", "/etc/passwd", "/usr", world.path().to_str().unwrap()] {
         assert!([libc::EROFS, libc::EBUSY].contains(&errno(session.remove(path).await)), "remove {path}");
     }
     assert_eq!(errno(session.mkdir("/usr/x").await), libc::EROFS);
-    let host = dir.path().join("file");
+    let host = world.at("file");
     assert_eq!(errno(session.copy_in(&host, "/usr/x").await), libc::EROFS);
     assert_eq!(errno(session.open_write("/usr/x").await), libc::EROFS);
     assert!(!fs::exists("/usr/x").unwrap() && fs::exists("/usr/bin/env").unwrap());
@@ -31,8 +31,8 @@ async fn read_only_files_stay_the_same() {
 
 #[tokio::test]
 async fn hidden_files_do_not_exist() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     for path in ["/root", "/boot", "/srv", "/etc/shadow", "/var/log"] {
         let answer = session.read(format!("{path}/x")).await;
         assert!([libc::ENOENT, libc::ENOTDIR].contains(&errno(answer)), "{path}");
@@ -42,11 +42,11 @@ async fn hidden_files_do_not_exist() {
 
 #[tokio::test]
 async fn masked_files_are_neither_read_nor_replaced() {
-    let dir = workspace();
-    fs::write(dir.path().join(".env"), "SECRET=1").unwrap();
-    fs::create_dir(dir.path().join("keys")).unwrap();
-    fs::write(dir.path().join("keys/one"), "SECRET=2").unwrap();
-    let policy = policy(dir.path()).mask(dir.path().join(".env")).mask(dir.path().join("keys"));
+    let world = World::new();
+    fs::write(world.at(".env"), "SECRET=1").unwrap();
+    fs::create_dir(world.at("keys")).unwrap();
+    fs::write(world.at("keys/one"), "SECRET=2").unwrap();
+    let policy = world.policy().mask(world.at(".env")).mask(world.at("keys"));
     let session = Session::prepare(&policy).await.unwrap();
     assert_eq!(errno(session.read(".env").await), libc::EOPNOTSUPP);
     assert_eq!(errno(session.write(".env", "x").await), libc::EROFS);
@@ -55,14 +55,14 @@ async fn masked_files_are_neither_read_nor_replaced() {
     assert_eq!(errno(session.read("keys/one").await), libc::ENOENT);
     assert_eq!(errno(session.write("keys/one", "x").await), libc::EROFS);
     assert!(session.list("keys").await.unwrap().is_empty());
-    assert_eq!(fs::read(dir.path().join(".env")).unwrap(), b"SECRET=1");
-    assert_eq!(fs::read(dir.path().join("keys/one")).unwrap(), b"SECRET=2");
+    assert_eq!(fs::read(world.at(".env")).unwrap(), b"SECRET=1");
+    assert_eq!(fs::read(world.at("keys/one")).unwrap(), b"SECRET=2");
     // A program outside replaced it, and its mount went away.
-    fs::write(dir.path().join("new"), "SECRET=3").unwrap();
-    fs::rename(dir.path().join("new"), dir.path().join(".env")).unwrap();
-    fs::rename(dir.path().join("keys"), dir.path().join("old")).unwrap();
-    fs::create_dir(dir.path().join("keys")).unwrap();
-    fs::write(dir.path().join("keys/one"), "SECRET=4").unwrap();
+    fs::write(world.at("new"), "SECRET=3").unwrap();
+    fs::rename(world.at("new"), world.at(".env")).unwrap();
+    fs::rename(world.at("keys"), world.at("old")).unwrap();
+    fs::create_dir(world.at("keys")).unwrap();
+    fs::write(world.at("keys/one"), "SECRET=4").unwrap();
     assert_eq!(errno(session.read(".env").await), libc::EOPNOTSUPP);
     assert_eq!(errno(session.write(".env", "x").await), libc::EROFS);
     assert_eq!(errno(session.read("keys/one").await), libc::ENOENT);
@@ -72,10 +72,10 @@ async fn masked_files_are_neither_read_nor_replaced() {
 /// From outside the kernel would allow a rename over it, which takes the grant away from everybody.
 #[tokio::test]
 async fn a_file_that_is_granted_by_itself_is_not_replaced() {
-    let (dir, other) = (workspace(), workspace());
+    let (world, other) = (World::new(), workspace());
     let file = other.path().join("file");
     fs::write(&file, "old").unwrap();
-    let session = Session::prepare(&policy(dir.path()).read_write(&file)).await.unwrap();
+    let session = Session::prepare(&world.policy().read_write(&file)).await.unwrap();
     assert_eq!(session.read(&file).await.unwrap(), b"old");
     assert_eq!(errno(session.write(&file, "new").await), libc::EBUSY);
     assert_eq!(errno(session.remove(&file).await), libc::EBUSY);
@@ -85,8 +85,8 @@ async fn a_file_that_is_granted_by_itself_is_not_replaced() {
 
 #[tokio::test]
 async fn the_kernels_own_files_are_refused() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     let proc = [
         "/proc/sys/kernel/core_pattern",
         "/proc/1/mem",
@@ -114,34 +114,34 @@ async fn the_kernels_own_files_are_refused() {
 
 #[tokio::test]
 async fn a_file_that_the_caller_may_not_write_is_not_replaced() {
-    let dir = workspace();
-    let path = dir.path().join("file");
+    let world = World::new();
+    let path = world.at("file");
     fs::write(&path, "old").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
-    fs::create_dir(dir.path().join("d")).unwrap();
-    fs::set_permissions(dir.path().join("d"), fs::Permissions::from_mode(0o555)).unwrap();
-    let session = session(dir.path()).await;
+    fs::create_dir(world.at("d")).unwrap();
+    fs::set_permissions(world.at("d"), fs::Permissions::from_mode(0o555)).unwrap();
+    let session = world.session().await;
     assert_eq!(errno(session.write("file", "new").await), libc::EACCES);
     assert_eq!(errno(session.write("d/file", "new").await), libc::EACCES);
     assert_eq!(errno(session.mkdir("d/d").await), libc::EACCES);
     assert_eq!(shell(&session, "echo new > file || cat file").await, "old", "nor can a command");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     assert_eq!(errno(session.read("file").await), libc::EACCES);
-    fs::set_permissions(dir.path().join("d"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(world.at("d"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[tokio::test]
 async fn root_has_no_rights_over_files_of_others() {
     only_as_root!();
     assert!(is_root());
-    let dir = workspace();
-    let (theirs, private) = (dir.path().join("theirs"), dir.path().join("theirs/private"));
+    let world = World::new();
+    let (theirs, private) = (world.at("theirs"), world.at("theirs/private"));
     fs::create_dir(&theirs).unwrap();
     fs::write(&private, "old").unwrap();
     fs::set_permissions(&private, fs::Permissions::from_mode(0o600)).unwrap();
     chown(&private, Some(1000), Some(1000)).unwrap();
     chown(&theirs, Some(1000), Some(1000)).unwrap();
-    let session = session(dir.path()).await;
+    let session = world.session().await;
     assert_eq!(errno(session.read("theirs/private").await), libc::EACCES);
     assert_eq!(errno(session.write("theirs/private", "new").await), libc::EACCES);
     assert_eq!(errno(session.write("theirs/new", "new").await), libc::EACCES);
@@ -159,18 +159,18 @@ async fn root_has_no_rights_over_files_of_others() {
 
 #[tokio::test]
 async fn a_full_file_system_leaves_the_old_file_and_nothing_else() {
-    let dir = workspace();
+    let world = World::new();
     let limits = Limits { tmp_size: Some(Size::from_bytes(1 << 20)), ..Limits::default() };
-    let policy = policy(dir.path()).limits(limits).tmp(TmpLife::Session);
+    let policy = world.policy().limits(limits).tmp(TmpLife::Session);
     let session = Session::prepare(&policy).await.unwrap();
     session.mkdir("/tmp/d").await.unwrap();
     session.write("/tmp/d/file", "old").await.unwrap();
     assert_eq!(errno(session.write("/tmp/d/file", vec![1; 4 << 20]).await), libc::ENOSPC);
     assert_eq!(errno(session.write("/tmp/d/new", vec![1; 4 << 20]).await), libc::ENOSPC);
-    let big = dir.path().join("big");
+    let big = world.at("big");
     fs::write(&big, vec![1; 4 << 20]).unwrap();
     assert_eq!(errno(session.copy_in(&big, "/tmp/d/file").await), libc::ENOSPC);
     assert_eq!(session.read("/tmp/d/file").await.unwrap(), b"old");
     assert_eq!(session.list("/tmp/d").await.unwrap().len(), 1);
-    assert_eq!(names(dir.path()), ["big"]);
+    assert_eq!(names(world.path()), ["big"]);
 }

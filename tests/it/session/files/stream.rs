@@ -9,8 +9,8 @@ use std::{
 use kennel::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{errno, names, session, shell, workspace};
-use crate::support::patient;
+use super::{errno, names, shell, workspace};
+use crate::support::{World, patient};
 
 const BIG: usize = 40 << 20;
 
@@ -20,24 +20,24 @@ fn big() -> Vec<u8> {
 
 #[tokio::test]
 async fn large_files_are_copied_in_and_out() {
-    let (dir, host) = (workspace(), workspace());
-    let session = session(dir.path()).await;
+    let (world, host) = (World::new(), workspace());
+    let session = world.session().await;
     let bytes = big();
     fs::write(host.path().join("in"), &bytes).unwrap();
     fs::set_permissions(host.path().join("in"), fs::Permissions::from_mode(0o750)).unwrap();
     assert_eq!(session.copy_in(host.path().join("in"), "file").await.unwrap(), BIG as u64);
-    assert_eq!(fs::metadata(dir.path().join("file")).unwrap().mode() & 0o777, 0o750);
+    assert_eq!(fs::metadata(world.at("file")).unwrap().mode() & 0o777, 0o750);
     assert_eq!(session.copy_out("file", host.path().join("out")).await.unwrap(), BIG as u64);
     assert!(fs::read(host.path().join("out")).unwrap() == bytes);
     assert_eq!(fs::metadata(host.path().join("out")).unwrap().mode() & 0o777, 0o750);
-    assert_eq!(names(dir.path()), ["file"]);
+    assert_eq!(names(world.path()), ["file"]);
     assert_eq!(names(host.path()), ["in", "out"]);
 }
 
 #[tokio::test]
 async fn copying_out_replaces_a_link_and_not_its_target() {
-    let (dir, host) = (workspace(), workspace());
-    let session = session(dir.path()).await;
+    let (world, host) = (World::new(), workspace());
+    let session = world.session().await;
     session.write("file", "new").await.unwrap();
     fs::write(host.path().join("precious"), "old").unwrap();
     std::os::unix::fs::symlink("precious", host.path().join("out")).unwrap();
@@ -52,13 +52,13 @@ async fn copying_out_replaces_a_link_and_not_its_target() {
     let answer = session.copy_in(host.path().join("none"), "none").await;
     assert!(matches!(answer, Err(Error::Io { .. })), "{answer:?}");
     assert_eq!(names(host.path()), ["out", "precious"]);
-    assert_eq!(names(dir.path()), ["file"]);
+    assert_eq!(names(world.path()), ["file"]);
 }
 
 #[tokio::test]
 async fn a_file_is_in_its_place_after_the_commit() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.write("file", "old").await.unwrap();
     let mut writer = session.open_write("file").await.unwrap();
     writer.write_all(b"one ").await.unwrap();
@@ -72,28 +72,28 @@ async fn a_file_is_in_its_place_after_the_commit() {
     reader.read_exact(&mut start).await.unwrap();
     assert_eq!(&start, b"one ", "it stays the file that was opened");
     assert_eq!(tokio::io::copy(&mut reader, &mut tokio::io::sink()).await.unwrap(), 1 << 20);
-    assert!(names(dir.path()).is_empty());
+    assert!(names(world.path()).is_empty());
 }
 
 #[tokio::test]
 async fn a_writer_that_is_dropped_leaves_nothing() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.write("file", "old").await.unwrap();
     for path in ["file", "new"] {
         let mut writer = session.open_write(path).await.unwrap();
         writer.write_all(&vec![b'.'; 3 << 20]).await.unwrap();
-        assert_eq!(names(dir.path()).len(), 2);
+        assert_eq!(names(world.path()).len(), 2);
         drop(writer);
-        assert_eq!(names(dir.path()), ["file"]);
+        assert_eq!(names(world.path()), ["file"]);
     }
     assert_eq!(session.read("file").await.unwrap(), b"old");
 }
 
 #[tokio::test]
 async fn a_writer_whose_temporary_file_was_swapped_changes_nothing() {
-    let dir = workspace();
-    let session = session(dir.path()).await;
+    let world = World::new();
+    let session = world.session().await;
     session.write("file", "old").await.unwrap();
     for script in ["rm .kennel-*; ln -s /etc/passwd $OLD", "rm .kennel-*; mkdir $OLD", "rm .kennel-*"] {
         let mut writer = session.open_write("file").await.unwrap();
@@ -104,13 +104,13 @@ async fn a_writer_whose_temporary_file_was_swapped_changes_nothing() {
         assert_eq!(session.read("file").await.unwrap(), b"old");
         shell(&session, "rm -rf .kennel-*").await;
     }
-    assert_eq!(names(dir.path()), ["file"]);
+    assert_eq!(names(world.path()), ["file"]);
 }
 
 #[tokio::test]
 async fn a_call_that_is_dropped_leaves_nothing() {
-    let (dir, host) = (workspace(), workspace());
-    let session = session(dir.path()).await;
+    let (world, host) = (World::new(), workspace());
+    let session = world.session().await;
     fs::write(host.path().join("in"), big()).unwrap();
     session.write("file", "old").await.unwrap();
     for micros in [0, 300, 1000, 5000, 10_000, 20_000] {
@@ -120,9 +120,10 @@ async fn a_call_that_is_dropped_leaves_nothing() {
         let _ = tokio::time::timeout(soon, session.copy_out("new", host.path().join("out"))).await;
     }
     let begun = Instant::now();
-    let is_clean = || !names(dir.path()).iter().chain(&names(host.path())).any(|name| name.starts_with('.'));
+    let is_clean =
+        || !names(world.path()).iter().chain(&names(host.path())).any(|name| name.starts_with('.'));
     while !is_clean() {
-        assert!(begun.elapsed() < patient(Duration::from_secs(10)), "{:?}", names(dir.path()));
+        assert!(begun.elapsed() < patient(Duration::from_secs(10)), "{:?}", names(world.path()));
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(session.read("file").await.unwrap(), b"old");

@@ -11,9 +11,9 @@ use std::{
 use kennel::{Ended, Error, Limits, Session, Size};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::super::{attempt, in_time, policy, ready, said, shell, with_payload};
+use super::super::{attempt, in_time, ready, said, shell};
 use super::{is_still, processes, shared};
-use crate::support::{has, only_as_user, patient, repository, require, workspace};
+use crate::support::{World, has, only_as_user, patient, repository, require, workspace};
 
 /// A function of the shell: the pids of Kennel's own processes inside.
 const KENNELS: &str = "kennels() { for d in /proc/[0-9]*; do
@@ -46,8 +46,8 @@ async fn still_works(session: Session) {
 
 #[tokio::test]
 async fn kennel_s_own_processes_are_not_traced_read_or_entered() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     // Numbers of descriptors can be listed by root. Nothing opens them.
     // Init, the worker of this command, and one that waits.
     let script = format!(
@@ -73,8 +73,8 @@ async fn kennel_s_own_processes_are_not_traced_read_or_entered() {
 
 #[tokio::test]
 async fn a_worker_that_can_look_no_more_lets_nothing_live_on() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     // With few descriptors the worker finds no process; with none it cannot even wait. The command ends by
     // itself when its worker is told to kill.
     for most in [3, 5, 0] {
@@ -88,7 +88,7 @@ async fn a_worker_that_can_look_no_more_lets_nothing_live_on() {
             assert_eq!(out.outcome.ended, Ended::TimedOut);
             assert_eq!(processes(&session).await, Vec::<String>::new());
         }
-        is_still(&dir.path().join("beat")).await;
+        is_still(&world.at("beat")).await;
         assert_eq!(processes(&session).await, Vec::<String>::new());
     }
     still_works(session).await;
@@ -97,8 +97,8 @@ async fn a_worker_that_can_look_no_more_lets_nothing_live_on() {
 #[tokio::test]
 async fn workers_that_are_stopped_as_soon_as_they_are_born_make_nobody_hang() {
     require!(has("python3"), "python3");
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     let lines = "print('ready', flush=True)
 last = os.getpid()
 while True:
@@ -126,8 +126,8 @@ while True:
 
 #[tokio::test]
 async fn a_command_that_kills_everybody_costs_only_commands() {
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     let mut other = ready(session.command("sh").args(["-c", "echo ready; sleep 1000"]), 1).await;
     for _ in 0..3 {
         // Its own worker dies too.
@@ -140,8 +140,8 @@ async fn a_command_that_kills_everybody_costs_only_commands() {
 
 #[tokio::test]
 async fn a_tracer_keeps_no_killed_command_from_its_end() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     let script = "(sleep 1000 & echo $! > /tmp/left); echo ready; sleep 1000";
     let mut traced = ready(session.command("sh").args(["-c", script]), 1).await;
     // PTRACE_SEIZE, and no wait(2) ever.
@@ -162,11 +162,11 @@ async fn eventually_traced(session: &Session) {
 
 #[tokio::test]
 async fn what_is_planted_in_private_directories_leads_calls_nowhere() {
-    let dir = workspace();
+    let world = World::new();
     let outside = workspace();
     let file = outside.path().join("file");
     fs::write(&file, "the secret").unwrap();
-    let session = shared(policy(dir.path())).await;
+    let session = shared(world.policy()).await;
     let path = file.display();
     let script = format!(
         "cd /tmp; ln -s {path} link; ln -s /proc/1/root{path} magic; ln -s /proc/self/cwd/x cwd; mkfifo fifo; \
@@ -193,9 +193,9 @@ async fn what_is_planted_in_private_directories_leads_calls_nowhere() {
 
 #[tokio::test]
 async fn a_session_whose_rooms_are_full_starts_and_kills_commands() {
-    let dir = workspace();
+    let world = World::new();
     let session = shared(
-        policy(dir.path()).limits(Limits { tmp_size: Some(Size::from_bytes(1 << 20)), ..Limits::default() }),
+        world.policy().limits(Limits { tmp_size: Some(Size::from_bytes(1 << 20)), ..Limits::default() }),
     )
     .await;
     let fill = "for place in /tmp /dev/shm; do cat /dev/zero > $place/all; i=0; \
@@ -211,8 +211,8 @@ async fn a_session_whose_rooms_are_full_starts_and_kills_commands() {
 
 #[tokio::test]
 async fn a_terminal_that_another_command_holds_ends_with_its_command() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     let mut command = session.command("sh");
     command.args(["-c", "tty; read line; echo got $line; read line"]);
     let mut child = in_time(command.terminal(11, 22).spawn()).await.unwrap();
@@ -244,8 +244,8 @@ async fn a_terminal_that_another_command_holds_ends_with_its_command() {
 
 #[tokio::test]
 async fn a_command_has_three_descriptors_and_no_more() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     let mut other = ready(session.command("sh").args(["-c", "echo ready; sleep 1000"]), 1).await;
     assert_eq!(said(&mut attempt(&session, "descriptors")).await, "0 1 2\n");
     in_time(other.kill()).await.unwrap();
@@ -253,11 +253,11 @@ async fn a_command_has_three_descriptors_and_no_more() {
 
 #[tokio::test]
 async fn what_outlives_its_killed_worker_makes_nothing_that_counts_as_the_user_s() {
-    let dir = workspace();
-    fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
-    fs::write(dir.path().join(".git/config"), "[a]\n").unwrap();
-    let session = shared(policy(dir.path())).await;
-    let file = dir.path().join(".git/commondir");
+    let world = World::new();
+    fs::create_dir_all(world.at(".git/hooks")).unwrap();
+    fs::write(world.at(".git/config"), "[a]\n").unwrap();
+    let session = shared(world.policy()).await;
+    let file = world.at(".git/commondir");
     // Many processes make it slow to find those of the command.
     let script = "i=0; while [ $i -lt 300 ]; do sleep 1000 & i=$((i+1)); done; \
         (while :; do echo x > .git/commondir; done) & until [ -e .git/commondir ]; do :; done; kill -9 $PPID; wait";
@@ -274,10 +274,10 @@ async fn what_outlives_its_killed_worker_makes_nothing_that_counts_as_the_user_s
 #[tokio::test]
 async fn a_command_that_takes_all_processes_ends_with_its_session_and_harms_no_other() {
     only_as_user!();
-    let (dir, neighbour) = (workspace(), workspace());
+    let (world, neighbour) = (World::new(), World::new());
     let limits = Limits { pids: Some(60), ..Limits::default() };
-    let session = shared(with_payload(dir.path()).limits(limits)).await;
-    let other = shared(policy(neighbour.path())).await;
+    let session = shared(world.with_payload().limits(limits)).await;
+    let other = shared(neighbour.policy()).await;
     let mut bomb = ready(session.command("/payload").arg("fork-bomb"), 0).await;
     let refused = in_time(session.command("sh").args(["-c", "sleep 0 & sleep 0 & wait"]).output()).await;
     if let Err(error) = refused {
@@ -292,9 +292,9 @@ async fn a_command_that_takes_all_processes_ends_with_its_session_and_harms_no_o
 #[tokio::test]
 async fn a_command_that_takes_all_terminals_leaves_some_for_other_sessions() {
     require!(has("python3"), "python3");
-    let (dir, neighbour) = (workspace(), workspace());
-    let session = shared(policy(dir.path())).await;
-    let other = shared(policy(neighbour.path())).await;
+    let (world, neighbour) = (World::new(), World::new());
+    let session = shared(world.policy()).await;
+    let other = shared(neighbour.policy()).await;
     let lines = "count = 0
 try:
     while count < 1000:
@@ -321,9 +321,9 @@ time.sleep(1000)
 #[tokio::test]
 async fn mounts_that_are_repaired_while_a_command_exchanges_their_paths_cover_nothing_else() {
     require!(has("python3"), "python3");
-    let dir = repository();
-    let config = dir.path().join(".git/config");
-    let session = shared(policy(dir.path())).await;
+    let world = World::of(repository());
+    let config = world.at(".git/config");
+    let session = shared(world.policy()).await;
     let lines = "print('ready', flush=True)
 def quiet(call, *what):
     try:
@@ -341,7 +341,7 @@ while True:
 ";
     let mut hostile = python(&session, lines).await;
     let replace = || {
-        let new = dir.path().join(".git/config.new");
+        let new = world.at(".git/config.new");
         fs::write(&new, "[core]\n\tuser = true\n").unwrap();
         fs::rename(&new, &config).unwrap();
     };

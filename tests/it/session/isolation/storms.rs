@@ -6,11 +6,11 @@ use std::{fs, path::Path, time::Duration};
 
 use kennel::{Ended, Error, Limits, Output, Session, report::Wording};
 
-use super::super::{attempt, in_time, policy, ready, shell, with_payload};
+use super::super::{attempt, in_time, ready, shell};
 use super::{processes, shared};
 use crate::{
     plan::limits::has_pid_max,
-    support::{eventually, is_root, workspace},
+    support::{World, eventually, is_root},
 };
 
 /// How long a storm lasts if nobody ends it, in seconds.
@@ -47,18 +47,18 @@ async fn are_gone_or_told(session: &Session, out: &Output) {
 
 #[tokio::test]
 async fn a_storm_has_ended_when_the_timeout_is_reported() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     shell(&session, "sleep 1000 > /dev/null 2>&1 &").await;
     for more in ["", "cont"] {
-        let mut command = storm(&session, dir.path(), more);
+        let mut command = storm(&session, world.path(), more);
         let out = in_time(command.timeout(Duration::from_secs(1)).output()).await.unwrap();
         assert_eq!(out.outcome.ended, Ended::TimedOut, "{out:?}");
         are_gone_or_told(&session, &out).await;
         // Whoever answers SIGSTOP by SIGCONT may cost the others their lives.
         match processes(&session).await.as_slice() {
-            [] if more == "cont" => is_over(&session, dir.path(), &[]).await,
-            _ => is_over(&session, dir.path(), &["sleep 1000"]).await,
+            [] if more == "cont" => is_over(&session, world.path(), &[]).await,
+            _ => is_over(&session, world.path(), &["sleep 1000"]).await,
         }
     }
     // What was stopped meanwhile goes on.
@@ -70,31 +70,31 @@ async fn a_storm_has_ended_when_the_timeout_is_reported() {
 /// Here their worker is killed, so there is one look for them, and no second kill.
 #[tokio::test]
 async fn a_chain_too_fast_for_any_look_has_ended_when_the_error_is_there() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     for round in 0..40 {
         let chain = format!("/payload chain {} {LIFE} storm", 1 + round % 2);
         let script =
             format!("rm -f storm; {chain} & until [ -s storm ]; do sleep 0.01; done; kill -9 $PPID; wait");
         let lost = in_time(session.command("sh").args(["-c", &script]).output()).await;
         assert!(matches!(lost, Err(Error::Lost)), "{lost:?}");
-        is_over(&session, dir.path(), &[]).await;
+        is_over(&session, world.path(), &[]).await;
     }
 }
 
 #[tokio::test]
 async fn a_fast_chain_has_ended_when_the_timeout_is_reported() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     // The kernel itself continues the last two.
     for more in ["", "timer", "parent"] {
         for chains in [1, 2] {
-            let words = format!("chain {chains} {LIFE} {}/storm {more}", dir.path().display());
+            let words = format!("chain {chains} {LIFE} {}/storm {more}", world.path().display());
             let mut command = attempt(&session, &words);
             let out = in_time(command.timeout(Duration::from_millis(300)).output()).await.unwrap();
             assert_eq!(out.outcome.ended, Ended::TimedOut, "{out:?}");
             are_gone_or_told(&session, &out).await;
-            is_over(&session, dir.path(), &[]).await;
+            is_over(&session, world.path(), &[]).await;
         }
     }
 }
@@ -102,8 +102,8 @@ async fn a_fast_chain_has_ended_when_the_timeout_is_reported() {
 /// Whoever stops others on purpose has the word: a debugger, ^Z, a user who waits for disk space.
 #[tokio::test]
 async fn what_others_have_stopped_stays_so_while_a_storm_ends() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     // More processes than init remembers at a time.
     let mut tree = in_time(attempt(&session, "stopped-tree 10").spawn()).await.unwrap();
     let script = "trap 'echo > went-on' CONT; kill -STOP $$";
@@ -121,12 +121,12 @@ async fn what_others_have_stopped_stays_so_while_a_storm_ends() {
     };
     while are_stopped().await < 1025 {}
 
-    let exists = |name: &str| dir.path().join(name).exists();
-    let file = dir.path().join("storm");
+    let exists = |name: &str| world.at(name).exists();
+    let file = world.at("storm");
     let storms = async {
         // A busy machine slows a storm, and then it ends without a stop.
         for _ in 0..20 {
-            let mut storm = in_time(storm(&session, dir.path(), "").spawn()).await.unwrap();
+            let mut storm = in_time(storm(&session, world.path(), "").spawn()).await.unwrap();
             eventually("it is a storm", || fs::metadata(&file).is_ok_and(|file| file.len() > 2000)).await;
             in_time(storm.kill()).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -154,8 +154,8 @@ async fn what_others_have_stopped_stays_so_while_a_storm_ends() {
 
 #[tokio::test]
 async fn a_busy_neighbour_is_not_stopped_for_each_kill() {
-    let dir = workspace();
-    let session = shared(policy(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.policy()).await;
     let script = "trap 'echo x >> stops' CONT; echo ready; while :; do (:); (: & :) & wait; done";
     let mut busy = ready(session.command("sh").args(["-c", script]), 1).await;
     let script = "i=0; while [ $i -lt 20 ]; do sleep 1000 & i=$((i+1)); done; wait";
@@ -165,7 +165,7 @@ async fn a_busy_neighbour_is_not_stopped_for_each_kill() {
         let out = in_time(command.output()).await.unwrap();
         assert_eq!(out.outcome.ended, Ended::TimedOut);
     }
-    let stops = fs::read(dir.path().join("stops")).map_or(0, |stops| stops.len() / 2);
+    let stops = fs::read(world.at("stops")).map_or(0, |stops| stops.len() / 2);
     // On a busy machine, init may be interrupted in the middle of its looks.
     assert!(stops < 15, "{stops} of 30");
     in_time(busy.kill()).await.unwrap();
@@ -173,21 +173,21 @@ async fn a_busy_neighbour_is_not_stopped_for_each_kill() {
 
 #[tokio::test]
 async fn a_storm_that_kills_its_own_worker_has_ended_when_the_error_is_there() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     for _ in 0..3 {
-        let lost = in_time(storm(&session, dir.path(), "kill").output()).await;
+        let lost = in_time(storm(&session, world.path(), "kill").output()).await;
         assert!(matches!(lost, Err(Error::Lost)), "{lost:?}");
-        is_over(&session, dir.path(), &[]).await;
+        is_over(&session, world.path(), &[]).await;
     }
 }
 
 #[tokio::test]
 async fn a_storm_ends_with_its_client() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
-    let child = storm(&session, dir.path(), "").spawn().await.unwrap();
-    let file = dir.path().join("storm");
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
+    let child = storm(&session, world.path(), "").spawn().await.unwrap();
+    let file = world.at("storm");
     eventually("the storm has begun", || fs::metadata(&file).is_ok_and(|file| file.len() > 0)).await;
     drop(child);
     eventually("a moment without a beat", || {
@@ -208,8 +208,8 @@ async fn a_storm_ends_with_its_client() {
 /// A shell survives what its snippet did, or ends with it. Either way the caller learns what still runs.
 #[tokio::test]
 async fn what_an_interrupted_snippet_leaves_running_is_said() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     let shell = session.shell();
     in_time(shell.run("sleep 1001 & true")).await.unwrap();
     let snippet = "setsid sleep 1002 > /dev/null 2>&1 & sleep 1003";
@@ -230,29 +230,29 @@ async fn what_an_interrupted_snippet_leaves_running_is_said() {
 
 #[tokio::test]
 async fn a_storm_of_a_snippet_is_said_and_ends_with_its_shell() {
-    let dir = workspace();
-    let session = shared(with_payload(dir.path())).await;
+    let world = World::new();
+    let session = shared(world.with_payload()).await;
     for attempt in ["storm 60", "chain 1", "chain 2"] {
         let shell = session.shell();
-        let snippet = format!("/payload {attempt} {LIFE} {}/storm", dir.path().display());
+        let snippet = format!("/payload {attempt} {LIFE} {}/storm", world.path().display());
         let out = in_time(shell.snippet(snippet).timeout(Duration::from_secs(1)).output()).await.unwrap();
         assert_eq!(out.outcome.ended, Ended::TimedOut);
         let is_said = out.outcome.enforcement.notes().iter().any(|note| note.text.contains("still run"));
         if !is_said && !out.has_ended {
-            let length = fs::metadata(dir.path().join("storm")).unwrap().len();
+            let length = fs::metadata(world.at("storm")).unwrap().len();
             tokio::time::sleep(Duration::from_millis(50)).await;
-            assert_eq!(fs::metadata(dir.path().join("storm")).unwrap().len(), length, "{attempt}: {out:?}");
+            assert_eq!(fs::metadata(world.at("storm")).unwrap().len(), length, "{attempt}: {out:?}");
         }
         in_time(shell.end()).await;
-        is_over(&session, dir.path(), &[]).await;
+        is_over(&session, world.path(), &[]).await;
     }
 }
 
 #[tokio::test]
 async fn a_session_without_a_limit_has_a_high_one() {
-    let dir = workspace();
+    let world = World::new();
     let default = Limits::SESSION_PIDS;
-    let session = shared(with_payload(dir.path())).await;
+    let session = shared(world.with_payload()).await;
     if !is_root() {
         let line = shell(&session, "grep '^Max processes' /proc/self/limits").await;
         let said: u64 = line.split_whitespace().nth(2).and_then(|word| word.parse().ok()).expect("a number");
@@ -263,6 +263,6 @@ async fn a_session_without_a_limit_has_a_high_one() {
         let state = session.enforcement().get(kennel::report::Protection::Pids).cloned().expect("an entry");
         assert!(state.detail.starts_with("8192 by default: "), "{state:?}");
     }
-    let apart = Session::prepare(&with_payload(dir.path())).await.unwrap();
+    let apart = world.probing().await;
     assert!(apart.enforcement().get(kennel::report::Protection::Pids).is_none());
 }

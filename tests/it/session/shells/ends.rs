@@ -11,10 +11,10 @@ use kennel::{
 };
 use tokio::time::{sleep, timeout};
 
-use super::{kind, kinds, run, said};
+use super::{kind, kinds, run, said, with_each};
 use crate::{
-    session::{eventually, in_time, policy},
-    support::{TempDir, patient, workspace},
+    session::{eventually, in_time},
+    support::{World, patient},
 };
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -102,7 +102,7 @@ async fn an_interrupt_ends_the_snippet_that_runs_and_no_other() {
 
 #[tokio::test]
 async fn a_dropped_call_is_interrupted_and_the_shell_keeps_its_state() {
-    for kind in kinds().await {
+    with_each(async |kind| {
         let shell = kind.session.shell();
         said(&shell, "kept=1").await;
         let begun = Instant::now();
@@ -121,13 +121,14 @@ async fn a_dropped_call_is_interrupted_and_the_shell_keeps_its_state() {
         said(&shell, "true").await;
         assert!(!kind.path().join("never").exists());
         assert!(begun.elapsed() < patient(Duration::from_secs(9)));
-    }
+    })
+    .await;
 }
 
 /// SIGINT, then SIGKILL for what it has started, then the end of the shell.
 #[tokio::test]
 async fn what_ignores_the_interrupt_is_killed() {
-    for kind in kinds().await {
+    with_each(async |kind| {
         let shell = kind.session.shell();
         said(&shell, "kept=1; sleep 1000 & old=$!").await;
         let stubborn = "sh -c \"trap '' INT; while :; do sleep 1000; done\"; echo not";
@@ -140,12 +141,13 @@ async fn what_ignores_the_interrupt_is_killed() {
         assert_eq!((out.exit_code(), out.ended, out.has_ended), (124, Ended::TimedOut, true), "{out:?}");
         let next = run(&shell, "echo \"<$kept>\"").await;
         assert_eq!((&*next.stdout, next.origin), (&b"<>\n"[..], ShellOrigin::Replacement));
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_shell_that_ends_says_so_and_the_next_call_has_a_new_one() {
-    for kind in kinds().await {
+    with_each(async |kind| {
         for (snippet, status) in [
             ("echo last; exit 3", 3),
             ("echo last; exit", 0),
@@ -165,34 +167,37 @@ async fn a_shell_that_ends_says_so_and_the_next_call_has_a_new_one() {
             assert_eq!((&*next.stdout, next.origin), (&b"<>\n"[..], ShellOrigin::Replacement), "{snippet}");
             assert_eq!(run(&shell, "true").await.origin, ShellOrigin::Earlier);
         }
-    }
+    })
+    .await;
 }
 
 /// Killed between two calls, by itself in the background.
 #[tokio::test]
 async fn a_shell_that_died_meanwhile_is_replaced() {
-    for kind in kinds().await {
+    with_each(async |kind| {
         let shell = kind.session.shell();
         said(&shell, "(sleep 0.1; kill -9 $$; sleep 0.1; touch dead) & :").await;
         sleep(patient(Duration::from_millis(500))).await;
         let out = run(&shell, "echo new").await;
         assert_eq!((&*out.stdout, out.origin), (&b"new\n"[..], ShellOrigin::Replacement), "{}", kind.name);
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_snippet_that_stops_the_shell_or_its_parent_hangs_nobody() {
     let [kind, ..] = kinds().await;
-    for stop in [
-        "kill -STOP $$; sleep 1000",
-        "kill -STOP $PPID; sleep 1000",
-        "cat <&10 >/dev/null; cat /proc/self/fd/0",
-    ] {
+    let hangs_nobody = async |stop| {
         let shell = kind.session.shell();
         let out = timed(&shell, stop).await;
         assert_eq!(out.exit_code(), 124, "{stop}");
         assert_eq!(said(&shell, "echo on").await, "on\n", "{stop}");
-    }
+    };
+    tokio::join!(
+        hangs_nobody("kill -STOP $$; sleep 1000"),
+        hangs_nobody("kill -STOP $PPID; sleep 1000"),
+        hangs_nobody("cat <&10 >/dev/null; cat /proc/self/fd/0"),
+    );
 }
 
 #[tokio::test]
@@ -231,8 +236,8 @@ async fn the_end_of_the_session_ends_its_shells() {
 
 #[tokio::test]
 async fn without_bash_and_sh_there_is_no_shell() {
-    let dir: TempDir = workspace();
-    let session = Session::prepare(&policy(dir.path()).set_env("PATH", "/no/such")).await.unwrap();
+    let world = World::new();
+    let session = Session::prepare(&world.policy().set_env("PATH", "/no/such")).await.unwrap();
     let refused = in_time(session.shell().run("true")).await.unwrap_err();
     assert!(matches!(&refused, Error::NotFound { program } if program == "bash or sh"), "{refused:?}");
 }

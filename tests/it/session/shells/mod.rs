@@ -22,8 +22,8 @@ use std::{
 
 use kennel::{Isolation, Policy, Session, Shell, ShellOutput};
 
-use super::{in_time, policy};
-use crate::support::{TempDir, workspace};
+use super::in_time;
+use crate::support::World;
 
 /// Programs that the tests need where PATH has no bash.
 const PROGRAMS: [&str; 11] =
@@ -32,7 +32,7 @@ const PROGRAMS: [&str; 11] =
 /// A session whose shells are all of one kind.
 struct Kind {
     name: &'static str,
-    dir: TempDir,
+    world: World,
     /// What makes a policy one of this kind.
     with: Box<dyn Fn(Policy) -> Policy>,
     session: Session,
@@ -41,7 +41,11 @@ struct Kind {
 impl Kind {
     /// Its workspace.
     fn path(&self) -> &Path {
-        self.dir.path()
+        self.world.path()
+    }
+
+    fn policy(&self) -> Policy {
+        (self.with)(self.world.policy())
     }
 
     fn is_bash(&self) -> bool {
@@ -58,18 +62,24 @@ async fn kinds() -> [Kind; 3] {
     ]
 }
 
+/// Does the same with each kind, side by side, because that is mostly waiting.
+async fn with_each(act: impl AsyncFn(&Kind)) {
+    let [one, two, three] = &kinds().await;
+    tokio::join!(act(one), act(two), act(three));
+}
+
 const SHARED: &str = "bash with isolation session";
 
 async fn kind(name: &'static str, with: impl FnOnce(Policy) -> Policy) -> Kind {
-    let dir = workspace();
-    let path = (name == "sh").then(|| without_bash(dir.path()));
+    let world = World::new();
+    let path = (name == "sh").then(|| without_bash(world.path()));
     let of_kind = Box::new(move |policy: Policy| match &path {
         Some(path) => policy.set_env("PATH", path.to_str().unwrap()),
         None if name == SHARED => policy.isolation(Isolation::Session),
         None => policy,
     });
-    let session = Session::prepare(&with(of_kind(policy(dir.path())))).await.unwrap();
-    Kind { name, dir, with: of_kind, session }
+    let session = Session::prepare(&with(of_kind(world.policy()))).await.unwrap();
+    Kind { name, world, with: of_kind, session }
 }
 
 /// A directory for PATH that has sh and no bash.

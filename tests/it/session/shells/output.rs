@@ -6,8 +6,8 @@ use kennel::{Error, Limits, Policy, Profile, Session, Size};
 
 use super::{kind, kinds, run, said, told};
 use crate::{
-    session::{eventually, in_time, policy},
-    support::{has, require, workspace},
+    session::{eventually, in_time},
+    support::{World, has, require},
 };
 
 #[tokio::test]
@@ -141,9 +141,9 @@ async fn calls_at_the_same_time_run_one_after_the_other() {
 /// With `output_ends` a policy ends what writes too much. In a shell that is the snippet.
 #[tokio::test]
 async fn output_that_must_end_interrupts_the_snippet() {
-    let dir = workspace();
+    let world = World::new();
     let limits = Limits { output: Some(Size::from_bytes(1000)), output_ends: true, ..Limits::default() };
-    let policy = policy(dir.path()).limits(limits);
+    let policy = world.policy().limits(limits);
     let session = Session::prepare(&policy).await.unwrap();
     let shell = session.shell();
     said(&shell, "kept=1").await;

@@ -6,7 +6,7 @@ use kennel::{Error, Mount, Session, report::ShellOrigin};
 
 use super::{kinds, run, said, told};
 use crate::{
-    session::{git, policy},
+    session::git,
     support::{has, require, workspace},
 };
 
@@ -42,7 +42,7 @@ async fn what_appears_at_a_protected_path_is_taken_away_after_each_snippet() {
         git(kind.path(), &["init", "-q"]);
         fs::remove_dir_all(kind.path().join(".git/hooks")).unwrap();
         let dir = kind.path().to_owned();
-        let session = Session::prepare(&(kind.with)(policy(&dir))).await.unwrap();
+        let session = Session::prepare(&kind.policy()).await.unwrap();
         let shell = session.shell();
         let out = run(&shell, "mkdir -p .git/hooks && echo x >.git/hooks/pre-commit").await;
         assert!(!dir.join(".git/hooks/pre-commit").exists(), "{}: {out:?}", kind.name);
@@ -58,7 +58,7 @@ async fn no_snippet_runs_while_a_grant_is_replaced_outside() {
         let file = granted.path().join("conf");
         fs::write(&file, "one").unwrap();
         let mount = Mount::ReadOnly { source: file.clone(), target: None };
-        let session = Session::prepare(&(kind.with)(policy(kind.path())).mount(mount)).await.unwrap();
+        let session = Session::prepare(&kind.policy().mount(mount)).await.unwrap();
         let (shell, other) = (session.shell(), session.shell_with_id("other"));
         let cat = format!("cat {}", file.display());
         assert_eq!(said(&shell, &cat).await, "one", "{}", kind.name);
