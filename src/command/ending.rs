@@ -17,7 +17,7 @@ use crate::command::explain::observed::Recorder;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
 use crate::launch::inside::Rest;
-use crate::network::serving::Witness;
+use crate::network::serving::DenialCursor;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
 use crate::protect::recheck::Undone;
@@ -271,7 +271,7 @@ impl Running {
         }
         self.log.exec.record_denials(&denials);
         // The proxy has already recorded its own.
-        denials.extend(self.refusals.proxy.iter().flat_map(Witness::denials));
+        denials.extend(self.refusals.proxy.iter().flat_map(DenialCursor::denials));
         let mut outcome = Outcome {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
@@ -285,7 +285,7 @@ impl Running {
         };
         self.log.exec.record_outcome(&mut outcome);
         if let Some(source) = &self.spec.hints {
-            let registries: Vec<_> = self.refusals.proxy.iter().flat_map(Witness::registries).collect();
+            let registries: Vec<_> = self.refusals.proxy.iter().flat_map(DenialCursor::registries).collect();
             outcome.hints = source.hints(&outcome, &registries);
         }
         outcome

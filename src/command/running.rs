@@ -32,7 +32,7 @@ use crate::launch::prepared::Prepared;
 use crate::launch::supervisor::Supervisor;
 use crate::launch::supervisor::git_files::GitFiles;
 use crate::network::publish::Publishing;
-use crate::network::serving::{Serving, Witness};
+use crate::network::serving::{DenialCursor, Serving};
 use crate::plan::Section;
 use crate::policy::limits::Limits;
 use crate::protect::recheck;
@@ -154,10 +154,10 @@ impl Owner {
         }
     }
 
-    fn proxy_refusals(&self) -> Option<Witness> {
+    fn proxy_refusals(&self) -> Option<DenialCursor> {
         match &self.membership {
-            Some(membership) => membership.witness(),
-            None => self.proxy.as_ref().map(Serving::witness),
+            Some(membership) => membership.denial_cursor(),
+            None => self.proxy.as_ref().map(Serving::denial_cursor),
         }
     }
 }
@@ -165,7 +165,7 @@ impl Owner {
 /// What the walls around the command refused while it ran.
 #[derive(Debug)]
 pub(crate) struct RefusalLogs {
-    pub(crate) proxy: Option<Witness>,
+    pub(crate) proxy: Option<DenialCursor>,
     /// `None` until the worker has sent the listener of its seccomp filter.
     pub(crate) seccomp: Option<Refusals>,
     /// What the command uses, with `learn`. `None` until the listener has arrived.
@@ -175,7 +175,7 @@ pub(crate) struct RefusalLogs {
 impl RefusalLogs {
     /// What the proxy could not reach.
     pub(crate) fn network_failures(&self) -> Vec<NetworkFailure> {
-        self.proxy.iter().flat_map(Witness::failures).collect()
+        self.proxy.iter().flat_map(DenialCursor::failures).collect()
     }
 }
 
@@ -257,7 +257,7 @@ impl Running {
     }
 
     /// What the proxy refuses from now on belongs to another call.
-    pub(crate) fn witness_anew(&mut self) {
+    pub(crate) fn renew_denial_cursor(&mut self) {
         self.refusals.proxy = self.owner.proxy_refusals();
     }
 

@@ -12,7 +12,7 @@ use crate::command::detached::DetachedCommands;
 use crate::launch::inside::{CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::network::publish::Publishing;
-use crate::network::serving::{BoxFuture, Serving, Witness};
+use crate::network::serving::{BoxFuture, DenialCursor, Serving};
 use crate::plan::Section;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
@@ -103,7 +103,7 @@ pub(crate) trait Membership: fmt::Debug + Send + Sync {
     fn published(&self) -> Vec<PublishedPort>;
 
     /// Collects what the proxy of the session refuses.
-    fn witness(&self) -> Option<Witness>;
+    fn denial_cursor(&self) -> Option<DenialCursor>;
 
     /// Whether this program ended the session.
     fn session_has_ended(&self) -> bool;

@@ -22,7 +22,7 @@ use crate::launch::prepared::Prepared;
 use crate::launch::supervisor::Supervisor;
 use crate::network::namespace_socket::NamespaceSockets;
 use crate::network::publish::Publishing;
-use crate::network::serving::{BoxFuture, Serving, Witness};
+use crate::network::serving::{BoxFuture, DenialCursor, Serving};
 use crate::overlay::ledger::SharedLedger;
 use crate::plan::Section;
 use crate::protect::recheck;
@@ -261,10 +261,10 @@ impl Live {
     }
 
     /// Collects what the proxy refuses, if there is a proxy.
-    pub(crate) fn witness(&self) -> Option<Witness> {
+    pub(crate) fn denial_cursor(&self) -> Option<DenialCursor> {
         let proxy = self.proxy.as_ref().filter(|_| !self.has_ended())?;
         proxy.renew();
-        Some(proxy.witness())
+        Some(proxy.denial_cursor())
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -456,8 +456,8 @@ impl Membership for CountedCommand {
         self.live.give_back(inside);
     }
 
-    fn witness(&self) -> Option<Witness> {
-        self.live.witness()
+    fn denial_cursor(&self) -> Option<DenialCursor> {
+        self.live.denial_cursor()
     }
 
     fn session_has_ended(&self) -> bool {
