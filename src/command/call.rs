@@ -79,7 +79,7 @@ impl Running {
             full: None,
             group: &CgroupUsage::default(),
         };
-        let Undone { mut denials, is_left } = self.inside.get_ref().undo();
+        let Undone { mut denials, is_left } = self.init.get_ref().undo();
         exec.record_denials(&denials);
         // The proxy has already recorded its own.
         denials.extend(self.refusals.proxy.iter().flat_map(DenialCursor::denials));

@@ -9,7 +9,7 @@ use kennel_helper::control::Report;
 
 use crate::audit::trail::Trail;
 use crate::command::detached::DetachedCommands;
-use crate::launch::inside::{CommandHold, Inside};
+use crate::launch::inside::{CommandHold, CommandInit};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::network::publish::Publishing;
 use crate::network::serving::{BoxFuture, DenialCursor, Serving};
@@ -94,10 +94,10 @@ pub(crate) trait Membership: fmt::Debug + Send + Sync {
     fn refilled(&self, took_us: u64);
 
     /// Keeps background processes of the command until the session ends.
-    fn keep(&self, inside: Inside);
+    fn keep(&self, init: CommandInit);
 
     /// Takes a worker back that waits for another command.
-    fn give_back(&self, inside: Inside);
+    fn give_back(&self, init: CommandInit);
 
     /// The published ports of the session.
     fn published(&self) -> Vec<PublishedPort>;
@@ -112,7 +112,7 @@ pub(crate) trait Membership: fmt::Debug + Send + Sync {
 /// A worker for a command.
 #[derive(Debug)]
 pub(crate) struct ReadyWorker {
-    pub(crate) inside: Inside,
+    pub(crate) init: CommandInit,
     /// Reports that the command has to know.
     pub(crate) reports: Vec<Report>,
     /// The proxy of a command without a session.

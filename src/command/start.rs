@@ -240,7 +240,7 @@ impl Command {
             let worker = workers.worker(prepared, trail, entered.take(), own_steps, self.fail_fast).await?;
             self.set_cgroup_limits(&worker, spec)?;
             let started_at = Instant::now();
-            match prepared::send_request(&worker.inside, request, stdio) {
+            match prepared::send_request(&worker.init, request, stdio) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe && workers.has_others()? => {}
                 // If the only worker is gone, waiting for the command reports how it ended.
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -257,7 +257,7 @@ impl Command {
     /// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has
     /// waited.
     fn set_cgroup_limits(&self, worker: &ReadyWorker, spec: &CommandSpec) -> Result<(), Error> {
-        match worker.inside.leaf() {
+        match worker.init.leaf() {
             Some(leaf) => {
                 leaf.begin();
                 leaf.tighten(&spec.cgroup_settings)

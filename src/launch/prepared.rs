@@ -19,7 +19,7 @@ use crate::audit::trail::Trail;
 use crate::host::remedy::remedy;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
-use crate::launch::inside::Inside;
+use crate::launch::inside::{Inside, PlannedInit};
 use crate::launch::request::RequestBuf;
 use crate::network::ask::Ask;
 use crate::network::gate::Gate;
@@ -40,7 +40,7 @@ pub(crate) struct Prepared {
     pub(crate) images: Arc<Images>,
     plan: OnceLock<Memfd>,
     /// A one-shot that has been started ahead for the first command. It already has the plan.
-    prestarted: Mutex<Option<Inside>>,
+    prestarted: Mutex<Option<PlannedInit>>,
     /// Decides about connections through the proxy, if the policy has one.
     gate: Option<Arc<Gate>>,
     log: Option<Arc<Log>>,
@@ -115,7 +115,7 @@ impl Prepared {
     }
 
     /// Keeps a one-shot that has been started ahead and has its plan.
-    pub(crate) fn with_prestarted(self, prestarted: Inside) -> Self {
+    pub(crate) fn with_prestarted(self, prestarted: PlannedInit) -> Self {
         Self { prestarted: Mutex::new(Some(prestarted)), ..self }
     }
 
@@ -123,15 +123,15 @@ impl Prepared {
     /// compiled.
     pub(crate) fn mount_change(&self) -> MountChange {
         match (&*locked(&self.prestarted), &self.compiled.mount_snapshot) {
-            (Some(prestarted), _) => prestarted.footing_change(),
-            (None, Some(ground)) => ground.change(true, true),
+            (Some(prestarted), _) => prestarted.mount_change(),
+            (None, Some(snapshot)) => snapshot.change(true, true),
             // No snapshot was taken.
             (None, None) => MountChange::Some,
         }
     }
 
     /// The one-shot that was started ahead, unless it has been taken.
-    pub(crate) fn take_prestarted(&self) -> Option<Inside> {
+    pub(crate) fn take_prestarted(&self) -> Option<PlannedInit> {
         locked(&self.prestarted).take()
     }
 

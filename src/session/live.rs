@@ -17,7 +17,7 @@ use crate::command::detached::DetachedCommands;
 use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
 use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
-use crate::launch::inside::{Inside, PATIENCE};
+use crate::launch::inside::{CommandInit, PATIENCE, WaitingInit};
 use crate::launch::prepared::Prepared;
 use crate::launch::supervisor::Supervisor;
 use crate::network::namespace_socket::NamespaceSockets;
@@ -54,7 +54,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 /// A session that has a handle or a running command.
 pub(crate) struct Live {
     pub(crate) prepared: Arc<Prepared>,
-    pub(crate) zygote: Inside,
+    pub(crate) zygote: WaitingInit,
     /// The cgroups of the session and its workers, if the policy needs any.
     pub(crate) groups: Option<Arc<Groups>>,
     /// What the session enforces for all commands.
@@ -71,7 +71,7 @@ pub(crate) struct Live {
     /// The published ports.
     pub(crate) published: Publishing,
     /// Sandboxes of ended commands that left background processes.
-    pub(crate) background: Mutex<Vec<Inside>>,
+    pub(crate) background: Mutex<Vec<CommandInit>>,
     pub(crate) ready_workers: ReadyWorkers,
     pub(crate) ended: AtomicBool,
     /// Whether its processes were asked to end.
@@ -272,23 +272,22 @@ impl Live {
     }
 
     /// Takes a worker back that waits for another command.
-    pub(crate) fn give_back(&self, mut inside: Inside) {
+    pub(crate) fn give_back(&self, init: CommandInit) {
         let Some(shared) = self.shared.as_ref().filter(|_| !self.has_ended()) else { return };
         let mut waiting = self.waiting();
         if waiting.len() < self.ready_workers.target() {
-            inside.set_free();
-            waiting.push_back(shared.worker(inside));
+            waiting.push_back(shared.returned(init.free()));
         } else {
             // It ends by itself when its socket closes.
-            inside.set_over();
+            init.over();
         }
     }
 
     /// Keeps the background processes of a command until the session ends.
-    pub(crate) fn keep(&self, inside: Inside) {
+    pub(crate) fn keep(&self, init: CommandInit) {
         self.drop_ended_background();
         if !self.zygote.has_ended() {
-            self.background().push(inside);
+            self.background().push(init);
         }
     }
 
@@ -298,7 +297,7 @@ impl Live {
         let is_ready = |worker: &mut Worker| {
             // The next command skips a failed worker.
             worker.is_ready() || {
-                worker.take_in_pending(&self.prepared, &self.counts).is_ok() && worker.is_ready()
+                worker.process_pending(&self.prepared, &self.counts).is_ok() && worker.is_ready()
             }
         };
         let ready = waiting.iter_mut().map(|worker| usize::from(is_ready(worker))).sum();
@@ -318,14 +317,14 @@ impl Live {
         locked(&self.waiting)
     }
 
-    fn background(&self) -> MutexGuard<'_, Vec<Inside>> {
+    fn background(&self) -> MutexGuard<'_, Vec<CommandInit>> {
         locked(&self.background)
     }
 
     /// Drops background sandboxes that have ended. As long as one is kept, Kennel treats every change at a
     /// protected path as its doing.
     pub(crate) fn drop_ended_background(&self) {
-        self.background().retain(|inside| !inside.has_ended());
+        self.background().retain(|init| !init.has_ended());
     }
 }
 
@@ -444,16 +443,16 @@ impl Membership for CountedCommand {
         self.live.counts().refilled(took_us);
     }
 
-    fn keep(&self, inside: Inside) {
-        self.live.keep(inside);
+    fn keep(&self, init: CommandInit) {
+        self.live.keep(init);
     }
 
     fn published(&self) -> Vec<PublishedPort> {
         self.live.published.ports()
     }
 
-    fn give_back(&self, inside: Inside) {
-        self.live.give_back(inside);
+    fn give_back(&self, init: CommandInit) {
+        self.live.give_back(init);
     }
 
     fn denial_cursor(&self) -> Option<DenialCursor> {

@@ -102,11 +102,11 @@ impl Sandbox {
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
-        let mut started = start::begin_one_shot(&images, &begun.namespaces, leaf)?;
+        let init = start::begin_one_shot(&images, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, kind)?;
         let prepared = Prepared::new(compiled, images)?.with_groups(groups);
         start::refuse_kept_overlay(&prepared)?;
-        start::hand_over_one_shot(&mut started, &prepared, None)?;
+        let started = start::hand_over_one_shot(init, &prepared, None)?;
         let inputs = CompileInputs { policy: policy.clone(), host, caller, kind: SandboxKind::OneShot };
         Ok(Self::renewable(inputs, prepared.with_prestarted(started)))
     }
@@ -312,13 +312,13 @@ async fn start_worker(
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     // Before the start: a port that another program has is an error of the caller.
     let bound = Bound::all(&prepared.compiled.services.publish)?;
-    let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
+    let init = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut reports = Vec::new();
-    let handed_out = HandedOut::receive(prepared, &inside, trail, &mut reports).await?;
+    let handed_out = HandedOut::receive(prepared, &init, trail, &mut reports).await?;
     let HandedOut { proxy, sockets, seccomp_listener } = handed_out;
     let published = match sockets.try_into() {
         Ok(sockets) => Some(publish(bound, sockets, trail).await.map_err(Error::io("publish the ports"))?),
         Err(_) => None,
     };
-    Ok(ReadyWorker { inside, reports, proxy, published, seccomp_listener, own })
+    Ok(ReadyWorker { init, reports, proxy, published, seccomp_listener, own })
 }

@@ -10,7 +10,7 @@ use kennel_helper::wire::Field;
 
 use crate::command::source::Entered;
 use crate::launch::control::socket_pair;
-use crate::launch::inside::Inside;
+use crate::launch::inside::{OrderedInit, WaitingInit};
 use crate::launch::prepared::OwnSteps;
 use crate::launch::shared::SharedInit;
 use crate::report::error::Error;
@@ -36,14 +36,16 @@ impl Shared {
     pub(crate) fn try_order(&self) -> io::Result<Worker> {
         let (control, worker_end) = socket_pair()?;
         let mark = self.init.order_worker(worker_end.as_fd())?;
-        let mut inside = Inside::worker(control);
-        inside.set_mark(mark);
-        Ok(self.worker(inside))
+        let init = OrderedInit::of_common_init(control, mark);
+        Ok(self.with_skipped(Worker::ordered(init, no_mounts(None))))
     }
 
-    /// A worker that waits for a command, or will.
-    pub(crate) fn worker(&self, inside: Inside) -> Worker {
-        let mut worker = Worker::ordered(inside, no_mounts(None));
+    /// A worker whose command has ended.
+    pub(crate) fn returned(&self, init: WaitingInit) -> Worker {
+        self.with_skipped(Worker::returned(init, no_mounts(None)))
+    }
+
+    fn with_skipped(&self, mut worker: Worker) -> Worker {
         worker.add_skipped(&self.skipped);
         worker
     }
@@ -62,9 +64,9 @@ impl Live {
         let (root, mounts) = self.unless_gone(worker.wait_for_view(&self.prepared, &counts)).await?;
         self.unless_gone(worker.wait_until_ready(&self.prepared, &counts)).await?;
         let generation = worker.generation();
-        let (inside, skipped) = worker.into_parts();
+        let (init, skipped) = worker.into_common_init()?;
         self.shared = Some(Shared {
-            init: Arc::new(SharedInit::new(inside)),
+            init: Arc::new(SharedInit::new(init)),
             view: Arc::new(ViewFd::new(root, mounts, generation)),
             skipped,
             generation: tokio::sync::Mutex::new(generation),
@@ -98,7 +100,7 @@ impl Live {
         ZygoteOrder::Remount { steps: own.bytes.length }.put(&mut message);
         let descriptors = [child_end.as_fd(), own.bytes.as_fd(), shared.view.mounts()];
         self.zygote.send(&message, descriptors)?;
-        Ok(Worker::ordered(Inside::worker(control), no_mounts(Some(Arc::clone(own)))))
+        Ok(Worker::ordered(OrderedInit::of_zygote(control, None), no_mounts(Some(Arc::clone(own)))))
     }
 }
 

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use crate::command::source::{Entered, ReadyWorker};
 use crate::launch::cgroup::Groups;
 use crate::launch::control::{Arrival, socket_pair};
-use crate::launch::inside::{CommandHold, Inside};
+use crate::launch::inside::{CommandHold, Inside, OrderedInit, WaitingInit};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::plan::Section;
 use crate::plan::network::SOCKETS_HANDED_OUT;
@@ -27,20 +27,16 @@ use crate::session::stats::Counts;
 /// A worker without a command, with what it has reported so far.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    inside: Inside,
+    life: Life,
     own: Option<Arc<OwnSteps>>,
     /// Paths to check after its command. If it never gets one, nobody checks them.
     watches: Arc<[Watch]>,
     generation: u64,
-    /// Whether its pidfd has arrived.
-    is_born: bool,
     is_ready: bool,
     /// Reports of skipped steps.
     skipped: Vec<Report>,
     /// Why it did not get ready. If it was ordered for one command, that command gets the error.
     failed: Option<FailedStep>,
-    /// Whether a descriptor was lost because this program had no room for it.
-    lost_descriptor: bool,
     /// Its root and its mount namespace, if its steps send them.
     root: Option<OwnedFd>,
     mounts: Option<OwnedFd>,
@@ -48,6 +44,15 @@ pub(crate) struct Worker {
     sockets: Vec<OwnedFd>,
     /// The listener of its seccomp filter.
     seccomp_listener: Option<OwnedFd>,
+}
+
+/// Its init, as far as Kennel has hold of it.
+#[derive(Debug)]
+enum Life {
+    Ordered(OrderedInit),
+    Waiting(WaitingInit),
+    /// It was given up: a descriptor was lost, because this program had no room for it.
+    Lost,
 }
 
 /// The step that failed, as a worker reports it.
@@ -59,18 +64,25 @@ struct FailedStep {
 }
 
 impl Worker {
-    /// A worker that the zygote will fork.
-    pub(crate) fn ordered(inside: Inside, mounts: WorkerMounts) -> Self {
+    /// A worker that the zygote will fork, or the common init.
+    pub(crate) fn ordered(init: OrderedInit, mounts: WorkerMounts) -> Self {
+        Self::new(Life::Ordered(init), mounts)
+    }
+
+    /// A worker that has served a command, and will be ready for another one.
+    pub(crate) fn returned(init: WaitingInit, mounts: WorkerMounts) -> Self {
+        Self::new(Life::Waiting(init), mounts)
+    }
+
+    fn new(life: Life, mounts: WorkerMounts) -> Self {
         Self {
-            is_born: inside.pidfd().is_some(),
-            inside,
+            life,
             own: mounts.own,
             watches: mounts.watches,
             generation: mounts.generation,
             is_ready: false,
             skipped: Vec::new(),
             failed: None,
-            lost_descriptor: false,
             root: None,
             mounts: None,
             sockets: Vec::new(),
@@ -80,7 +92,22 @@ impl Worker {
 
     /// Whether it waits for a command, and Kennel can kill it.
     pub(crate) fn is_ready(&self) -> bool {
-        self.is_ready && self.is_born
+        self.is_ready && self.is_born()
+    }
+
+    /// Whether its pidfd has arrived.
+    fn is_born(&self) -> bool {
+        matches!(self.life, Life::Waiting(_))
+    }
+
+    /// # Errors
+    /// It was given up.
+    fn inside(&self) -> Result<&Inside, Error> {
+        match &self.life {
+            Life::Ordered(init) => Ok(init),
+            Life::Waiting(init) => Ok(init),
+            Life::Lost => Err(no_hold()),
+        }
     }
 
     /// The generation of the mounts that it was ordered with.
@@ -88,18 +115,17 @@ impl Worker {
         self.generation
     }
 
-    /// Hands the worker to a command. The worker keeps `hold` until it has ended and was undone.
-    fn into_ready(self, hold: CommandHold) -> ReadyWorker {
-        let mut inside = self.inside;
-        inside.hold(hold, &self.watches);
-        ReadyWorker {
-            inside,
+    /// Hands a worker that was born to a command. The worker keeps `hold` until it has ended and was undone.
+    fn into_ready(self, hold: CommandHold) -> Result<ReadyWorker, Error> {
+        let Life::Waiting(init) = self.life else { return Err(no_hold()) };
+        Ok(ReadyWorker {
+            init: init.begin(hold, &self.watches),
             reports: self.skipped,
             proxy: None,
             published: None,
             seccomp_listener: self.seccomp_listener,
             own: self.own,
-        }
+        })
     }
 
     /// Processes its messages. Waits until it is born, unless `fail_fast`.
@@ -110,11 +136,11 @@ impl Worker {
         fail_fast: bool,
     ) -> Result<(), Error> {
         loop {
-            self.take_in_pending(prepared, counts)?;
-            if self.is_born || fail_fast {
+            self.process_pending(prepared, counts)?;
+            if self.is_born() || fail_fast {
                 return Ok(());
             }
-            self.take_in_next(prepared, counts).await?;
+            self.process_next(prepared, counts).await?;
         }
     }
 
@@ -130,7 +156,7 @@ impl Worker {
             {
                 return Ok((root, mounts));
             }
-            self.take_in_next(prepared, counts).await?;
+            self.process_next(prepared, counts).await?;
         }
     }
 
@@ -141,14 +167,17 @@ impl Worker {
         counts: &Counts,
     ) -> Result<(), Error> {
         while !self.is_ready {
-            self.take_in_next(prepared, counts).await?;
+            self.process_next(prepared, counts).await?;
         }
         Ok(())
     }
 
-    /// Its socket, and what it reported about steps that it skipped.
-    pub(crate) fn into_parts(self) -> (Inside, Vec<Report>) {
-        (self.inside, self.skipped)
+    /// Makes it the common init of the commands. Returns what it reported about steps that it skipped, too.
+    pub(crate) fn into_common_init(self) -> Result<(WaitingInit, Vec<Report>), Error> {
+        match self.life {
+            Life::Waiting(init) => Ok((init, self.skipped)),
+            Life::Ordered(_) | Life::Lost => Err(no_hold()),
+        }
     }
 
     /// Adds reports of steps that its common init skipped.
@@ -167,28 +196,25 @@ impl Worker {
                 Ok(sockets) => return Ok(sockets),
                 Err(sockets) => self.sockets = sockets,
             }
-            self.take_in_next(prepared, counts).await?;
+            self.process_next(prepared, counts).await?;
         }
     }
 
     /// Waits for its next message, and processes it.
-    async fn take_in_next(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
-        let arrival = self.inside.next().await;
-        self.take_in(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)
+    async fn process_next(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
+        let arrival = self.inside()?.next().await;
+        self.process(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)
     }
 
     /// Processes the messages that have arrived, without waiting.
-    pub(crate) fn take_in_pending(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
+    pub(crate) fn process_pending(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         loop {
             if let Some(failed) = self.failed {
                 return Err(self.step_error(prepared, failed));
             }
-            if self.lost_descriptor {
-                return Err(Error::io("take hold of a worker")(Errno::EMFILE.into()));
-            }
-            match self.inside.receive() {
+            match self.inside()?.receive() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                arrival => self.take_in(
+                arrival => self.process(
                     arrival.map_err(Error::io("read the socket of a worker"))?,
                     prepared,
                     counts,
@@ -197,11 +223,13 @@ impl Worker {
         }
     }
 
-    fn take_in(&mut self, arrival: Arrival, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
+    fn process(&mut self, arrival: Arrival, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         match arrival {
             Arrival::Born(pidfd, pid) => {
-                self.inside.set_pidfd(pidfd, pid);
-                self.is_born = true;
+                self.life = match std::mem::replace(&mut self.life, Life::Lost) {
+                    Life::Ordered(init) => Life::Waiting(init.born(pidfd, pid)),
+                    life => life,
+                }
             }
             Arrival::Report(Report::Ready { took_us }) => {
                 self.is_ready = true;
@@ -223,7 +251,7 @@ impl Worker {
             }
             Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
             // Without the pidfd nobody could kill it. Without the listener nobody would answer its filter.
-            Arrival::Report(Report::Born { .. } | Report::Refusing {}) => self.lost_descriptor = true,
+            Arrival::Report(Report::Born { .. } | Report::Refusing {}) => self.life = Life::Lost,
             Arrival::Report(_) | Arrival::Started(_) | Arrival::Terminal(_) | Arrival::Upper(_) => {}
         }
         Ok(())
@@ -233,6 +261,11 @@ impl Worker {
         let own = self.own.as_ref().map(|own| &own.section);
         prepared.step_failed(own, (step.section, step.index), step.errno)
     }
+}
+
+/// The error of a worker that could not send a descriptor.
+fn no_hold() -> Error {
+    Error::io("take hold of a worker")(Errno::EMFILE.into())
 }
 
 /// How long to wait when the socket of the zygote is full of orders.
@@ -276,7 +309,7 @@ impl Live {
                         // It may have waited while others ran.
                         worker.watches = self.mounts.watches();
                     }
-                    return Ok(worker.into_ready(entered.hold));
+                    return worker.into_ready(entered.hold);
                 }
                 // A waiting worker was killed, or failed because of a shortage at that time. Try the next
                 // one.
@@ -372,9 +405,7 @@ impl Live {
             .chain(steps.map(AsFd::as_fd))
             .chain(leaf.as_ref().map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
-        let mut inside = Inside::worker(control);
-        inside.set_leaf(leaf);
-        Ok(Worker::ordered(inside, mounts))
+        Ok(Worker::ordered(OrderedInit::of_zygote(control, leaf), mounts))
     }
 
     /// Orders workers until enough wait. If an order fails, the next command tries again.
