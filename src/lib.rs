@@ -98,11 +98,11 @@ pub use capabilities::wrapper::{Wrapper, resolve_layer, run_command, wrap_comman
 pub use capabilities::{Capabilities, EnvPolicy, Layer};
 pub use command::Command;
 pub use command::child::Child;
+pub use command::detached::ring::LogPiece;
 pub use command::detached::{Detached, LogReader};
 pub use command::left_pipes::LeftPipes;
 pub use command::outlet::{Copying, Outlets};
 pub use command::output::ChildOutput;
-pub use command::ring::LogPiece;
 pub use command::stdio::{ChildStdin, Stdio};
 pub use command::terminal::Terminal;
 pub use host::{Host, Version};

@@ -1,6 +1,10 @@
 //! Commands that stay: a task of the runtime follows each of them and keeps what it writes, whoever started
 //! it.
 
+pub(crate) mod log_copy;
+pub(crate) mod output_log;
+pub(crate) mod ring;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -13,9 +17,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::command::Command;
 use crate::command::child::Child;
-use crate::command::log_copy::{LogCopy, is_log_file};
-use crate::command::output_log::OutputLog;
-use crate::command::ring::{CAPACITY, LogPiece, Ring};
+use crate::command::detached::log_copy::{LogCopy, is_log_file};
+use crate::command::detached::output_log::OutputLog;
+use crate::command::detached::ring::{CAPACITY, LogPiece, Ring};
 use crate::command::start::DefaultStdio;
 use crate::launch::inside::CommandKey;
 use crate::report::enforcement::Note;

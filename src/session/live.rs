@@ -32,10 +32,10 @@ use crate::report::overlay_error::OverlayError;
 use crate::report::published::PublishedPort;
 use crate::session::mount_state::{SessionMounts, Settling};
 use crate::session::processes;
-use crate::session::shared::Shared;
 use crate::session::stats::{Counts, Stats, Using};
 use crate::session::view_fd::ViewFd;
-use crate::session::worker::Worker;
+use crate::session::zygote::common_init::Shared;
+use crate::session::zygote::worker::Worker;
 use crate::sys::locked;
 
 /// How often to check whether killed commands are gone.

@@ -16,11 +16,10 @@ pub(crate) mod ports;
 pub(crate) mod prepare;
 pub(crate) mod processes;
 pub(crate) mod sandbox;
-pub(crate) mod shared;
 pub(crate) mod shell;
 pub(crate) mod stats;
 pub(crate) mod view_fd;
-pub(crate) mod worker;
+pub(crate) mod zygote;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

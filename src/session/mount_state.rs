@@ -8,13 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::{fs, io};
 
 use crate::command::source::Entered;
-use crate::host::Host;
-use crate::host::caller::Caller;
 use crate::launch::inside::CommandHold;
 use crate::launch::prepared::OwnSteps;
-use crate::plan::compile::Compiled;
-use crate::plan::{Section, compile};
-use crate::policy::Policy;
+use crate::plan::Section;
+use crate::plan::compile::{CompileInputs, Compiled};
 use crate::protect::mount_snapshot::{MountChange, MountSnapshot, replaced};
 use crate::protect::watch::{self, Watch};
 use crate::report::denial::shown;
@@ -24,25 +21,10 @@ use crate::report::failure;
 use crate::report::overlay_error::OverlayError;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::locked;
-use crate::view::inputs::SandboxKind;
 
 /// What helps if a session cannot show what is there now.
 fn new_session() -> Remedy {
     remedy!["prepare a new session (", SettingKey::StopSession, ", then start)"]
-}
-
-/// What a plan is compiled from, to compile it again.
-pub(crate) struct CompileInputs {
-    pub(crate) policy: Policy,
-    pub(crate) host: Host,
-    pub(crate) caller: Caller,
-    pub(crate) kind: SandboxKind,
-}
-
-impl CompileInputs {
-    pub(crate) fn compile(&self) -> Result<Compiled, Error> {
-        compile::compile(&self.policy, &self.host, &self.caller, self.kind)
-    }
 }
 
 pub(crate) struct SessionMounts {

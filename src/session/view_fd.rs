@@ -14,7 +14,7 @@ use crate::launch::inside::CommandHold;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::worker::{MOST_TRIES, is_replaced};
+use crate::session::zygote::worker::{MOST_TRIES, is_replaced};
 
 /// A view without any process.
 #[derive(Debug)]

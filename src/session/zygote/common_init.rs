@@ -17,7 +17,7 @@ use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::WorkerMounts;
 use crate::session::view_fd::ViewFd;
-use crate::session::worker::Worker;
+use crate::session::zygote::worker::Worker;
 
 /// The common init of a session.
 #[derive(Debug)]

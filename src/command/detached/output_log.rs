@@ -6,9 +6,9 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 
 use crate::command::detached::Record;
-use crate::command::log_copy::LogCopy;
+use crate::command::detached::log_copy::LogCopy;
+use crate::command::detached::ring::Stream;
 use crate::command::output::ChildOutput;
-use crate::command::ring::Stream;
 use crate::report::outcome::Outcome;
 
 /// Bytes of one read.

@@ -21,8 +21,8 @@ use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::WorkerMounts;
-use crate::session::shared;
 use crate::session::stats::Counts;
+use crate::session::zygote::common_init;
 
 /// A worker without a command, with what it has reported so far.
 #[derive(Debug)]
@@ -351,7 +351,7 @@ impl Live {
     /// Orders a worker.
     pub(crate) async fn order(&self, own_steps: Option<&Section>) -> Result<Worker, Error> {
         if self.shared.is_some() && own_steps.is_some() {
-            return Err(shared::no_restrictions());
+            return Err(common_init::no_restrictions());
         }
         self.patiently(|| self.try_order(own_steps)).await
     }
