@@ -15,12 +15,12 @@ use std::{fmt, io};
 use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
-use crate::command::Command;
 use crate::command::child::Child;
 use crate::command::detached::log_copy::{LogCopy, is_log_file};
 use crate::command::detached::output_log::OutputLog;
 use crate::command::detached::ring::{CAPACITY, LogPiece, Ring};
-use crate::command::start::DefaultStdio;
+use crate::command::stdio::DefaultStdio;
+use crate::command::{Command, CommandSource};
 use crate::launch::inside::CommandKey;
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
@@ -277,10 +277,10 @@ impl DetachedCommands {
     }
 
     /// Starts the task that follows a command.
-    fn add(self: Arc<Self>, program: OsString, child: Child, copy: LogCopy) -> Detached {
+    fn add(self: Arc<Self>, program: OsString, mut child: Child, copy: LogCopy) -> Detached {
         let record = Record { ring: Ring::new(CAPACITY), unwritten: None, end: None };
         let (orders, received) = mpsc::unbounded_channel();
-        let key = child.key();
+        let key = child.claim_worker();
         let mut known = locked(&self.known);
         known.last = known.last.wrapping_add(1).max(1);
         let id = known.last;
@@ -342,9 +342,10 @@ impl Command {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn detach(&mut self) -> Result<Detached, Error> {
-        let Some(commands) = self.source.detached().cloned() else {
+        let CommandSource::Session(session) = &self.source else {
             return Err(self.refused("detach", "only a command of a session can stay".to_owned()));
         };
+        let commands = Arc::clone(session.detached());
         if self.streams.terminal.is_some() {
             return Err(
                 self.refused("terminal", "a detached command has none: nobody is there to type".to_owned())

@@ -31,9 +31,10 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 use crate::command::child::Child;
+use crate::command::one_shot::OneShots;
 use crate::command::source::WorkerSource;
-use crate::command::start::DefaultStdio;
-use crate::command::stdio::{Stdio, StdioKind};
+use crate::command::stdio::{DefaultStdio, Stdio, StdioKind};
+use crate::launch::prepared::Prepared;
 use crate::launch::restrict::Restriction;
 use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::policy::limits::Limits;
@@ -45,7 +46,7 @@ use crate::sys::secret::Secret;
 /// A command to run in a [`Sandbox`](crate::session::sandbox::Sandbox) or
 /// [`Session`](crate::session::Session).
 pub struct Command {
-    source: Arc<dyn WorkerSource>,
+    source: CommandSource,
     program: OsString,
     /// `None`: the program as given.
     arg0: Option<OsString>,
@@ -61,6 +62,33 @@ pub struct Command {
     fail_fast: bool,
     wants_hints: bool,
     is_keeper: bool,
+}
+
+/// Where a command runs.
+#[derive(Clone, Debug)]
+pub(crate) enum CommandSource {
+    /// In a sandbox of its own.
+    OneShots(Arc<OneShots>),
+    Session(Arc<dyn WorkerSource>),
+}
+
+impl CommandSource {
+    /// The plan of the last start; before the first start, the plan it will use.
+    fn prepared(&self) -> Arc<Prepared> {
+        match self {
+            Self::OneShots(one_shots) => one_shots.prepared(),
+            Self::Session(session) => Arc::clone(session.prepared()),
+        }
+    }
+
+    fn is_session(&self) -> bool {
+        matches!(self, Self::Session(_))
+    }
+
+    /// Whether commands share their processes. Then background processes always live on.
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Session(session) if session.is_shared())
+    }
 }
 
 /// The streams that the caller has set.
@@ -99,7 +127,7 @@ impl fmt::Debug for Command {
 }
 
 impl Command {
-    pub(crate) fn new(source: Arc<dyn WorkerSource>, program: &OsStr) -> Self {
+    pub(crate) fn new(source: CommandSource, program: &OsStr) -> Self {
         Self {
             program: program.to_owned(),
             arg0: None,

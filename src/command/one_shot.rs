@@ -6,14 +6,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use crate::audit::trail::Trail;
-use crate::command::detached::DetachedCommands;
-use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
+use crate::command::source::ReadyWorker;
 use crate::launch::bridge::HandedOut;
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start;
 use crate::network::namespace_socket::NamespaceSockets;
 use crate::network::publish::{Bound, Inward, Publishing};
-use crate::network::serving::BoxFuture;
+use crate::network::serving::Serving;
 use crate::plan::Section;
 use crate::plan::compile::CompileInputs;
 use crate::plan::network::SOCKETS_HANDED_OUT;
@@ -24,9 +23,9 @@ use crate::sys::locked;
 /// The plan of a sandbox, shared with its commands.
 pub(crate) struct OneShots {
     /// `None` for a single command, which starts at once.
-    pub(crate) inputs: Option<CompileInputs>,
+    inputs: Option<CompileInputs>,
     /// The plan of the last start; before the first start, the plan it will use.
-    pub(crate) prepared: Mutex<Arc<Prepared>>,
+    prepared: Mutex<Arc<Prepared>>,
 }
 
 /// Does not show the inputs: the policy and the environment may hold secrets.
@@ -36,28 +35,28 @@ impl fmt::Debug for OneShots {
     }
 }
 
-impl WorkerSource for OneShots {
-    fn prepared(&self) -> Arc<Prepared> {
+impl OneShots {
+    /// For a single command.
+    pub(crate) fn once(prepared: Prepared) -> Self {
+        Self { inputs: None, prepared: Mutex::new(Arc::new(prepared)) }
+    }
+
+    /// For any number of commands. Each gets mounts that fit the host's files.
+    pub(crate) fn renewable(inputs: CompileInputs, prepared: Prepared) -> Self {
+        Self { inputs: Some(inputs), prepared: Mutex::new(Arc::new(prepared)) }
+    }
+
+    /// The plan of the last start; before the first start, the plan it will use.
+    pub(crate) fn prepared(&self) -> Arc<Prepared> {
         Arc::clone(&locked(&self.prepared))
     }
 
-    fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>> {
-        let prepared = self.renewed();
-        Box::pin(async move { Ok(Turn { prepared: prepared?, workers: self, entered: None }) })
-    }
-
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    fn detached(&self) -> Option<&Arc<DetachedCommands>> {
-        None
-    }
-}
-
-impl OneShots {
-    /// Compiles the policy again if mounted or granted paths have changed.
-    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
+    /// The plan for the next command: compiles the policy again if mounted or granted paths have changed.
+    ///
+    /// # Errors
+    /// The workspace was replaced or removed, or a grant was removed; a protected path on the host cannot be
+    /// protected any more.
+    pub(crate) fn renew(&self) -> Result<Arc<Prepared>, Error> {
         let mut prepared = locked(&self.prepared);
         if let Some(inputs) = &self.inputs {
             match prepared.mount_change() {
@@ -72,33 +71,13 @@ impl OneShots {
     }
 }
 
-impl Workers for OneShots {
-    fn trail(&self) -> Arc<Trail> {
-        self.prepared().trail()
-    }
-
-    fn span(&self) -> Option<tracing::Id> {
-        tracing::Span::current().id()
-    }
-
-    fn worker<'s>(
-        &'s self,
-        prepared: &'s Prepared,
-        trail: &'s Arc<Trail>,
-        _: Option<Entered>,
-        own_steps: Option<&'s Section>,
-        _: bool,
-    ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(start_worker(prepared, trail, own_steps.cloned()))
-    }
-
-    fn has_others(&self) -> Result<bool, Error> {
-        Ok(false)
-    }
-
-    fn join(self: Arc<Self>, _: bool) -> Option<Box<dyn Membership>> {
-        None
-    }
+/// The network that a one-shot has for itself.
+#[derive(Debug)]
+pub(crate) struct OwnNetwork {
+    /// The proxy, if the policy has one.
+    pub(crate) proxy: Option<Serving>,
+    /// The published ports, if the policy has any.
+    pub(crate) published: Option<Publishing>,
 }
 
 /// Publishes ports of a sandbox, whose sockets lead there.
@@ -116,11 +95,12 @@ async fn publish(
 }
 
 /// Starts a sandbox for one command. Its PID 1 is the worker.
-async fn start_worker(
+/// The proxy, if it gets one, writes to `trail`. `own_steps` are steps of this command alone.
+pub(crate) async fn start_worker(
     prepared: &Prepared,
     trail: &Arc<Trail>,
     own_steps: Option<Section>,
-) -> Result<ReadyWorker, Error> {
+) -> Result<(ReadyWorker, OwnNetwork), Error> {
     let own = own_steps.map(OwnSteps::new).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     // Before the start: a port that another program has is an error of the caller.
@@ -133,5 +113,5 @@ async fn start_worker(
         Ok(sockets) => Some(publish(bound, sockets, trail).await.map_err(Error::io("publish the ports"))?),
         Err(_) => None,
     };
-    Ok(ReadyWorker { init, reports, proxy, published, seccomp_listener, own })
+    Ok((ReadyWorker { init, reports, seccomp_listener, own }, OwnNetwork { proxy, published }))
 }

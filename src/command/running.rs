@@ -23,6 +23,7 @@ use crate::command::explain::Judge;
 use crate::command::explain::observed::Recorder;
 use crate::command::explain::refused::Refusals;
 use crate::command::hints::HintSource;
+use crate::command::one_shot::OwnNetwork;
 use crate::command::source::{Membership, ReadyWorker};
 use crate::command::tail::Tail;
 use crate::host::cgroups::Setting;
@@ -74,8 +75,7 @@ pub(crate) struct CommandSpec {
 /// A worker that has received its command.
 pub(crate) struct HandedOver {
     pub(crate) worker: ReadyWorker,
-    /// `None` outside of a session.
-    pub(crate) membership: Option<Box<dyn Membership>>,
+    pub(crate) owner: Owner,
     pub(crate) started_at: Instant,
 }
 
@@ -133,32 +133,37 @@ pub(crate) struct Stop {
 
 /// The session of a command, or the network of a command without a session.
 #[derive(Debug)]
-struct Owner {
-    membership: Option<Box<dyn Membership>>,
-    proxy: Option<Serving>,
-    published: Option<Publishing>,
+pub(crate) enum Owner {
+    Session(Membership),
+    OneShot(OwnNetwork),
 }
 
 impl Owner {
     fn enforcement(&self, prepared: &Prepared) -> Enforcement {
-        match &self.membership {
-            Some(membership) => membership.enforcement(),
-            None => prepared.compiled.enforcement.clone(),
+        match self {
+            Self::Session(session) => session.enforcement(),
+            Self::OneShot(_) => prepared.compiled.enforcement.clone(),
         }
     }
 
     fn published(&self) -> Vec<PublishedPort> {
-        match &self.membership {
-            Some(membership) => membership.published(),
-            None => self.published.as_ref().map(Publishing::ports).unwrap_or_default(),
+        match self {
+            Self::Session(session) => session.published(),
+            Self::OneShot(network) => network.published.as_ref().map(Publishing::ports).unwrap_or_default(),
         }
     }
 
-    fn proxy_refusals(&self) -> Option<DenialCursor> {
-        match &self.membership {
-            Some(membership) => membership.denial_cursor(),
-            None => self.proxy.as_ref().map(Serving::denial_cursor),
+    /// Collects what the proxy refuses from now on. That of a session is served again if it has stopped.
+    fn renew_proxy(&self) -> Option<DenialCursor> {
+        match self {
+            Self::Session(session) => session.renew_proxy(),
+            Self::OneShot(network) => network.proxy.as_ref().map(Serving::denial_cursor),
         }
+    }
+
+    /// Whether this program ended the session of the command.
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Session(session) if session.has_ended())
     }
 }
 
@@ -186,9 +191,8 @@ impl Running {
         spec: CommandSpec,
         log: CommandLog,
     ) -> Result<Self, Error> {
-        let HandedOver { worker, membership, started_at } = handed_over;
+        let HandedOver { worker, owner, started_at } = handed_over;
         let own_steps = worker.own.map(|own| own.section.clone());
-        let owner = Owner { membership, proxy: worker.proxy, published: worker.published };
         let mut enforcement = owner.enforcement(&prepared);
         spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
         let mut running = Self {
@@ -204,7 +208,7 @@ impl Running {
             is_last: AtomicBool::new(false),
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
             spec: CommandSpec { own_steps, ..spec },
-            refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None, observed: None },
+            refusals: RefusalLogs { proxy: owner.renew_proxy(), seccomp: None, observed: None },
             owner,
             log,
             supervisor: None,
@@ -256,7 +260,7 @@ impl Running {
 
     /// What the proxy refuses from now on belongs to another call.
     pub(crate) fn renew_denial_cursor(&mut self) {
-        self.refusals.proxy = self.owner.proxy_refusals();
+        self.refusals.proxy = self.owner.renew_proxy();
     }
 
     /// Whether Kennel ordered the kill.
@@ -293,14 +297,10 @@ impl Running {
     /// The error for an end that init did not report.
     pub(crate) fn lost(&self) -> Error {
         match self.stop.leftover {
-            _ if self.has_session_ended() => Error::SessionEnded,
+            _ if self.owner.has_ended() => Error::SessionEnded,
             Leftover::None => Error::Lost,
             Leftover::Stuck | Leftover::Unknown => Error::StillRuns,
         }
-    }
-
-    fn has_session_ended(&self) -> bool {
-        self.owner.membership.as_ref().is_some_and(|membership| membership.session_has_ended())
     }
 
     /// Whether the end of its session has ended it: all commands got SIGTERM, and SIGHUP after it. A shell
@@ -308,7 +308,7 @@ impl Running {
     pub(crate) fn ended_with_session(&self, status: ExitStatus) -> bool {
         let signal = status.signal().or(status.code().map(|code| code - 128));
         let is_by_session = matches!(signal, Some(libc::SIGTERM | libc::SIGHUP | libc::SIGKILL));
-        is_by_session && !self.was_killed() && self.has_session_ended()
+        is_by_session && !self.was_killed() && self.owner.has_ended()
     }
 
     /// Undoes changes of watched paths, and only logs them: no outcome will report them.
@@ -388,8 +388,8 @@ impl Running {
                 }
             }
             Report::Ready { took_us } => {
-                if let Some(membership) = &self.owner.membership {
-                    membership.refilled(took_us);
+                if let Owner::Session(session) = &self.owner {
+                    session.refilled(took_us);
                 }
             }
             Report::Skipped { section, index, errno } => {
@@ -403,11 +403,14 @@ impl Running {
     /// Waits until the proxy and the published ports have sent on what the command wrote. After a kill, it
     /// waits for nothing.
     pub(crate) async fn drain(&mut self) {
-        let was_killed = self.was_killed();
-        if let Some(proxy) = self.owner.proxy.as_mut().filter(|_| !was_killed) {
+        if self.was_killed() {
+            return;
+        }
+        let Owner::OneShot(network) = &mut self.owner else { return };
+        if let Some(proxy) = &mut network.proxy {
             proxy.drain().await;
         }
-        if let Some(published) = self.owner.published.as_mut().filter(|_| !was_killed) {
+        if let Some(published) = &mut network.published {
             published.drain().await;
         }
     }
@@ -419,9 +422,9 @@ impl Running {
         self.has_left == Some(false) && is_at_rest && !self.has_terminal && !has_listener
     }
 
-    /// What tells its processes from those of other commands, also later ones.
-    pub(crate) fn key(&self) -> Option<CommandKey> {
-        self.is_last.store(true, Relaxed);
+    /// Lets its worker serve no other command, and returns what tells its processes from those of others.
+    pub(crate) fn claim_worker(&mut self) -> Option<CommandKey> {
+        *self.is_last.get_mut() = true;
         self.init.get_ref().key()
     }
 
@@ -435,14 +438,14 @@ impl Running {
         drop(self.pidfd.take());
         let is_free = self.is_free();
         let init = self.init.into_inner();
-        match &self.owner.membership {
+        match &self.owner {
             // A process is left that may still change a protected path, for example one in a system call.
             // Dropping `init` waits for it, undoes its changes once more and only then gives up the hold on
             // the session. Without the hold, the next command would take a file that appears there for the
             // user's own.
             _ if self.stop.leftover != Leftover::None => {}
-            Some(membership) if self.has_left == Some(true) => membership.keep(init),
-            Some(membership) if is_free && init.is_marked() => membership.give_back(init),
+            Owner::Session(session) if self.has_left == Some(true) => session.keep(init),
+            Owner::Session(session) if is_free && init.is_marked() => session.give_back(init),
             _ => init.over(),
         }
     }

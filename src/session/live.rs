@@ -14,7 +14,7 @@ use procfs::{Current, MemoryPressure};
 use crate::audit::record::Record;
 use crate::audit::trail::Trail;
 use crate::command::detached::DetachedCommands;
-use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
+use crate::command::source::{ReadyWorker, Ticket, WorkerSource};
 use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandInit, PATIENCE, WaitingInit};
@@ -32,7 +32,7 @@ use crate::report::overlay_error::OverlayError;
 use crate::report::published::PublishedPort;
 use crate::session::mount_state::{SessionMounts, Settling};
 use crate::session::processes;
-use crate::session::stats::{Counts, Stats, Using};
+use crate::session::stats::{Counts, Stats};
 use crate::session::view_fd::ViewFd;
 use crate::session::zygote::common_init::Shared;
 use crate::session::zygote::worker::Worker;
@@ -175,7 +175,7 @@ impl Live {
     /// Whether commands run, or have left processes.
     fn has_commands(&self) -> bool {
         self.drop_ended_background();
-        self.counts.running.load(Relaxed) > 0 || !self.background().is_empty()
+        self.counts.running() > 0 || !self.background().is_empty()
     }
 
     /// Kills the zygote and with it every process of the session.
@@ -260,8 +260,8 @@ impl Live {
         if self.is_gone() { Error::SessionEnded } else { Error::Lost }
     }
 
-    /// Collects what the proxy refuses, if there is a proxy.
-    pub(crate) fn denial_cursor(&self) -> Option<DenialCursor> {
+    /// Serves the proxy again if it has stopped, and collects what it refuses from now on.
+    pub(crate) fn renew_proxy(&self) -> Option<DenialCursor> {
         let proxy = self.proxy.as_ref().filter(|_| !self.has_ended())?;
         proxy.renew();
         Some(proxy.denial_cursor())
@@ -368,111 +368,78 @@ fn reduced(wanted: usize, is_short: bool) -> usize {
 }
 
 impl WorkerSource for Live {
-    fn prepared(&self) -> Arc<Prepared> {
-        Arc::clone(&self.prepared)
+    fn prepared(&self) -> &Arc<Prepared> {
+        &self.prepared
     }
 
-    fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>> {
-        Box::pin(async move {
-            let (prepared, entered) = (Arc::clone(&self.prepared), Some(self.enter().await?));
-            Ok(Turn { prepared, workers: self as Arc<dyn Workers>, entered })
-        })
-    }
-
-    fn detached(&self) -> Option<&Arc<DetachedCommands>> {
-        Some(&self.detached)
-    }
-
-    fn is_shared(&self) -> bool {
-        self.shared.is_some()
-    }
-}
-
-impl Workers for Live {
-    fn trail(&self) -> Arc<Trail> {
-        Arc::clone(&self.trail)
+    fn trail(&self) -> &Arc<Trail> {
+        &self.trail
     }
 
     fn span(&self) -> Option<tracing::Id> {
         self.span.id()
     }
 
+    fn detached(&self) -> &Arc<DetachedCommands> {
+        &self.detached
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    fn enter(&self) -> BoxFuture<'_, Result<Ticket, Error>> {
+        Box::pin(self.enter())
+    }
+
     fn worker<'s>(
         &'s self,
-        _: &'s Prepared,
-        _: &'s Arc<Trail>,
-        entered: Option<Entered>,
+        ticket: Ticket,
         own_steps: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(self.take_worker(entered, own_steps, fail_fast))
+        Box::pin(self.take_worker(ticket, own_steps, fail_fast))
     }
 
-    fn has_others(&self) -> Result<bool, Error> {
-        if self.has_ended() { Err(Error::SessionEnded) } else { Ok(true) }
-    }
-
-    fn join(self: Arc<Self>, is_keeper: bool) -> Option<Box<dyn Membership>> {
-        let guard = CountedCommand::new(Arc::clone(&self), is_keeper);
+    fn command_begins(&self, is_keeper: bool) {
+        self.counts.command_begins(is_keeper);
         self.refill();
-        Some(Box::new(guard))
     }
-}
 
-/// Counts a command as running in its session for as long as it exists.
-#[derive(Debug)]
-pub(crate) struct CountedCommand {
-    live: Arc<Live>,
-    _using: Option<Using>,
-}
-
-impl CountedCommand {
-    pub(crate) fn new(live: Arc<Live>, is_keeper: bool) -> Self {
-        live.counts().running.fetch_add(1, Relaxed);
-        let _using = (!is_keeper).then(|| Using::new(&live.counts));
-        Self { live, _using }
+    fn command_ends(&self, is_keeper: bool) {
+        self.counts.command_ends(is_keeper);
+        // Its worker may not have come back.
+        if self.shared.is_some() && !self.has_ended() {
+            self.refill();
+        }
     }
-}
 
-impl Membership for CountedCommand {
     fn enforcement(&self) -> Enforcement {
-        self.live.enforcement()
+        self.enforcement()
     }
 
     fn refilled(&self, took_us: u64) {
-        self.live.counts().refilled(took_us);
+        self.counts.refilled(took_us);
     }
 
     fn keep(&self, init: CommandInit) {
-        self.live.keep(init);
-    }
-
-    fn published(&self) -> Vec<PublishedPort> {
-        self.live.published.ports()
+        self.keep(init);
     }
 
     fn give_back(&self, init: CommandInit) {
-        self.live.give_back(init);
+        self.give_back(init);
     }
 
-    fn denial_cursor(&self) -> Option<DenialCursor> {
-        self.live.denial_cursor()
+    fn published(&self) -> Vec<PublishedPort> {
+        self.published.ports()
     }
 
-    fn session_has_ended(&self) -> bool {
-        self.live.has_ended()
+    fn renew_proxy(&self) -> Option<DenialCursor> {
+        self.renew_proxy()
     }
-}
 
-impl Drop for CountedCommand {
-    fn drop(&mut self) {
-        let counts = self.live.counts();
-        counts.running.fetch_sub(1, Relaxed);
-        counts.served.fetch_add(1, Relaxed);
-        // Its worker may not have come back.
-        if self.live.shared.is_some() && !self.live.has_ended() {
-            self.live.refill();
-        }
+    fn has_ended(&self) -> bool {
+        self.has_ended()
     }
 }
 

@@ -28,9 +28,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use crate::command::Command;
 use crate::command::detached::Detached;
 use crate::command::source::WorkerSource;
+use crate::command::{Command, CommandSource};
 use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::network::publish::Bound;
@@ -131,7 +131,7 @@ impl Session {
     /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in
     /// the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(self.source(), program.as_ref())
+        Command::new(CommandSource::Session(self.source()), program.as_ref())
     }
 
     /// A new shell: [`Shell::run`] runs snippets in it, and what they change in the shell lasts. It ends with

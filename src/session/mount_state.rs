@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::{fs, io};
 
-use crate::command::source::Entered;
+use crate::command::source::Ticket;
 use crate::launch::inside::CommandHold;
 use crate::launch::prepared::OwnSteps;
 use crate::plan::Section;
@@ -105,7 +105,7 @@ impl SessionMounts {
     /// # Errors
     /// The workspace or a grant was replaced or removed; a compile error, because the new files cannot be
     /// protected.
-    pub(crate) fn enter(&self) -> Result<Entered, Error> {
+    pub(crate) fn enter(&self) -> Result<Ticket, Error> {
         // Before the look at the files: what is kept later counts the next time.
         let kept = watch::kept_so_far();
         let mut current = self.lock();
@@ -151,7 +151,7 @@ impl SessionMounts {
         }
         current.outdated = current.snapshot.outdated_offer().map(Path::to_owned);
         let hold = CommandHold::new(&self.holds);
-        Ok(Entered { hold, generation: current.generation })
+        Ok(Ticket { hold, generation: current.generation })
     }
 
     /// Compiles the policy again, against the host's files now.

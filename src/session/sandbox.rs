@@ -3,12 +3,11 @@
 use std::ffi::OsStr;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::command::Command;
 use crate::command::one_shot::OneShots;
-use crate::command::source::WorkerSource;
+use crate::command::{Command, CommandSource};
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
@@ -50,11 +49,11 @@ pub struct Sandbox {
 impl Sandbox {
     /// A sandbox for a single command.
     pub(crate) fn once(prepared: Prepared) -> Self {
-        Self::from_one_shots(OneShots { inputs: None, prepared: Mutex::new(Arc::new(prepared)) })
+        Self::from_one_shots(OneShots::once(prepared))
     }
 
     fn renewable(inputs: CompileInputs, prepared: Prepared) -> Self {
-        Self::from_one_shots(OneShots { inputs: Some(inputs), prepared: Mutex::new(Arc::new(prepared)) })
+        Self::from_one_shots(OneShots::renewable(inputs, prepared))
     }
 
     fn from_one_shots(one_shots: OneShots) -> Self {
@@ -132,7 +131,7 @@ impl Sandbox {
     /// A command to run in this sandbox. A `program` without a slash is searched in the command's PATH, in
     /// the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Arc::clone(&self.one_shots) as Arc<dyn WorkerSource>, program.as_ref())
+        Command::new(CommandSource::OneShots(Arc::clone(&self.one_shots)), program.as_ref())
     }
 
     /// Starts a complete sandbox for a program that does not exist. This proves more about a host than any

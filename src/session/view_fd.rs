@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::command::source::Entered;
+use crate::command::source::Ticket;
 use crate::launch::inside::CommandHold;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
@@ -65,19 +65,19 @@ impl FileCall {
 }
 
 impl Live {
-    /// A view for a file call, which has `entered` the session.
-    pub(crate) async fn file_call(&self, entered: Entered) -> Result<FileCall, Error> {
+    /// A view for a file call, which has this ticket.
+    pub(crate) async fn file_call(&self, ticket: Ticket) -> Result<FileCall, Error> {
         if self.is_gone() {
             return Err(Error::SessionEnded);
         }
-        let (mut tries, mut entered) = (0, entered);
+        let (mut tries, mut ticket) = (0, ticket);
         loop {
-            match self.view_for(&entered).await {
+            match self.view_for(&ticket).await {
                 // Somebody outside is replacing a file right now.
                 Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
                     tries += 1;
-                    drop(entered);
-                    entered = self.enter().await?;
+                    drop(ticket);
+                    ticket = self.enter().await?;
                 }
                 Err(Error::Lost) => return Err(self.lost()),
                 view => {
@@ -85,18 +85,18 @@ impl Live {
                         view: view?,
                         watches: self.mounts().watches(),
                         directory: self.prepared().compiled.commands.directory.clone(),
-                        _hold: entered.hold,
+                        _hold: ticket.hold,
                     });
                 }
             }
         }
     }
 
-    async fn view_for(&self, entered: &Entered) -> Result<Arc<ViewFd>, Error> {
+    async fn view_for(&self, ticket: &Ticket) -> Result<Arc<ViewFd>, Error> {
         if let Some(shared) = &self.shared {
             return Ok(Arc::clone(&shared.view));
         }
-        if let Some(view) = self.view().as_ref().filter(|view| view.generation >= entered.generation) {
+        if let Some(view) = self.view().as_ref().filter(|view| view.generation >= ticket.generation) {
             return Ok(Arc::clone(view));
         }
         let mut worker = self.order(Some(&self.prepared().compiled.steps.files)).await?;

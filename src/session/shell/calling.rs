@@ -52,7 +52,7 @@ pub(crate) struct Job {
 
 /// A call, before it runs.
 pub(crate) struct Calling {
-    pub(crate) source: Arc<dyn WorkerSource>,
+    pub(crate) session: Arc<dyn WorkerSource>,
     pub(crate) state: OwnedMutexGuard<State>,
     pub(crate) interrupts: watch::Receiver<u64>,
     /// Ends when the caller has gone.
@@ -113,7 +113,7 @@ impl Calling {
         let generation = self.generation().await?;
         if let Some(mut keeper) = self.state.keeper.take() {
             // Shared mounts are mounted again under the shell.
-            let is_current = self.source.is_shared() || keeper.generation == generation;
+            let is_current = self.session.is_shared() || keeper.generation == generation;
             if is_current && keeper.is_there() {
                 self.state.keeper = Some(keeper);
                 return Ok(ShellOrigin::Earlier);
@@ -121,15 +121,14 @@ impl Calling {
             // Its mounts may no longer protect what they were made for.
             let _ = keeper.child.kill().await;
         }
-        self.state.keeper = Some(Keeper::start(&self.source, generation).await?);
+        self.state.keeper = Some(Keeper::start(&self.session, generation).await?);
         let is_first = !std::mem::replace(&mut self.state.has_had_one, true);
         Ok(if is_first { ShellOrigin::First } else { ShellOrigin::Replacement })
     }
 
     /// Checks the host's files, as before every command.
     async fn generation(&self) -> Result<u64, Error> {
-        let turn = Arc::clone(&self.source).turn().await?;
-        Ok(turn.entered.map_or(0, |entered| entered.generation))
+        Ok(self.session.enter().await?.generation)
     }
 
     async fn drive(&mut self, keeper: &mut Keeper, origin: ShellOrigin) -> Result<Called, Error> {

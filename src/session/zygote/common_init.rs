@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kennel_helper::control::{Report, ZygoteOrder};
 use kennel_helper::wire::Field;
 
-use crate::command::source::Entered;
+use crate::command::source::Ticket;
 use crate::launch::control::socket_pair;
 use crate::launch::inside::{OrderedInit, WaitingInit};
 use crate::launch::prepared::OwnSteps;
@@ -75,11 +75,11 @@ impl Live {
     }
 
     /// Mounts what somebody outside has removed from the mounts that commands share, before a command that
-    /// has `entered` the session.
-    pub(crate) async fn mount_again(&self, entered: &Entered) -> Result<(), Error> {
+    /// has this ticket.
+    pub(crate) async fn mount_again(&self, ticket: &Ticket) -> Result<(), Error> {
         let Some(shared) = &self.shared else { return Ok(()) };
         let mut generation = shared.generation.lock().await;
-        if *generation >= entered.generation {
+        if *generation >= ticket.generation {
             return Ok(());
         }
         let mounts =

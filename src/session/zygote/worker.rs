@@ -3,14 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use kennel_helper::control::{Report, ZygoteOrder};
 use kennel_helper::wire::Field;
 use nix::errno::Errno;
 
-use crate::command::source::{Entered, ReadyWorker};
+use crate::command::source::{ReadyWorker, Ticket};
 use crate::launch::cgroup::Groups;
 use crate::launch::control::{Arrival, socket_pair};
 use crate::launch::inside::{CommandHold, Inside, OrderedInit, WaitingInit};
@@ -121,8 +120,6 @@ impl Worker {
         Ok(ReadyWorker {
             init: init.begin(hold, &self.watches),
             reports: self.skipped,
-            proxy: None,
-            published: None,
             seccomp_listener: self.seccomp_listener,
             own: self.own,
         })
@@ -279,18 +276,14 @@ impl Live {
     /// it. `own_steps` are steps of this worker alone.
     pub(crate) async fn take_worker(
         &self,
-        entered: Option<Entered>,
+        mut ticket: Ticket,
         own_steps: Option<&Section>,
         fail_fast: bool,
     ) -> Result<ReadyWorker, Error> {
         let mut tries = 0;
-        let mut entered = match entered {
-            Some(entered) => entered,
-            None => self.enter().await?,
-        };
         loop {
             // A waiting worker has no steps of its own.
-            let waiting = if own_steps.is_none() { self.take_waiting(entered.generation) } else { None };
+            let waiting = if own_steps.is_none() { self.take_waiting(ticket.generation) } else { None };
             let is_new = waiting.is_none();
             let mut worker = match waiting {
                 Some(worker) => worker,
@@ -309,7 +302,7 @@ impl Live {
                         // It may have waited while others ran.
                         worker.watches = self.mounts.watches();
                     }
-                    return worker.into_ready(entered.hold);
+                    return worker.into_ready(ticket.hold);
                 }
                 // A waiting worker was killed, or failed because of a shortage at that time. Try the next
                 // one.
@@ -317,8 +310,8 @@ impl Live {
                 // Somebody outside is replacing a file right now.
                 Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
                     tries += 1;
-                    drop(entered);
-                    entered = self.enter().await?;
+                    drop(ticket);
+                    ticket = self.enter().await?;
                 }
                 Err(Error::Lost) => return Err(self.lost()),
                 Err(error) => return Err(error),
@@ -331,14 +324,14 @@ impl Live {
     /// # Errors
     /// [`Error::SessionEnded`], and those of
     /// [`SessionMounts::enter`](crate::session::mount_state::SessionMounts::enter).
-    pub(crate) async fn enter(&self) -> Result<Entered, Error> {
+    pub(crate) async fn enter(&self) -> Result<Ticket, Error> {
         if self.has_ended() {
             return Err(Error::SessionEnded);
         }
         self.drop_ended_background();
-        let entered = self.mounts.enter()?;
-        self.mount_again(&entered).await?;
-        Ok(entered)
+        let ticket = self.mounts.enter()?;
+        self.mount_again(&ticket).await?;
+        Ok(ticket)
     }
 
     /// The oldest waiting worker. Drops workers that are out of date.
@@ -413,7 +406,7 @@ impl Live {
         let mut target = self.ready_workers.target();
         if self.shared.is_some() && target > 0 {
             // Those that work now come back.
-            target = target.saturating_sub(self.counts.running.load(Relaxed)).max(1);
+            target = target.saturating_sub(self.counts.running()).max(1);
         }
         while self.waiting().len() < target {
             match self.try_order(None) {
