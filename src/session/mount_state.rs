@@ -28,7 +28,7 @@ fn new_session() -> Remedy {
 }
 
 pub(crate) struct SessionMounts {
-    pub(crate) inputs: Arc<CompileInputs>,
+    inputs: CompileInputs,
     current: Arc<Mutex<Current>>,
     /// How many commands and file calls run.
     holds: Arc<AtomicUsize>,
@@ -92,8 +92,13 @@ impl Current {
 }
 
 impl SessionMounts {
-    pub(crate) fn new(compiled: &Compiled, inputs: Arc<CompileInputs>) -> Self {
+    pub(crate) fn new(compiled: &Compiled, inputs: CompileInputs) -> Self {
         Self { inputs, current: Arc::new(Mutex::new(Current::new(compiled, 0))), holds: Arc::default() }
+    }
+
+    /// What the policy is compiled from.
+    pub(crate) fn inputs(&self) -> &CompileInputs {
+        &self.inputs
     }
 
     /// Checks whether something has changed. If so, new workers get mounts that fit the host's files now.

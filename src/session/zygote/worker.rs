@@ -1,27 +1,25 @@
-//! Workers of a session: one worker until it has its command, and the queue of waiting workers.
+//! One worker of a session until it has its command, and how many are kept ready.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Instant;
 
-use kennel_helper::control::{Report, ZygoteOrder};
-use kennel_helper::wire::Field;
+use kennel_helper::control::Report;
 use nix::errno::Errno;
+use procfs::{Current, MemoryPressure};
 
-use crate::command::source::{ReadyWorker, Ticket};
-use crate::launch::cgroup::Groups;
-use crate::launch::control::{Arrival, socket_pair};
+use crate::command::source::ReadyWorker;
+use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandHold, Inside, OrderedInit, WaitingInit};
 use crate::launch::prepared::{OwnSteps, Prepared};
-use crate::plan::Section;
 use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::protect::watch::Watch;
 use crate::report::error::Error;
-use crate::session::live::Live;
 use crate::session::mount_state::WorkerMounts;
 use crate::session::stats::Counts;
-use crate::session::zygote::common_init;
 
 /// A worker without a command, with what it has reported so far.
 #[derive(Debug)]
@@ -109,13 +107,19 @@ impl Worker {
         }
     }
 
+    /// Sets the paths to check after its command. A worker with shared mounts may have waited while others
+    /// ran.
+    pub(crate) fn watch(&mut self, watches: Arc<[Watch]>) {
+        self.watches = watches;
+    }
+
     /// The generation of the mounts that it was ordered with.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
     /// Hands a worker that was born to a command. The worker keeps `hold` until it has ended and was undone.
-    fn into_ready(self, hold: CommandHold) -> Result<ReadyWorker, Error> {
+    pub(crate) fn into_ready(self, hold: CommandHold) -> Result<ReadyWorker, Error> {
         let Life::Waiting(init) = self.life else { return Err(no_hold()) };
         Ok(ReadyWorker {
             init: init.begin(hold, &self.watches),
@@ -126,7 +130,7 @@ impl Worker {
     }
 
     /// Processes its messages. Waits until it is born, unless `fail_fast`.
-    async fn wait_until_born(
+    pub(crate) async fn wait_until_born(
         &mut self,
         prepared: &Prepared,
         counts: &Counts,
@@ -265,162 +269,67 @@ fn no_hold() -> Error {
     Error::io("take hold of a worker")(Errno::EMFILE.into())
 }
 
-/// How long to wait when the socket of the zygote is full of orders.
-const FULL_SOCKET_PAUSE: Duration = Duration::from_millis(1);
-
 /// How often a command tries again while somebody outside replaces files.
 pub(crate) const MOST_TRIES: u32 = 5;
-
-impl Live {
-    /// A worker for a command: the oldest waiting one, or a new one. Its pidfd is known, so Kennel can kill
-    /// it. `own_steps` are steps of this worker alone.
-    pub(crate) async fn take_worker(
-        &self,
-        mut ticket: Ticket,
-        own_steps: Option<&Section>,
-        fail_fast: bool,
-    ) -> Result<ReadyWorker, Error> {
-        let mut tries = 0;
-        loop {
-            // A waiting worker has no steps of its own.
-            let waiting = if own_steps.is_none() { self.take_waiting(ticket.generation) } else { None };
-            let is_new = waiting.is_none();
-            let mut worker = match waiting {
-                Some(worker) => worker,
-                None if fail_fast => {
-                    return Err(if self.is_gone() { Error::SessionEnded } else { Error::Busy });
-                }
-                None => self.order(own_steps).await?,
-            };
-            match self.unless_gone(worker.wait_until_born(&self.prepared, &self.counts, fail_fast)).await {
-                Ok(()) if fail_fast && !worker.is_ready() => {
-                    self.waiting().push_front(worker);
-                    return Err(Error::Busy);
-                }
-                Ok(()) => {
-                    if self.shared.is_some() {
-                        // It may have waited while others ran.
-                        worker.watches = self.mounts.watches();
-                    }
-                    return worker.into_ready(ticket.hold);
-                }
-                // A waiting worker was killed, or failed because of a shortage at that time. Try the next
-                // one.
-                Err(_) if !is_new && !self.has_ended() => {}
-                // Somebody outside is replacing a file right now.
-                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
-                    tries += 1;
-                    drop(ticket);
-                    ticket = self.enter().await?;
-                }
-                Err(Error::Lost) => return Err(self.lost()),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Checks the host's files before a command or a file call.
-    ///
-    /// # Errors
-    /// [`Error::SessionEnded`], and those of
-    /// [`SessionMounts::enter`](crate::session::mount_state::SessionMounts::enter).
-    pub(crate) async fn enter(&self) -> Result<Ticket, Error> {
-        if self.has_ended() {
-            return Err(Error::SessionEnded);
-        }
-        self.drop_ended_background();
-        let ticket = self.mounts.enter()?;
-        self.mount_again(&ticket).await?;
-        Ok(ticket)
-    }
-
-    /// The oldest waiting worker. Drops workers that are out of date.
-    fn take_waiting(&self, generation: u64) -> Option<Worker> {
-        let mut waiting = self.waiting();
-        waiting.retain(|worker| worker.generation() >= generation);
-        waiting.pop_front()
-    }
-
-    /// Orders a worker.
-    pub(crate) async fn order(&self, own_steps: Option<&Section>) -> Result<Worker, Error> {
-        if self.shared.is_some() && own_steps.is_some() {
-            return Err(common_init::no_restrictions());
-        }
-        self.patiently(|| self.try_order(own_steps)).await
-    }
-
-    /// Orders a worker that runs no command: it carries out these steps, with none of the commands'
-    /// processes.
-    pub(crate) async fn order_apart(&self, own_steps: &Section) -> Result<Worker, Error> {
-        self.patiently(|| self.try_order_of_zygote(Some(own_steps), false)).await
-    }
-
-    /// Waits while the socket of the zygote is full.
-    pub(crate) async fn patiently(&self, order: impl Fn() -> io::Result<Worker>) -> Result<Worker, Error> {
-        loop {
-            match order() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.zygote.has_ended() => {
-                    tokio::time::sleep(FULL_SOCKET_PAUSE).await;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(self.lost()),
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(self.lost()),
-                worker => return worker.map_err(Error::io("order a worker of the session")),
-            }
-        }
-    }
-
-    fn try_order(&self, own_steps: Option<&Section>) -> io::Result<Worker> {
-        match &self.shared {
-            Some(shared) => shared.try_order(),
-            None => self.try_order_of_zygote(own_steps, false),
-        }
-    }
-
-    /// Orders a process of a pid namespace of its own: a worker, or the init that the workers share.
-    pub(crate) fn try_order_of_zygote(
-        &self,
-        own_steps: Option<&Section>,
-        is_shared: bool,
-    ) -> io::Result<Worker> {
-        let mounts = self.mounts.for_worker(own_steps)?;
-        let (control, worker_end) = socket_pair()?;
-        let mut message = Vec::new();
-        let steps = mounts.own.as_ref().map(|own| &own.bytes);
-        let leaf = |groups: &Arc<Groups>| if is_shared { groups.shared() } else { groups.leaf() };
-        let leaf = self.groups.as_ref().map(leaf).transpose()?;
-        ZygoteOrder::Worker {
-            narrow: steps.map_or(0, |steps| steps.length),
-            leaf: u32::from(leaf.is_some()),
-            shared: is_shared.into(),
-        }
-        .put(&mut message);
-        let descriptors = std::iter::once(worker_end.as_fd())
-            .chain(steps.map(AsFd::as_fd))
-            .chain(leaf.as_ref().map(AsFd::as_fd));
-        self.zygote.send(&message, descriptors)?;
-        Ok(Worker::ordered(OrderedInit::of_zygote(control, leaf), mounts))
-    }
-
-    /// Orders workers until enough wait. If an order fails, the next command tries again.
-    pub(crate) fn refill(&self) {
-        let mut target = self.ready_workers.target();
-        if self.shared.is_some() && target > 0 {
-            // Those that work now come back.
-            target = target.saturating_sub(self.counts.running()).max(1);
-        }
-        while self.waiting().len() < target {
-            match self.try_order(None) {
-                Ok(worker) => self.waiting().push_back(worker),
-                Err(error) => {
-                    tracing::warn!(parent: &self.span, %error, "no worker could be ordered");
-                    return;
-                }
-            }
-        }
-    }
-}
 
 /// Whether a step failed because somebody was just replacing its file.
 pub(crate) fn is_replaced(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
+}
+
+/// How long a reading of the memory pressure is valid, in milliseconds.
+const PRESSURE_VALID_MS: u64 = 1000;
+
+/// The memory pressure from which on memory is short: the percentage of the last ten seconds in which some
+/// task waited for memory (`avg10` of `/proc/pressure/memory`).
+const SHORT_MEMORY: f32 = 10.0;
+
+/// How many workers to keep ready: as many as the caller asked for, but half as many while memory is short.
+#[derive(Debug)]
+pub(crate) struct ReadyWorkers {
+    wanted: usize,
+    begun: Instant,
+    /// When to read the pressure again, in milliseconds since `begun`.
+    due_ms: AtomicU64,
+    is_short: AtomicBool,
+}
+
+impl ReadyWorkers {
+    pub(crate) fn new(wanted: usize) -> Self {
+        Self { wanted, begun: Instant::now(), due_ms: AtomicU64::new(0), is_short: AtomicBool::new(false) }
+    }
+
+    /// How many workers shall be ready now.
+    pub(crate) fn target(&self) -> usize {
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now >= self.due_ms.load(Relaxed) {
+            self.due_ms.store(now.saturating_add(PRESSURE_VALID_MS), Relaxed);
+            // Without pressure information (CONFIG_PSI), memory never counts as short.
+            let pressure = MemoryPressure::current().map_or(0.0, |pressure| pressure.some.avg10);
+            self.is_short.store(pressure >= SHORT_MEMORY, Relaxed);
+        }
+        reduced(self.wanted, self.is_short.load(Relaxed))
+    }
+}
+
+fn reduced(wanted: usize, is_short: bool) -> usize {
+    if is_short { wanted / 2 } else { wanted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_workers_are_kept_while_memory_is_short() {
+        assert_eq!([reduced(4, false), reduced(4, true), reduced(1, true), reduced(0, false)], [4, 2, 0, 0]);
+    }
+
+    #[test]
+    fn the_pressure_is_not_read_for_every_command() {
+        let workers = ReadyWorkers::new(3);
+        workers.target();
+        workers.is_short.store(true, Relaxed);
+        assert_eq!(workers.target(), 1, "the reading of less than a second ago is still valid");
+    }
 }
