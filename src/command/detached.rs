@@ -52,10 +52,10 @@ const REMEMBERED: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct Detached {
-    shared: Arc<Shared>,
+    state: Arc<DetachedState>,
 }
 
-struct Shared {
+struct DetachedState {
     id: u32,
     program: OsString,
     started: SystemTime,
@@ -99,28 +99,28 @@ impl Detached {
     /// Its number in the session. The first one has 1. No two have the same.
     #[must_use]
     pub fn id(&self) -> u32 {
-        self.shared.id
+        self.state.id
     }
 
     /// The program as the caller named it.
     #[must_use]
     pub fn program(&self) -> &OsStr {
-        &self.shared.program
+        &self.state.program
     }
 
     /// When it started.
     #[must_use]
     pub fn started(&self) -> SystemTime {
-        self.shared.started
+        self.state.started
     }
 
     pub(crate) fn key(&self) -> Option<CommandKey> {
-        self.shared.key.clone()
+        self.state.key.clone()
     }
 
     /// How it ended; `None` as long as it runs. Does not wait.
     pub fn try_wait(&self) -> Option<Result<Outcome, Error>> {
-        self.shared.record.borrow().end.clone().map(End::result)
+        self.state.record.borrow().end.clone().map(End::result)
     }
 
     /// Waits for its end. As with [`Child::wait`](crate::command::child::Child::wait), no process of it can do anything any more then.
@@ -129,7 +129,7 @@ impl Detached {
     /// [`Error::SessionEnded`] if it ended with the session or with the runtime that started it;
     /// [`Error::Lost`] if somebody outside killed its sandbox.
     pub async fn wait(&self) -> Result<Outcome, Error> {
-        let mut record = self.shared.record.subscribe();
+        let mut record = self.state.record.subscribe();
         let ended = record.wait_for(|record| record.end.is_some()).await;
         let end = ended.ok().and_then(|record| record.end.clone());
         end.unwrap_or(End::Lost).result()
@@ -144,7 +144,7 @@ impl Detached {
             return Err(Errno::EINVAL.into());
         }
         // The other end is gone once the command has ended.
-        let _ = self.shared.orders.send(Order::Signal(number));
+        let _ = self.state.orders.send(Order::Signal(number));
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl Detached {
     /// # Errors
     /// As for [`wait`](Self::wait).
     pub async fn kill(&self) -> Result<Outcome, Error> {
-        let _ = self.shared.orders.send(Order::Kill);
+        let _ = self.state.orders.send(Order::Kill);
         self.wait().await
     }
 
@@ -172,7 +172,7 @@ impl Detached {
     }
 
     fn reader(&self, follows: bool) -> LogReader {
-        let record = self.shared.record.subscribe();
+        let record = self.state.record.subscribe();
         let until = if follows { u64::MAX } else { record.borrow().ring.end() };
         LogReader { record, position: 0, until }
     }
@@ -180,7 +180,7 @@ impl Detached {
     /// Why the log file lacks some of the output, if it does.
     #[must_use]
     pub fn unwritten(&self) -> Option<String> {
-        self.shared.record.borrow().unwritten.clone()
+        self.state.record.borrow().unwritten.clone()
     }
 }
 
@@ -290,7 +290,7 @@ struct EndGuard {
 impl Drop for EndGuard {
     fn drop(&mut self) {
         let end = self.end.take().unwrap_or(End::SessionEnded);
-        self.detached.shared.record.send_modify(|record| {
+        self.detached.state.record.send_modify(|record| {
             record.ring.close();
             record.end = Some(end);
         });

@@ -456,9 +456,9 @@ mod tests {
             }
             assert_eq!(variables.len(), count);
             assert_eq!(variables[0], ("first".into(), "new".into()));
-            let rest = (0..count).filter(|number| *number != 1);
+            let others = (0..count).filter(|number| *number != 1);
             let expected: Vec<(OsString, OsString)> =
-                rest.map(|number| (format!("name-{number}").into(), "2".into())).collect();
+                others.map(|number| (format!("name-{number}").into(), "2".into())).collect();
             assert_eq!(variables[1..], expected);
         }
     }

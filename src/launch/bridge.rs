@@ -169,7 +169,7 @@ pub(crate) struct HandedOut {
 
 impl HandedOut {
     /// Serves the network of a sandbox or session while it carries out its plan; waits for all of its
-    /// sockets. Other reports that arrive meanwhile go to `said`.
+    /// sockets. Other reports that arrive meanwhile go to `reports`.
     ///
     /// # Errors
     /// A step that failed, or no free descriptor.
@@ -177,7 +177,7 @@ impl HandedOut {
         prepared: &Prepared,
         inside: &Inside,
         trail: &Arc<Trail>,
-        said: &mut Vec<Report>,
+        reports: &mut Vec<Report>,
     ) -> Result<Self, Error> {
         let proxy = prepared.gate().map(|gate| {
             let bridge = prepared.compiled.services.bridge.as_ref();
@@ -206,7 +206,7 @@ impl HandedOut {
                 {
                     missing -= 1;
                 }
-                Arrival::Report(report) => said.push(report),
+                Arrival::Report(report) => reports.push(report),
                 Arrival::Closed => return Err(Error::Lost),
                 Arrival::Refusing(listener) => handed_out.seccomp_listener = Some(listener),
                 Arrival::Born(..)

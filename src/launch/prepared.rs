@@ -149,26 +149,26 @@ impl Prepared {
         Ok(self.plan.get_or_init(|| plan))
     }
 
-    /// The error for a step that failed inside. `narrow` are the additional steps of that worker.
-    pub(crate) fn step_failed(&self, narrow: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
-        step_failed(self.step(narrow, place), place, errno)
+    /// The error for a step that failed inside. `own_steps` are the additional steps of that worker.
+    pub(crate) fn step_failed(&self, own_steps: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
+        step_failed(self.step(own_steps, place), place, errno)
     }
 
     /// Records in `enforcement` that an optional step was skipped.
     pub(crate) fn step_skipped(
         &self,
-        narrow: Option<&Section>,
+        own_steps: Option<&Section>,
         place: (u32, u32),
         errno: i32,
         enforcement: &mut Enforcement,
     ) {
-        step_skipped(self.step(narrow, place), errno, enforcement);
+        step_skipped(self.step(own_steps, place), errno, enforcement);
     }
 
     /// The step at `place`, as section and index, and the protection that it serves.
     pub(crate) fn step<'s>(
         &'s self,
-        narrow: Option<&'s Section>,
+        own_steps: Option<&'s Section>,
         (section, index): (u32, u32),
     ) -> Option<(Protection, Step<'s>)> {
         let steps = &self.compiled.steps;
@@ -176,7 +176,7 @@ impl Prepared {
             section::NAMESPACES => &steps.namespaces,
             section::SETUP => &steps.setup,
             section::WORKER => &steps.worker,
-            section::NARROW => narrow?,
+            section::NARROW => own_steps?,
             section::WALLS => &steps.walls,
             section::PAYLOAD => &steps.payload,
             _ => return None,

@@ -22,15 +22,15 @@ use crate::sys::birth::Placement;
 
 // A one-shot: a sandbox for one command. Its init then waits for the request.
 
-/// Starts a one-shot. `narrow` are additional steps of its command.
+/// Starts a one-shot. `own_steps` are additional steps of its command.
 ///
 /// # Errors
 /// Those of the start, and [`OverlayError::NeedsSession`].
-pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Memfd>) -> Result<CommandInit, Error> {
+pub(crate) fn start_one_shot(prepared: &Prepared, own_steps: Option<&Memfd>) -> Result<CommandInit, Error> {
     refuse_kept_overlay(prepared)?;
 
     // The one that was started ahead already has its plan, so it cannot take additional steps.
-    if let Some(init) = prepared.take_prestarted().filter(|_| narrow.is_none()) {
+    if let Some(init) = prepared.take_prestarted().filter(|_| own_steps.is_none()) {
         return Ok(init.begin(&prepared.compiled.watches));
     }
 
@@ -38,7 +38,7 @@ pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Memfd>) -> Res
     let leaf = prepared.groups()?.map(|groups| groups.only_leaf()).transpose()?;
 
     let init = begin_one_shot(&prepared.images, &prepared.compiled.steps.namespaces, leaf)?;
-    let init = hand_over_one_shot(init, prepared, narrow)?;
+    let init = hand_over_one_shot(init, prepared, own_steps)?;
     Ok(init.begin(&prepared.compiled.watches))
 }
 
@@ -55,11 +55,11 @@ pub(crate) fn begin_one_shot(
 pub(crate) fn hand_over_one_shot(
     init: WaitingInit,
     prepared: &Prepared,
-    narrow: Option<&Memfd>,
+    own_steps: Option<&Memfd>,
 ) -> Result<PlannedInit, Error> {
     let init = init.planned(prepared.compiled.one_shot_mounts.now());
     let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
-    send_plan(&init, plan, narrow)?;
+    send_plan(&init, plan, own_steps)?;
     Ok(init)
 }
 
@@ -136,9 +136,9 @@ fn send_role(inside: &Inside, role: &Role<'_>) -> Result<(), Error> {
 }
 
 /// sendmsg(2) with SCM_RIGHTS of unix(7): the second message passes the plan, as memfds.
-fn send_plan(inside: &Inside, plan: &Memfd, narrow: Option<&Memfd>) -> Result<(), Error> {
+fn send_plan(inside: &Inside, plan: &Memfd, own_steps: Option<&Memfd>) -> Result<(), Error> {
     let mut message = Vec::new();
-    Handover::Plan { plan: plan.length, narrow: narrow.map_or(0, |narrow| narrow.length) }.put(&mut message);
-    let memfds: Vec<BorrowedFd<'_>> = std::iter::once(plan).chain(narrow).map(AsFd::as_fd).collect();
+    Handover::Plan { plan: plan.length, narrow: own_steps.map_or(0, |steps| steps.length) }.put(&mut message);
+    let memfds: Vec<BorrowedFd<'_>> = std::iter::once(plan).chain(own_steps).map(AsFd::as_fd).collect();
     ignore_epipe(inside.send(&message, memfds)).map_err(Error::io("hand over the plan"))
 }

@@ -208,7 +208,7 @@ impl Snippet {
         let Called { mut outcome, directory, origin, has_ended, output } = called;
         let CallOutput::Collected(streams) = output else { return Err(Error::Lost) };
         let [stdout, stderr] = *streams;
-        let ((out, stdout), (err, stderr)) = (stdout.rest()?, stderr.rest()?);
+        let ((out, stdout), (err, stderr)) = (stdout.finish()?, stderr.finish()?);
         outcome.count(out.as_ref(), err.as_ref());
         shell.leave([out, err]);
         Ok(Some(ShellOutput { outcome, stdout, stderr, directory, origin, has_ended }))

@@ -11,7 +11,7 @@ use crate::command::child::Child;
 use crate::command::detached::log_copy::{LogCopy, is_log_file};
 use crate::command::detached::output_log::OutputLog;
 use crate::command::detached::ring::{CAPACITY, Ring};
-use crate::command::detached::{Detached, DetachedCommands, End, EndGuard, Order, Record, Shared};
+use crate::command::detached::{Detached, DetachedCommands, DetachedState, End, EndGuard, Order, Record};
 use crate::command::stdio::DefaultStdio;
 use crate::command::{Command, CommandSource};
 use crate::report::enforcement::Note;
@@ -80,7 +80,8 @@ impl DetachedCommands {
         let id = known.last;
         let record = watch::Sender::new(record);
         let started = SystemTime::now();
-        let detached = Detached { shared: Arc::new(Shared { id, program, started, record, orders, key }) };
+        let detached =
+            Detached { state: Arc::new(DetachedState { id, program, started, record, orders, key }) };
         known.commands.insert(id, detached.clone());
         drop(known);
         let end = EndGuard { detached: detached.clone(), commands: Arc::downgrade(&self), end: None };
@@ -96,7 +97,7 @@ async fn follow(
     copy: LogCopy,
     mut guard: EndGuard,
 ) {
-    let record = guard.detached.shared.record.clone();
+    let record = guard.detached.state.record.clone();
     let mut log = OutputLog::new(record, child.stdout.take(), child.stderr.take(), copy);
     let mut result = loop {
         tokio::select! {

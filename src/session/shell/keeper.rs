@@ -281,10 +281,10 @@ impl Reports {
 impl Reports {
     /// The next bytes up to a NUL.
     fn next_text(&mut self) -> Option<&[u8]> {
-        let rest = self.read.get(self.seen..)?;
-        let end = rest.iter().position(|&byte| byte == 0)?;
+        let unread = self.read.get(self.seen..)?;
+        let end = unread.iter().position(|&byte| byte == 0)?;
         self.seen += end + 1;
-        rest.get(..=end)
+        unread.get(..=end)
     }
 }
 
