@@ -52,16 +52,16 @@ pub(crate) struct Inside {
     is_child: bool,
     /// The runtime that waits for its end, if it is dropped before that.
     home: RuntimeHome,
-    /// The cgroup of all its processes, if it has one.
-    leaf: Option<Leaf>,
-    /// The mark of all its processes, if it shares a pid namespace. The end of its init does not kill them.
-    mark: Option<Mark>,
     /// The paths to restore once everything inside has ended, however it ends.
     watches: Arc<[Watch]>,
     /// The mounts under its protections, if nothing else compares them at the end.
     mount_snapshot: MountSnapshot,
     /// Held until all processes have ended and protected paths are restored.
     hold: Option<CommandHold>,
+    /// The cgroup of all its processes, if it has one.
+    leaf: Option<Leaf>,
+    /// The mark of all its processes, if it shares a pid namespace. The end of its init does not kill them.
+    mark: Option<Mark>,
     /// Whether init reported that all of its processes have ended, and protected paths were restored.
     is_over: bool,
 }
@@ -86,11 +86,11 @@ impl Inside {
             pid: 0,
             is_child: false,
             home: RuntimeHome::here(),
-            leaf: None,
-            mark: None,
             watches: Arc::default(),
             mount_snapshot: MountSnapshot::default(),
             hold: None,
+            leaf: None,
+            mark: None,
             is_over: false,
         }
     }

@@ -1,5 +1,6 @@
 //! A running session, in three parts: the zygote with its workers, what commands share, and the log.
 
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Weak};
 
@@ -22,12 +23,21 @@ use crate::session::view_fd::FileCall;
 use crate::session::zygote::Zygote;
 
 /// A session that has a handle or a running command.
-#[derive(Debug)]
 pub(crate) struct Live {
     /// Dropped first: everything inside ends before what serves it.
     zygote: Zygote,
     services: SessionServices,
     log: Arc<SessionLog>,
+}
+
+/// Shows the zygote and numbers only: policy and environment may hold secrets.
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live")
+            .field("zygote", &self.zygote)
+            .field("counts", self.log.counts())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Live {

@@ -14,7 +14,6 @@ use crate::session::stats::Counts;
 use crate::sys::locked;
 
 /// Numbers, log and changes of a session.
-#[derive(Debug)]
 pub(crate) struct SessionLog {
     counts: Arc<Counts>,
     trail: Arc<Trail>,

@@ -21,7 +21,6 @@ use crate::session::zygote::worker::{MOST_TRIES, is_replaced};
 use crate::sys::locked;
 
 /// What commands of a session share.
-#[derive(Debug)]
 pub(crate) struct SessionServices {
     /// The view for file calls, once the first call has made it.
     view: Mutex<Option<Arc<ViewFd>>>,
