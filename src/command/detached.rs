@@ -25,8 +25,9 @@ use crate::sys::locked;
 /// How many ended commands a session remembers.
 const REMEMBERED: usize = 64;
 
-/// A command of a session that stays: it needs no [`Child`](crate::command::child::Child), and ends by itself, by a limit, by
-/// [`kill`](Self::kill), or with its session. A clone is the same command. Dropping it changes nothing.
+/// A command of a session that stays: it needs no [`Child`](crate::command::child::Child), and ends by
+/// itself, by a limit, by [`kill`](Self::kill), or with its session. A clone is the same command. Dropping it
+/// changes nothing.
 ///
 /// The session keeps the last MiB that the command wrote. The 64 commands that ended last stay known, with
 /// their status and that output.
@@ -123,7 +124,8 @@ impl Detached {
         self.state.record.borrow().end.clone().map(End::result)
     }
 
-    /// Waits for its end. As with [`Child::wait`](crate::command::child::Child::wait), no process of it can do anything any more then.
+    /// Waits for its end. As with [`Child::wait`](crate::command::child::Child::wait), no process of it can
+    /// do anything any more then.
     ///
     /// # Errors
     /// [`Error::SessionEnded`] if it ended with the session or with the runtime that started it;
@@ -135,7 +137,8 @@ impl Detached {
         end.unwrap_or(End::Lost).result()
     }
 
-    /// Sends a signal to its process group, as [`Child::signal`](crate::command::child::Child::signal) does. It is no error that it has ended.
+    /// Sends a signal to its process group, as [`Child::signal`](crate::command::child::Child::signal) does.
+    /// It is no error that it has ended.
     ///
     /// # Errors
     /// `EINVAL` if the number is not a signal.

@@ -1,4 +1,5 @@
-//! What a session keeps about its work: its numbers, its audit trail and span, and the changes of its overlay.
+//! What a session keeps about its work: its numbers, its audit trail and span, and the changes of its
+//! overlay.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};

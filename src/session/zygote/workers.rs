@@ -1,5 +1,5 @@
-//! The workers of a zygote: orders them, takes one for a command, and keeps some waiting. It has no task and no
-//! thread: a command that takes a worker orders the next one.
+//! The workers of a zygote: orders them, takes one for a command, and keeps others waiting. It has no task
+//! and no thread: a command that takes a worker orders the next one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
