@@ -176,7 +176,7 @@ impl Prepared {
             section::NAMESPACES => &steps.namespaces,
             section::SETUP => &steps.setup,
             section::WORKER => &steps.worker,
-            section::NARROW => own_steps?,
+            section::OWN => own_steps?,
             section::WALLS => &steps.walls,
             section::PAYLOAD => &steps.payload,
             _ => return None,
@@ -297,7 +297,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::MountAgain { target: at, .. } => {
             format!("mount {} again, which was replaced outside", target(at))
         }
-        Step::Room { path } => format!("look for free space at {}", target(path)),
+        Step::CheckTmpfs { path } => format!("look for free space at {}", target(path)),
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),

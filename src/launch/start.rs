@@ -17,7 +17,7 @@ use crate::launch::prepared::{Memfd, Prepared};
 use crate::plan::Section;
 use crate::plan::bridge::BridgePlan;
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::sys::birth::Placement;
 
 // A one-shot: a sandbox for one command. Its init then waits for the request.
@@ -138,7 +138,7 @@ fn send_role(inside: &Inside, role: &Role<'_>) -> Result<(), Error> {
 /// sendmsg(2) with SCM_RIGHTS of unix(7): the second message passes the plan, as memfds.
 fn send_plan(inside: &Inside, plan: &Memfd, own_steps: Option<&Memfd>) -> Result<(), Error> {
     let mut message = Vec::new();
-    Handover::Plan { plan: plan.length, narrow: own_steps.map_or(0, |steps| steps.length) }.put(&mut message);
+    Handover::Plan { plan: plan.length, own: own_steps.map_or(0, |steps| steps.length) }.put(&mut message);
     let memfds: Vec<BorrowedFd<'_>> = std::iter::once(plan).chain(own_steps).map(AsFd::as_fd).collect();
     ignore_epipe(inside.send(&message, memfds)).map_err(Error::io("hand over the plan"))
 }

@@ -160,7 +160,7 @@ pub(crate) fn start_thread(name: &str, serve: impl FnOnce() + Send + 'static) ->
         // The other threads of this program handle its signals.
         let _ = SigSet::all().thread_block();
         // Without a thread that has the rights of a command and no others, nobody answers.
-        let served = dirfd::of_a_command(|| {
+        let served = dirfd::without_capabilities(|| {
             serve();
             Ok(())
         });

@@ -27,12 +27,12 @@ use crate::policy::units::Size;
 use crate::protect::git;
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW, shown, trust_git};
 use crate::report::enforcement::Protection;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Setting, SettingKey, remedy};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::exists;
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
+use crate::view::paths::source::exists;
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// What explanations are made from: the view and the settings of the policy.
@@ -334,11 +334,11 @@ impl Explainer {
                 let reason = format!("full: private places hold {size} and {inodes} inodes together");
                 Some(possible(&reason, Some(SettingKey::TmpSize.to(twice(size)))))
             }
-            Node::Tmpfs { room, .. } => {
-                let (size, at) = (Size::from_bytes(room.size), shown(&at));
+            Node::Tmpfs { size, .. } => {
+                let (size, at) = (Size::from_bytes(size.bytes), shown(&at));
                 let more =
                     is_plain(at.as_ref()).then(|| SettingKey::Tmpfs.to(format!("{at}:{}", twice(size))));
-                Some(possible(&format!("full: {at} holds {size} and {} inodes", room.inodes), more))
+                Some(possible(&format!("full: {at} holds {size} and {} inodes", size.inodes), more))
             }
             _ => None,
         }

@@ -10,7 +10,7 @@ use crate::launch::prepared::Prepared;
 use crate::overlay::claim::Claim;
 use crate::overlay::ledger::{Ledger, SharedLedger};
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::session::stats::Counts;
 use crate::sys::locked;
 

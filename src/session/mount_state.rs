@@ -17,8 +17,8 @@ use crate::protect::watch::{self, Watch};
 use crate::report::denial::shown;
 use crate::report::enforcement::{Enforcement, Entry, Note, Protection, State};
 use crate::report::error::Error;
+use crate::report::error::overlay::OverlayError;
 use crate::report::failure;
-use crate::report::overlay_error::OverlayError;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::locked;
 

@@ -16,7 +16,7 @@ use crate::network::publish::Bound;
 use crate::plan::network;
 use crate::policy::network::{NO_NAMESPACE, publish};
 use crate::report::error::Error;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 use crate::report::published::PublishedPort;
 use crate::session::Session;
 

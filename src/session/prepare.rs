@@ -17,7 +17,7 @@ use crate::plan::compile;
 use crate::plan::compile::CompileInputs;
 use crate::policy::Policy;
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::session::live::Live;
 use crate::session::log::SessionLog;
 use crate::session::mount_state::SessionMounts;

@@ -82,7 +82,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// As for [`new`](Self::new) and for a start, and
-    /// [`OverlayError::NeedsSession`](crate::report::overlay_error::OverlayError::NeedsSession). Nothing of
+    /// [`OverlayError::NeedsSession`](crate::report::error::overlay::OverlayError::NeedsSession). Nothing of
     /// the sandbox is left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, kind) = (Host::detect_for(policy), Caller::current(), SandboxKind::Once);

@@ -13,7 +13,7 @@ use crate::network::namespace_socket::NamespaceSockets;
 use crate::network::publish::Publishing;
 use crate::network::serving::{DenialCursor, Serving};
 use crate::plan::network;
-use crate::policy::publish::Publish;
+use crate::policy::network::publish::Publish;
 use crate::report::error::Error;
 use crate::session::view_fd::{FileCall, ViewFd};
 use crate::session::zygote::Zygote;
