@@ -100,9 +100,9 @@ pub mod files {
 
 pub use command::Command;
 pub use command::child::Child;
+pub use command::detached::ring::LogPiece;
 pub use command::detached::{Detached, LogReader};
 pub use command::output::ChildOutput;
-pub use command::ring::LogPiece;
 pub use command::stdio::{ChildStdin, Stdio};
 pub use command::terminal::Terminal;
 pub use network::ask::{Decision, NetworkRequest};

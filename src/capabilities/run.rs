@@ -73,7 +73,7 @@ pub(crate) async fn run(mut command: Command, program: &OsStr, limits: &RunLimit
     let (status, usage) = group.end(timed_out).await?;
     let duration = begun.elapsed();
     let [stdout, stderr] = streams;
-    let ((out, kept_out), (err, kept_err)) = (stdout.rest()?, stderr.rest()?);
+    let ((out, kept_out), (err, kept_err)) = (stdout.finish()?, stderr.finish()?);
     let cause = timed_out.then_some(Cause::TimedOut);
     let mut outcome = outcome(status, usage, duration, cause, limits);
     outcome.count(out.as_ref(), err.as_ref());

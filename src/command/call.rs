@@ -17,7 +17,7 @@ use crate::command::hints;
 use crate::command::output::ChildOutput;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::CgroupUsage;
-use crate::network::serving::Witness;
+use crate::network::serving::DenialCursor;
 use crate::protect::recheck::Undone;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Usage};
@@ -42,7 +42,7 @@ impl Running {
     /// # Errors
     /// The record could not be written, and the log fails closed.
     pub(crate) fn begin_call(&mut self, snippet: &OsStr, directory: &Path) -> Result<Exec, Error> {
-        self.witness_anew();
+        self.renew_denial_cursor();
         Ok(self.log.exec.another(SHELL.as_ref(), &[snippet.to_owned()], directory)?)
     }
 
@@ -79,10 +79,10 @@ impl Running {
             full: None,
             group: &CgroupUsage::default(),
         };
-        let Undone { mut denials, is_left } = self.inside.get_ref().undo();
+        let Undone { mut denials, is_left } = self.init.get_ref().undo();
         exec.record_denials(&denials);
         // The proxy has already recorded its own.
-        denials.extend(self.refusals.proxy.iter().flat_map(Witness::denials));
+        denials.extend(self.refusals.proxy.iter().flat_map(DenialCursor::denials));
         let mut outcome = Outcome {
             enforcement: self.enforcement.clone(),
             denials,

@@ -90,16 +90,16 @@ impl Child {
         self.running.as_mut()
     }
 
-    /// What tells its processes from those of other commands.
-    pub(crate) fn key(&self) -> Option<CommandKey> {
-        self.running.as_ref().and_then(Running::key)
+    /// Lets its worker serve no other command, and returns what tells its processes from those of others.
+    pub(crate) fn claim_worker(&mut self) -> Option<CommandKey> {
+        self.running.as_mut().and_then(Running::claim_worker)
     }
 
     /// Waits until the program runs.
     pub(crate) async fn started(&mut self) -> Result<(), Error> {
         while let Some(running) = self.running.as_mut().filter(|running| !running.has_started()) {
             let arrival = running.next().await?;
-            self.outcome = self.take_in(arrival)?;
+            self.outcome = self.process(arrival)?;
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Child {
         while self.outcome.is_none() {
             let running = self.running.as_mut().ok_or(Error::Lost)?;
             let arrival = running.next().await?;
-            self.outcome = self.take_in(arrival)?;
+            self.outcome = self.process(arrival)?;
         }
         self.release().await;
         Ok(())
@@ -222,7 +222,7 @@ impl Child {
     }
 
     /// Processes a message of init. Returns the outcome if it reports the end.
-    fn take_in(&mut self, arrival: Arrival) -> Result<Option<Outcome>, Error> {
+    fn process(&mut self, arrival: Arrival) -> Result<Option<Outcome>, Error> {
         let Some(running) = self.running.as_mut() else { return Err(Error::Lost) };
         let result = match arrival {
             Arrival::Terminal(master) => {

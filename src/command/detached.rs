@@ -1,9 +1,13 @@
-//! Commands that stay: a task of the runtime follows each of them and keeps what it writes, whoever started
-//! it.
+//! Commands that stay, as callers see them. A task of the runtime follows each and keeps what it writes,
+//! whoever started it.
+
+pub(crate) mod follow;
+pub(crate) mod log_copy;
+pub(crate) mod output_log;
+pub(crate) mod ring;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 use std::{fmt, io};
@@ -11,25 +15,19 @@ use std::{fmt, io};
 use nix::errno::Errno;
 use tokio::sync::{mpsc, watch};
 
-use crate::command::Command;
-use crate::command::child::Child;
-use crate::command::log_copy::{LogCopy, is_log_file};
-use crate::command::output_log::OutputLog;
-use crate::command::ring::{CAPACITY, LogPiece, Ring};
-use crate::command::start::DefaultStdio;
+use crate::command::detached::ring::{LogPiece, Ring};
 use crate::launch::inside::CommandKey;
-use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::outcome::Outcome;
-use crate::sys::closing::HeldFd;
 use crate::sys::locked;
 
 /// How many ended commands a session remembers.
 const REMEMBERED: usize = 64;
 
-/// A command of a session that stays: it needs no [`Child`], and ends by itself, by a limit, by
-/// [`kill`](Self::kill), or with its session. A clone is the same command. Dropping it changes nothing.
+/// A command of a session that stays: it needs no [`Child`](crate::command::child::Child), and ends by
+/// itself, by a limit, by [`kill`](Self::kill), or with its session. A clone is the same command. Dropping it
+/// changes nothing.
 ///
 /// The session keeps the last MiB that the command wrote. The 64 commands that ended last stay known, with
 /// their status and that output.
@@ -55,10 +53,10 @@ const REMEMBERED: usize = 64;
 /// ```
 #[derive(Clone)]
 pub struct Detached {
-    shared: Arc<Shared>,
+    state: Arc<DetachedState>,
 }
 
-struct Shared {
+struct DetachedState {
     id: u32,
     program: OsString,
     started: SystemTime,
@@ -102,43 +100,45 @@ impl Detached {
     /// Its number in the session. The first one has 1. No two have the same.
     #[must_use]
     pub fn id(&self) -> u32 {
-        self.shared.id
+        self.state.id
     }
 
     /// The program as the caller named it.
     #[must_use]
     pub fn program(&self) -> &OsStr {
-        &self.shared.program
+        &self.state.program
     }
 
     /// When it started.
     #[must_use]
     pub fn started(&self) -> SystemTime {
-        self.shared.started
+        self.state.started
     }
 
     pub(crate) fn key(&self) -> Option<CommandKey> {
-        self.shared.key.clone()
+        self.state.key.clone()
     }
 
     /// How it ended; `None` as long as it runs. Does not wait.
     pub fn try_wait(&self) -> Option<Result<Outcome, Error>> {
-        self.shared.record.borrow().end.clone().map(End::result)
+        self.state.record.borrow().end.clone().map(End::result)
     }
 
-    /// Waits for its end. As with [`Child::wait`], no process of it can do anything any more then.
+    /// Waits for its end. As with [`Child::wait`](crate::command::child::Child::wait), no process of it can
+    /// do anything any more then.
     ///
     /// # Errors
     /// [`Error::SessionEnded`] if it ended with the session or with the runtime that started it;
     /// [`Error::Lost`] if somebody outside killed its sandbox.
     pub async fn wait(&self) -> Result<Outcome, Error> {
-        let mut record = self.shared.record.subscribe();
+        let mut record = self.state.record.subscribe();
         let ended = record.wait_for(|record| record.end.is_some()).await;
         let end = ended.ok().and_then(|record| record.end.clone());
         end.unwrap_or(End::Lost).result()
     }
 
-    /// Sends a signal to its process group, as [`Child::signal`] does. It is no error that it has ended.
+    /// Sends a signal to its process group, as [`Child::signal`](crate::command::child::Child::signal) does.
+    /// It is no error that it has ended.
     ///
     /// # Errors
     /// `EINVAL` if the number is not a signal.
@@ -147,7 +147,7 @@ impl Detached {
             return Err(Errno::EINVAL.into());
         }
         // The other end is gone once the command has ended.
-        let _ = self.shared.orders.send(Order::Signal(number));
+        let _ = self.state.orders.send(Order::Signal(number));
         Ok(())
     }
 
@@ -156,7 +156,7 @@ impl Detached {
     /// # Errors
     /// As for [`wait`](Self::wait).
     pub async fn kill(&self) -> Result<Outcome, Error> {
-        let _ = self.shared.orders.send(Order::Kill);
+        let _ = self.state.orders.send(Order::Kill);
         self.wait().await
     }
 
@@ -175,7 +175,7 @@ impl Detached {
     }
 
     fn reader(&self, follows: bool) -> LogReader {
-        let record = self.shared.record.subscribe();
+        let record = self.state.record.subscribe();
         let until = if follows { u64::MAX } else { record.borrow().ring.end() };
         LogReader { record, position: 0, until }
     }
@@ -183,7 +183,7 @@ impl Detached {
     /// Why the log file lacks some of the output, if it does.
     #[must_use]
     pub fn unwritten(&self) -> Option<String> {
-        self.shared.record.borrow().unwritten.clone()
+        self.state.record.borrow().unwritten.clone()
     }
 }
 
@@ -272,24 +272,6 @@ impl DetachedCommands {
         locked(&self.known).commands.get(&id).cloned()
     }
 
-    /// Starts the task that follows a command.
-    fn add(self: Arc<Self>, program: OsString, child: Child, copy: LogCopy) -> Detached {
-        let record = Record { ring: Ring::new(CAPACITY), unwritten: None, end: None };
-        let (orders, received) = mpsc::unbounded_channel();
-        let key = child.key();
-        let mut known = locked(&self.known);
-        known.last = known.last.wrapping_add(1).max(1);
-        let id = known.last;
-        let record = watch::Sender::new(record);
-        let started = SystemTime::now();
-        let detached = Detached { shared: Arc::new(Shared { id, program, started, record, orders, key }) };
-        known.commands.insert(id, detached.clone());
-        drop(known);
-        let end = EndGuard { detached: detached.clone(), commands: Arc::downgrade(&self), end: None };
-        tokio::spawn(follow(child, received, copy, end));
-        detached
-    }
-
     fn ended(&self, id: u32) {
         let mut known = locked(&self.known);
         known.ended.push_back(id);
@@ -311,110 +293,12 @@ struct EndGuard {
 impl Drop for EndGuard {
     fn drop(&mut self) {
         let end = self.end.take().unwrap_or(End::SessionEnded);
-        self.detached.shared.record.send_modify(|record| {
+        self.detached.state.record.send_modify(|record| {
             record.ring.close();
             record.end = Some(end);
         });
         if let Some(commands) = self.commands.upgrade() {
             commands.ended(self.detached.id());
         }
-    }
-}
-
-// Starting and following one command.
-
-impl Command {
-    /// Starts the command as one that stays, and returns once its program runs. A task of the runtime then
-    /// follows it: it needs no [`Child`], lives on when the caller drops everything, and ends with the
-    /// session at the latest. Timeouts and limits hold as for other commands, those of the policy too.
-    ///
-    /// stdin is `/dev/null` unless it was set. stdout and stderr go to the log of the [`Detached`] unless
-    /// they were set. `kill_on_drop` has no meaning here.
-    ///
-    /// # Errors
-    /// As for [`spawn`](Self::spawn). [`Error::Command`] outside of a session, if the command has a terminal,
-    /// or if the [log file](Self::log_file) is not a regular file that is open for writing.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime with I/O and time enabled.
-    pub async fn detach(&mut self) -> Result<Detached, Error> {
-        let Some(commands) = self.source.detached().cloned() else {
-            return Err(self.refused("detach", "only a command of a session can stay".to_owned()));
-        };
-        if self.streams.terminal.is_some() {
-            return Err(
-                self.refused("terminal", "a detached command has none: nobody is there to type".to_owned())
-            );
-        }
-        let file = self.streams.log_file.take();
-        if !file.as_ref().is_none_or(is_log_file) {
-            let reason = "is not a regular file that is open for writing".to_owned();
-            return Err(self.refused("log file", reason));
-        }
-        let copy = LogCopy::open(file).map_err(Error::io("start a thread"))?;
-        let mut child = self.start(DefaultStdio::Collect).await?;
-        child.started().await?;
-        Ok(commands.add(self.program.clone(), child, copy))
-    }
-
-    /// Lets a [detached](Self::detach) command write all of its output to a regular file too. Kennel writes
-    /// it: the command never has this descriptor. If the file takes no more, such as on a full disk, the
-    /// command goes on, and [`Detached::unwritten`] and a note in its outcome say so. A file that is slow
-    /// makes the command wait. A start takes the descriptor.
-    pub fn log_file(&mut self, file: impl Into<OwnedFd>) -> &mut Self {
-        self.held_log_file(file.into().into())
-    }
-
-    /// As [`log_file`](Self::log_file), for a descriptor that a stranger gave.
-    pub(crate) fn held_log_file(&mut self, file: HeldFd) -> &mut Self {
-        self.streams.log_file = Some(file);
-        self
-    }
-}
-
-/// Follows a command to its end, and the processes that it leaves as long as they can write to its log.
-async fn follow(
-    mut child: Child,
-    mut orders: mpsc::UnboundedReceiver<Order>,
-    copy: LogCopy,
-    mut guard: EndGuard,
-) {
-    let record = guard.detached.shared.record.clone();
-    let mut log = OutputLog::new(record, child.stdout.take(), child.stderr.take(), copy);
-    let mut result = loop {
-        tokio::select! {
-            ended = child.wait() => break ended,
-            Some(order) = orders.recv() => obey(&mut child, &order),
-            () = log.advance() => {}
-        }
-    };
-    drop(child);
-    log.drain();
-    let is_over = !log.is_open();
-    if is_over {
-        log.finish().await;
-    }
-    if let Ok(outcome) = &mut result {
-        log.count(outcome);
-        let note = |why: String| Note::new("log file", &format!("it lacks output: {why}"), None);
-        outcome.enforcement.add_notes(guard.detached.unwritten().map(note));
-    }
-    guard.end = Some(End::of(result));
-    drop(guard);
-    if !is_over {
-        while log.is_open() {
-            log.advance().await;
-        }
-        log.finish().await;
-    }
-}
-
-fn obey(child: &mut Child, order: &Order) {
-    let obeyed = match order {
-        Order::Signal(number) => child.signal(*number),
-        Order::Kill => child.start_kill(),
-    };
-    if let Err(error) = obeyed {
-        tracing::debug!(%error, "could not send an order to a detached command");
     }
 }

@@ -16,8 +16,8 @@ use crate::command::explain;
 use crate::command::explain::observed::Recorder;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
-use crate::launch::inside::Rest;
-use crate::network::serving::Witness;
+use crate::launch::inside::Leftover;
+use crate::network::serving::DenialCursor;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
 use crate::protect::recheck::Undone;
@@ -232,7 +232,7 @@ impl Running {
 
     /// The counters of its cgroup; all zero without one.
     fn used(&self) -> CgroupUsage {
-        self.inside.get_ref().leaf().map(Leaf::used).unwrap_or_default()
+        self.init.get_ref().leaf().map(Leaf::used).unwrap_or_default()
     }
 
     /// Whether the kernel killed processes because memory ran out. That kills everything in the cgroup, init
@@ -260,10 +260,10 @@ impl Running {
         let ended = ending(&facts).outcome(&facts);
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.log.span, %status, user_us, system_us, killed = usage.killed, "ended");
-        let inside = self.inside.get_ref();
+        let init = self.init.get_ref();
         let Undone { mut denials, is_left } =
-            if self.stop.rest == Rest::None { inside.undo() } else { inside.undo_so_far() };
-        self.enforcement.add_notes(left(self.stop.rest));
+            if self.stop.leftover == Leftover::None { init.undo() } else { init.undo_so_far() };
+        self.enforcement.add_notes(leftover_note(self.stop.leftover));
         let by_seccomp = self.refusals.seccomp.iter();
         denials.extend(by_seccomp.flat_map(|refusals| refusals.denials(!status.success())));
         if let (Some(limit), Some(judge)) = (ended.limit, &self.spec.judge) {
@@ -271,7 +271,7 @@ impl Running {
         }
         self.log.exec.record_denials(&denials);
         // The proxy has already recorded its own.
-        denials.extend(self.refusals.proxy.iter().flat_map(Witness::denials));
+        denials.extend(self.refusals.proxy.iter().flat_map(DenialCursor::denials));
         let mut outcome = Outcome {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
@@ -285,7 +285,7 @@ impl Running {
         };
         self.log.exec.record_outcome(&mut outcome);
         if let Some(source) = &self.spec.hints {
-            let registries: Vec<_> = self.refusals.proxy.iter().flat_map(Witness::registries).collect();
+            let registries: Vec<_> = self.refusals.proxy.iter().flat_map(DenialCursor::registries).collect();
             outcome.hints = source.hints(&outcome, &registries);
         }
         outcome
@@ -300,11 +300,11 @@ impl Running {
 }
 
 /// What the report of a killed command says of processes that are left.
-fn left(rest: Rest) -> Option<Note> {
-    let text = match rest {
-        Rest::None => return None,
-        Rest::Stuck => "a killed process is stuck in a system call, which the kernel may still finish",
-        Rest::Unknown => "Kennel has ordered the kill, but processes of the command may still run",
+fn leftover_note(leftover: Leftover) -> Option<Note> {
+    let text = match leftover {
+        Leftover::None => return None,
+        Leftover::Stuck => "a killed process is stuck in a system call, which the kernel may still finish",
+        Leftover::Unknown => "Kennel has ordered the kill, but processes of the command may still run",
     };
     let remedy = remedy!["the end of the session ends them: ", SettingKey::StopSession];
     Some(Note::new("processes", text, Some(remedy)))

@@ -8,24 +8,21 @@ pub(crate) mod ending;
 pub(crate) mod explain;
 pub(crate) mod hints;
 pub(crate) mod left_pipes;
-pub(crate) mod log_copy;
+pub(crate) mod one_shot;
 pub(crate) mod outlet;
 pub(crate) mod output;
-pub(crate) mod output_log;
-pub(crate) mod ring;
 pub(crate) mod running;
 pub(crate) mod source;
 pub(crate) mod start;
 pub(crate) mod stdio;
 pub(crate) mod tail;
 pub(crate) mod terminal;
+pub(crate) mod variables;
 pub(crate) mod words;
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::pending;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +30,11 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 use crate::command::child::Child;
+use crate::command::one_shot::OneShots;
 use crate::command::source::WorkerSource;
-use crate::command::start::DefaultStdio;
-use crate::command::stdio::{Stdio, StdioKind};
+use crate::command::stdio::{DefaultStdio, Stdio, StdioKind};
+use crate::command::variables::Variables;
+use crate::launch::prepared::Prepared;
 use crate::launch::restrict::Restriction;
 use crate::plan::pseudoterminal::Pseudoterminal;
 use crate::policy::limits::Limits;
@@ -47,7 +46,7 @@ use crate::sys::secret::Secret;
 /// A command to run in a [`Sandbox`](crate::session::sandbox::Sandbox) or
 /// [`Session`](crate::session::Session).
 pub struct Command {
-    source: Arc<dyn WorkerSource>,
+    source: CommandSource,
     program: OsString,
     /// `None`: the program as given.
     arg0: Option<OsString>,
@@ -63,6 +62,33 @@ pub struct Command {
     fail_fast: bool,
     wants_hints: bool,
     is_keeper: bool,
+}
+
+/// Where a command runs.
+#[derive(Clone, Debug)]
+pub(crate) enum CommandSource {
+    /// In a sandbox of its own.
+    OneShots(Arc<OneShots>),
+    Session(Arc<dyn WorkerSource>),
+}
+
+impl CommandSource {
+    /// The plan of the last start; before the first start, the plan it will use.
+    fn prepared(&self) -> Arc<Prepared> {
+        match self {
+            Self::OneShots(one_shots) => one_shots.prepared(),
+            Self::Session(session) => Arc::clone(session.prepared()),
+        }
+    }
+
+    fn is_session(&self) -> bool {
+        matches!(self, Self::Session(_))
+    }
+
+    /// Whether commands share their processes. Then background processes always live on.
+    fn is_shared(&self) -> bool {
+        matches!(self, Self::Session(session) if session.is_shared())
+    }
 }
 
 /// The streams that the caller has set.
@@ -101,7 +127,7 @@ impl fmt::Debug for Command {
 }
 
 impl Command {
-    pub(crate) fn new(source: Arc<dyn WorkerSource>, program: &OsStr) -> Self {
+    pub(crate) fn new(source: CommandSource, program: &OsStr) -> Self {
         Self {
             program: program.to_owned(),
             arg0: None,
@@ -347,105 +373,5 @@ impl Command {
             output = child.wait_with_output() => output,
             never = write => never,
         }
-    }
-}
-
-// The environment of a command. Each name occurs once.
-
-/// From this many variables on, an index finds the names. Below it, a search is faster.
-const MANY: usize = 64;
-
-/// Variables in the order in which their names were added.
-#[derive(Debug)]
-pub(crate) struct Variables {
-    list: Vec<(OsString, OsString)>,
-    /// The position of every name in the list; empty until it is needed.
-    index: HashMap<OsString, usize>,
-}
-
-impl Variables {
-    /// No name may occur twice.
-    pub(crate) fn new(list: Vec<(OsString, OsString)>) -> Self {
-        Self { list, index: HashMap::new() }
-    }
-
-    pub(crate) fn set(&mut self, name: &OsStr, value: &OsStr) {
-        let position = self.position(name);
-        if let Some((_, old)) = position.and_then(|position| self.list.get_mut(position)) {
-            value.clone_into(old);
-            return;
-        }
-        if !self.index.is_empty() {
-            self.index.insert(name.to_owned(), self.list.len());
-        }
-        self.list.push((name.to_owned(), value.to_owned()));
-    }
-
-    pub(crate) fn remove(&mut self, name: &OsStr) {
-        if let Some(position) = self.position(name) {
-            self.list.remove(position);
-            self.index.clear();
-        }
-    }
-
-    fn position(&mut self, name: &OsStr) -> Option<usize> {
-        if self.list.len() < MANY {
-            return self.list.iter().position(|(other, _)| other == name);
-        }
-        if self.index.is_empty() {
-            let positions =
-                self.list.iter().enumerate().map(|(position, (name, _))| (name.clone(), position));
-            self.index = positions.collect();
-        }
-        self.index.get(name).copied()
-    }
-}
-
-impl Deref for Variables {
-    type Target = [(OsString, OsString)];
-
-    fn deref(&self) -> &Self::Target {
-        &self.list
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use super::*;
-
-    #[test]
-    fn each_name_is_there_once_with_its_last_value() {
-        for count in [3, 2 * MANY] {
-            let mut variables = Variables::new(vec![("first".into(), "old".into())]);
-            for round in 0..3 {
-                for number in 0..count {
-                    let name = format!("name-{number}");
-                    variables.set(name.as_ref(), format!("{round}").as_ref());
-                }
-                variables.set("first".as_ref(), "new".as_ref());
-                variables.remove("name-1".as_ref());
-                variables.remove("absent".as_ref());
-            }
-            assert_eq!(variables.len(), count);
-            assert_eq!(variables[0], ("first".into(), "new".into()));
-            let rest = (0..count).filter(|number| *number != 1);
-            let expected: Vec<(OsString, OsString)> =
-                rest.map(|number| (format!("name-{number}").into(), "2".into())).collect();
-            assert_eq!(variables[1..], expected);
-        }
-    }
-
-    /// Without the index this takes five thousand million comparisons.
-    #[test]
-    fn setting_many_variables_takes_linear_time() {
-        let begun = Instant::now();
-        let mut variables = Variables::new(Vec::new());
-        for number in 0..100_000 {
-            variables.set(format!("name-{number}").as_ref(), "value".as_ref());
-        }
-        assert_eq!(variables.len(), 100_000);
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
 }

@@ -248,11 +248,11 @@ impl Outlet {
             // If the thread has stopped, `written` holds the reason.
             let _ = pieces.send(piece.get(..count).unwrap_or_default().to_vec()).await;
         }
-        let mut rest = Vec::new();
+        let mut unread = Vec::new();
         // Unreadable output is lost.
-        let _ = from.drain(&mut rest);
-        if !rest.is_empty() {
-            let _ = pieces.send(rest).await;
+        let _ = from.drain(&mut unread);
+        if !unread.is_empty() {
+            let _ = pieces.send(unread).await;
         }
         drop(pieces);
         let result = match result {

@@ -210,7 +210,7 @@ impl Collected {
     }
 
     /// Reads what is in the pipe now, without waiting. Returns the stream and the collected bytes.
-    pub(crate) fn rest(mut self) -> Result<(Option<ChildOutput>, Vec<u8>), Error> {
+    pub(crate) fn finish(mut self) -> Result<(Option<ChildOutput>, Vec<u8>), Error> {
         if let Some(stream) = self.stream.as_mut().filter(|_| self.is_open) {
             stream.drain(&mut self.kept).map_err(unread())?;
         }
@@ -247,8 +247,8 @@ impl CollectedOutput {
     /// The output once the command has ended. A background process or another command of the session may
     /// still hold the pipes. What they write after the end is not the output of this command.
     pub(crate) fn end(self, mut outcome: Outcome) -> Result<Output, Error> {
-        let (stdout, kept_out) = self.stdout.rest()?;
-        let (stderr, kept_err) = self.stderr.rest()?;
+        let (stdout, kept_out) = self.stdout.finish()?;
+        let (stderr, kept_err) = self.stderr.finish()?;
         outcome.count(stdout.as_ref(), stderr.as_ref());
         Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
     }

@@ -23,16 +23,17 @@ use crate::command::explain::Judge;
 use crate::command::explain::observed::Recorder;
 use crate::command::explain::refused::Refusals;
 use crate::command::hints::HintSource;
+use crate::command::one_shot::OwnNetwork;
 use crate::command::source::{Membership, ReadyWorker};
 use crate::command::tail::Tail;
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
-use crate::launch::inside::{CommandKey, Inside, PATIENCE, Rest};
+use crate::launch::inside::{CommandInit, CommandKey, Inside, Leftover, PATIENCE};
 use crate::launch::prepared::Prepared;
 use crate::launch::supervisor::Supervisor;
 use crate::launch::supervisor::git_files::GitFiles;
 use crate::network::publish::Publishing;
-use crate::network::serving::{Serving, Witness};
+use crate::network::serving::{DenialCursor, Serving};
 use crate::plan::Section;
 use crate::policy::limits::Limits;
 use crate::protect::recheck;
@@ -74,8 +75,7 @@ pub(crate) struct CommandSpec {
 /// A worker that has received its command.
 pub(crate) struct HandedOver {
     pub(crate) worker: ReadyWorker,
-    /// `None` outside of a session.
-    pub(crate) membership: Option<Box<dyn Membership>>,
+    pub(crate) owner: Owner,
     pub(crate) started_at: Instant,
 }
 
@@ -90,10 +90,10 @@ pub(crate) struct CommandLog {
 /// A command that a worker has.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// The pidfd of init, watched since the first wait. Dropped before `inside`, which may watch the same
+    /// The pidfd of init, watched since the first wait. Dropped before `init`, which may watch the same
     /// descriptor.
-    init: Option<AsyncFd<Arc<OwnedFd>>>,
-    pub(crate) inside: AsyncFd<Inside>,
+    pidfd: Option<AsyncFd<Arc<OwnedFd>>>,
+    pub(crate) init: AsyncFd<CommandInit>,
     pub(crate) prepared: Arc<Prepared>,
     pub(crate) spec: CommandSpec,
     pub(crate) enforcement: Enforcement,
@@ -125,7 +125,7 @@ pub(crate) struct Stop {
     /// When the killed processes must be gone.
     gone_deadline: Option<Deadline>,
     /// What is left of the killed processes after that deadline.
-    pub(crate) rest: Rest,
+    pub(crate) leftover: Leftover,
     /// Readers of the output report here that the command wrote too much. `None` if the policy lets it write
     /// on.
     flood: Option<Arc<Flood>>,
@@ -133,39 +133,44 @@ pub(crate) struct Stop {
 
 /// The session of a command, or the network of a command without a session.
 #[derive(Debug)]
-struct Owner {
-    membership: Option<Box<dyn Membership>>,
-    proxy: Option<Serving>,
-    published: Option<Publishing>,
+pub(crate) enum Owner {
+    Session(Membership),
+    OneShot(OwnNetwork),
 }
 
 impl Owner {
     fn enforcement(&self, prepared: &Prepared) -> Enforcement {
-        match &self.membership {
-            Some(membership) => membership.enforcement(),
-            None => prepared.compiled.enforcement.clone(),
+        match self {
+            Self::Session(session) => session.enforcement(),
+            Self::OneShot(_) => prepared.compiled.enforcement.clone(),
         }
     }
 
     fn published(&self) -> Vec<PublishedPort> {
-        match &self.membership {
-            Some(membership) => membership.published(),
-            None => self.published.as_ref().map(Publishing::ports).unwrap_or_default(),
+        match self {
+            Self::Session(session) => session.published(),
+            Self::OneShot(network) => network.published.as_ref().map(Publishing::ports).unwrap_or_default(),
         }
     }
 
-    fn proxy_refusals(&self) -> Option<Witness> {
-        match &self.membership {
-            Some(membership) => membership.witness(),
-            None => self.proxy.as_ref().map(Serving::witness),
+    /// Collects what the proxy refuses from now on. That of a session is served again if it has stopped.
+    fn renew_proxy(&self) -> Option<DenialCursor> {
+        match self {
+            Self::Session(session) => session.renew_proxy(),
+            Self::OneShot(network) => network.proxy.as_ref().map(Serving::denial_cursor),
         }
+    }
+
+    /// Whether this program ended the session of the command.
+    fn has_ended(&self) -> bool {
+        matches!(self, Self::Session(session) if session.has_ended())
     }
 }
 
 /// What the walls around the command refused while it ran.
 #[derive(Debug)]
 pub(crate) struct RefusalLogs {
-    pub(crate) proxy: Option<Witness>,
+    pub(crate) proxy: Option<DenialCursor>,
     /// `None` until the worker has sent the listener of its seccomp filter.
     pub(crate) seccomp: Option<Refusals>,
     /// What the command uses, with `learn`. `None` until the listener has arrived.
@@ -175,7 +180,7 @@ pub(crate) struct RefusalLogs {
 impl RefusalLogs {
     /// What the proxy could not reach.
     pub(crate) fn network_failures(&self) -> Vec<NetworkFailure> {
-        self.proxy.iter().flat_map(Witness::failures).collect()
+        self.proxy.iter().flat_map(DenialCursor::failures).collect()
     }
 }
 
@@ -186,16 +191,13 @@ impl Running {
         spec: CommandSpec,
         log: CommandLog,
     ) -> Result<Self, Error> {
-        let HandedOver { worker, membership, started_at } = handed_over;
+        let HandedOver { worker, owner, started_at } = handed_over;
         let own_steps = worker.own.map(|own| own.section.clone());
-        let owner = Owner { membership, proxy: worker.proxy, published: worker.published };
-        let mut inside = worker.inside;
-        inside.set_home();
         let mut enforcement = owner.enforcement(&prepared);
         spec.limit_entries.iter().for_each(|entry| enforcement.put(entry.clone()));
         let mut running = Self {
-            init: None,
-            inside: sys::watched(inside, Interest::READABLE)
+            pidfd: None,
+            init: sys::watched(worker.init, Interest::READABLE)
                 .map_err(Error::io("watch the control socket"))?,
             enforcement,
             prepared,
@@ -206,7 +208,7 @@ impl Running {
             is_last: AtomicBool::new(false),
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
             spec: CommandSpec { own_steps, ..spec },
-            refusals: RefusalLogs { proxy: owner.proxy_refusals(), seccomp: None, observed: None },
+            refusals: RefusalLogs { proxy: owner.renew_proxy(), seccomp: None, observed: None },
             owner,
             log,
             supervisor: None,
@@ -257,8 +259,8 @@ impl Running {
     }
 
     /// What the proxy refuses from now on belongs to another call.
-    pub(crate) fn witness_anew(&mut self) {
-        self.refusals.proxy = self.owner.proxy_refusals();
+    pub(crate) fn renew_denial_cursor(&mut self) {
+        self.refusals.proxy = self.owner.renew_proxy();
     }
 
     /// Whether Kennel ordered the kill.
@@ -284,25 +286,21 @@ impl Running {
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {
         self.is_last.store(true, Relaxed);
-        self.inside.get_ref().order(&Order::Signal { number })
+        self.init.get_ref().order(&Order::Signal { number })
     }
 
     pub(crate) fn foreground(&self, has: bool) -> io::Result<()> {
         self.is_last.store(true, Relaxed);
-        self.inside.get_ref().order(&Order::Foreground { has: has.into() })
+        self.init.get_ref().order(&Order::Foreground { has: has.into() })
     }
 
     /// The error for an end that init did not report.
     pub(crate) fn lost(&self) -> Error {
-        match self.stop.rest {
-            _ if self.has_session_ended() => Error::SessionEnded,
-            Rest::None => Error::Lost,
-            Rest::Stuck | Rest::Unknown => Error::StillRuns,
+        match self.stop.leftover {
+            _ if self.owner.has_ended() => Error::SessionEnded,
+            Leftover::None => Error::Lost,
+            Leftover::Stuck | Leftover::Unknown => Error::StillRuns,
         }
-    }
-
-    fn has_session_ended(&self) -> bool {
-        self.owner.membership.as_ref().is_some_and(|membership| membership.session_has_ended())
     }
 
     /// Whether the end of its session has ended it: all commands got SIGTERM, and SIGHUP after it. A shell
@@ -310,24 +308,24 @@ impl Running {
     pub(crate) fn ended_with_session(&self, status: ExitStatus) -> bool {
         let signal = status.signal().or(status.code().map(|code| code - 128));
         let is_by_session = matches!(signal, Some(libc::SIGTERM | libc::SIGHUP | libc::SIGKILL));
-        is_by_session && !self.was_killed() && self.has_session_ended()
+        is_by_session && !self.was_killed() && self.owner.has_ended()
     }
 
     /// Undoes changes of watched paths, and only logs them: no outcome will report them.
     pub(crate) fn undo_and_log(&mut self) {
-        recheck::log(&self.inside.get_mut().undo());
+        recheck::log(&self.init.get_mut().undo());
     }
 
     /// Waits for the next message of init. Meanwhile it kills the command if its time is up or it writes too
     /// much.
     pub(crate) async fn next(&mut self) -> Result<Arrival, Error> {
         let wall_time = self.deadline();
-        let can_be_late = !self.has_started && self.inside.get_ref().is_marked();
+        let can_be_late = !self.has_started && self.init.get_ref().is_marked();
         let mut late = can_be_late.then(|| Deadline::now() + LATE);
         let arrival = loop {
             tokio::select! {
                 biased;
-                arrival = self.inside.async_io(Interest::READABLE, Inside::receive) => break arrival,
+                arrival = self.init.async_io(Interest::READABLE, |init| init.receive()) => break arrival,
                 () = until(wall_time), if !self.was_killed() => {
                     self.kill(Cause::TimedOut).map_err(Error::io("order the end of the sandbox"))?;
                 }
@@ -335,14 +333,14 @@ impl Running {
                     self.kill(cause).map_err(Error::io("order the end of the sandbox"))?;
                 }
                 () = until(late) => {
-                    self.inside.get_ref().go_on();
+                    self.init.get_ref().go_on();
                     late = Some(Deadline::now() + LATE);
                 }
                 () = until(self.stop.init_deadline), if self.was_killed() => {
-                    let _ = self.inside.get_ref().kill();
+                    let _ = self.init.get_ref().kill();
                     self.stop.init_deadline = None;
                 }
-                () = init_ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().last_message(),
+                () = init_ended(&mut self.pidfd, self.init.get_ref()) => break self.init.get_ref().last_message(),
             }
         };
         let arrival = arrival.map_err(Error::io("read the control socket"))?;
@@ -356,7 +354,7 @@ impl Running {
     async fn wait_until_gone(&mut self) {
         // The caller may drop this future and wait again. The deadline stays.
         let deadline = *self.stop.gone_deadline.get_or_insert_with(|| Deadline::now() + PATIENCE);
-        self.stop.rest = self.inside.get_ref().gone_by(deadline).await;
+        self.stop.leftover = self.init.get_ref().gone_by(deadline).await;
     }
 
     fn deadline(&self) -> Option<Deadline> {
@@ -369,10 +367,10 @@ impl Running {
             self.stop.cause = Some(cause);
             self.stop.init_deadline = Some(Deadline::now() + GRACE);
         }
-        match self.inside.get_ref().order_kill() {
+        match self.init.get_ref().order_kill() {
             // The socket is full: init does not read its orders, or reads them too slowly.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let _ = self.inside.get_ref().kill();
+                let _ = self.init.get_ref().kill();
                 Ok(())
             }
             ordered => ordered,
@@ -390,8 +388,8 @@ impl Running {
                 }
             }
             Report::Ready { took_us } => {
-                if let Some(membership) = &self.owner.membership {
-                    membership.refilled(took_us);
+                if let Owner::Session(session) = &self.owner {
+                    session.refilled(took_us);
                 }
             }
             Report::Skipped { section, index, errno } => {
@@ -405,11 +403,14 @@ impl Running {
     /// Waits until the proxy and the published ports have sent on what the command wrote. After a kill, it
     /// waits for nothing.
     pub(crate) async fn drain(&mut self) {
-        let was_killed = self.was_killed();
-        if let Some(proxy) = self.owner.proxy.as_mut().filter(|_| !was_killed) {
+        if self.was_killed() {
+            return;
+        }
+        let Owner::OneShot(network) = &mut self.owner else { return };
+        if let Some(proxy) = &mut network.proxy {
             proxy.drain().await;
         }
-        if let Some(published) = self.owner.published.as_mut().filter(|_| !was_killed) {
+        if let Some(published) = &mut network.published {
             published.drain().await;
         }
     }
@@ -421,10 +422,10 @@ impl Running {
         self.has_left == Some(false) && is_at_rest && !self.has_terminal && !has_listener
     }
 
-    /// What tells its processes from those of other commands, also later ones.
-    pub(crate) fn key(&self) -> Option<CommandKey> {
-        self.is_last.store(true, Relaxed);
-        self.inside.get_ref().key()
+    /// Lets its worker serve no other command, and returns what tells its processes from those of others.
+    pub(crate) fn claim_worker(&mut self) -> Option<CommandKey> {
+        *self.is_last.get_mut() = true;
+        self.init.get_ref().key()
     }
 
     /// Records that the command has got a terminal.
@@ -434,18 +435,18 @@ impl Running {
 
     /// Lets go of the sandbox after init has reported the end. Background processes of a session live on.
     pub(crate) fn release(mut self) {
-        drop(self.init.take());
+        drop(self.pidfd.take());
         let is_free = self.is_free();
-        let mut inside = self.inside.into_inner();
-        match &self.owner.membership {
+        let init = self.init.into_inner();
+        match &self.owner {
             // A process is left that may still change a protected path, for example one in a system call.
-            // Dropping `inside` waits for it, undoes its changes once more and only then gives up the hold on
+            // Dropping `init` waits for it, undoes its changes once more and only then gives up the hold on
             // the session. Without the hold, the next command would take a file that appears there for the
             // user's own.
-            _ if self.stop.rest != Rest::None => {}
-            Some(membership) if self.has_left == Some(true) => membership.keep(inside),
-            Some(membership) if is_free && inside.is_marked() => membership.give_back(inside),
-            _ => inside.set_over(),
+            _ if self.stop.leftover != Leftover::None => {}
+            Owner::Session(session) if self.has_left == Some(true) => session.keep(init),
+            Owner::Session(session) if is_free && init.is_marked() => session.give_back(init),
+            _ => init.over(),
         }
     }
 }
@@ -460,13 +461,13 @@ pub(crate) async fn until(deadline: Option<Deadline>) {
 
 /// Waits until init has ended; forever if its pidfd cannot be watched. The first poll registers the pidfd.
 /// `next` polls this last, so the registration costs no time before the command works.
-async fn init_ended(init: &mut Option<AsyncFd<Arc<OwnedFd>>>, inside: &Inside) {
-    if init.is_none() {
-        let pidfd = inside.pidfd().map(Arc::clone);
-        *init = pidfd.and_then(|pidfd| sys::watched(pidfd, Interest::READABLE).ok());
+async fn init_ended(watched: &mut Option<AsyncFd<Arc<OwnedFd>>>, init: &Inside) {
+    if watched.is_none() {
+        let pidfd = init.pidfd().map(Arc::clone);
+        *watched = pidfd.and_then(|pidfd| sys::watched(pidfd, Interest::READABLE).ok());
     }
-    match init {
-        Some(init) if init.readable().await.is_ok() => {}
+    match watched {
+        Some(pidfd) if pidfd.readable().await.is_ok() => {}
         _ => pending().await,
     }
 }

@@ -1,7 +1,7 @@
 //! Starts a command: from the policy to a worker that runs it.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,10 +11,11 @@ use crate::command::call::SHELL;
 use crate::command::child::Child;
 use crate::command::explain::Judge;
 use crate::command::hints::HintSource;
-use crate::command::running::{CommandLog, CommandSpec, HandedOver, Running};
-use crate::command::source::{Entered, ReadyWorker, Turn, Workers};
-use crate::command::stdio::{Connected, StdioKind};
-use crate::command::{Command, stdio};
+use crate::command::one_shot::start_worker;
+use crate::command::running::{CommandLog, CommandSpec, HandedOver, Owner, Running};
+use crate::command::source::{Membership, ReadyWorker, Ticket, WorkerSource};
+use crate::command::stdio::{Connected, DefaultStdio, StdioKind};
+use crate::command::{Command, CommandSource, stdio};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::launch::request::{RequestBuf, RequestFields};
@@ -25,51 +26,54 @@ use crate::policy::units::Size;
 use crate::report::error::{Error, STREAMS};
 use crate::sys::closing;
 
-/// What a standard stream is if the caller does not say.
-#[derive(Clone, Copy)]
-pub(crate) enum DefaultStdio {
-    /// All three are inherited.
-    Inherit,
-    /// No input; both outputs go to pipes.
-    Collect,
-}
-
-impl DefaultStdio {
-    fn stdin(self) -> StdioKind {
-        match self {
-            Self::Inherit => StdioKind::Inherit,
-            Self::Collect => StdioKind::Null,
-        }
-    }
-
-    fn output(self) -> StdioKind {
-        match self {
-            Self::Inherit => StdioKind::Inherit,
-            Self::Collect => StdioKind::Piped,
-        }
-    }
-}
-
-/// What a worker gets.
-struct Ordered<'a> {
-    prepared: &'a Prepared,
-    trail: &'a Arc<Trail>,
-    spec: &'a CommandSpec,
-    request: &'a RequestBuf,
-    stdio: [BorrowedFd<'a>; 3],
+/// A command that is ready for a worker.
+struct Order {
+    prepared: Arc<Prepared>,
+    trail: Arc<Trail>,
+    request: RequestBuf,
+    spec: CommandSpec,
+    streams: [Connected; 3],
+    log: CommandLog,
 }
 
 impl Command {
     /// Starts the command and returns once a worker has it. The program may not run yet.
     pub(crate) async fn start(&mut self, defaults: DefaultStdio) -> Result<Child, Error> {
-        let Turn { prepared, workers, entered } = Arc::clone(&self.source).turn().await?;
+        match self.source.clone() {
+            CommandSource::OneShots(one_shots) => {
+                let prepared = one_shots.renew()?;
+                let trail = prepared.trail();
+                let order = self.order(prepared, trail, tracing::Span::current().id(), defaults)?;
+                let handed_over = self.start_one_shot(&order).await;
+                self.follow(order, handed_over)
+            }
+            CommandSource::Session(session) => {
+                let ticket = session.enter().await?;
+                let (prepared, trail) = (Arc::clone(session.prepared()), Arc::clone(session.trail()));
+                let order = self.order(prepared, trail, session.span(), defaults)?;
+                let handed_over = self.take_worker(&session, ticket, &order).await;
+                self.follow(order, handed_over)
+            }
+        }
+    }
+
+    /// Checks the command, and opens its streams and its log.
+    fn order(
+        &mut self,
+        prepared: Arc<Prepared>,
+        trail: Arc<Trail>,
+        parent: Option<tracing::Id>,
+        defaults: DefaultStdio,
+    ) -> Result<Order, Error> {
         let (request, spec) = self.request(&prepared)?;
         let streams = self.connect(&spec, defaults)?;
-        let trail = workers.trail();
-        let mut log = self.open_log(&trail, workers.span(), &spec)?;
-        let stdio = streams.each_ref().map(|stream| stream.command_end.as_fd());
-        let ordered = Ordered { prepared: &prepared, trail: &trail, spec: &spec, request: &request, stdio };
-        let handed_over = self.hand_over(&workers, entered, ordered).await;
+        let log = self.open_log(&trail, parent, &spec)?;
+        Ok(Order { prepared, trail, request, spec, streams, log })
+    }
+
+    /// Follows a command that a worker has.
+    fn follow(&self, order: Order, handed_over: Result<HandedOver, Error>) -> Result<Child, Error> {
+        let Order { prepared, request, spec, streams, mut log, .. } = order;
         let handed_over = handed_over.inspect_err(|error| log.exec.record_failure(error))?;
         tracing::debug!(parent: &log.span, "handed over");
         // Wipes the environment, which may hold secrets.
@@ -94,7 +98,7 @@ impl Command {
     }
 
     fn check_background(&self) -> Result<(), Error> {
-        if !self.background || self.source.detached().is_some() {
+        if !self.background || self.source.is_session() {
             return Ok(());
         }
         Err(self.refused("background", "a command outside of a session leaves nothing behind".to_owned()))
@@ -228,36 +232,53 @@ impl Command {
         Ok(CommandLog { exec, span })
     }
 
-    /// Gives the request to a worker. If the worker was killed before that, it takes another one.
-    async fn hand_over(
+    /// Starts a sandbox for the command, and gives it the request.
+    async fn start_one_shot(&self, order: &Order) -> Result<HandedOver, Error> {
+        let own_steps = order.spec.own_steps.clone();
+        let (worker, network) = start_worker(&order.prepared, &order.trail, own_steps).await?;
+        let started_at = self.begin(&worker, order)?;
+        match order.send_to(&worker) {
+            // If it is gone, waiting for the command reports how it ended.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(not_sent(error)),
+            _ => Ok(HandedOver { worker, owner: Owner::OneShot(network), started_at }),
+        }
+    }
+
+    /// Gives the request to a worker of the session. If the worker was killed before that, it takes another
+    /// one.
+    async fn take_worker(
         &self,
-        workers: &Arc<dyn Workers>,
-        mut entered: Option<Entered>,
-        Ordered { prepared, trail, spec, request, stdio }: Ordered<'_>,
+        session: &Arc<dyn WorkerSource>,
+        mut ticket: Ticket,
+        order: &Order,
     ) -> Result<HandedOver, Error> {
         loop {
-            let own_steps = spec.own_steps.as_ref();
-            let worker = workers.worker(prepared, trail, entered.take(), own_steps, self.fail_fast).await?;
-            self.set_cgroup_limits(&worker, spec)?;
-            let started_at = Instant::now();
-            match prepared::send_request(&worker.inside, request, stdio) {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe && workers.has_others()? => {}
-                // If the only worker is gone, waiting for the command reports how it ended.
-                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                    return Err(Error::io("hand the command over")(error));
-                }
-                _ => {
-                    let membership = Arc::clone(workers).join(self.is_keeper);
-                    return Ok(HandedOver { worker, membership, started_at });
+            let own_steps = order.spec.own_steps.as_ref();
+            let worker = session.worker(ticket, own_steps, self.fail_fast).await?;
+            let started_at = self.begin(&worker, order)?;
+            match order.send_to(&worker) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                Err(error) => return Err(not_sent(error)),
+                Ok(()) => {
+                    let membership = Membership::new(Arc::clone(session), self.is_keeper);
+                    return Ok(HandedOver { worker, owner: Owner::Session(membership), started_at });
                 }
             }
+            drop(worker);
+            ticket = session.enter().await?;
         }
+    }
+
+    /// The last step before the request. The command's time begins.
+    fn begin(&self, worker: &ReadyWorker, order: &Order) -> Result<Instant, Error> {
+        self.set_cgroup_limits(worker, &order.spec)?;
+        Ok(Instant::now())
     }
 
     /// Sets the limits of this command on its cgroup and starts the measurement, however long the worker has
     /// waited.
     fn set_cgroup_limits(&self, worker: &ReadyWorker, spec: &CommandSpec) -> Result<(), Error> {
-        match worker.inside.leaf() {
+        match worker.init.leaf() {
             Some(leaf) => {
                 leaf.begin();
                 leaf.tighten(&spec.cgroup_settings)
@@ -274,4 +295,15 @@ impl Command {
     pub(crate) fn refused(&self, what: &'static str, reason: String) -> Error {
         Error::Command { what, value: self.program.to_string_lossy().into_owned(), reason }
     }
+}
+
+impl Order {
+    fn send_to(&self, worker: &ReadyWorker) -> io::Result<()> {
+        let stdio = self.streams.each_ref().map(|stream| stream.command_end.as_fd());
+        prepared::send_request(&worker.init, &self.request, stdio)
+    }
+}
+
+fn not_sent(error: io::Error) -> Error {
+    Error::io("hand the command over")(error)
 }

@@ -27,6 +27,31 @@ pub(crate) enum StdioKind {
     Given(HeldFd),
 }
 
+/// What a standard stream is if the caller does not say.
+#[derive(Clone, Copy)]
+pub(crate) enum DefaultStdio {
+    /// All three are inherited.
+    Inherit,
+    /// No input; both outputs go to pipes.
+    Collect,
+}
+
+impl DefaultStdio {
+    pub(crate) fn stdin(self) -> StdioKind {
+        match self {
+            Self::Inherit => StdioKind::Inherit,
+            Self::Collect => StdioKind::Null,
+        }
+    }
+
+    pub(crate) fn output(self) -> StdioKind {
+        match self {
+            Self::Inherit => StdioKind::Inherit,
+            Self::Collect => StdioKind::Piped,
+        }
+    }
+}
+
 impl Stdio {
     /// The stream of this program. If that is a terminal, the command can read what is typed there at any
     /// time, and processes that it leaves behind can too: give it a

@@ -21,7 +21,7 @@ use nix::sys::socket::sockopt::{Linger, TcpNoDelay};
 use crate::audit::trail::Trail;
 use crate::launch::control::{Arrival, ignore_epipe};
 use crate::launch::image::Images;
-use crate::launch::inside::Inside;
+use crate::launch::inside::{Inside, WaitingInit};
 use crate::launch::prepared::{Prepared, step_failed, step_skipped};
 use crate::launch::start;
 use crate::network::serving::{BoxFuture, ListeningSocket, ProxyBridge, Serving};
@@ -32,7 +32,7 @@ use crate::report::error::Error;
 /// A running bridge.
 #[derive(Debug)]
 pub(crate) struct Bridge {
-    inside: Inside,
+    init: WaitingInit,
     plan: Arc<BridgePlan>,
     /// Whether `finish` was called.
     finishing: AtomicBool,
@@ -45,8 +45,8 @@ impl Bridge {
     /// # Errors
     /// Those of any start before the first step.
     pub(crate) fn start(images: &Images, plan: &Arc<BridgePlan>) -> Result<Self, Error> {
-        let inside = start::start_bridge(images, plan)?;
-        Ok(Self { inside, plan: Arc::clone(plan), finishing: AtomicBool::new(false) })
+        let init = start::start_bridge(images, plan)?;
+        Ok(Self { init, plan: Arc::clone(plan), finishing: AtomicBool::new(false) })
     }
 
     /// Hands over a listening TCP socket and waits until the bridge serves it. Call it once. Optional
@@ -66,11 +66,11 @@ impl Bridge {
         fcntl(&listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| failed()(errno.into()))?;
         let mut message = Vec::new();
         BridgeOrder::Serve { connections: self.plan.connections }.put(&mut message);
-        ignore_epipe(self.inside.send(&message, [listener.as_fd()])).map_err(failed())?;
+        ignore_epipe(self.init.send(&message, [listener.as_fd()])).map_err(failed())?;
         // From here on the connections end with the bridge.
         drop(listener);
         loop {
-            match self.inside.next().await.map_err(Error::io("read the control socket of the bridge"))? {
+            match self.init.next().await.map_err(Error::io("read the control socket of the bridge"))? {
                 Arrival::Report(Report::Ready { .. }) => return Ok(()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
                     let place = (section, index);
@@ -93,7 +93,7 @@ impl Bridge {
         let mut message = Vec::new();
         BridgeOrder::Finish {}.put(&mut message);
         // A bridge that is gone is no error.
-        if let Err(error) = ignore_epipe(self.inside.send(&message, [])) {
+        if let Err(error) = ignore_epipe(self.init.send(&message, [])) {
             tracing::debug!(%error, "order the bridge to finish");
         }
     }
@@ -106,7 +106,7 @@ impl Bridge {
     /// Waits until a serving bridge is gone, and returns the reason. Before `finish` or a drop, only an error
     /// of its own or of the host can end it.
     pub(crate) async fn ended(&self) -> Error {
-        match self.inside.next().await {
+        match self.init.next().await {
             Ok(Arrival::Report(Report::Failed { section, index, errno })) => {
                 step_failed(self.step((section, index)), (section, index), errno)
             }
@@ -117,7 +117,7 @@ impl Bridge {
 
     /// Kills the bridge and waits up to a second for its end.
     pub(crate) async fn gone(&self) {
-        self.inside.gone().await;
+        self.init.gone().await;
     }
 
     fn step(&self, (section, index): (u32, u32)) -> Option<(Protection, Step<'_>)> {
@@ -169,7 +169,7 @@ pub(crate) struct HandedOut {
 
 impl HandedOut {
     /// Serves the network of a sandbox or session while it carries out its plan; waits for all of its
-    /// sockets. Other reports that arrive meanwhile go to `said`.
+    /// sockets. Other reports that arrive meanwhile go to `reports`.
     ///
     /// # Errors
     /// A step that failed, or no free descriptor.
@@ -177,7 +177,7 @@ impl HandedOut {
         prepared: &Prepared,
         inside: &Inside,
         trail: &Arc<Trail>,
-        said: &mut Vec<Report>,
+        reports: &mut Vec<Report>,
     ) -> Result<Self, Error> {
         let proxy = prepared.gate().map(|gate| {
             let bridge = prepared.compiled.services.bridge.as_ref();
@@ -206,7 +206,7 @@ impl HandedOut {
                 {
                     missing -= 1;
                 }
-                Arrival::Report(report) => said.push(report),
+                Arrival::Report(report) => reports.push(report),
                 Arrival::Closed => return Err(Error::Lost),
                 Arrival::Refusing(listener) => handed_out.seccomp_listener = Some(listener),
                 Arrival::Born(..)

@@ -1,9 +1,13 @@
 //! The handle on a running sandbox, zygote or worker: the control socket and the pidfd of its PID 1 (init).
 //! Dropping it ends the sandbox: init sees the socket close, and is killed.
+//!
+//! Each stage of an init's life is a type: [`OrderedInit`], [`WaitingInit`], [`PlannedInit`] for a one-shot,
+//! and [`CommandInit`]. All of them hold an [`Inside`], whose drop knows what is left to do.
 
 pub(crate) mod end;
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
@@ -19,12 +23,10 @@ use crate::launch::cgroup::leaf::Leaf;
 use crate::launch::control::{Arrival, ignore_epipe};
 use crate::launch::shared::Mark;
 use crate::protect::mount_snapshot::{MountChange, MountSnapshot};
-use crate::protect::recheck;
-use crate::protect::recheck::Undone;
 use crate::protect::watch::Watch;
 use crate::sys;
 use crate::sys::packet;
-use crate::sys::reap::{RuntimeHome, Unreaped};
+use crate::sys::reap::RuntimeHome;
 
 /// How long to wait for killed processes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,33 +40,35 @@ pub(crate) enum CommandKey {
     Init(Weak<OwnedFd>),
 }
 
-/// A running sandbox, zygote or worker, by its init.
+/// What every stage of an init's life has.
 #[derive(Debug)]
 pub(crate) struct Inside {
     control: OwnedFd,
     /// Known from the start for a child of this process; a worker reports it.
     pidfd: Option<Arc<OwnedFd>>,
-    watches: Arc<[Watch]>,
-    /// The mounts under its protections, if nothing else compares them at the end.
-    footing: MountSnapshot,
+    /// The PID of init in its namespace; zero if it is not known.
+    pid: u32,
     /// Whether init is a child of this process, which must then reap it.
     is_child: bool,
+    /// The runtime that waits for its end, if it is dropped before that.
     home: RuntimeHome,
-    /// Whether init reported that all of its processes have ended.
-    over: bool,
+    /// The paths to restore once everything inside has ended, however it ends.
+    watches: Arc<[Watch]>,
+    /// The mounts under its protections, if nothing else compares them at the end.
+    mount_snapshot: MountSnapshot,
     /// Held until all processes have ended and protected paths are restored.
     hold: Option<CommandHold>,
     /// The cgroup of all its processes, if it has one.
     leaf: Option<Leaf>,
-    /// The mark of all its processes, if it shares a pid namespace.
+    /// The mark of all its processes, if it shares a pid namespace. The end of its init does not kill them.
     mark: Option<Mark>,
-    /// The PID of init in that namespace; zero if it is not known.
-    pid: u32,
+    /// Whether init reported that all of its processes have ended, and protected paths were restored.
+    is_over: bool,
 }
 
 /// What is left of a killed sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum Leftover {
     /// Nothing.
     #[default]
     None,
@@ -75,73 +79,19 @@ pub(crate) enum Rest {
 }
 
 impl Inside {
-    /// For a child of this process.
-    pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd) -> Self {
-        let mut child = Self::worker(control);
-        (child.pidfd, child.is_child) = (Some(Arc::new(pidfd)), true);
-        child
-    }
-
-    /// Sets the paths to restore once everything inside has ended, however it ends.
-    pub(crate) fn watch(&mut self, watches: &Arc<[Watch]>) {
-        self.watches = Arc::clone(watches);
-    }
-
-    /// Sets the mounts to compare once everything inside has ended.
-    pub(crate) fn set_footing(&mut self, footing: MountSnapshot) {
-        self.footing = footing;
-    }
-
-    /// What has changed about those mounts.
-    pub(crate) fn footing_change(&self) -> MountChange {
-        self.footing.change(true, true)
-    }
-
-    /// For a worker that a zygote will fork.
-    pub(crate) fn worker(control: OwnedFd) -> Self {
+    fn new(control: OwnedFd) -> Self {
         Self {
             control,
             pidfd: None,
-            watches: Arc::default(),
-            footing: MountSnapshot::default(),
+            pid: 0,
             is_child: false,
             home: RuntimeHome::here(),
-            over: false,
+            watches: Arc::default(),
+            mount_snapshot: MountSnapshot::default(),
             hold: None,
             leaf: None,
             mark: None,
-            pid: 0,
-        }
-    }
-
-    /// Ties it to the current runtime. It may have been started before there was one.
-    pub(crate) fn set_home(&mut self) {
-        self.home = RuntimeHome::here();
-    }
-
-    /// Sets its cgroup, which is removed once everything in it has ended.
-    pub(crate) fn set_leaf(&mut self, leaf: Option<Leaf>) {
-        self.leaf = leaf;
-    }
-
-    /// Sets the mark of its processes, which the end of its init does not kill.
-    pub(crate) fn set_mark(&mut self, mark: Mark) {
-        self.mark = Some(mark);
-    }
-
-    /// Whether other commands can signal its processes.
-    pub(crate) fn is_marked(&self) -> bool {
-        self.mark.is_some()
-    }
-
-    /// Continues its processes, which another command may have stopped.
-    pub(crate) fn go_on(&self) {
-        // It may not have set its mark yet.
-        if let Some(pidfd) = &self.pidfd {
-            let _ = sys::signal(pidfd, libc::SIGCONT);
-        }
-        if let Some(mark) = &self.mark {
-            mark.go_on();
+            is_over: false,
         }
     }
 
@@ -155,68 +105,9 @@ impl Inside {
         self.leaf.as_ref()
     }
 
-    /// Marks it as running a command of a session. `watches` are restored afterwards.
-    pub(crate) fn hold(&mut self, hold: CommandHold, watches: &Arc<[Watch]>) {
-        self.hold = Some(hold);
-        self.watch(watches);
-    }
-
     /// The pidfd of init, if known.
     pub(crate) fn pidfd(&self) -> Option<&Arc<OwnedFd>> {
         self.pidfd.as_ref()
-    }
-
-    /// What tells its processes from those of other commands, once its init is known.
-    pub(crate) fn key(&self) -> Option<CommandKey> {
-        match &self.mark {
-            Some(mark) => Some(CommandKey::Mark(mark.number())),
-            None => self.pidfd.as_ref().map(|pidfd| CommandKey::Init(Arc::downgrade(pidfd))),
-        }
-    }
-
-    /// Sets the pidfd that a worker reported, and its PID inside.
-    pub(crate) fn set_pidfd(&mut self, pidfd: OwnedFd, pid: u32) {
-        (self.pidfd, self.pid) = (Some(Arc::new(pidfd)), pid);
-    }
-
-    /// Orders the kill of every process. Init reports when all have ended.
-    ///
-    /// # Errors
-    /// `EAGAIN` if it does not read its orders.
-    pub(crate) fn order_kill(&self) -> io::Result<()> {
-        // First: what init reads before it sees the end of the command.
-        self.order(&Order::Kill {})?;
-        if let Some(mark) = &self.mark {
-            mark.kill_all_but(self.pid);
-        }
-        Ok(())
-    }
-
-    /// Lets go of a command that has ended, so that it can run another one.
-    pub(crate) fn set_free(&mut self) {
-        self.hold = None;
-        self.watches = Arc::default();
-        self.footing = MountSnapshot::default();
-    }
-
-    /// Call this when init has reported the end of all processes and protected paths have been restored.
-    pub(crate) fn set_over(&mut self) {
-        self.over = true;
-        self.watches = Arc::default();
-        self.footing = MountSnapshot::default();
-    }
-
-    /// Restores protected paths. Call it after the end was reported.
-    pub(crate) fn undo(&self) -> Undone {
-        undo(&self.watches, &self.footing)
-    }
-
-    /// Restores protected paths although killed processes are not gone yet. The result says that it may be
-    /// incomplete.
-    pub(crate) fn undo_so_far(&self) -> Undone {
-        let mut undone = self.undo();
-        undone.add_stuck_process(&self.watches);
-        undone
     }
 
     /// Sends a message with descriptors. `EPIPE` if the peer has closed its end.
@@ -266,6 +157,142 @@ impl Inside {
             () = self.ended() => self.last_message(),
         }
     }
+}
+
+// The life of an init.
+
+/// The init of a worker that was ordered, and has not told of its birth.
+#[derive(Debug)]
+pub(crate) struct OrderedInit(Inside);
+
+impl OrderedInit {
+    /// For an init that a zygote forks into this cgroup. Dropping removes the cgroup once it is empty.
+    pub(crate) fn of_zygote(control: OwnedFd, leaf: Option<Leaf>) -> Self {
+        let mut inside = Inside::new(control);
+        inside.leaf = leaf;
+        Self(inside)
+    }
+
+    /// For the worker of a common init. All processes of its commands have this mark.
+    pub(crate) fn of_common_init(control: OwnedFd, mark: Mark) -> Self {
+        let mut inside = Inside::new(control);
+        inside.mark = Some(mark);
+        Self(inside)
+    }
+
+    /// It told of its birth, with its pidfd and its PID inside. From now on Kennel can kill it.
+    pub(crate) fn born(mut self, pidfd: OwnedFd, pid: u32) -> WaitingInit {
+        (self.0.pidfd, self.0.pid) = (Some(Arc::new(pidfd)), pid);
+        WaitingInit(self.0)
+    }
+}
+
+/// An init without a command: that of a zygote, a bridge, a worker or a new one-shot.
+#[derive(Debug)]
+pub(crate) struct WaitingInit(Inside);
+
+impl WaitingInit {
+    /// For a child of this process, in this cgroup.
+    pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd, leaf: Option<Leaf>) -> Self {
+        let mut inside = Inside::new(control);
+        (inside.pidfd, inside.is_child, inside.leaf) = (Some(Arc::new(pidfd)), true, leaf);
+        Self(inside)
+    }
+
+    /// Makes it the init of a one-shot, whose plan fits these mounts.
+    pub(crate) fn planned(mut self, mounts: MountSnapshot) -> PlannedInit {
+        self.0.mount_snapshot = mounts;
+        PlannedInit(self.0)
+    }
+
+    /// Gives it to a command of a session. It keeps `hold` until everything inside has ended and `watches`
+    /// are restored.
+    pub(crate) fn begin(mut self, hold: CommandHold, watches: &Arc<[Watch]>) -> CommandInit {
+        self.0.hold = Some(hold);
+        CommandInit::new(self.0, watches)
+    }
+}
+
+/// The init of a one-shot that has its plan, and no command yet.
+#[derive(Debug)]
+pub(crate) struct PlannedInit(Inside);
+
+impl PlannedInit {
+    /// What has changed about the mounts that its plan fits.
+    pub(crate) fn mount_change(&self) -> MountChange {
+        self.0.mount_snapshot.change(true, true)
+    }
+
+    /// Gives it to its command. `watches` are restored once everything inside has ended.
+    pub(crate) fn begin(self, watches: &Arc<[Watch]>) -> CommandInit {
+        CommandInit::new(self.0, watches)
+    }
+}
+
+/// An init that has a command, or what its command has left. If it is dropped before [`over`](Self::over) or
+/// [`free`](Self::free), everything inside is killed, and then the watched paths are restored.
+#[derive(Debug)]
+pub(crate) struct CommandInit(Inside);
+
+impl CommandInit {
+    fn new(mut inside: Inside, watches: &Arc<[Watch]>) -> Self {
+        inside.watches = Arc::clone(watches);
+        // It may have been started before there was a runtime.
+        inside.home = RuntimeHome::here();
+        Self(inside)
+    }
+
+    /// Lets go of a command that has ended and was undone, so that it can run another one.
+    pub(crate) fn free(mut self) -> WaitingInit {
+        self.0.hold = None;
+        self.0.watches = Arc::default();
+        self.0.mount_snapshot = MountSnapshot::default();
+        WaitingInit(self.0)
+    }
+
+    /// Drops it after init has reported the end of all processes and protected paths have been restored.
+    pub(crate) fn over(mut self) {
+        self.0.is_over = true;
+        self.0.watches = Arc::default();
+        self.0.mount_snapshot = MountSnapshot::default();
+    }
+
+    /// Whether other commands can signal its processes.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.0.mark.is_some()
+    }
+
+    /// Continues its processes, which another command may have stopped.
+    pub(crate) fn go_on(&self) {
+        // It may not have set its mark yet.
+        if let Some(pidfd) = &self.0.pidfd {
+            let _ = sys::signal(pidfd, libc::SIGCONT);
+        }
+        if let Some(mark) = &self.0.mark {
+            mark.go_on();
+        }
+    }
+
+    /// What tells its processes from those of other commands.
+    pub(crate) fn key(&self) -> Option<CommandKey> {
+        match &self.0.mark {
+            Some(mark) => Some(CommandKey::Mark(mark.number())),
+            None => self.0.pidfd.as_ref().map(|pidfd| CommandKey::Init(Arc::downgrade(pidfd))),
+        }
+    }
+
+    /// Orders the kill of every process. Init reports when all have ended.
+    ///
+    /// # Errors
+    /// `EAGAIN` if it does not read its orders.
+    pub(crate) fn order_kill(&self) -> io::Result<()> {
+        // First: what init reads before it sees the end of the command.
+        self.order(&Order::Kill {})?;
+        if let Some(mark) = &self.0.mark {
+            mark.kill_all_but(self.0.pid);
+        }
+        Ok(())
+    }
 
     /// Sends an order. A peer that is gone is no error, because the next read reports its end.
     pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
@@ -275,60 +302,25 @@ impl Inside {
     }
 }
 
-impl AsRawFd for Inside {
+/// Each stage can send and receive, be killed and be waited for.
+macro_rules! derefs_to_inside {
+    ($($stage:ident)*) => {
+        $(impl Deref for $stage {
+            type Target = Inside;
+
+            fn deref(&self) -> &Inside {
+                &self.0
+            }
+        })*
+    };
+}
+
+derefs_to_inside! { OrderedInit WaitingInit PlannedInit CommandInit }
+
+impl AsRawFd for CommandInit {
     fn as_raw_fd(&self) -> RawFd {
-        self.control.as_raw_fd()
+        self.0.control.as_raw_fd()
     }
-}
-
-impl Drop for Inside {
-    /// Ends the sandbox. A background task reaps init, if there is a runtime.
-    fn drop(&mut self) {
-        let Some(pidfd) = self.pidfd.take() else { return };
-        // The zygote reaps a worker that has reported its end, and there is nothing left to restore.
-        if self.over && !self.is_child {
-            return;
-        }
-        // The control socket closes too.
-        let _ = sys::kill(&pidfd);
-        if let Some(leaf) = &self.leaf {
-            leaf.kill();
-        }
-        let rest = self.mark.as_ref().and_then(Mark::kill);
-        // The hold ends only after the last process: its changes may be committed from then on.
-        if self.watches.is_empty() && self.hold.is_none() && !self.is_child {
-            return;
-        }
-        let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
-        let (hold, leaf) = (self.hold.take(), self.leaf.take());
-        let remains = KilledInit { watches, footing, _hold: hold, _leaf: leaf };
-        Unreaped::of(rest.map_or(pidfd, Arc::new), remains).drop_at_end(self.home);
-    }
-}
-
-// The rest of a killed sandbox that no caller waits for.
-
-/// What a killed init leaves. Dropping it after the end of init restores the protected paths.
-pub(crate) struct KilledInit {
-    pub(crate) watches: Arc<[Watch]>,
-    pub(crate) footing: MountSnapshot,
-    /// Dropped after `watches` and `footing` have been used.
-    pub(crate) _hold: Option<CommandHold>,
-    /// Removed after everything else, once it is empty.
-    pub(crate) _leaf: Option<Leaf>,
-}
-
-impl Drop for KilledInit {
-    fn drop(&mut self) {
-        recheck::log(&undo(&self.watches, &self.footing));
-    }
-}
-
-/// Restores protected paths, and reports mounts that were removed from under the sandbox.
-pub(crate) fn undo(watches: &[Watch], footing: &MountSnapshot) -> Undone {
-    let mut undone = recheck::undo(watches);
-    undone.denials.extend(footing.denials());
-    undone
 }
 
 /// Marks a running command. While one exists, anything new at a protected path counts as made by the command.

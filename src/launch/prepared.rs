@@ -19,7 +19,7 @@ use crate::audit::trail::Trail;
 use crate::host::remedy::remedy;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
-use crate::launch::inside::Inside;
+use crate::launch::inside::{Inside, PlannedInit};
 use crate::launch::request::RequestBuf;
 use crate::network::ask::Ask;
 use crate::network::gate::Gate;
@@ -40,7 +40,7 @@ pub(crate) struct Prepared {
     pub(crate) images: Arc<Images>,
     plan: OnceLock<Memfd>,
     /// A one-shot that has been started ahead for the first command. It already has the plan.
-    prestarted: Mutex<Option<Inside>>,
+    prestarted: Mutex<Option<PlannedInit>>,
     /// Decides about connections through the proxy, if the policy has one.
     gate: Option<Arc<Gate>>,
     log: Option<Arc<Log>>,
@@ -115,7 +115,7 @@ impl Prepared {
     }
 
     /// Keeps a one-shot that has been started ahead and has its plan.
-    pub(crate) fn with_prestarted(self, prestarted: Inside) -> Self {
+    pub(crate) fn with_prestarted(self, prestarted: PlannedInit) -> Self {
         Self { prestarted: Mutex::new(Some(prestarted)), ..self }
     }
 
@@ -123,15 +123,15 @@ impl Prepared {
     /// compiled.
     pub(crate) fn mount_change(&self) -> MountChange {
         match (&*locked(&self.prestarted), &self.compiled.mount_snapshot) {
-            (Some(prestarted), _) => prestarted.footing_change(),
-            (None, Some(ground)) => ground.change(true, true),
+            (Some(prestarted), _) => prestarted.mount_change(),
+            (None, Some(snapshot)) => snapshot.change(true, true),
             // No snapshot was taken.
             (None, None) => MountChange::Some,
         }
     }
 
     /// The one-shot that was started ahead, unless it has been taken.
-    pub(crate) fn take_prestarted(&self) -> Option<Inside> {
+    pub(crate) fn take_prestarted(&self) -> Option<PlannedInit> {
         locked(&self.prestarted).take()
     }
 
@@ -149,26 +149,26 @@ impl Prepared {
         Ok(self.plan.get_or_init(|| plan))
     }
 
-    /// The error for a step that failed inside. `own` are the additional steps of that worker.
-    pub(crate) fn step_failed(&self, own: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
-        step_failed(self.step(own, place), place, errno)
+    /// The error for a step that failed inside. `own_steps` are the additional steps of that worker.
+    pub(crate) fn step_failed(&self, own_steps: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
+        step_failed(self.step(own_steps, place), place, errno)
     }
 
     /// Records in `enforcement` that an optional step was skipped.
     pub(crate) fn step_skipped(
         &self,
-        own: Option<&Section>,
+        own_steps: Option<&Section>,
         place: (u32, u32),
         errno: i32,
         enforcement: &mut Enforcement,
     ) {
-        step_skipped(self.step(own, place), errno, enforcement);
+        step_skipped(self.step(own_steps, place), errno, enforcement);
     }
 
     /// The step at `place`, as section and index, and the protection that it serves.
     pub(crate) fn step<'s>(
         &'s self,
-        own: Option<&'s Section>,
+        own_steps: Option<&'s Section>,
         (section, index): (u32, u32),
     ) -> Option<(Protection, Step<'s>)> {
         let steps = &self.compiled.steps;
@@ -176,7 +176,7 @@ impl Prepared {
             section::NAMESPACES => &steps.namespaces,
             section::SETUP => &steps.setup,
             section::WORKER => &steps.worker,
-            section::OWN => own?,
+            section::OWN => own_steps?,
             section::WALLS => &steps.walls,
             section::PAYLOAD => &steps.payload,
             _ => return None,

@@ -31,7 +31,9 @@ impl Restriction {
 /// Whether the policy's grant at `path` is a directory.
 fn is_dir(view: &View, path: &Path) -> Result<bool, Error> {
     let granted = |place: &&ViewEntry| place.origin != Origin::Wall && is_grant(&place.node);
-    view.get(path).filter(granted).map(|place| place.node.is_dir()).ok_or_else(|| Error::Command {
+    // The view knows its places without a slash at their ends.
+    let place: PathBuf = path.components().collect();
+    view.get(&place).filter(granted).map(|place| place.node.is_dir()).ok_or_else(|| Error::Command {
         what: "grant",
         value: path.display().to_string(),
         reason: "the policy has no such grant: name it by its path in the sandbox".to_owned(),

@@ -12,7 +12,7 @@ use kennel_helper::wire::Field;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::launch::control::{ignore_epipe, socket_pair};
-use crate::launch::inside::Inside;
+use crate::launch::inside::WaitingInit;
 
 /// How long to wait until the init reads its orders, in milliseconds. It is busy while it ends another
 /// command.
@@ -21,14 +21,14 @@ const BUSY: u16 = 1_000;
 /// The common init.
 #[derive(Debug)]
 pub(crate) struct SharedInit {
-    inside: Inside,
+    init: WaitingInit,
     /// How many workers it was ordered to fork.
     ordered: AtomicU64,
 }
 
 impl SharedInit {
-    pub(crate) fn new(inside: Inside) -> Self {
-        Self { inside, ordered: AtomicU64::new(0) }
+    pub(crate) fn new(init: WaitingInit) -> Self {
+        Self { init, ordered: AtomicU64::new(0) }
     }
 
     /// Orders a worker, which has the other end of `socket`.
@@ -37,7 +37,7 @@ impl SharedInit {
     /// `EAGAIN` if the init has too many orders; `EPIPE` if it is gone.
     pub(crate) fn order_worker(self: &Arc<Self>, socket: BorrowedFd<'_>) -> io::Result<Mark> {
         let mark = mark(self.ordered.fetch_add(1, Relaxed));
-        self.inside.send(&bytes(&SharedOrder::Worker { mark }), [socket])?;
+        self.init.send(&bytes(&SharedOrder::Worker { mark }), [socket])?;
         Ok(Mark { init: Arc::clone(self), mark })
     }
 }
@@ -58,7 +58,7 @@ impl Mark {
     pub(crate) fn go_on(&self) {
         // An init that takes no orders now gets another one.
         let number = libc::SIGCONT.cast_unsigned();
-        let _ = self.init.inside.send(&bytes(&SharedOrder::Signal { mark: self.mark, number }), []);
+        let _ = self.init.init.send(&bytes(&SharedOrder::Signal { mark: self.mark, number }), []);
     }
 
     /// Orders the kill of every process with this mark but the worker with this PID, which sees their end.
@@ -75,11 +75,11 @@ impl Mark {
     fn order_kill(&self, spared: u32) -> Option<OwnedFd> {
         let order = bytes(&SharedOrder::Kill { mark: self.mark, spared });
         let (ours, theirs) = socket_pair().ok().unzip();
-        let mut sent = self.init.inside.send(&order, theirs.as_ref().map(AsFd::as_fd));
+        let mut sent = self.init.init.send(&order, theirs.as_ref().map(AsFd::as_fd));
         if sent.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-            let mut socket = [PollFd::new(self.init.inside.socket(), PollFlags::POLLOUT)];
+            let mut socket = [PollFd::new(self.init.init.socket(), PollFlags::POLLOUT)];
             let _ = poll(&mut socket, PollTimeout::from(BUSY));
-            sent = self.init.inside.send(&order, theirs.as_ref().map(AsFd::as_fd));
+            sent = self.init.init.send(&order, theirs.as_ref().map(AsFd::as_fd));
         }
         // If the init is gone, so is every process of the session.
         let has_sent = sent.is_ok();

@@ -12,7 +12,7 @@ use kennel_helper::wire::Field;
 use crate::launch::cgroup::leaf::Leaf;
 use crate::launch::control::ignore_epipe;
 use crate::launch::image::{Images, Spawned};
-use crate::launch::inside::Inside;
+use crate::launch::inside::{CommandInit, Inside, PlannedInit, WaitingInit};
 use crate::launch::prepared::{Memfd, Prepared};
 use crate::plan::Section;
 use crate::plan::bridge::BridgePlan;
@@ -22,26 +22,24 @@ use crate::sys::birth::Placement;
 
 // A one-shot: a sandbox for one command. Its init then waits for the request.
 
-/// Starts a one-shot. `own` are additional steps of its command.
+/// Starts a one-shot. `own_steps` are additional steps of its command.
 ///
 /// # Errors
 /// Those of the start, and [`OverlayError::NeedsSession`].
-pub(crate) fn start_one_shot(prepared: &Prepared, own: Option<&Memfd>) -> Result<Inside, Error> {
+pub(crate) fn start_one_shot(prepared: &Prepared, own_steps: Option<&Memfd>) -> Result<CommandInit, Error> {
     refuse_kept_overlay(prepared)?;
 
     // The one that was started ahead already has its plan, so it cannot take additional steps.
-    if let Some(mut inside) = prepared.take_prestarted().filter(|_| own.is_none()) {
-        inside.watch(&prepared.compiled.watches);
-        return Ok(inside);
+    if let Some(init) = prepared.take_prestarted().filter(|_| own_steps.is_none()) {
+        return Ok(init.begin(&prepared.compiled.watches));
     }
 
     // mkdir(2): a cgroup with the limits of each command, see cgroups(7).
     let leaf = prepared.groups()?.map(|groups| groups.only_leaf()).transpose()?;
 
-    let mut inside = begin_one_shot(&prepared.images, &prepared.compiled.steps.namespaces, leaf)?;
-    hand_over_one_shot(&mut inside, prepared, own)?;
-    inside.watch(&prepared.compiled.watches);
-    Ok(inside)
+    let init = begin_one_shot(&prepared.images, &prepared.compiled.steps.namespaces, leaf)?;
+    let init = hand_over_one_shot(init, prepared, own_steps)?;
+    Ok(init.begin(&prepared.compiled.watches))
 }
 
 /// The first half: creates init, in the cgroup `leaf` if there is one.
@@ -49,19 +47,20 @@ pub(crate) fn begin_one_shot(
     images: &Images,
     namespaces: &Section,
     leaf: Option<Leaf>,
-) -> Result<Inside, Error> {
+) -> Result<WaitingInit, Error> {
     begin(images, &Role::OneShot { namespaces: &namespaces.bytes }, leaf)
 }
 
 /// The second half: sends the plan. Remembers which mounts the plan is based on.
 pub(crate) fn hand_over_one_shot(
-    inside: &mut Inside,
+    init: WaitingInit,
     prepared: &Prepared,
-    own: Option<&Memfd>,
-) -> Result<(), Error> {
-    inside.set_footing(prepared.compiled.one_shot_mounts.now());
+    own_steps: Option<&Memfd>,
+) -> Result<PlannedInit, Error> {
+    let init = init.planned(prepared.compiled.one_shot_mounts.now());
     let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
-    send_plan(inside, plan, own)
+    send_plan(&init, plan, own_steps)?;
+    Ok(init)
 }
 
 /// # Errors
@@ -80,12 +79,12 @@ pub(crate) fn begin_session(
     images: &Images,
     namespaces: &Section,
     leaf: Option<Leaf>,
-) -> Result<Inside, Error> {
+) -> Result<WaitingInit, Error> {
     begin(images, &Role::Zygote { namespaces: &namespaces.bytes }, leaf)
 }
 
 /// The second half: sends the plan.
-pub(crate) fn hand_over_session(zygote: &Inside, prepared: &Prepared) -> Result<(), Error> {
+pub(crate) fn hand_over_session(zygote: &WaitingInit, prepared: &Prepared) -> Result<(), Error> {
     let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
     send_plan(zygote, plan, None)
 }
@@ -93,9 +92,10 @@ pub(crate) fn hand_over_session(zygote: &Inside, prepared: &Prepared) -> Result<
 // A bridge to another proxy, which then waits for its listener.
 
 /// Starts a bridge: both halves at once, because its plan is small.
-pub(crate) fn start_bridge(images: &Images, plan: &BridgePlan) -> Result<Inside, Error> {
+pub(crate) fn start_bridge(images: &Images, plan: &BridgePlan) -> Result<WaitingInit, Error> {
     // clone(2) and execveat(2). A bridge has no cgroup: it is no part of a command.
-    let bridge = inside(images.spawn(Placement::Namespaces)?);
+    let Spawned { control, pidfd, .. } = images.spawn(Placement::Namespaces)?;
+    let bridge = WaitingInit::child(control, pidfd, None);
     send_role(&bridge, &Role::Bridge { namespaces: &plan.namespaces.bytes })?;
 
     // memfd_create(2): the plan. A bridge runs no command, so two of the four sections are empty.
@@ -109,29 +109,23 @@ pub(crate) fn start_bridge(images: &Images, plan: &BridgePlan) -> Result<Inside,
 // The steps of all starts, in their order.
 
 /// Creates init with its role, in the cgroup `leaf` if there is one.
-fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<Inside, Error> {
+fn begin(images: &Images, role: &Role<'_>, leaf: Option<Leaf>) -> Result<WaitingInit, Error> {
     // clone3(2) with CLONE_INTO_CGROUP, then execveat(2).
     let placement = leaf.as_ref().map_or(Placement::Namespaces, |leaf| Placement::Group(leaf.as_fd()));
-    let spawned = images.spawn(placement)?;
-    let (pid, is_in_group) = (spawned.pid, spawned.is_in_group);
-    let mut inside = inside(spawned);
+    let Spawned { control, pidfd, pid, is_in_group } = images.spawn(placement)?;
+    let init = WaitingInit::child(control, pidfd, leaf);
 
     // cgroup.procs of cgroups(7), on Linux before 5.7. It comes before the role: init makes its cgroup
     // namespace next, whose root is the cgroup that it is in, see cgroup_namespaces(7).
-    if let Some(leaf) = leaf.as_ref().filter(|_| !is_in_group) {
+    if let Some(leaf) = init.leaf().filter(|_| !is_in_group) {
         leaf.add_process(pid)?;
     }
 
     // uid_map and gid_map of user_namespaces(7). Init may only map its own ids, one each.
     images.map_ids(pid)?;
 
-    send_role(&inside, role)?;
-    inside.set_leaf(leaf);
-    Ok(inside)
-}
-
-fn inside(Spawned { control, pidfd, .. }: Spawned) -> Inside {
-    Inside::child(control, pidfd)
+    send_role(&init, role)?;
+    Ok(init)
 }
 
 /// sendmsg(2): the first message tells init what it is, and which namespaces to make.
@@ -142,9 +136,9 @@ fn send_role(inside: &Inside, role: &Role<'_>) -> Result<(), Error> {
 }
 
 /// sendmsg(2) with SCM_RIGHTS of unix(7): the second message passes the plan, as memfds.
-fn send_plan(inside: &Inside, plan: &Memfd, own: Option<&Memfd>) -> Result<(), Error> {
+fn send_plan(inside: &Inside, plan: &Memfd, own_steps: Option<&Memfd>) -> Result<(), Error> {
     let mut message = Vec::new();
-    Handover::Plan { plan: plan.length, own: own.map_or(0, |own| own.length) }.put(&mut message);
-    let memfds: Vec<BorrowedFd<'_>> = std::iter::once(plan).chain(own).map(AsFd::as_fd).collect();
+    Handover::Plan { plan: plan.length, own: own_steps.map_or(0, |steps| steps.length) }.put(&mut message);
+    let memfds: Vec<BorrowedFd<'_>> = std::iter::once(plan).chain(own_steps).map(AsFd::as_fd).collect();
     ignore_epipe(inside.send(&message, memfds)).map_err(Error::io("hand over the plan"))
 }

@@ -118,8 +118,8 @@ impl Serving {
     }
 
     /// Starts to collect what the proxy refuses while a command runs.
-    pub(crate) fn witness(&self) -> Witness {
-        Witness { since: self.proxy.denials.position(), proxy: Arc::clone(&self.proxy) }
+    pub(crate) fn denial_cursor(&self) -> DenialCursor {
+        DenialCursor { since: self.proxy.denials.position(), proxy: Arc::clone(&self.proxy) }
     }
 
     /// Waits until the bridge, if there is one, has ended.
@@ -168,18 +168,18 @@ impl Drop for Serving {
 
 /// What the proxy refuses during one command. Concurrent commands of a session share a network, so each also
 /// sees the refusals of the others.
-pub(crate) struct Witness {
+pub(crate) struct DenialCursor {
     proxy: Arc<Proxy>,
     since: u64,
 }
 
-impl std::fmt::Debug for Witness {
+impl std::fmt::Debug for DenialCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Witness").field("since", &self.since).finish_non_exhaustive()
+        f.debug_struct("DenialCursor").field("since", &self.since).finish_non_exhaustive()
     }
 }
 
-impl Witness {
+impl DenialCursor {
     /// What could not be reached since the command started.
     pub(crate) fn failures(&self) -> Vec<NetworkFailure> {
         self.proxy.denials.failures_since(self.since)

@@ -53,6 +53,20 @@ pub(crate) struct Begun {
     enforcement: Enforcement,
 }
 
+/// What a plan is compiled from, to compile it again.
+pub(crate) struct CompileInputs {
+    pub(crate) policy: Policy,
+    pub(crate) host: Host,
+    pub(crate) caller: Caller,
+    pub(crate) kind: SandboxKind,
+}
+
+impl CompileInputs {
+    pub(crate) fn compile(&self) -> Result<Compiled, Error> {
+        compile(&self.policy, &self.host, &self.caller, self.kind)
+    }
+}
+
 /// Compiles `policy` for `host` and `caller` into a plan for a sandbox of this kind.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ use crate::host::mounts::mounts;
 use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::image::{Image, Images};
-use crate::launch::inside::Inside;
+use crate::launch::inside::WaitingInit;
 use crate::launch::prepared::Prepared;
 use crate::launch::request::{RequestBuf, RequestFields};
 use crate::launch::{prepared, start};
@@ -59,7 +59,7 @@ pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
     };
     match birth::spawn_inside(image.as_fd(), child_end.as_fd(), options, Placement::Namespaces) {
         Ok(child) => {
-            drop(Inside::child(own_end, child.pidfd));
+            drop(WaitingInit::child(own_end, child.pidfd, None));
             Execution::Works
         }
         Err(CloneError::Exec(error)) => refused(error),

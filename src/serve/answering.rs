@@ -97,7 +97,7 @@ fn describe(session: &Session) -> Value {
         "profile": profile,
         "workspace": PathText(workspace),
         "directory": PathText(prepared.compiled.commands.directory.clone()),
-        "isolation": if session.live().shared.is_some() { Isolation::Session } else { Isolation::Command },
+        "isolation": if session.live().zygote().is_shared() { Isolation::Session } else { Isolation::Command },
         "version": env!("CARGO_PKG_VERSION"),
         "enforcement": session.enforcement(),
     })

@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kennel_helper::client_wire::Answer;
 
+use crate::command::detached::ring::LogPiece;
 use crate::command::detached::{Detached, LogReader};
-use crate::command::ring::LogPiece;
 use crate::report::enforcement::Note;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;

@@ -17,7 +17,7 @@ use crate::command::Command;
 use crate::command::child::Child;
 use crate::command::outlet::Outlets;
 use crate::command::output::{ChildOutput, CollectedOutput};
-use crate::command::start::DefaultStdio;
+use crate::command::stdio::DefaultStdio;
 use crate::policy::limits::Limits;
 use crate::policy::units::Size;
 use crate::report::error::Error;

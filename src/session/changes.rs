@@ -58,7 +58,7 @@ impl Session {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn changes(&self) -> Result<Vec<Change>, Error> {
-        let ledger = self.live().ledger()?;
+        let ledger = self.live().log().ledger()?;
         let listed = blocking(move || {
             apply::found(&ledger).map(|found| found.iter().map(ChangedEntry::change).collect())
         });
@@ -97,8 +97,8 @@ impl Session {
     /// As [`commit`](Self::commit).
     pub async fn commit_part(&self, paths: &[PathBuf], conflicts: Conflicts) -> Result<Committed, Error> {
         let live = self.live();
-        let ledger = live.ledger()?;
-        let settling = live.settle(PATIENCE).await.ok_or(OverlayError::Running)?;
+        let ledger = live.log().ledger()?;
+        let settling = live.zygote().settle(PATIENCE).await.ok_or(OverlayError::Running)?;
         let paths = paths.to_vec();
         let committed = blocking(move || {
             // Held until the last file is in place, even if the caller no longer waits.
@@ -110,7 +110,8 @@ impl Session {
 
     /// Whether the changes are in this directory.
     pub(crate) fn keeps_changes_in(&self, directory: &Path) -> bool {
-        let own = self.live().ledger().ok().and_then(|ledger| Identity::at(ledger.claim()?.path()).ok());
+        let own =
+            self.live().log().ledger().ok().and_then(|ledger| Identity::at(ledger.claim()?.path()).ok());
         own.is_some() && own == Identity::at(directory).ok()
     }
 
@@ -124,7 +125,7 @@ impl Session {
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.
     pub fn leave_changes(&self) -> Result<Option<PathBuf>, Error> {
-        Ok(self.live().ledger()?.keep())
+        Ok(self.live().log().ledger()?.keep())
     }
 
     /// Discards the changes and ends the session: the kernel cannot empty an overlay in use. To go on,
@@ -133,14 +134,14 @@ impl Session {
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.
     pub async fn discard(&self) -> Result<(), Error> {
-        let ledger = self.live().ledger()?;
+        let ledger = self.live().log().ledger()?;
         self.shutdown().await;
         // Those that were left there on purpose stay.
         if let Some(claim) = ledger.claim().filter(|claim| claim.record().is_some()) {
             claim.give_up();
         }
         drop(ledger);
-        self.live().forget_changes();
+        self.live().log().forget_changes();
         Ok(())
     }
 }

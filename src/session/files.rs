@@ -199,8 +199,7 @@ impl Session {
         path: &Path,
         act: impl FnOnce(FileCall, &Path) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let live = self.live();
-        let call = live.file_call(live.enter().await?).await?;
+        let call = self.live().file_call().await?;
         if path.as_os_str().is_empty() {
             return Err(failed(what, path, Errno::ENOENT.into()));
         }

@@ -8,6 +8,7 @@ pub(crate) mod confine;
 pub(crate) mod files;
 pub(crate) mod in_force;
 pub(crate) mod live;
+pub(crate) mod log;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 pub(crate) mod mount_state;
@@ -16,11 +17,11 @@ pub(crate) mod ports;
 pub(crate) mod prepare;
 pub(crate) mod processes;
 pub(crate) mod sandbox;
-pub(crate) mod shared;
+pub(crate) mod services;
 pub(crate) mod shell;
 pub(crate) mod stats;
 pub(crate) mod view_fd;
-pub(crate) mod worker;
+pub(crate) mod zygote;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -29,9 +30,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use crate::command::Command;
 use crate::command::detached::Detached;
 use crate::command::source::WorkerSource;
+use crate::command::{Command, CommandSource};
 use crate::launch::prepared::Prepared;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::network::publish::Bound;
@@ -41,6 +42,8 @@ use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::in_force::InForce;
 use crate::session::live::Live;
+use crate::session::prepare::prepare;
+use crate::session::processes::SessionProcesses;
 use crate::session::shell::Shell;
 use crate::session::stats::{Stats, Using};
 use crate::sys::lexical::clean;
@@ -132,7 +135,7 @@ impl Session {
     /// A command to run in this session. A `program` without a slash is searched in the command's PATH, in
     /// the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(self.source(), program.as_ref())
+        Command::new(CommandSource::Session(self.source()), program.as_ref())
     }
 
     /// A new shell: [`Shell::run`] runs snippets in it, and what they change in the shell lasts. It ends with
@@ -157,14 +160,29 @@ impl Session {
     /// that ended last.
     #[must_use]
     pub fn detached(&self) -> Vec<Detached> {
-        self.live().detached.all()
+        self.live().services().detached().all()
     }
 
     /// The detached command with this number; `None` if there was none, or it ended before the 64 that are
     /// remembered.
     #[must_use]
     pub fn detached_command(&self, id: u32) -> Option<Detached> {
-        self.live().detached.get(id)
+        self.live().services().detached().get(id)
+    }
+
+    /// What runs in this session: every process of its commands, whoever started it, and none of Kennel's
+    /// own. It is no snapshot: processes may start and end meanwhile.
+    ///
+    /// # Errors
+    /// `/proc` of the host cannot be read; `ETIMEDOUT` if that takes longer than three seconds.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time enabled.
+    pub async fn processes(&self) -> Result<SessionProcesses, Error> {
+        let keys =
+            self.detached().iter().filter_map(|command| Some((command.id(), command.key()?))).collect();
+        let listed = processes::processes(self.live().zygote().pidfd().cloned(), keys).await;
+        listed.map_err(Error::io("list the processes of the session"))
     }
 
     pub(crate) fn live(&self) -> &Arc<Live> {
@@ -172,18 +190,18 @@ impl Session {
     }
 
     pub(crate) fn prepared(&self) -> Arc<Prepared> {
-        Arc::clone(self.live().prepared())
+        Arc::clone(self.live().zygote().prepared())
     }
 
     /// Waits until the session has no processes any more, for whatever reason.
     pub(crate) async fn closed(&self) {
-        self.live().closed().await;
+        self.live().zygote().closed().await;
     }
 
     /// Starts no more commands, asks every process to end, and waits a moment until they have.
     pub(crate) async fn terminate(&self) {
         self.live().close();
-        self.live().terminate().await;
+        self.live().zygote().terminate().await;
     }
 
     /// Kills every process of the session and does not wait until they are gone.
@@ -194,7 +212,7 @@ impl Session {
     /// What the session enforces for its next command.
     #[must_use]
     pub fn enforcement(&self) -> Enforcement {
-        self.live().enforcement()
+        self.live().zygote().enforcement()
     }
 
     /// What holds for its commands, as far as it is known before one starts.
@@ -220,19 +238,19 @@ impl Session {
     /// Whether the session takes no more commands: it was shut down, or somebody killed its zygote.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.live().is_gone()
+        self.live().zygote().is_gone()
     }
 
     /// The numbers of the session.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.live().stats()
+        self.live().zygote().stats()
     }
 
     /// How long nobody has used the session, as in [`Stats::idle`].
     #[must_use]
     pub fn idle(&self) -> Option<Duration> {
-        self.live().counts().idle()
+        self.live().log().counts().idle()
     }
 
     /// Waits until nobody has used the session for that long.
@@ -253,13 +271,12 @@ impl Session {
 
     /// Keeps the session from being idle.
     pub(crate) fn begin_use(&self) -> Using {
-        Using::new(&self.live().counts)
+        Using::new(self.live().log().counts())
     }
 
     /// The profile and the absolute workspace of its policy.
     pub(crate) fn origin(&self) -> (Profile, PathBuf) {
-        let live = self.live();
-        let inputs = &live.mounts.inputs;
+        let inputs = self.live().zygote().inputs();
         (inputs.policy.profile, clean(inputs.caller.absolute(&inputs.policy.workspace)))
     }
 
@@ -321,8 +338,7 @@ impl SessionBuilder<'_> {
                 Bound::all(&self.policy.network.published())?
             }
         };
-        let live =
-            Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?;
+        let live = prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::for_new_session)).await?;
         let live = Arc::new(live);
         let session =
             Session { owner: Arc::new(Owner { live: Arc::clone(&live), shells: Mutex::default() }) };

@@ -7,14 +7,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::{fs, io};
 
-use crate::command::source::Entered;
-use crate::host::Host;
-use crate::host::caller::Caller;
+use crate::command::source::Ticket;
 use crate::launch::inside::CommandHold;
 use crate::launch::prepared::OwnSteps;
-use crate::plan::compile::Compiled;
-use crate::plan::{Section, compile};
-use crate::policy::Policy;
+use crate::plan::Section;
+use crate::plan::compile::{CompileInputs, Compiled};
 use crate::protect::mount_snapshot::{MountChange, MountSnapshot, replaced};
 use crate::protect::watch::{self, Watch};
 use crate::report::denial::shown;
@@ -24,29 +21,14 @@ use crate::report::error::overlay::OverlayError;
 use crate::report::failure;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::locked;
-use crate::view::inputs::SandboxKind;
 
 /// What helps if a session cannot show what is there now.
 fn new_session() -> Remedy {
     remedy!["prepare a new session (", SettingKey::StopSession, ", then start)"]
 }
 
-/// What a plan is compiled from, to compile it again.
-pub(crate) struct CompileInputs {
-    pub(crate) policy: Policy,
-    pub(crate) host: Host,
-    pub(crate) caller: Caller,
-    pub(crate) kind: SandboxKind,
-}
-
-impl CompileInputs {
-    pub(crate) fn compile(&self) -> Result<Compiled, Error> {
-        compile::compile(&self.policy, &self.host, &self.caller, self.kind)
-    }
-}
-
 pub(crate) struct SessionMounts {
-    pub(crate) inputs: Arc<CompileInputs>,
+    inputs: CompileInputs,
     current: Arc<Mutex<Current>>,
     /// How many commands and file calls run.
     holds: Arc<AtomicUsize>,
@@ -110,8 +92,13 @@ impl Current {
 }
 
 impl SessionMounts {
-    pub(crate) fn new(compiled: &Compiled, inputs: Arc<CompileInputs>) -> Self {
+    pub(crate) fn new(compiled: &Compiled, inputs: CompileInputs) -> Self {
         Self { inputs, current: Arc::new(Mutex::new(Current::new(compiled, 0))), holds: Arc::default() }
+    }
+
+    /// What the policy is compiled from.
+    pub(crate) fn inputs(&self) -> &CompileInputs {
+        &self.inputs
     }
 
     /// Checks whether something has changed. If so, new workers get mounts that fit the host's files now.
@@ -123,7 +110,7 @@ impl SessionMounts {
     /// # Errors
     /// The workspace or a grant was replaced or removed; a compile error, because the new files cannot be
     /// protected.
-    pub(crate) fn enter(&self) -> Result<Entered, Error> {
+    pub(crate) fn enter(&self) -> Result<Ticket, Error> {
         // Before the look at the files: what is kept later counts the next time.
         let kept = watch::kept_so_far();
         let mut current = self.lock();
@@ -169,7 +156,7 @@ impl SessionMounts {
         }
         current.outdated = current.snapshot.outdated_offer().map(Path::to_owned);
         let hold = CommandHold::new(&self.holds);
-        Ok(Entered { hold, generation: current.generation })
+        Ok(Ticket { hold, generation: current.generation })
     }
 
     /// Compiles the policy again, against the host's files now.

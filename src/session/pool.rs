@@ -100,7 +100,7 @@ impl Stock {
     fn take(&self) -> Option<Session> {
         // The lock is free while a session is checked.
         let next = || self.lock().ready.pop_front();
-        std::iter::from_fn(next).find(|session| session.live().takes_commands())
+        std::iter::from_fn(next).find(|session| session.live().zygote().takes_commands())
     }
 
     /// Starts to prepare the missing sessions.

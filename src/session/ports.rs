@@ -7,24 +7,18 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::network::namespace_socket::NamespaceSockets;
-use crate::network::publish::{Bound, Inward};
-use crate::network::serving::BoxFuture;
+use crate::network::publish::Bound;
 use crate::plan::network;
-use crate::policy::network::publish::Publish;
 use crate::policy::network::{NO_NAMESPACE, publish};
-use crate::report::enforcement::{Protection, State};
 use crate::report::error::Error;
 use crate::report::error::policy::PolicyError;
 use crate::report::published::PublishedPort;
 use crate::session::Session;
-use crate::session::live::Live;
 
 /// # Ports of a session
 ///
@@ -92,18 +86,18 @@ impl Session {
     /// Outside of a tokio runtime with I/O enabled.
     pub fn publish(&self, port: impl AsRef<str>) -> Result<PublishedPort, Error> {
         let publish = publish(port.as_ref())?;
-        let live = self.live();
-        if !live.has_network_namespace() {
+        let zygote = self.live().zygote();
+        if !zygote.has_network_namespace() {
             return Err(PolicyError::value("network.publish", publish, NO_NAMESPACE).into());
         }
-        network::check_publish(&live.mounts.inputs.policy, &publish)?;
-        live.publish(Bound::at(publish)?)
+        network::check_publish(&zygote.inputs().policy, &publish)?;
+        self.live().publish(Bound::at(publish)?)
     }
 
     /// The published ports, with the ports that the kernel chose.
     #[must_use]
     pub fn published(&self) -> Vec<PublishedPort> {
-        self.live().published.ports()
+        self.live().services().published().ports()
     }
 }
 
@@ -147,93 +141,5 @@ impl AsyncWrite for PortStream {
     /// Ends the sending direction: shutdown(2). The server can still answer.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
-
-/// Leads published ports to the session, and does not keep it alive.
-struct ToSession(Weak<Live>);
-
-impl Inward for ToSession {
-    fn connect(&self, port: u16) -> BoxFuture<'_, io::Result<TcpStream>> {
-        Box::pin(async move {
-            let live = self.0.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-            live.connect(port).await
-        })
-    }
-}
-
-impl Live {
-    /// Connects to a port inside.
-    async fn connect(&self, port: u16) -> io::Result<TcpStream> {
-        if !self.has_network_namespace() {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "the session has the network of the host",
-            ));
-        }
-        network::check_publish(&self.mounts.inputs.policy, &Publish::inward(port))
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let sockets = self.namespace_sockets().await.map_err(|error| match error {
-            Error::SessionEnded => io::Error::new(io::ErrorKind::NotConnected, error),
-            error => io::Error::other(error),
-        })?;
-        sockets.connect(port).await
-    }
-
-    /// Publishes ports.
-    pub(crate) fn publish(self: &Arc<Self>, bound: Bound) -> Result<PublishedPort, Error> {
-        if self.is_gone() {
-            return Err(Error::SessionEnded);
-        }
-        let inward = Arc::new(ToSession(Arc::downgrade(self)));
-        let port = self.published.serve(bound, inward).map_err(Error::io("serve a published port"))?;
-        // It may have ended meanwhile.
-        if self.has_ended() {
-            self.published.end();
-            return Err(Error::SessionEnded);
-        }
-        Ok(port)
-    }
-
-    /// Whether commands have a network of their own.
-    fn has_network_namespace(&self) -> bool {
-        let entry = self.enforcement.get(Protection::NetworkNamespace);
-        entry.is_some_and(|entry| entry.state == State::Enforced)
-    }
-
-    /// What makes sockets of the session's network namespace. The first call orders it.
-    async fn namespace_sockets(&self) -> Result<Arc<NamespaceSockets>, Error> {
-        let mut sockets = self.sockets.lock().await;
-        if self.is_gone() {
-            return Err(Error::SessionEnded);
-        }
-        if let Some(sockets) = &*sockets {
-            return Ok(Arc::clone(sockets));
-        }
-        let mut worker = self.order_apart(&network::socket_steps()).await?;
-        let handed_out = self
-            .unless_gone(worker.wait_for_sockets(self.prepared(), self.counts()))
-            .await
-            .map_err(|error| match error {
-                Error::Lost => self.lost(),
-                error => error,
-            })?;
-        let made =
-            NamespaceSockets::new(handed_out).await.map_err(Error::io("take the sockets of the session"))?;
-        let made = Arc::new(made);
-        // The session may have ended meanwhile. Then nothing may keep its network.
-        if self.has_ended() {
-            return Err(Error::SessionEnded);
-        }
-        *sockets = Some(Arc::clone(&made));
-        Ok(made)
-    }
-
-    /// Lets go of the session's network namespace.
-    pub(crate) fn forget_sockets(&self) {
-        // Whoever has the lock looks whether the session has ended.
-        if let Ok(mut sockets) = self.sockets.try_lock() {
-            sockets.take();
-        }
     }
 }

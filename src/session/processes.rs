@@ -11,6 +11,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -19,8 +20,6 @@ use procfs::{ProcError, page_size, ticks_per_second};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::inside::{CommandKey, Inside};
-use crate::report::error::Error;
-use crate::session::Session;
 use crate::sys::blocking;
 
 /// The most processes that a list describes.
@@ -118,29 +117,21 @@ impl ProcessState {
     }
 }
 
-impl Session {
-    /// What runs in this session: every process of its commands, whoever started it, and none of Kennel's
-    /// own. It is no snapshot: processes may start and end meanwhile.
-    ///
-    /// # Errors
-    /// `/proc` of the host cannot be read; `ETIMEDOUT` if that takes longer than three seconds.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime with time enabled.
-    pub async fn processes(&self) -> Result<SessionProcesses, Error> {
-        let live = self.live();
-        let zygote = live.zygote.pidfd().cloned();
-        let keys: Vec<(u32, CommandKey)> =
-            self.detached().iter().filter_map(|command| Some((command.id(), command.key()?))).collect();
-        let listed = blocking(move || list(zygote.as_deref(), &keys));
-        let listed = tokio::time::timeout(PATIENCE, listed).await;
-        let listed = listed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        listed.map_err(Error::io("list the processes of the session"))
-    }
+/// Lists the processes below the zygote. `keys` tell those of detached commands.
+///
+/// # Errors
+/// `/proc` of the host cannot be read; `ETIMEDOUT` if that takes longer than three seconds.
+pub(crate) async fn processes(
+    zygote: Option<Arc<OwnedFd>>,
+    keys: Vec<(u32, CommandKey)>,
+) -> io::Result<SessionProcesses> {
+    let listed = blocking(move || list(zygote.as_deref(), &keys));
+    let listed = tokio::time::timeout(PATIENCE, listed).await;
+    listed.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Whether a command of the zygote's session has a process. `false` if /proc cannot be read.
-pub(crate) async fn has_some(zygote: &Inside) -> bool {
+pub(crate) async fn is_any_left(zygote: &Inside) -> bool {
     let Some(zygote) = zygote.pidfd().cloned() else { return false };
     let found = blocking(move || pid_of(&zygote).map_or(Ok(Vec::new()), descendants));
     found.await.is_ok_and(|found| !found.is_empty())

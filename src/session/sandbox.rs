@@ -1,39 +1,27 @@
 //! The one-shot sandbox: every command gets its own.
 
 use std::ffi::OsStr;
-use std::fmt;
 use std::future::Future;
-use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::audit::trail::Trail;
-use crate::command::Command;
-use crate::command::detached::DetachedCommands;
-use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
+use crate::command::one_shot::OneShots;
+use crate::command::{Command, CommandSource};
 use crate::host::Host;
 use crate::host::caller::Caller;
-use crate::launch::bridge::HandedOut;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
-use crate::launch::prepared::{OwnSteps, Prepared};
+use crate::launch::prepared::Prepared;
 use crate::launch::start;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
-use crate::network::namespace_socket::NamespaceSockets;
-use crate::network::publish::{Bound, Inward, Publishing};
-use crate::network::serving::BoxFuture;
-use crate::plan::network::SOCKETS_HANDED_OUT;
-use crate::plan::{Section, compile};
+use crate::plan::compile;
+use crate::plan::compile::CompileInputs;
 use crate::policy::Policy;
-use crate::protect::mount_snapshot::{MountChange, replaced};
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::in_force::InForce;
 use crate::session::in_force;
-use crate::session::mount_state::CompileInputs;
-use crate::sys::locked;
 use crate::view::inputs;
 use crate::view::inputs::SandboxKind;
 
@@ -62,11 +50,11 @@ pub struct Sandbox {
 impl Sandbox {
     /// A sandbox for a single command.
     pub(crate) fn once(prepared: Prepared) -> Self {
-        Self::from_one_shots(OneShots { inputs: None, prepared: Mutex::new(Arc::new(prepared)) })
+        Self::from_one_shots(OneShots::once(prepared))
     }
 
     fn renewable(inputs: CompileInputs, prepared: Prepared) -> Self {
-        Self::from_one_shots(OneShots { inputs: Some(inputs), prepared: Mutex::new(Arc::new(prepared)) })
+        Self::from_one_shots(OneShots::renewable(inputs, prepared))
     }
 
     fn from_one_shots(one_shots: OneShots) -> Self {
@@ -103,11 +91,11 @@ impl Sandbox {
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
-        let mut started = start::begin_one_shot(&images, &begun.namespaces, leaf)?;
+        let init = start::begin_one_shot(&images, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, kind)?;
         let prepared = Prepared::new(compiled, images)?.with_groups(groups);
         start::refuse_kept_overlay(&prepared)?;
-        start::hand_over_one_shot(&mut started, &prepared, None)?;
+        let started = start::hand_over_one_shot(init, &prepared, None)?;
         let inputs = CompileInputs { policy: policy.clone(), host, caller, kind: SandboxKind::OneShot };
         Ok(Self::renewable(inputs, prepared.with_prestarted(started)))
     }
@@ -144,7 +132,7 @@ impl Sandbox {
     /// A command to run in this sandbox. A `program` without a slash is searched in the command's PATH, in
     /// the sandbox.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Arc::clone(&self.one_shots) as Arc<dyn WorkerSource>, program.as_ref())
+        Command::new(CommandSource::OneShots(Arc::clone(&self.one_shots)), program.as_ref())
     }
 
     /// Starts a complete sandbox for a program that does not exist. This proves more about a host than any
@@ -207,119 +195,4 @@ impl Sandbox {
     pub fn in_force(&self) -> InForce {
         in_force::of(&self.one_shots.prepared().compiled)
     }
-}
-
-/// The plan of a sandbox, shared with its commands.
-struct OneShots {
-    /// `None` for a single command, which starts at once.
-    inputs: Option<CompileInputs>,
-    /// The plan of the last start; before the first start, the plan it will use.
-    prepared: Mutex<Arc<Prepared>>,
-}
-
-/// Does not show the inputs: the policy and the environment may hold secrets.
-impl fmt::Debug for OneShots {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OneShots").field("prepared", &self.prepared()).finish_non_exhaustive()
-    }
-}
-
-impl WorkerSource for OneShots {
-    fn prepared(&self) -> Arc<Prepared> {
-        Arc::clone(&locked(&self.prepared))
-    }
-
-    fn turn(self: Arc<Self>) -> BoxFuture<'static, Result<Turn, Error>> {
-        let prepared = self.renewed();
-        Box::pin(async move { Ok(Turn { prepared: prepared?, workers: self, entered: None }) })
-    }
-
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    fn detached(&self) -> Option<&Arc<DetachedCommands>> {
-        None
-    }
-}
-
-impl OneShots {
-    /// Compiles the policy again if mounted or granted paths have changed.
-    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
-        let mut prepared = locked(&self.prepared);
-        if let Some(inputs) = &self.inputs {
-            match prepared.mount_change() {
-                MountChange::None => {}
-                MountChange::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
-                MountChange::Source(..) | MountChange::Some => {
-                    *prepared = Arc::new(prepared.recompiled(inputs.compile()?));
-                }
-            }
-        }
-        Ok(Arc::clone(&prepared))
-    }
-}
-
-impl Workers for OneShots {
-    fn trail(&self) -> Arc<Trail> {
-        self.prepared().trail()
-    }
-
-    fn span(&self) -> Option<tracing::Id> {
-        tracing::Span::current().id()
-    }
-
-    fn worker<'s>(
-        &'s self,
-        prepared: &'s Prepared,
-        trail: &'s Arc<Trail>,
-        _: Option<Entered>,
-        own_steps: Option<&'s Section>,
-        _: bool,
-    ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(start_worker(prepared, trail, own_steps.cloned()))
-    }
-
-    fn has_others(&self) -> Result<bool, Error> {
-        Ok(false)
-    }
-
-    fn join(self: Arc<Self>, _: bool) -> Option<Box<dyn Membership>> {
-        None
-    }
-}
-
-/// Publishes ports of a sandbox, whose sockets lead there.
-async fn publish(
-    bound: Vec<Bound>,
-    sockets: [OwnedFd; SOCKETS_HANDED_OUT],
-    trail: &Arc<Trail>,
-) -> io::Result<Publishing> {
-    let sockets = Arc::new(NamespaceSockets::new(sockets).await?);
-    let publishing = Publishing::new(trail);
-    for bound in bound {
-        publishing.serve(bound, Arc::clone(&sockets) as Arc<dyn Inward>)?;
-    }
-    Ok(publishing)
-}
-
-/// Starts a sandbox for one command. Its PID 1 is the worker.
-async fn start_worker(
-    prepared: &Prepared,
-    trail: &Arc<Trail>,
-    own_steps: Option<Section>,
-) -> Result<ReadyWorker, Error> {
-    let own = own_steps.map(OwnSteps::new).transpose();
-    let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
-    // Before the start: a port that another program has is an error of the caller.
-    let bound = Bound::all(&prepared.compiled.services.publish)?;
-    let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
-    let mut reports = Vec::new();
-    let handed_out = HandedOut::receive(prepared, &inside, trail, &mut reports).await?;
-    let HandedOut { proxy, sockets, seccomp_listener } = handed_out;
-    let published = match sockets.try_into() {
-        Ok(sockets) => Some(publish(bound, sockets, trail).await.map_err(Error::io("publish the ports"))?),
-        Err(_) => None,
-    };
-    Ok(ReadyWorker { inside, reports, proxy, published, seccomp_listener, own })
 }

@@ -49,7 +49,7 @@ pub struct Shell {
 
 #[derive(Debug)]
 struct Inner {
-    source: Arc<dyn WorkerSource>,
+    session: Arc<dyn WorkerSource>,
     /// Each call holds it.
     state: Arc<tokio::sync::Mutex<State>>,
     /// Counts interrupts.
@@ -95,9 +95,9 @@ impl Deref for ShellOutput {
 }
 
 impl Shell {
-    pub(crate) fn new(source: Arc<dyn WorkerSource>) -> Self {
+    pub(crate) fn new(session: Arc<dyn WorkerSource>) -> Self {
         let (state, left) = Default::default();
-        Self { inner: Arc::new(Inner { source, state, interrupts: watch::Sender::new(0), left }) }
+        Self { inner: Arc::new(Inner { session, state, interrupts: watch::Sender::new(0), left }) }
     }
 
     /// Runs a snippet and collects what it writes. A snippet is what a file of the shell may have, of any
@@ -208,7 +208,7 @@ impl Snippet {
         let Called { mut outcome, directory, origin, has_ended, output } = called;
         let CallOutput::Collected(streams) = output else { return Err(Error::Lost) };
         let [stdout, stderr] = *streams;
-        let ((out, stdout), (err, stderr)) = (stdout.rest()?, stderr.rest()?);
+        let ((out, stdout), (err, stderr)) = (stdout.finish()?, stderr.finish()?);
         outcome.count(out.as_ref(), err.as_ref());
         shell.leave([out, err]);
         Ok(Some(ShellOutput { outcome, stdout, stderr, directory, origin, has_ended }))
@@ -241,7 +241,7 @@ impl Snippet {
         let Self { shell, text: snippet, timeout, cap, is_marked } = self;
         check(&snippet)?;
         let mut stop = pin!(stop);
-        let Inner { source, state, interrupts, .. } = &*shell.inner;
+        let Inner { session, state, interrupts, .. } = &*shell.inner;
         let state = tokio::select! {
             biased;
             () = &mut stop => return Ok(None),
@@ -252,7 +252,7 @@ impl Snippet {
         let mut here = Some(here);
         let job = Job { snippet, timeout, cap, is_marked, outlets };
         let interrupts = interrupts.subscribe();
-        let calling = Calling { source: Arc::clone(source), state, interrupts, caller, job };
+        let calling = Calling { session: Arc::clone(session), state, interrupts, caller, job };
         let mut task = tokio::spawn(calling.run());
         loop {
             tokio::select! {

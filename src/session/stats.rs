@@ -84,29 +84,58 @@ pub(crate) struct Using(Arc<Counts>);
 
 impl Using {
     pub(crate) fn new(counts: &Arc<Counts>) -> Self {
-        locked(&counts.users).count += 1;
+        counts.use_begins();
         Self(Arc::clone(counts))
     }
 }
 
 impl Drop for Using {
     fn drop(&mut self) {
-        let mut users = locked(&self.0.users);
-        users.count -= 1;
-        users.since = Instant::now();
+        self.0.use_ends();
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) running: AtomicUsize,
-    pub(crate) served: AtomicU64,
+    running: AtomicUsize,
+    served: AtomicU64,
     refills: AtomicU64,
     refill_us: AtomicU64,
     users: Mutex<Users>,
 }
 
 impl Counts {
+    /// The keeper of a shell is not what uses the session.
+    pub(crate) fn command_begins(&self, is_keeper: bool) {
+        self.running.fetch_add(1, Relaxed);
+        if !is_keeper {
+            self.use_begins();
+        }
+    }
+
+    pub(crate) fn command_ends(&self, is_keeper: bool) {
+        self.running.fetch_sub(1, Relaxed);
+        self.served.fetch_add(1, Relaxed);
+        if !is_keeper {
+            self.use_ends();
+        }
+    }
+
+    /// How many commands run.
+    pub(crate) fn running(&self) -> usize {
+        self.running.load(Relaxed)
+    }
+
+    fn use_begins(&self) {
+        locked(&self.users).count += 1;
+    }
+
+    fn use_ends(&self) {
+        let mut users = locked(&self.users);
+        users.count -= 1;
+        users.since = Instant::now();
+    }
+
     pub(crate) fn refilled(&self, took_us: u64) {
         self.refills.fetch_add(1, Relaxed);
         self.refill_us.fetch_add(took_us, Relaxed);

@@ -9,12 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::command::source::Entered;
 use crate::launch::inside::CommandHold;
 use crate::protect::watch::Watch;
-use crate::report::error::Error;
-use crate::session::live::Live;
-use crate::session::worker::{MOST_TRIES, is_replaced};
 
 /// A view without any process.
 #[derive(Debug)]
@@ -29,6 +25,11 @@ pub(crate) struct ViewFd {
 impl ViewFd {
     pub(crate) fn new(root: OwnedFd, mounts: OwnedFd, generation: u64) -> Self {
         Self { root, mounts, generation }
+    }
+
+    /// The generation of its mounts.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Its mount namespace.
@@ -48,6 +49,15 @@ pub(crate) struct FileCall {
 }
 
 impl FileCall {
+    pub(crate) fn new(
+        view: Arc<ViewFd>,
+        watches: Arc<[Watch]>,
+        directory: PathBuf,
+        hold: CommandHold,
+    ) -> Self {
+        Self { view, watches, directory, _hold: hold }
+    }
+
     /// The root of the view.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.view.root.as_fd()
@@ -61,53 +71,5 @@ impl FileCall {
     /// Makes a path of the sandbox absolute, relative to the working directory of the session.
     pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
         self.directory.join(path)
-    }
-}
-
-impl Live {
-    /// A view for a file call, which has `entered` the session.
-    pub(crate) async fn file_call(&self, entered: Entered) -> Result<FileCall, Error> {
-        if self.is_gone() {
-            return Err(Error::SessionEnded);
-        }
-        let (mut tries, mut entered) = (0, entered);
-        loop {
-            match self.view_for(&entered).await {
-                // Somebody outside is replacing a file right now.
-                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_replaced(&source) => {
-                    tries += 1;
-                    drop(entered);
-                    entered = self.enter().await?;
-                }
-                Err(Error::Lost) => return Err(self.lost()),
-                view => {
-                    return Ok(FileCall {
-                        view: view?,
-                        watches: self.mounts().watches(),
-                        directory: self.prepared().compiled.commands.directory.clone(),
-                        _hold: entered.hold,
-                    });
-                }
-            }
-        }
-    }
-
-    async fn view_for(&self, entered: &Entered) -> Result<Arc<ViewFd>, Error> {
-        if let Some(shared) = &self.shared {
-            return Ok(Arc::clone(&shared.view));
-        }
-        if let Some(view) = self.view().as_ref().filter(|view| view.generation >= entered.generation) {
-            return Ok(Arc::clone(view));
-        }
-        let mut worker = self.order(Some(&self.prepared().compiled.steps.files)).await?;
-        let (root, mounts) = self.unless_gone(worker.wait_for_view(self.prepared(), self.counts())).await?;
-        let view = Arc::new(ViewFd::new(root, mounts, worker.generation()));
-        *self.view() = Some(Arc::clone(&view));
-        // The session may have ended meanwhile. Then nothing may keep the view.
-        if self.has_ended() {
-            self.view().take();
-            return Err(Error::SessionEnded);
-        }
-        Ok(view)
     }
 }

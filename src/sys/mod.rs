@@ -187,7 +187,7 @@ pub(crate) fn watched_or_back<T: AsRawFd>(
     inner: T,
     interest: Interest,
 ) -> Result<AsyncFd<T>, AsyncFdRegisterError<T>> {
-    // SAFETY: `Inside`, `Unreaped`, `HeldFd`, `OwnedFd`, `File`, sockets, and `Arc`s of them keep the
+    // SAFETY: `CommandInit`, `Unreaped`, `HeldFd`, `OwnedFd`, `File`, sockets, and `Arc`s of them keep the
     // descriptor of as_raw_fd open until they are dropped, and none of them replaces it.
     unsafe { AsyncFd::register_with_interest(inner, interest) }
 }

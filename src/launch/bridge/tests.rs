@@ -65,9 +65,9 @@ impl World {
                 .expect("a bridge");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let address = listener.local_addr().expect("its address");
-        let mut told = Enforcement::default();
-        bridge.serve(listener.into(), &mut told).await.expect("ready");
-        assert_eq!(told, Enforcement::default(), "every wall stands");
+        let mut missing = Enforcement::default();
+        bridge.serve(listener.into(), &mut missing).await.expect("ready");
+        assert_eq!(missing, Enforcement::default(), "every wall stands");
         Self { bridge, address, proxy: Some(proxy), dir }
     }
 
@@ -100,7 +100,7 @@ impl World {
     }
 
     fn pid(&self) -> Pid {
-        let pidfd = self.bridge.inside.pidfd().expect("a child").as_raw_fd();
+        let pidfd = self.bridge.init.pidfd().expect("a child").as_raw_fd();
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).expect("there");
         let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")).expect("a pidfd");
         Pid::from_raw(pid.trim().parse().expect("a number"))

@@ -308,8 +308,8 @@ mod tests {
 
     #[test]
     fn names_are_random_and_known_again() {
-        let (one, other) = (random_name().expect("a name"), random_name().expect("a name"));
-        assert!(one != other && is_name(&one) && is_name(&other), "{one} {other}");
+        let (first, second) = (random_name().expect("a name"), random_name().expect("a name"));
+        assert!(first != second && is_name(&first) && is_name(&second), "{first} {second}");
         for name in
             ["kennel-host", "kennel-", "kennel-0123", "kennel-0123456789abcdeg", "x-0123456789abcdef", ""]
         {

@@ -57,7 +57,7 @@ pub(crate) fn list(call: &FileCall, path: &Path) -> io::Result<Vec<FileEntry>> {
             entries.push(FileEntry { name, kind: kind(&stat), size: stat.st_size.unsigned_abs() });
         }
     }
-    entries.sort_by(|one, other| one.name.cmp(&other.name));
+    entries.sort_by(|first, second| first.name.cmp(&second.name));
     Ok(entries)
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct Job {
 
 /// A call, before it runs.
 pub(crate) struct Calling {
-    pub(crate) source: Arc<dyn WorkerSource>,
+    pub(crate) session: Arc<dyn WorkerSource>,
     pub(crate) state: OwnedMutexGuard<State>,
     pub(crate) interrupts: watch::Receiver<u64>,
     /// Ends when the caller has gone.
@@ -113,7 +113,7 @@ impl Calling {
         let generation = self.generation().await?;
         if let Some(mut keeper) = self.state.keeper.take() {
             // Shared mounts are mounted again under the shell.
-            let is_current = self.source.is_shared() || keeper.generation == generation;
+            let is_current = self.session.is_shared() || keeper.generation == generation;
             if is_current && keeper.is_there() {
                 self.state.keeper = Some(keeper);
                 return Ok(ShellOrigin::Earlier);
@@ -121,15 +121,14 @@ impl Calling {
             // Its mounts may no longer protect what they were made for.
             let _ = keeper.child.kill().await;
         }
-        self.state.keeper = Some(Keeper::start(&self.source, generation).await?);
+        self.state.keeper = Some(Keeper::start(&self.session, generation).await?);
         let is_first = !std::mem::replace(&mut self.state.has_had_one, true);
         Ok(if is_first { ShellOrigin::First } else { ShellOrigin::Replacement })
     }
 
     /// Checks the host's files, as before every command.
     async fn generation(&self) -> Result<u64, Error> {
-        let turn = Arc::clone(&self.source).turn().await?;
-        Ok(turn.entered.map_or(0, |entered| entered.generation))
+        Ok(self.session.enter().await?.generation)
     }
 
     async fn drive(&mut self, keeper: &mut Keeper, origin: ShellOrigin) -> Result<Called, Error> {
@@ -167,7 +166,7 @@ impl Calling {
             status: None,
             cause: None,
             steps: None,
-            rest: None,
+            remaining: None,
         };
         let end = follow.end(self, keeper, &mut output, (deadline, flood.as_deref())).await?;
         let duration = begun.elapsed();
@@ -222,7 +221,7 @@ struct Following {
     cause: Option<Cause>,
     steps: Option<Steps>,
     /// What is left of an interrupted snippet; `None` before it is interrupted.
-    rest: Option<Left>,
+    remaining: Option<Left>,
 }
 
 /// What is left of an interrupted snippet, as its keeper tells.
@@ -302,7 +301,7 @@ impl Following {
                     }
                     None
                 }
-                count = left(&keeper.control), if self.rest.as_ref().is_some_and(|rest| rest.awaited > 0) => {
+                count = left(&keeper.control), if self.remaining.as_ref().is_some_and(|left| left.awaited > 0) => {
                     self.answered(count, keeper)?;
                     None
                 }
@@ -313,11 +312,11 @@ impl Following {
                 }
             };
             if let Some((code, directory)) = done.take_if(|_| self.is_over()) {
-                let left = self.rest.as_ref().map_or(0, |rest| rest.count);
+                let left = self.remaining.as_ref().map_or(0, |left| left.count);
                 return Ok(End::Snippet { code, directory, left });
             }
-            if let Some(rest) = self.rest.as_mut().filter(|rest| done.is_some() && !rest.is_last) {
-                (rest.is_last, rest.awaited) = (true, rest.awaited + 1);
+            if let Some(left) = self.remaining.as_mut().filter(|left| done.is_some() && !left.is_last) {
+                (left.is_last, left.awaited) = (true, left.awaited + 1);
                 keeper.count_started()?;
                 // Another report would be written to a closed pipe. A keeper that does not answer ends with
                 // its shell.
@@ -327,7 +326,7 @@ impl Following {
             }
             if let Some(cause) = cause {
                 self.cause = Some(cause);
-                self.rest = Some(Left::default());
+                self.remaining = Some(Left::default());
                 keeper.interrupt()?;
                 // Its number is new: with this report the signal has arrived for sure.
                 self.awaited = keeper.ask()?;
@@ -345,14 +344,14 @@ impl Following {
 
     /// Whether nothing more is to be known after the last report.
     fn is_over(&self) -> bool {
-        self.rest.as_ref().is_none_or(|rest| rest.is_last && rest.awaited == 0)
+        self.remaining.as_ref().is_none_or(|left| left.is_last && left.awaited == 0)
     }
 
     /// Takes an answer of the keeper. What it could not kill is killed with the shell.
     fn answered(&mut self, count: u32, keeper: &mut Keeper) -> Result<(), Error> {
-        let Some(rest) = &mut self.rest else { return Ok(()) };
-        (rest.awaited, rest.count) = (rest.awaited.saturating_sub(1), count);
-        if rest.is_killed && count > 0 {
+        let Some(left) = &mut self.remaining else { return Ok(()) };
+        (left.awaited, left.count) = (left.awaited.saturating_sub(1), count);
+        if left.is_killed && count > 0 {
             return self.kill_shell(keeper);
         }
         Ok(())
@@ -376,8 +375,8 @@ impl Following {
         }
         let must_die = is_due(started);
         if must_die {
-            if let Some(rest) = &mut self.rest {
-                (rest.is_killed, rest.awaited) = (true, rest.awaited + 1);
+            if let Some(left) = &mut self.remaining {
+                (left.is_killed, left.awaited) = (true, left.awaited + 1);
             }
             keeper.kill_started()?;
         }

@@ -20,10 +20,10 @@ use tokio::io::Interest;
 use tokio::net::unix::pipe;
 use tokio::time::timeout;
 
-use crate::command::Command;
 use crate::command::child::Child;
 use crate::command::source::WorkerSource;
 use crate::command::stdio::Stdio;
+use crate::command::{Command, CommandSource};
 use crate::launch::control::{ignore_epipe, socket_pair};
 use crate::launch::image::Image;
 use crate::launch::request::candidates;
@@ -79,17 +79,17 @@ pub(crate) struct CallFiles<'f> {
 
 impl Keeper {
     /// Starts a shell: bash, or sh where the search path has no bash. Returns once it reads its input.
-    pub(crate) async fn start(source: &Arc<dyn WorkerSource>, generation: u64) -> Result<Self, Error> {
+    pub(crate) async fn start(session: &Arc<dyn WorkerSource>, generation: u64) -> Result<Self, Error> {
         let (control, theirs) = socket_pair().map_err(Error::io("make the control socket of a shell"))?;
         let image = Image::sealed().map_err(Error::io("create a memfd for the keeper of a shell"))?;
-        let prepared = source.prepared();
+        let prepared = session.prepared();
         let compiled = &prepared.compiled;
         let path =
             compiled.commands.environment.0.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
         let programs = ["bash", "sh"].into_iter().flat_map(|name| {
             candidates(name.as_ref(), path.map(|path| path.as_os_str()), &compiled.commands.directory)
         });
-        let mut command = Command::new(Arc::clone(source), OWN_IMAGE.as_ref());
+        let mut command = Command::new(CommandSource::Session(Arc::clone(session)), OWN_IMAGE.as_ref());
         command.keeper().arg0("kennel-shell").arg("shell").args(programs);
         // An empty one is not read, and `FIRST_LINES` removes it.
         command.env("HISTFILE", "").stdin(image.into_fd()).stdout(theirs).stderr(Stdio::null());
@@ -281,10 +281,10 @@ impl Reports {
 impl Reports {
     /// The next bytes up to a NUL.
     fn next_text(&mut self) -> Option<&[u8]> {
-        let rest = self.read.get(self.seen..)?;
-        let end = rest.iter().position(|&byte| byte == 0)?;
+        let unread = self.read.get(self.seen..)?;
+        let end = unread.iter().position(|&byte| byte == 0)?;
         self.seen += end + 1;
-        rest.get(..=end)
+        unread.get(..=end)
     }
 }
 

@@ -81,7 +81,7 @@ async fn bridge_that_finishes_waits_for_a_proxy_that_does_not_read() {
 async fn bridge_ends_by_itself_with_the_control_socket() {
     let world = World::new().await;
     let pid = world.pid();
-    let control = world.bridge.inside.as_raw_fd();
+    let control = world.bridge.init.socket().as_raw_fd();
     nix::sys::socket::shutdown(control, nix::sys::socket::Shutdown::Write).expect("as if closed");
     assert!(matches!(soon(world.bridge.ended()).await, Error::Lost));
     world.bridge.gone().await;

@@ -6,9 +6,9 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 
 use crate::command::detached::Record;
-use crate::command::log_copy::LogCopy;
+use crate::command::detached::log_copy::LogCopy;
+use crate::command::detached::ring::Stream;
 use crate::command::output::ChildOutput;
-use crate::command::ring::Stream;
 use crate::report::outcome::Outcome;
 
 /// Bytes of one read.
@@ -54,7 +54,7 @@ impl OutputLog {
     /// Takes what the pipes hold now. A process may hold them open, and write on.
     pub(crate) fn drain(&mut self) {
         for (stream, source) in [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)] {
-            keep(&self.record, &mut self.copy, stream, &source.rest());
+            keep(&self.record, &mut self.copy, stream, &source.drain());
         }
     }
 
@@ -107,11 +107,11 @@ impl Source {
     }
 
     /// What is in the pipe now.
-    fn rest(&mut self) -> Vec<u8> {
-        let mut rest = Vec::new();
+    fn drain(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
         if let Some(output) = self.output.as_mut().filter(|_| self.is_open) {
-            self.is_open = !output.drain(&mut rest).unwrap_or(true);
+            self.is_open = !output.drain(&mut bytes).unwrap_or(true);
         }
-        rest
+        bytes
     }
 }
