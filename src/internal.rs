@@ -1,6 +1,7 @@
 //! What the other packages of this repository need beyond the public interface, so that nothing is there
 //! twice. It is no part of that interface and changes in any version.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +60,7 @@ pub fn start_directory(session: &Session) -> PathBuf {
 
 /// The variables that commands of a session have.
 #[must_use]
-pub fn variables(session: &Session) -> Vec<(OsString, OsString)> {
+pub fn variables(session: &Session) -> BTreeMap<OsString, OsString> {
     session.prepared().compiled.commands.environment.0.clone()
 }
 

@@ -185,7 +185,7 @@ impl Wrapper {
         let SessionPath { session, .. } = self.way(granted, &wanted).await?;
         let mut command = session.command(&wanted.program);
         command.args(&wanted.arguments).current_dir(&wanted.cwd.path).limits(limits.limits());
-        command.replace_environment(wanted.environment.into_iter().collect());
+        command.replace_environment(wanted.environment);
         Ok((command.output().await?, Layer::LinuxNamespaces))
     }
 

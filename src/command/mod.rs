@@ -17,9 +17,9 @@ pub(crate) mod start;
 pub(crate) mod stdio;
 pub(crate) mod tail;
 pub(crate) mod terminal;
-pub(crate) mod variables;
 pub(crate) mod words;
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::pending;
@@ -33,7 +33,6 @@ use crate::command::child::Child;
 use crate::command::one_shot::OneShots;
 use crate::command::source::WorkerSource;
 use crate::command::stdio::{DefaultStdio, Stdio, StdioKind};
-use crate::command::variables::Variables;
 use crate::launch::prepared::Prepared;
 use crate::launch::restrict::Restriction;
 use crate::plan::pseudoterminal::Pseudoterminal;
@@ -51,7 +50,7 @@ pub struct Command {
     /// `None`: the program as given.
     arg0: Option<OsString>,
     arguments: Vec<OsString>,
-    environment: Variables,
+    environment: BTreeMap<OsString, OsString>,
     /// Variables for the next start only.
     secrets: Vec<(OsString, Secret)>,
     directory: Option<PathBuf>,
@@ -119,7 +118,7 @@ impl fmt::Debug for Command {
         f.debug_struct("Command")
             .field("program", &self.program)
             .field("arguments", &self.arguments)
-            .field("variables", &self.environment.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("variables", &self.environment.keys().collect::<Vec<_>>())
             .field("directory", &self.directory)
             .field("timeout", &self.bounds.timeout)
             .finish_non_exhaustive()
@@ -132,7 +131,7 @@ impl Command {
             program: program.to_owned(),
             arg0: None,
             arguments: Vec::new(),
-            environment: Variables::new(source.prepared().compiled.commands.environment.0.clone()),
+            environment: source.prepared().compiled.commands.environment.0.clone(),
             secrets: Vec::new(),
             directory: None,
             streams: Streams::default(),
@@ -160,7 +159,7 @@ impl Command {
 
     /// Sets a variable of the command's environment.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
-        self.environment.set(name.as_ref(), value.as_ref());
+        self.environment.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
         self
     }
 
@@ -172,13 +171,13 @@ impl Command {
 
     /// Removes every variable, including those of the policy.
     pub fn env_clear(&mut self) -> &mut Self {
-        self.environment = Variables::new(Vec::new());
+        self.environment.clear();
         self
     }
 
-    /// Replaces the whole environment. No name may occur twice.
-    pub(crate) fn replace_environment(&mut self, variables: Vec<(OsString, OsString)>) {
-        self.environment = Variables::new(variables);
+    /// Replaces the whole environment.
+    pub(crate) fn replace_environment(&mut self, variables: BTreeMap<OsString, OsString>) {
+        self.environment = variables;
     }
 
     /// Makes this the keeper of a shell. The limits on time and output hold for each call of the shell, not

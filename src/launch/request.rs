@@ -1,6 +1,7 @@
 //! A command becomes a request: the search path is applied, strings are checked, the directory is made
 //! absolute. This file reads nothing of the host.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ pub(crate) struct RequestFields<'w> {
     /// The program's `argv[0]`; `None` means `program`.
     pub(crate) called: Option<&'w OsStr>,
     pub(crate) arguments: &'w [OsString],
-    pub(crate) environment: &'w [(OsString, OsString)],
+    pub(crate) environment: &'w BTreeMap<OsString, OsString>,
     /// Variables with secret values. No copy of them may stay in memory.
     pub(crate) secrets: &'w [(OsString, Secret)],
     /// An absolute path.
@@ -53,7 +54,7 @@ impl RequestBuf {
         if fields.program.is_empty() {
             return Err(refused("program", fields.program, "is empty"));
         }
-        let path = fields.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+        let path = fields.environment.get(OsStr::new("PATH"));
         let programs = candidates(fields.program, path.map(OsString::as_os_str), fields.directory)
             .into_iter()
             .map(|path| c_string("program", path.as_os_str()))

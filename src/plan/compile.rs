@@ -7,6 +7,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
@@ -358,11 +359,11 @@ impl HostMounts {
 
 /// The variables of an environment. Values may be secrets, so `Debug` prints names only.
 #[derive(Clone, Default)]
-pub(crate) struct PlannedVariables(pub(crate) Vec<(OsString, OsString)>);
+pub(crate) struct PlannedVariables(pub(crate) BTreeMap<OsString, OsString>);
 
 impl fmt::Debug for PlannedVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+        f.debug_list().entries(self.0.keys()).finish()
     }
 }
 

@@ -129,7 +129,7 @@ pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
 /// Builds the environment. Later parts override earlier ones: base, toolchains, proxy and certificates,
 /// `env.pass`, `env.set`. Notes in the view say what is left out, and what leads nowhere.
-pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString, OsString)> {
+pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> BTreeMap<OsString, OsString> {
     let mut variables = base(inputs, view);
     let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
     put("HOME", inputs.home().as_os_str());
@@ -157,7 +157,7 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString
     if !inputs.policy.shares_processes() || !matches!(inputs.kind, SandboxKind::Session { .. }) {
         keep_git_in_front(&mut variables);
     }
-    variables.into_iter().collect()
+    variables
 }
 
 /// Configuration of git in variables, see git-config(1). Linux distributions have it since git 2.31.
@@ -390,7 +390,7 @@ impl CommandDefaults {
     /// # Errors
     /// The sandbox keeps the variable as it is.
     pub(crate) fn check_client_variable(&self, name: &OsStr, value: &OsStr) -> Result<(), Error> {
-        let is_set = || self.environment.0.iter().any(|(own, set)| own == name && set == value);
+        let is_set = || self.environment.0.get(name).is_some_and(|set| set == value);
         if self.client_variables.allows(name) || is_set() {
             return Ok(());
         }

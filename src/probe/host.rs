@@ -1,6 +1,7 @@
 //! Tries what the host offers besides protections: memfd execution, overlayfs, cgroups and procfs. It tries
 //! each instead of trusting version numbers.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -78,7 +79,7 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
         program: "/kennel-probe/none".as_ref(),
         called: None,
         arguments: &[],
-        environment: &[],
+        environment: &BTreeMap::new(),
         secrets: &[],
         directory: Path::new("/"),
         terminal: None,

@@ -236,10 +236,10 @@ impl Call {
         &mut self,
         session: &Session,
         environment: ClientEnvironment,
-    ) -> Result<Vec<(OsString, OsString)>, Error> {
+    ) -> Result<BTreeMap<OsString, OsString>, Error> {
         let compiled = &session.prepared().compiled;
         let mut variables: BTreeMap<_, _> = match environment {
-            ClientEnvironment::Variables => compiled.commands.environment.0.iter().cloned().collect(),
+            ClientEnvironment::Variables => compiled.commands.environment.0.clone(),
             ClientEnvironment::Environment | ClientEnvironment::Nothing => BTreeMap::new(),
         };
         // If a name appears twice, the first one counts, as in getenv(3).
@@ -257,7 +257,7 @@ impl Call {
                 Err(_) => {}
             }
         }
-        Ok(variables.into_iter().collect())
+        Ok(variables)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::view::{Access, Node, Origin, ViewEntry};
 
 /// What `compiled` comes to.
 pub(crate) fn of(compiled: &Compiled) -> InForce {
-    let names = compiled.commands.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned());
+    let names = compiled.commands.environment.0.keys().map(|name| name.to_string_lossy().into_owned());
     let places = compiled.view.iter().filter_map(|(path, entry)| {
         Some(Place {
             path: path.to_owned(),

@@ -351,7 +351,7 @@ fn the_environment_is_scrubbed_by_default() {
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let names = |policy: &Policy| -> Vec<String> {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
-        compiled.commands.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+        compiled.commands.environment.0.keys().map(|name| name.to_string_lossy().into_owned()).collect()
     };
     let proxy = ["http_proxy", "https_proxy", "no_proxy", "npm_config_fetch_retries"];
     let retries = ["CARGO_NET_RETRY", "PIP_RETRIES", "UV_HTTP_RETRIES", "YARN_HTTP_RETRY"];

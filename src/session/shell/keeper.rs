@@ -6,6 +6,7 @@
 //! the keeper's `/proc/PID/fd`. The last of them carries the report: number, status and directory. A snippet
 //! can forge a report, and then it has a wrong result.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -84,8 +85,7 @@ impl Keeper {
         let image = Image::sealed().map_err(Error::io("create a memfd for the keeper of a shell"))?;
         let prepared = session.prepared();
         let compiled = &prepared.compiled;
-        let path =
-            compiled.commands.environment.0.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
+        let path = compiled.commands.environment.0.get(OsStr::new("PATH"));
         let programs = ["bash", "sh"].into_iter().flat_map(|name| {
             candidates(name.as_ref(), path.map(|path| path.as_os_str()), &compiled.commands.directory)
         });
