@@ -13,7 +13,6 @@ mod tests;
 pub(crate) mod text;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use nix::errno::Errno;
 
@@ -35,7 +34,7 @@ const MOST: usize = 16;
 /// Explains the errors of one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
-    pub(crate) explainer: Arc<Explainer>,
+    pub(crate) explainer: Explainer,
     /// Its working directory.
     pub(crate) directory: PathBuf,
     /// All limits of the command.
@@ -158,12 +157,12 @@ const ANYWHERE: &str = "HOST:PORT";
 
 /// The denial for a network error, if the sandbox caused it.
 fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
-    match (trouble, explainer.network) {
+    match (trouble, explainer.policy.network) {
         (Trouble::Unreachable, NetworkMode::None) => {
             Some(no_network(explainer, "network".to_owned(), ANYWHERE))
         }
         // A program that connects to an address and asks no proxy.
-        (Trouble::Unreachable, NetworkMode::Proxy) if explainer.only_refuses => {
+        (Trouble::Unreachable, NetworkMode::Proxy) if explainer.policy.only_refuses => {
             Some(no_network(explainer, "network".to_owned(), ANYWHERE))
         }
         (Trouble::Name(name), NetworkMode::None) => {
@@ -173,7 +172,7 @@ fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
             Some(no_network(explainer, subject, &to))
         }
         (Trouble::Port(port), NetworkMode::Host) => {
-            let allowed = explainer.ports.as_ref().filter(|ports| !ports.contains(port))?;
+            let allowed = explainer.policy.ports.as_ref().filter(|ports| !ports.contains(port))?;
             let allowed: Vec<String> = allowed.iter().map(u16::to_string).collect();
             let allow = SettingKey::Allow.to(format!("*:{port}"));
             let reason = format!("TCP connections are allowed to port {} only", allowed.join(", "));
@@ -190,11 +189,12 @@ fn no_network(explainer: &Explainer, subject: String, to: &str) -> Denial {
         settings.push(SettingKey::Allow.to(to));
         remedy![settings, WOULD_ALLOW]
     };
-    let reason = if explainer.only_refuses { "no rule allows it" } else { "the sandbox has no network" };
+    let reason =
+        if explainer.policy.only_refuses { "no rule allows it" } else { "the sandbox has no network" };
     let host = Host::parse(&subject).ok();
     let preset = host.and_then(|host| preset::of_host(&host, None)).map(Preset::word);
     Denial {
-        remedy: explainer.proxy_settings.clone().map(allow),
+        remedy: explainer.policy.proxy_settings.clone().map(allow),
         preset,
         ..Denial::new(Protection::NetworkNamespace, subject, reason.to_owned(), Basis::Derived)
     }

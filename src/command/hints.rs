@@ -127,7 +127,7 @@ impl HintSource {
         let Judge { explainer, directory, .. } = &self.judge;
         let typed = typed(&self.program, &self.arguments);
         let words = typed.iter().flat_map(|line| line.words.iter().chain(&line.outputs));
-        let paths = words.flat_map(|word| paths(word, &explainer.home));
+        let paths = words.flat_map(|word| paths(word, &explainer.policy.home));
         let mut subjects: HashSet<String> =
             paths.map(|path| shown(&lexical::clean(directory.join(path)))).collect();
         subjects.extend(outcome.hints.iter().map(|hint| hint.subject.clone()));
@@ -155,7 +155,7 @@ impl HintSource {
         let (host, port) = line.arguments().find_map(destination)?;
         let with = |rule: String| {
             let other_profile = || vec![SettingKey::Profile.to("repo-write")];
-            let mut settings = explainer.proxy_settings.clone().unwrap_or_else(other_profile);
+            let mut settings = explainer.policy.proxy_settings.clone().unwrap_or_else(other_profile);
             settings.push(SettingKey::Allow.to(rule));
             settings
         };
@@ -165,14 +165,14 @@ impl HintSource {
             Some(preset) => remedy![with(preset), " allows it, or ", host_alone, " that one host"],
             None => remedy![host_alone, " allows it"],
         };
-        (explainer.network == NetworkMode::None)
+        (explainer.policy.network == NetworkMode::None)
             .then(|| Note::new(host, "the sandbox has no network", Some(remedy)))
     }
 
     fn of_paths(&self, line: &Typed) -> Vec<Note> {
         let Judge { explainer, directory, .. } = &self.judge;
         let hint = |word: &str, used| {
-            let paths = paths(word, &explainer.home);
+            let paths = paths(word, &explainer.policy.home);
             paths.iter().find_map(|path| explainer.hint(&directory.join(path), used))
         };
         let outputs = line.outputs.iter().filter_map(|word| hint(word, Use::Write));

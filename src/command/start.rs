@@ -18,6 +18,7 @@ use crate::command::{Command, stdio};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::plan::compile::Compiled;
+use crate::plan::explain::Explainer;
 use crate::plan::limits::tightened::{Tightened, tightened};
 use crate::plan::request::{RequestBuf, RequestFields};
 use crate::plan::restrict;
@@ -134,8 +135,9 @@ impl Command {
         let policy_timeout = limits.timeout.map(|span| span.duration());
         let output = limits.output.map(Size::bytes);
         let is_asked = compiled.explains || self.wants_hints;
-        let judge = compiled.explainer.as_ref().filter(|_| is_asked).map(|explainer| Judge {
-            explainer: Arc::clone(explainer),
+        let explainer = Explainer::of(compiled).filter(|_| is_asked);
+        let judge = explainer.map(|explainer| Judge {
+            explainer,
             directory: directory.clone(),
             limits: limits.clone(),
             restrictions: self.bounds.restrictions.clone(),

@@ -16,9 +16,9 @@ use crate::host::caller::Caller;
 use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
 use crate::plan::environment::ClientVariables;
-use crate::plan::explain::Explainer;
 use crate::plan::mount_state::MountSnapshot;
 use crate::plan::network::Settings;
+use crate::plan::policy_facts::PolicyFacts;
 use crate::plan::restrict::RestrictableGrants;
 use crate::plan::{
     Section, bridge, cgroup, environment, limits, mount_state, namespaces, network, overlay, sections,
@@ -190,7 +190,7 @@ fn finish_for(
         publish: policy.network.published(),
         published_sockets: network::published_sockets(&inputs),
         bridge,
-        explainer: Some(Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
+        facts: Some(Arc::new(PolicyFacts::of(&inputs))),
         explains: policy.explain,
         wording: policy.wording,
         learns: policy.learn,
@@ -409,8 +409,8 @@ pub(crate) struct Compiled {
     pub(crate) published_sockets: usize,
     /// The plan of the bridge to another program's proxy.
     pub(crate) bridge: Option<Arc<BridgePlan>>,
-    /// What refusals are explained with. `None` in a plan without a policy.
-    pub(crate) explainer: Option<Arc<Explainer>>,
+    /// What explanations of refusals name. `None` in a plan without a policy.
+    pub(crate) facts: Option<Arc<PolicyFacts>>,
     /// Whether the policy asks that errors of commands are explained.
     pub(crate) explains: bool,
     /// The words for settings in lines for clients of a session.

@@ -19,44 +19,26 @@ use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
-use crate::plan::network::ports_of_host;
+use crate::plan::compile::Compiled;
+use crate::plan::policy_facts::PolicyFacts;
 use crate::plan::restrict::Restriction;
-use crate::policy::network::NetworkMode;
-use crate::policy::profile::{Git, Reach};
+use crate::policy::profile::Git;
 use crate::policy::units::Size;
 use crate::protect::git;
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW, shown, trust_git};
 use crate::report::enforcement::Protection;
 use crate::report::remedy::{Setting, SettingKey, remedy};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
-use crate::view::inputs::Inputs;
 use crate::view::place_kind::PlaceKind;
 use crate::view::source::exists;
 use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
-/// What explanations are made from: the view and the settings of the policy.
-#[derive(Debug)]
+/// Explains from the view and the settings of the policy.
+#[derive(Clone, Debug)]
 pub(crate) struct Explainer {
-    view: Arc<View>,
-    read_only_workspace: bool,
-    git: Git,
-    /// The size of all private directories together.
-    pub(crate) private: TmpfsSize,
-    pub(crate) network: NetworkMode,
-    /// Whether the proxy allows nothing, because the policy has no rule.
-    pub(crate) only_refuses: bool,
-    /// The settings beside a destination that would allow it through the proxy. `None` if the profile
-    /// excludes a proxy.
-    pub(crate) proxy_settings: Option<Vec<Setting>>,
-    /// The only TCP ports that the command may connect to on the host's network, if Landlock restricts them.
-    pub(crate) ports: Option<Vec<u16>>,
-    /// The home directories of the caller.
-    homes: Vec<PathBuf>,
-    /// The home directory of the caller.
-    home_outside: PathBuf,
-    /// HOME in the sandbox.
-    pub(crate) home: PathBuf,
+    pub(crate) view: Arc<View>,
+    pub(crate) policy: Arc<PolicyFacts>,
 }
 
 /// What a command tried with a path, as far as its message says.
@@ -75,20 +57,10 @@ struct Finding {
 }
 
 impl Explainer {
-    pub(crate) fn new(inputs: &Inputs<'_>, view: Arc<View>) -> Self {
-        Self {
-            view,
-            read_only_workspace: !inputs.policy.profile.meaning().writes,
-            git: inputs.policy.git,
-            private: TmpfsSize::from_policy(inputs, None),
-            network: inputs.policy.effective_network(),
-            only_refuses: inputs.policy.only_refuses(),
-            proxy_settings: proxy_settings(inputs),
-            ports: ports_of_host(inputs),
-            homes: inputs.caller.homes.clone(),
-            home_outside: inputs.caller.home.clone(),
-            home: inputs.home(),
-        }
+    /// `None` for a plan without a policy.
+    pub(crate) fn of(compiled: &Compiled) -> Option<Self> {
+        let policy = Arc::clone(compiled.facts.as_ref()?);
+        Some(Self { view: Arc::clone(&compiled.view), policy })
     }
 
     /// Explains why an attempt with `path` in the sandbox failed. `None` if the sandbox is not the reason.
@@ -153,7 +125,7 @@ impl Explainer {
         let Node::Bind { source, .. } = &place.node else { return None };
         let parent = source.path.parent().filter(|parent| {
             !is_shown
-                && !self.homes.iter().any(|home| home.starts_with(parent))
+                && !self.policy.homes.iter().any(|home| home.starts_with(parent))
                 && is_writable_outside(parent, parent)
         });
         let instead = parent.and_then(|parent| grant(SettingKey::Rw, parent, directory));
@@ -222,7 +194,7 @@ impl Explainer {
                     format!("read-only: {} {}; change it outside of the sandbox", place.what, shown(at));
                 certain(place.protection, reason, self.git_setting(at, path))
             }
-            Origin::Policy if place.what == PlaceKind::Workspace && self.read_only_workspace => {
+            Origin::Policy if place.what == PlaceKind::Workspace && self.policy.read_only_workspace => {
                 let reason = "read-only: the workspace of profile read-only";
                 certain(Protection::Root, reason, if_writable(Some(SettingKey::Profile.to("repo-write"))))
             }
@@ -246,7 +218,7 @@ impl Explainer {
                 let instead = grant(SettingKey::Rw, &source.path, at);
                 certain(Protection::Root, reason, if_writable(instead))
             }
-            Origin::Profile if place.what == PlaceKind::Repository && self.git == Git::ReadOnly => {
+            Origin::Profile if place.what == PlaceKind::Repository && self.policy.git == Git::ReadOnly => {
                 let reason = format!("read-only: the repository {}", shown(at));
                 certain(Protection::Root, reason, Some(SettingKey::Git.to("protect")))
             }
@@ -279,7 +251,7 @@ impl Explainer {
                 format!("{} is left out ({what})", shown(at))
             }
             Some((at, _)) if at == path => return None,
-            _ if secrets::is_secret_of(path, &self.homes) => {
+            _ if secrets::is_secret_of(path, &self.policy.homes) => {
                 "it is a known place of secrets, which the sandbox hides".to_owned()
             }
             None | Some((_, ViewEntry { node: Node::Dir, .. })) => "the sandbox does not show it".to_owned(),
@@ -317,7 +289,7 @@ impl Explainer {
     fn git_setting(&self, at: &Path, path: &Path) -> Option<Setting> {
         let is_for_git = self.view.within(at).any(|(_, place)| place.what == PlaceKind::ObeyedByGit);
         let is_obeyed = path.iter().any(|name| git::OBEYED.iter().any(|obeyed| name == *obeyed));
-        is_for_git.then(|| match self.git {
+        is_for_git.then(|| match self.policy.git {
             Git::ReadOnly if !is_obeyed => SettingKey::Git.to("protect"),
             _ => trust_git(),
         })
@@ -329,7 +301,7 @@ impl Explainer {
         match &place.node {
             Node::Layered { layer, .. } if self.view.layers.is_kept(*layer) => None,
             Node::Private { .. } | Node::Layered { .. } => {
-                let TmpfsSize { size, inodes, .. } = self.private;
+                let TmpfsSize { size, inodes, .. } = self.policy.private;
                 let size = Size::from_bytes(size);
                 let reason = format!("full: private places hold {size} and {inodes} inodes together");
                 Some(possible(&reason, Some(SettingKey::TmpSize.to(twice(size)))))
@@ -348,15 +320,6 @@ impl Explainer {
 /// A larger size.
 fn twice(size: Size) -> Size {
     Size::from_bytes(size.bytes().saturating_mul(2))
-}
-
-/// With a rule, a policy uses the proxy by itself, unless it sets another network mode.
-fn proxy_settings(inputs: &Inputs<'_>) -> Option<Vec<Setting>> {
-    match (inputs.policy.profile.meaning().reach, inputs.policy.network.mode) {
-        (Reach::Nowhere, _) => None,
-        (Reach::Allowed, None) => Some(Vec::new()),
-        _ => Some(vec![SettingKey::NetworkMode.to("proxy")]),
-    }
 }
 
 fn certain(protection: Protection, reason: impl Into<String>, setting: Option<Setting>) -> Finding {

@@ -15,6 +15,7 @@ pub(crate) mod mount_state;
 pub(crate) mod namespaces;
 pub(crate) mod network;
 pub(crate) mod overlay;
+pub(crate) mod policy_facts;
 pub(crate) mod pseudoterminal;
 pub(crate) mod request;
 pub(crate) mod restrict;

@@ -21,7 +21,7 @@ pub(super) fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
     );
     let compiled = compiled.expect("a policy for this host");
     Judge {
-        explainer: compiled.explainer.expect("an explainer"),
+        explainer: Explainer::of(&compiled).expect("a policy"),
         directory: directory.to_owned(),
         limits: compiled.limits,
         restrictions: Vec::new(),

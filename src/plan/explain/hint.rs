@@ -44,7 +44,7 @@ impl Explainer {
 
     /// Whether a path is a known place of secrets.
     pub(crate) fn is_secret(&self, path: &Path) -> bool {
-        secrets::is_secret_of(path, &self.homes)
+        secrets::is_secret_of(path, &self.policy.homes)
     }
 
     /// The wall before `path`, if the path exists outside and a setting helps.
@@ -98,7 +98,7 @@ impl Explainer {
 
     /// Whether a whole directory is a fair thing to grant.
     pub(super) fn may_be_granted(&self, directory: &Path) -> bool {
-        let is_home = self.homes.iter().any(|home| home.starts_with(directory));
+        let is_home = self.policy.homes.iter().any(|home| home.starts_with(directory));
         directory != Path::new("/") && !is_home && !self.is_private(directory)
     }
 
@@ -126,7 +126,7 @@ impl Explainer {
         let repository = directory.ancestors().find(|above| exists(&above.join(".git")))?;
         let is_walled = self.view.within(repository).any(|(_, place)| place.what == PlaceKind::ObeyedByGit);
         let text = "the settings and hooks of the repository are read-only";
-        (self.git == Git::Protect && is_walled)
+        (self.policy.git == Git::Protect && is_walled)
             .then(|| Note::new("git", text, Some(remedy![trust_git(), " allows it"])))
     }
 
@@ -135,14 +135,15 @@ impl Explainer {
     pub(crate) fn hint_of_identity(&self) -> Option<Note> {
         let names = [".gitconfig", ".config/git/config"];
         let is_hidden = |name: &&str| {
-            let inside = self.home.join(name);
+            let inside = self.policy.home.join(name);
             self.view.get(&inside).is_none() && self.view.host_path(&inside).is_none()
         };
-        let mut hidden = names.into_iter().filter(is_hidden).map(|name| (name, self.home_outside.join(name)));
+        let mut hidden =
+            names.into_iter().filter(is_hidden).map(|name| (name, self.policy.home_outside.join(name)));
         let (name, file) = hidden.find(|(_, file)| git::user::has_identity(file))?;
-        let setting = match self.git {
+        let setting = match self.policy.git {
             Git::Workspace => SettingKey::Git.to("protect"),
-            _ => grant(SettingKey::Ro, &file, &self.home.join(name))?,
+            _ => grant(SettingKey::Ro, &file, &self.policy.home.join(name))?,
         };
         let text = format!("your name and address are in {}, which the sandbox does not show", shown(&file));
         Some(Note::new("git", &text, Some(remedy![setting, " shows it"])))

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::plan::explain::hint::Use;
+use crate::policy::network::NetworkMode;
 use crate::report::remedy::Wording;
 use crate::view::place_kind::PlaceKind;
 use crate::view::source::BindSource;
@@ -44,8 +45,7 @@ fn explainer(host: &Path) -> Explainer {
         Protection::ProtectedPaths,
     );
     view.wall(PlaceKind::Pin, Path::new("/rw/r"), bind(Access::Write), Protection::ProtectedPaths);
-    Explainer {
-        view: view.into(),
+    let facts = PolicyFacts {
         read_only_workspace: false,
         git: Git::Protect,
         private: TmpfsSize::from_bytes(2 << 20),
@@ -56,7 +56,8 @@ fn explainer(host: &Path) -> Explainer {
         homes: vec!["/home/me".into()],
         home_outside: "/home/me".into(),
         home: "/home/me".into(),
-    }
+    };
+    Explainer { view: view.into(), policy: facts.into() }
 }
 
 fn reading(errno: Errno) -> Attempt {
@@ -184,7 +185,8 @@ fn a_file_with_a_grant_of_its_own_cannot_be_replaced() {
     assert_eq!(explain(&explainer, "/alone/file", Errno::EROFS), None, "it is writable");
     assert_eq!(explain(&explainer, "/other/file", Errno::EXDEV), None);
     // No advice gives a whole HOME away.
-    explainer.homes = vec![host.path().canonicalize().expect("canonical")];
+    Arc::get_mut(&mut explainer.policy).expect("one owner").homes =
+        vec![host.path().canonicalize().expect("canonical")];
     assert_eq!(
         explain(&explainer, "/alone/file", Errno::EBUSY),
         Some(("/alone/file".to_owned(), true, None))
@@ -284,7 +286,7 @@ fn what_git_obeys_has_a_flag() {
     ] {
         assert_eq!(flag(&explainer, path, errno), remedy, "{path} {errno}");
     }
-    explainer.git = Git::ReadOnly;
+    Arc::get_mut(&mut explainer.policy).expect("one owner").git = Git::ReadOnly;
     assert_eq!(flag(&explainer, "/rw/r/hooks/x", Errno::EROFS), trust);
 }
 
