@@ -66,6 +66,7 @@ mod capabilities;
 mod command;
 #[cfg(feature = "wasm")]
 pub mod connector;
+mod explain;
 mod host;
 #[doc(hidden)]
 pub mod internal;

@@ -12,11 +12,11 @@ use kennel_helper::control;
 use kennel_helper::control::{request, section};
 
 use crate::command::cause::Cause;
-use crate::command::explain;
-use crate::command::explain::observed::Recorder;
 use crate::command::running::Running;
+use crate::explain::context as explain;
 use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
 use crate::launch::inside::Rest;
+use crate::launch::supervisor::observed::Recorder;
 use crate::network::serving::Witness;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};

@@ -5,8 +5,6 @@ pub(crate) mod cause;
 pub(crate) mod child;
 pub(crate) mod detached;
 pub(crate) mod ending;
-pub(crate) mod explain;
-pub(crate) mod hints;
 pub(crate) mod left_pipes;
 pub(crate) mod log_copy;
 pub(crate) mod outlet;
@@ -19,7 +17,6 @@ pub(crate) mod start;
 pub(crate) mod stdio;
 pub(crate) mod tail;
 pub(crate) mod terminal;
-pub(crate) mod words;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::audit::trail::DenialLog;
-use crate::command::explain::Judge;
-use crate::command::hints::HintSource;
+use crate::explain::context::Judge;
+use crate::explain::hints::HintSource;
 use crate::report::denial::Denial;
 use crate::report::enforcement::Protection;
 use crate::report::outcome::Outcome;

@@ -14,6 +14,8 @@
 mod attributes;
 pub(crate) mod caller;
 pub(crate) mod git_files;
+pub(crate) mod observed;
+pub(crate) mod refused;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

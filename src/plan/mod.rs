@@ -6,7 +6,6 @@ pub(crate) mod cgroup;
 pub(crate) mod compile;
 pub(crate) mod emit;
 pub(crate) mod environment;
-pub(crate) mod explain;
 pub(crate) mod in_force;
 pub(crate) mod landlock;
 pub(crate) mod layers;

@@ -4,8 +4,6 @@
 //! A message is only a hint where to look. The policy decides: what a denial says about a path is true, even
 //! if the command was made to print a false message.
 
-pub(crate) mod observed;
-pub(crate) mod refused;
 #[cfg(test)]
 mod samples;
 #[cfg(test)]
@@ -16,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use crate::command::explain::text::{Complaint, FileTrouble, Named, Trouble};
-use crate::plan::explain::{Attempt, Explainer};
+use crate::explain::context::text::{Complaint, FileTrouble, Named, Trouble};
+use crate::explain::{Attempt, Explainer};
 use crate::plan::restrict::Restriction;
 use crate::policy::destination::Host;
 use crate::policy::limits::Limits;

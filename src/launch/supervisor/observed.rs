@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex};
 use nix::errno::Errno;
 use nix::poll::PollTimeout;
 
-use crate::command::explain::refused::caller;
 use crate::launch::supervisor::caller::{is_own_proc, path_at};
+use crate::launch::supervisor::refused::caller;
 use crate::launch::supervisor::{serve, start_thread};
 use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
 use crate::report::observed::{Observed, ObservedPath};

@@ -10,9 +10,9 @@ use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use crate::command::explain::Judge;
-use crate::command::words::{Typed, destination, paths, typed};
-use crate::plan::explain::hint::Use;
+use crate::explain::context::Judge;
+use crate::explain::hint::Use;
+use crate::explain::words::{Typed, destination, paths, typed};
 use crate::policy::destination::Host;
 use crate::policy::network::NetworkMode;
 use crate::policy::preset::{self, Preset};

@@ -4,9 +4,12 @@
 //! command learns that from the text that its caller gets. If the policy does not make a reason certain, the
 //! text says that it is possible.
 
+pub(crate) mod context;
 pub(crate) mod hint;
+pub(crate) mod hints;
 #[cfg(test)]
 mod tests;
+pub(crate) mod words;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};

@@ -8,7 +8,7 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
-use crate::plan::explain::{Explainer, Finding, LastLink, grant, is_writable_outside, resolve};
+use crate::explain::{Explainer, Finding, LastLink, grant, is_writable_outside, resolve};
 use crate::policy::profile::Git;
 use crate::protect::git;
 use crate::report::denial::{shown, trust_git};

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::plan::explain::hint::Use;
+use crate::explain::hint::Use;
 use crate::policy::network::NetworkMode;
 use crate::report::remedy::Wording;
 use crate::view::place_kind::PlaceKind;
