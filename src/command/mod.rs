@@ -251,9 +251,9 @@ impl Command {
     }
 
     /// Whether [`Outcome::hints`] says what of the sandbox's doing may have made the command fail. Default:
-    /// false. Kennel looks at the program and the arguments, never at what the command wrote. It tells
-    /// whether a path that they name exists outside, so the one who reads the hints must be the one who chose
-    /// the arguments.
+    /// false. Kennel looks at the program and the arguments, and at the last lines of stderr or of a terminal
+    /// that pass through it. It tells whether a path of the arguments exists outside, so the one who reads the
+    /// hints must be the one who chose the arguments.
     pub fn hints(&mut self, hints: bool) -> &mut Self {
         self.wants_hints = hints;
         self

@@ -1,5 +1,6 @@
 //! Starts a command: from the policy to a worker that runs it.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -14,8 +15,7 @@ use crate::command::source::{Entered, ReadyWorker, Turn, Workers};
 use crate::command::stdio::{Connected, StdioKind};
 use crate::command::{Command, stdio};
 use crate::explain::Explainer;
-use crate::explain::context::Judge;
-use crate::explain::hints::HintSource;
+use crate::explain::context::{self, ExplainContext};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::plan::compile::Compiled;
@@ -135,16 +135,14 @@ impl Command {
         let policy_timeout = limits.timeout.map(|span| span.duration());
         let output = limits.output.map(Size::bytes);
         let is_asked = compiled.explains || self.wants_hints;
-        let explainer = Explainer::of(compiled).filter(|_| is_asked);
-        let judge = explainer.map(|explainer| Judge {
+        let typed = std::iter::once(&self.program).chain(&self.arguments).map(OsString::as_os_str);
+        let context = Explainer::of(compiled).filter(|_| is_asked).map(|explainer| ExplainContext {
             explainer,
             directory: directory.clone(),
             limits: limits.clone(),
             restrictions: self.bounds.restrictions.clone(),
-            follows_links: compiled.explains,
+            words: context::words(typed),
         });
-        let hints = judge.clone().filter(|_| self.wants_hints).map(|judge| self.hint_source(judge));
-        let judge = judge.filter(|_| compiled.explains);
         Ok(CommandSpec {
             program: self.program.clone(),
             directory,
@@ -158,13 +156,10 @@ impl Command {
             cgroup_settings: settings,
             limit_entries: entries,
             own_steps: restrict::steps(&compiled.grants, &self.bounds.restrictions)?,
-            judge,
-            hints: hints.map(Arc::new),
+            context: context.map(Arc::new),
+            explains: compiled.explains,
+            wants_hints: self.wants_hints,
         })
-    }
-
-    fn hint_source(&self, judge: Judge) -> HintSource {
-        HintSource { judge, program: self.program.clone(), arguments: self.arguments.clone() }
     }
 
     /// Opens the standard streams and takes the caller's descriptors out of the command.

@@ -1,118 +1,222 @@
-//! Explains after a failure which wall refused what. The sources are the seccomp filter (`refused`) and the
-//! error messages on stderr (`text`).
+//! Explains after a failure which wall refused what to one command.
 //!
-//! A message is only a hint where to look. The policy decides: what a denial says about a path is true, even
-//! if the command was made to print a false message.
+//! The sources are facts: what the supervisor has seen the command try ([`FailedUses`]), the limit that ended
+//! it, and the policy. Nothing that a command writes counts here.
 
-#[cfg(test)]
-mod samples;
 #[cfg(test)]
 mod tests;
-pub(crate) mod text;
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 
-use crate::explain::context::text::{Complaint, FileTrouble, Named, Trouble};
 use crate::explain::{Attempt, Explainer};
+use crate::launch::supervisor::failed_uses::{FailedUse, FailedUses};
 use crate::plan::restrict::Restriction;
-use crate::policy::destination::Host;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
-use crate::policy::preset::{self, Preset};
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
 use crate::report::failure::Limit;
 use crate::report::remedy::{Setting, SettingKey, remedy};
+use crate::view::tmpfs_size::TmpfsSize;
 
-/// Most denials from the messages of one command.
+/// Most denials of paths for one command: the last ones.
 const MOST: usize = 16;
 
-/// Explains the errors of one command.
+/// How many of them may be about hidden paths, and how many of those may be about paths that nobody typed.
+const MOST_HIDDEN: usize = 8;
+const MOST_GUESSES: usize = 3;
+
+/// How many words of a command line are read.
+const MOST_WORDS: usize = 256;
+
+/// Where programs look for files of the system. Of what is not there, only what was typed is told.
+const SYSTEM: &[&str] = &[
+    "/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin", "/sys", "/usr",
+    "/var",
+];
+
+/// What errors of one command are explained with.
 #[derive(Clone, Debug)]
-pub(crate) struct Judge {
+pub(crate) struct ExplainContext {
     pub(crate) explainer: Explainer,
     /// Its working directory.
     pub(crate) directory: PathBuf,
     /// All limits of the command.
     pub(crate) limits: Limits,
     pub(crate) restrictions: Vec<Restriction>,
-    /// Whether to name what a symbolic link leads to. A command may have made the link, so only who asks is
-    /// told.
-    pub(crate) follows_links: bool,
+    /// What the caller typed: the program and its arguments, or what a shell was given.
+    pub(crate) words: Vec<String>,
 }
 
-impl Judge {
-    /// The errors in `stderr` that the sandbox caused.
-    pub(crate) fn denials(&self, stderr: &[u8]) -> Vec<Denial> {
-        let mut denials: Vec<Denial> = Vec::new();
-        for denial in text::complaints(stderr).iter().flat_map(|complaint| self.denials_for(complaint)) {
-            let same = |other: &&mut Denial| {
-                (&other.subject, other.protection) == (&denial.subject, denial.protection)
+/// What the caller typed, as far as it is text.
+pub(crate) fn words<'w>(words: impl Iterator<Item = &'w OsStr>) -> Vec<String> {
+    words.take(MOST_WORDS).filter_map(OsStr::to_str).map(str::to_owned).collect()
+}
+
+/// A path in what somebody typed or wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedPath {
+    /// Absolute, without `.` and `..`.
+    pub(crate) path: PathBuf,
+    /// Whether `>` is before it.
+    pub(crate) is_output: bool,
+}
+
+impl ExplainContext {
+    /// The paths in a text: `PATH`, `--flag=PATH`, `-IPATH`, `@PATH`, `PATH:PATH`, quoted or not. Only what
+    /// has a slash in it counts.
+    pub(crate) fn paths_in(&self, text: &str) -> Vec<NamedPath> {
+        let ends = |c: char| c.is_whitespace() || "'\"`\u{2018}\u{2019};|&<>()=:,@{}$*?[]".contains(c);
+        let mut at = 0;
+        let named = |piece: &str| {
+            let before = text.get(..at)?;
+            at += piece.len();
+            let word = piece.trim_end_matches(ends);
+            let begin = if word.starts_with('-') { word.find(['/', '.'])? } else { 0 };
+            let path = word.get(begin..).filter(|path| path.contains('/') && !path.starts_with("//"))?;
+            let path = match path.strip_prefix("~/") {
+                Some(rest) => self.explainer.policy.home.join(rest),
+                None => self.directory.join(path),
             };
-            match denials.iter_mut().find(same) {
-                // One line for each subject: the surest.
-                Some(known) if !known.basis.is_certain() && denial.basis.is_certain() => *known = denial,
-                Some(_) => {}
-                None => denials.push(denial),
-            }
-            if denials.len() == MOST {
-                break;
-            }
-        }
+            let is_output = before.trim_end_matches([' ', '"', '\'']).ends_with('>');
+            Some(NamedPath { path: without_parents(&path), is_output })
+        };
+        text.split_inclusive(ends).filter_map(named).collect()
+    }
+
+    /// The paths that were typed.
+    pub(crate) fn typed_paths(&self) -> Vec<NamedPath> {
+        self.words.iter().flat_map(|word| self.paths_in(word)).collect()
+    }
+
+    /// The attempts that the sandbox made fail.
+    pub(crate) fn denials(&self, uses: &FailedUses) -> Vec<Denial> {
+        let written = uses.writes.iter().filter_map(|failed| self.denial(&failed.path, failed));
+        let mut denials = once_each(written.chain(self.hidden(uses)));
+        denials.drain(..denials.len().saturating_sub(MOST));
+        let addresses = uses.addresses.iter().filter_map(|address| self.network_denial(address));
+        denials.extend(once_each(addresses));
         denials
     }
 
-    fn denials_for(&self, complaint: &Complaint) -> Vec<Denial> {
-        match complaint {
-            Complaint::File(trouble) => {
-                let mut denials = Vec::new();
-                let mut is_explained = false;
-                for named in &trouble.named {
-                    // Another reading of the same words.
-                    if !(named.is_alternative && is_explained) {
-                        let denial = self.denial_for_path(named, trouble);
-                        is_explained = denial.is_some();
-                        denials.extend(denial);
-                    }
+    fn denial(&self, path: &Path, failed: &FailedUse) -> Option<Denial> {
+        let attempt = Attempt { errno: failed.errno, writes: failed.writes };
+        self.explainer.explain(path, attempt, &self.restrictions)
+    }
+
+    /// Paths that the sandbox does not show. Programs look for many files that are nowhere, so this tells
+    /// what was typed, and of the rest only the last ones that look as if somebody meant them.
+    fn hidden(&self, uses: &FailedUses) -> Vec<Denial> {
+        let typed = self.typed_paths();
+        let is_typed = |path: &Path| typed.iter().any(|named| named.path == path);
+        let (mut denials, mut guesses): (Vec<Denial>, Vec<&FailedUse>) = (Vec::new(), Vec::new());
+        for (missed, is_found) in &uses.misses {
+            let path = without_parents(&missed.path);
+            let mut typed = path.ancestors().filter(|above| is_typed(above));
+            match typed.find_map(|above| self.denial(above, missed)) {
+                Some(denial) => denials.push(denial),
+                // Where a search goes on, the last directory counts.
+                None if !is_found && self.is_meant(&path) => {
+                    guesses.retain(|other| other.path.file_name() != missed.path.file_name());
+                    guesses.push(missed);
                 }
-                denials.extend(denial_for_errno(&self.limits, trouble.errno));
-                denials
+                None => {}
             }
-            Complaint::Network(trouble) => network_denial(&self.explainer, trouble).into_iter().collect(),
+        }
+        denials = once_each(denials.into_iter());
+        let mut guesses: Vec<Denial> =
+            guesses.into_iter().filter_map(|missed| self.denial(&missed.path, missed)).collect();
+        guesses.drain(..guesses.len().saturating_sub(MOST_GUESSES));
+        denials.extend(guesses);
+        denials.drain(..denials.len().saturating_sub(MOST_HIDDEN));
+        denials
+    }
+
+    /// Whether a path that is not there looks as if somebody meant it: it is no file of the system, no
+    /// configuration that programs look for by themselves, and none in the directories above, where they
+    /// search for the top of a project.
+    fn is_meant(&self, path: &Path) -> bool {
+        let is_configuration = path.iter().any(|name| name.as_encoded_bytes().starts_with(b"."));
+        let is_above = path.parent().is_some_and(|parent| self.directory.starts_with(parent));
+        let is_system = SYSTEM.iter().any(|system| path.starts_with(system));
+        !is_configuration && !is_above && !is_system && !self.explainer.is_own(path, &self.directory)
+    }
+
+    /// The denial for a connection that the policy makes fail. The proxy itself reports what it refuses.
+    fn network_denial(&self, address: &SocketAddr) -> Option<Denial> {
+        let policy = &self.explainer.policy;
+        let (port, is_lookup) = (address.port(), address.port() == NAME_SERVER);
+        let is_beyond = !address.ip().is_loopback() && !address.ip().is_unspecified();
+        match policy.network {
+            NetworkMode::None if is_beyond || is_lookup => Some(no_network(&self.explainer)),
+            // A program that connects to an address and asks no proxy.
+            NetworkMode::Proxy if policy.only_refuses && is_beyond => Some(no_network(&self.explainer)),
+            // Landlock restricts TCP only, and names are looked up by UDP.
+            NetworkMode::Host if !is_lookup && port != 0 => {
+                let allowed = policy.ports.as_ref().filter(|ports| !ports.contains(&port))?;
+                let allowed: Vec<String> = allowed.iter().map(u16::to_string).collect();
+                let allow = SettingKey::Allow.to(format!("*:{port}"));
+                let reason = format!("TCP connections are allowed to port {} only", allowed.join(", "));
+                let denial =
+                    Denial::new(Protection::LandlockNetwork, format!("port {port}"), reason, Basis::Derived);
+                Some(Denial { remedy: Some(remedy![allow, WOULD_ALLOW]), ..denial })
+            }
+            _ => None,
         }
     }
 
-    fn denial_for_path(&self, named: &Named, trouble: &FileTrouble) -> Option<Denial> {
-        let attempt = Attempt { errno: trouble.errno, writes: trouble.writes };
-        // In a subdirectory, git names its files from the top of the work tree.
-        let is_of_git = named.path.starts_with(".git") && trouble.errno != Errno::ENOENT;
-        let is_start = |start: &&Path| {
-            **start == *self.directory || is_of_git && self.explainer.shows(&start.join(".git"))
-        };
-        let starts = self.directory.ancestors().filter(is_start);
-        let explain = |start: &Path| {
-            let path = start.join(&named.path);
-            let is_told = self.follows_links || self.explainer.is_direct(&path);
-            is_told.then(|| self.explainer.explain(&path, attempt, &self.restrictions))?
-        };
-        let mut denial = starts.map(explain).find_map(|denial| denial)?;
-        // The command may have changed its directory, and neighbouring lines may be about different things.
-        if named.path.is_relative() || !named.is_same_line {
-            denial.basis = Basis::Possible;
+    /// A denial for the limit that seems to have ended the command. `is_full` tells which private file system
+    /// was full at its end.
+    pub(crate) fn limit_denial(&self, limit: Limit, is_full: impl Fn(&TmpfsSize) -> bool) -> Option<Denial> {
+        if limit != Limit::Tmpfs {
+            return denial_for_limit(&self.limits, limit);
         }
-        Some(denial)
+        let path = self.explainer.full_place(is_full)?;
+        self.denial(path, &FailedUse { path: path.to_owned(), errno: Errno::ENOSPC, writes: true })
     }
 }
 
-// Limits: which limit may have caused an error, its value, and the setting that raises it.
+/// `path` with each `..` taken back, as if no component were a link.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+/// One denial for each subject: the surest.
+fn once_each(all: impl Iterator<Item = Denial>) -> Vec<Denial> {
+    let mut denials: Vec<Denial> = Vec::new();
+    for denial in all {
+        let same =
+            |other: &&mut Denial| (&other.subject, other.protection) == (&denial.subject, denial.protection);
+        match denials.iter_mut().find(same) {
+            Some(known) if !known.basis.is_certain() && denial.basis.is_certain() => *known = denial,
+            Some(_) => {}
+            None => denials.push(denial),
+        }
+    }
+    denials
+}
+
+/// The port of name servers.
+const NAME_SERVER: u16 = 53;
+
+/// Stands for the destination.
+const ANYWHERE: &str = "HOST:PORT";
 
 /// The limit that causes `errno`, if the command has it. Only a possible cause: limits of the host, or limits
 /// that the command sets itself, cause the same error.
-fn denial_for_errno(limits: &Limits, errno: Errno) -> Option<Denial> {
+pub(crate) fn denial_for_errno(limits: &Limits, errno: Errno) -> Option<Denial> {
     let limit = match errno {
-        Errno::EFBIG => Limit::FileSize,
         Errno::EMFILE => Limit::OpenFiles,
         Errno::ENOMEM => Limit::Memory,
         Errno::EAGAIN => Limit::Pids,
@@ -122,7 +226,7 @@ fn denial_for_errno(limits: &Limits, errno: Errno) -> Option<Denial> {
 }
 
 /// A denial for the limit that seems to have ended a command. Only a possible cause: the command may have
-/// sent itself the signal of the limit. Wall time, output and tmpfs size are not protections;
+/// sent itself the signal of the limit. Wall time and output are not protections;
 /// [`Outcome`](crate::report::outcome::Outcome) reports them.
 pub(crate) fn denial_for_limit(limits: &Limits, limit: Limit) -> Option<Denial> {
     let (protection, value) = match limit {
@@ -148,52 +252,14 @@ fn limit_denial(protection: Protection, value: &str, setting: Option<Setting>) -
     Denial { remedy, ..Denial::new(protection, subject, reason, Basis::Possible) }
 }
 
-// Network errors that follow from the policy. The proxy itself reports what it refuses.
-
-/// Stands for the destination if the message names none.
-const ANYWHERE: &str = "HOST:PORT";
-
-/// The denial for a network error, if the sandbox caused it.
-fn network_denial(explainer: &Explainer, trouble: &Trouble) -> Option<Denial> {
-    match (trouble, explainer.policy.network) {
-        (Trouble::Unreachable, NetworkMode::None) => {
-            Some(no_network(explainer, "network".to_owned(), ANYWHERE))
-        }
-        // A program that connects to an address and asks no proxy.
-        (Trouble::Unreachable, NetworkMode::Proxy) if explainer.policy.only_refuses => {
-            Some(no_network(explainer, "network".to_owned(), ANYWHERE))
-        }
-        (Trouble::Name(name), NetworkMode::None) => {
-            let subject = name.clone().unwrap_or_else(|| "network".to_owned());
-            // The message names no port.
-            let to = name.as_ref().map_or_else(|| ANYWHERE.to_owned(), |name| format!("{name}:PORT"));
-            Some(no_network(explainer, subject, &to))
-        }
-        (Trouble::Port(port), NetworkMode::Host) => {
-            let allowed = explainer.policy.ports.as_ref().filter(|ports| !ports.contains(port))?;
-            let allowed: Vec<String> = allowed.iter().map(u16::to_string).collect();
-            let allow = SettingKey::Allow.to(format!("*:{port}"));
-            let reason = format!("TCP connections are allowed to port {} only", allowed.join(", "));
-            let denial =
-                Denial::new(Protection::LandlockNetwork, format!("port {port}"), reason, Basis::Derived);
-            Some(Denial { remedy: Some(remedy![allow, WOULD_ALLOW]), ..denial })
-        }
-        _ => None,
-    }
-}
-
-fn no_network(explainer: &Explainer, subject: String, to: &str) -> Denial {
+pub(crate) fn no_network(explainer: &Explainer) -> Denial {
     let allow = |mut settings: Vec<Setting>| {
-        settings.push(SettingKey::Allow.to(to));
+        settings.push(SettingKey::Allow.to(ANYWHERE));
         remedy![settings, WOULD_ALLOW]
     };
-    let reason =
-        if explainer.policy.only_refuses { "no rule allows it" } else { "the sandbox has no network" };
-    let host = Host::parse(&subject).ok();
-    let preset = host.and_then(|host| preset::of_host(&host, None)).map(Preset::word);
-    Denial {
-        remedy: explainer.policy.proxy_settings.clone().map(allow),
-        preset,
-        ..Denial::new(Protection::NetworkNamespace, subject, reason.to_owned(), Basis::Derived)
-    }
+    let policy = &explainer.policy;
+    let reason = if policy.only_refuses { "no rule allows it" } else { "the sandbox has no network" };
+    let denial =
+        Denial::new(Protection::NetworkNamespace, "network".to_owned(), reason.to_owned(), Basis::Derived);
+    Denial { remedy: policy.proxy_settings.clone().map(allow), ..denial }
 }

@@ -5,7 +5,6 @@
 
 use std::path::Path;
 
-use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
 use crate::explain::{Explainer, Finding, LastLink, grant, is_writable_outside, resolve};
@@ -19,23 +18,7 @@ use crate::view::place_kind::PlaceKind;
 use crate::view::source::exists;
 use crate::view::{Node, secrets};
 
-/// What a program does with a path of its command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// It reads it, as far as Kennel knows.
-    Read,
-    /// It makes it, or writes into it.
-    Write,
-    /// It replaces or removes it, which needs the directory.
-    Replace,
-}
-
 impl Explainer {
-    /// Whether something of the host is visible at `path`.
-    pub(crate) fn shows(&self, path: &Path) -> bool {
-        self.view.host_path(path).is_some_and(|shown| exists(&shown))
-    }
-
     /// Whether no symbolic link is on the way to `path`.
     pub(crate) fn is_direct(&self, path: &Path) -> bool {
         let path = lexical::clean(path);
@@ -47,52 +30,44 @@ impl Explainer {
         secrets::is_secret_of(path, &self.policy.homes)
     }
 
-    /// The wall before `path`, if the path exists outside and a setting helps.
-    pub(crate) fn hint(&self, path: &Path, used: Use) -> Option<Note> {
-        let path = &lexical::clean(path);
+    /// The wall before `path`, if a setting helps. `is_output`: a shell opens it for writing. Otherwise it
+    /// counts as written to only if nothing is there.
+    pub(crate) fn hint(&self, path: &Path, is_output: bool) -> Option<Note> {
         if !self.is_direct(path) {
             return None;
         }
         match self.absent(path, false, &[]) {
-            Some(hidden) => self.hidden(path, used, &hidden.reason),
-            None if used == Use::Read => None,
-            None => self.unwritable(path, used),
+            Some(hidden) => self.hidden(path, is_output, &hidden.reason),
+            None if is_output || !self.is_there(path) => self.unwritable(path, is_output),
+            None => None,
         }
     }
 
-    fn hidden(&self, path: &Path, used: Use, reason: &str) -> Option<Note> {
-        let is_readable = || access(path, AccessFlags::R_OK).is_ok();
-        if used == Use::Read {
-            let grant = grant(SettingKey::Ro, path, path).filter(|_| is_readable())?;
-            return Some(Note::new(&shown(path), reason, Some(remedy![grant, " shows it"])));
-        }
-        let parent = path.parent()?;
-        if used == Use::Write && self.is_private(parent) && !path.is_dir() {
-            // Anything can be made there.
-            return None;
-        }
-        let parent = Some(parent).filter(|parent| self.may_be_granted(parent) && exists(parent));
-        let place = match used {
-            Use::Write if exists(path) => Some(path),
-            _ => parent.or_else(|| Some(path).filter(|path| exists(path))),
+    /// Whether the sandbox shows something at `path`.
+    fn is_there(&self, path: &Path) -> bool {
+        self.view.get(path).is_some() || self.view.host_path(path).is_some_and(|shown| exists(&shown))
+    }
+
+    /// A path that exists outside, or whose directory does.
+    fn hidden(&self, path: &Path, is_output: bool, reason: &str) -> Option<Note> {
+        let parent = path.parent().filter(|parent| self.may_be_granted(parent));
+        let place = exists(path).then_some(path).or(parent.filter(|parent| exists(parent)))?;
+        let remedy = match is_output {
+            true if is_writable_outside(place, place) => {
+                remedy![grant(SettingKey::Rw, place, place)?, " makes it writable"]
+            }
+            false if access(place, AccessFlags::R_OK).is_ok() => {
+                remedy![grant(SettingKey::Ro, place, place)?, " shows it"]
+            }
+            _ => return None,
         };
-        let place = place.filter(|place| is_writable_outside(place, place))?;
-        let grant = grant(SettingKey::Rw, place, place)?;
-        Some(Note::new(&shown(path), reason, Some(remedy![grant, " makes it writable"])))
+        Some(Note::new(&shown(path), reason, Some(remedy)))
     }
 
-    fn unwritable(&self, path: &Path, used: Use) -> Option<Note> {
-        if used == Use::Replace
-            && let Some((subject, Finding { reason, setting: Some(grant), .. })) =
-                self.replaced_file(path, Errno::EBUSY)
-        {
-            let remedy = remedy![grant, " in place of its own grant allows it"];
-            return Some(Note::new(&shown(&subject), &reason, Some(remedy)));
-        }
+    fn unwritable(&self, path: &Path, is_output: bool) -> Option<Note> {
         let Finding { reason, setting, .. } = self.read_only(path, &[])?;
         let remedy = setting.map(|setting| remedy![setting, " allows it"]);
-        // What may only be read by a program that can also replace it, such as sed, is no reason by itself.
-        let helps = remedy.is_some() || used == Use::Write;
+        let helps = remedy.is_some() || is_output;
         helps.then(|| Note::new(&shown(path), &reason, remedy))
     }
 
@@ -108,15 +83,14 @@ impl Explainer {
         matches!(node, Some(Node::Private { .. } | Node::Tmpfs { .. }))
     }
 
-    /// For a program that searches one of `markers` in the directories above: the nearest one is in a
-    /// directory that the sandbox does not show.
-    pub(crate) fn hint_of_directory(&self, directory: &Path, markers: &[&str]) -> Option<Note> {
-        let marker_in = |above: &Path| markers.iter().find(|marker| exists(&above.join(marker)));
-        let (above, marker) = directory.ancestors().find_map(|above| Some((above, marker_in(above)?)))?;
-        if self.view.host_path(&above.join(marker)).is_some() || !self.may_be_granted(above) {
+    /// For a program that searches a file in the directories above: the nearest one is in a directory that the
+    /// sandbox does not show.
+    pub(crate) fn hint_of_directory(&self, directory: &Path, file: &str) -> Option<Note> {
+        let above = directory.ancestors().find(|above| exists(&above.join(file)))?;
+        if self.view.host_path(&above.join(file)).is_some() || !self.may_be_granted(above) {
             return None;
         }
-        let text = format!("{marker} of {} is not visible in a subdirectory", shown(above));
+        let text = format!("{file} of {} is not visible in a subdirectory", shown(above));
         let remedy = remedy![grant(SettingKey::Rw, above, above)?, " shows it"];
         Some(Note::new(&shown(directory), &text, Some(remedy)))
     }

@@ -2,17 +2,16 @@
 //!
 //! It knows what the caller typed, how the command ended and what the policy shows. It reads messages only of
 //! a command whose output passes through Kennel anyway, on a terminal or a pipe of Kennel's own: a pipe for
-//! that alone would be noticed. So elsewhere a path that a program does not have from its arguments gets no
-//! hint.
+//! that alone would be noticed.
 
 use std::collections::HashSet;
-use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
-use crate::explain::context::Judge;
-use crate::explain::hint::Use;
-use crate::explain::words::{Typed, destination, paths, typed};
+use nix::errno::Errno;
+
+use crate::explain::Attempt;
+use crate::explain::context::{ExplainContext, denial_for_errno, no_network};
 use crate::policy::destination::Host;
 use crate::policy::network::NetworkMode;
 use crate::policy::preset::{self, Preset};
@@ -21,94 +20,73 @@ use crate::report::enforcement::Note;
 use crate::report::network_failure::NetworkFailure;
 use crate::report::outcome::{Ended, Outcome};
 use crate::report::remedy::{SettingKey, remedy};
-use crate::sys::lexical;
 
-/// Programs that make or fill what they name.
-const WRITERS: &[&str] = &["chmod", "chown", "mkdir", "mkfifo", "tee", "touch", "truncate"];
-
-/// Programs that write to the last path that they name.
-const COPIERS: &[&str] = &["cp", "install", "ln", "rsync", "scp"];
-
-/// Programs that replace or remove what they name.
-const REPLACERS: &[&str] = &["mv", "rm", "rmdir", "sed", "shred", "unlink"];
-
-/// Words after which a program leaves a server behind.
-const LEAVING: &[&str] = &["--background", "--daemon", "--daemonize", "--detach", "start"];
-
-/// Files that programs search in the directories above.
-const MARKERS: &[(&[&str], &[&str])] = &[
-    (&["cargo"], &["Cargo.toml"]),
-    (&["npm", "npx", "pnpm", "yarn", "bun"], &["package.json"]),
-    (&["go"], &["go.mod", "go.work"]),
-    (&["gradle"], &["settings.gradle", "settings.gradle.kts"]),
-    (&["poetry", "uv", "pdm", "hatch"], &["pyproject.toml"]),
-    (&["bazel"], &["MODULE.bazel", "WORKSPACE"]),
-    (&["bundle"], &["Gemfile"]),
-    (&["just"], &["justfile", ".justfile"]),
-    (&["git"], &[".git"]),
-    (&["hg"], &[".hg"]),
-    (&["svn"], &[".svn"]),
+/// What programs say of errors that a wall may cause, in lower case, where no fact tells.
+const PHRASES: &[(&str, Errno)] = &[
+    ("no such file", Errno::ENOENT),
+    ("not found", Errno::ENOENT),
+    ("does not exist", Errno::ENOENT),
+    ("nonexistent", Errno::ENOENT),
+    ("read-only file system", Errno::EROFS),
+    ("resource busy", Errno::EBUSY),
+    ("no space left", Errno::ENOSPC),
+    ("too many open files", Errno::EMFILE),
+    ("cannot allocate memory", Errno::ENOMEM),
+    ("resource temporarily unavailable", Errno::EAGAIN),
+    ("network is unreachable", Errno::ENETUNREACH),
+    ("resolve host", Errno::ENETUNREACH),
 ];
 
-/// Commands of git that make a commit or a tag.
-const COMMITTING: &[&str] =
-    &["am", "cherry-pick", "commit", "merge", "notes", "pull", "rebase", "revert", "stash", "tag"];
+/// Parts of words about an attempt to write.
+const WRITING: &[&str] = &["creat", "mkdir", "touch", "writ"];
 
-/// Commands of git that write its configuration, and the words of which one follows. Without words, any may.
-const CONFIGURING: &[(&str, &[&str])] = &[
-    ("branch", &["-m", "-M", "--move", "--edit-description"]),
-    ("config", &[]),
-    ("init", &[]),
-    ("remote", &["add", "remove", "rename", "rm", "set-branches", "set-url"]),
-    ("sparse-checkout", &["init", "set", "disable"]),
-    ("submodule", &["add", "deinit", "init", "sync", "update"]),
-    ("worktree", &["remove"]),
-];
+/// How many of the last lines are read, and how much of each.
+const MOST_LINES: usize = 64;
+const LONGEST_LINE: usize = 8192;
 
-/// Programs that change packages of the system, and their words for that.
-const INSTALLERS: &[(&str, &[&str])] = &[
-    ("apk", &["add", "del", "upgrade"]),
-    ("apt", &["full-upgrade", "install", "remove", "update", "upgrade"]),
-    ("apt-get", &["build-dep", "dist-upgrade", "install", "remove", "update", "upgrade"]),
-    ("aptitude", &["install", "remove", "update"]),
-    ("dnf", &["install", "remove", "update", "upgrade"]),
-    ("dpkg", &["-i", "--install", "-r", "--remove"]),
-    ("pacman", &["-S", "-Sy", "-Syu", "-U", "-R"]),
-    ("rpm", &["-i", "-U", "-e", "--install", "--upgrade", "--erase"]),
-    ("snap", &["install", "remove"]),
-    ("yum", &["install", "remove", "update"]),
-    ("zypper", &["in", "install", "remove", "update"]),
-];
-
-/// The status of git for a fatal error, and for a configuration that it cannot write.
-const FATAL: i32 = 128;
-const NOT_WRITTEN: i32 = 4;
-
-/// What hints of one command are made from.
-#[derive(Clone, Debug)]
-pub(crate) struct HintSource {
-    pub(crate) judge: Judge,
-    pub(crate) program: OsString,
-    pub(crate) arguments: Vec<OsString>,
+/// What is known of a program that was typed.
+enum Known {
+    /// It searches this file in the directories above.
+    Searches(&'static str),
+    /// This command of git writes the configuration, and fails with one of these statuses.
+    Configures(&'static str, &'static [i32]),
+    /// This command of git makes a commit, and fails with 128.
+    Commits(&'static str),
+    /// It changes packages of the system.
+    Installs,
 }
 
-impl HintSource {
+/// What no fact tells: what a program is for.
+const PROGRAMS: &[(&str, Known)] = &[
+    ("cargo", Known::Searches("Cargo.toml")),
+    ("npm", Known::Searches("package.json")),
+    ("go", Known::Searches("go.mod")),
+    ("git", Known::Searches(".git")),
+    ("git", Known::Configures("config", &[4, FATAL])),
+    ("git", Known::Configures("remote", &[1, FATAL])),
+    ("git", Known::Configures("branch", &[FATAL])),
+    ("git", Known::Configures("submodule", &[1, FATAL])),
+    ("git", Known::Commits("commit")),
+    ("apt", Known::Installs),
+    ("apt-get", Known::Installs),
+    ("dnf", Known::Installs),
+];
+
+/// The status of git for a fatal error, and the last one of a command that failed by itself.
+const FATAL: i32 = 128;
+
+impl ExplainContext {
     /// The hints for an end, the surest first.
     /// `registries` are those whose downloads are gone with the sandbox.
     pub(crate) fn hints(&self, outcome: &Outcome, registries: &[String]) -> Vec<Note> {
-        let mut hints: Vec<Note> = self.of_limit(outcome).into_iter().collect();
+        let mut hints: Vec<Note> = of_limit(outcome).into_iter().collect();
         hints.extend(of_network_failures(outcome));
-        let lines = typed(&self.program, &self.arguments);
         if let Some(code) = failed(outcome) {
-            for line in &lines {
-                hints.extend(self.of_network(line));
-                hints.extend(self.of_paths(line));
-                hints.extend(self.of_directory(line));
-                hints.extend(self.of_git(line, code));
-                hints.extend(of_packages(line));
-            }
+            hints.extend(self.of_network());
+            hints.extend(self.of_paths());
+            hints.extend(self.of_programs(code));
         }
-        hints.extend(of_background(&lines, outcome));
+        hints.extend(self.of_background(outcome));
         hints.extend(of_caches(registries));
         let (mut subjects, mut remedies) = (HashSet::new(), HashSet::new());
         hints.retain(|hint| {
@@ -120,39 +98,62 @@ impl HintSource {
 
     /// Adds hints for errors that the command wrote: those with a setting. What the caller typed has its hint
     /// already, or no setting helps. A command must not make Kennel recommend a secret.
-    pub(crate) fn add_of_errors(&self, outcome: &mut Outcome, errors: impl FnOnce() -> Vec<Denial>) {
+    pub(crate) fn add_of_errors(&self, outcome: &mut Outcome, text: &[u8]) {
         if failed(outcome).is_none() {
             return;
         }
-        let Judge { explainer, directory, .. } = &self.judge;
-        let typed = typed(&self.program, &self.arguments);
-        let words = typed.iter().flat_map(|line| line.words.iter().chain(&line.outputs));
-        let paths = words.flat_map(|word| paths(word, &explainer.policy.home));
         let mut subjects: HashSet<String> =
-            paths.map(|path| shown(&lexical::clean(directory.join(path)))).collect();
+            self.typed_paths().into_iter().map(|typed| shown(&typed.path)).collect();
         subjects.extend(outcome.hints.iter().map(|hint| hint.subject.clone()));
-        for Denial { subject, reason, remedy, .. } in errors() {
-            let Some(remedy) = remedy.filter(|_| !explainer.is_secret(Path::new(&subject))) else { continue };
-            let is_told = |hint: &Note| hint.remedy.iter().any(|told| told.names(remedy.settings()));
-            if !outcome.hints.iter().any(is_told) && subjects.insert(subject.clone()) {
+        subjects.extend(outcome.denials.iter().map(|denial| denial.subject.clone()));
+        for Denial { subject, reason, remedy, .. } in self.errors_in(text) {
+            let is_secret = self.explainer.is_secret(Path::new(&subject));
+            let Some(remedy) = remedy.filter(|_| !is_secret) else { continue };
+            let told = outcome.hints.iter().filter_map(|hint| hint.remedy.as_ref());
+            let mut told = told.chain(outcome.denials.iter().filter_map(|denial| denial.remedy.as_ref()));
+            if !told.any(|told| told.names(remedy.settings())) && subjects.insert(subject.clone()) {
                 outcome.hints.push(Note::new(&subject, &reason, Some(remedy)));
             }
         }
     }
 
-    fn of_limit(&self, outcome: &Outcome) -> Option<Note> {
-        let setting = outcome.limit?.setting()?;
-        let value = outcome.configured.as_deref().unwrap_or("reached");
-        Some(Note::new(
-            outcome.limit?.words(),
-            &format!("the limit is {value}"),
-            Some(remedy![setting, " raises it"]),
-        ))
+    /// The errors in a text that the sandbox may have caused. What is said about them is true under the
+    /// policy, even if the command was made to print a false message.
+    pub(super) fn errors_in(&self, text: &[u8]) -> Vec<Denial> {
+        let mut lines: Vec<&[u8]> = text.split(|&byte| byte == b'\n' || byte == b'\r').collect();
+        lines.drain(..lines.len().saturating_sub(MOST_LINES));
+        let mut seen = HashSet::new();
+        lines.retain(|line| seen.insert(*line));
+        lines.iter().flat_map(|line| self.errors_of_line(line.get(..LONGEST_LINE).unwrap_or(line))).collect()
     }
 
-    fn of_network(&self, line: &Typed) -> Option<Note> {
-        let explainer = &self.judge.explainer;
-        let (host, port) = line.arguments().find_map(destination)?;
+    fn errors_of_line(&self, line: &[u8]) -> Vec<Denial> {
+        let line = String::from_utf8_lossy(line);
+        let lower = line.to_ascii_lowercase();
+        let Some((_, errno)) = PHRASES.iter().find(|(phrase, _)| lower.contains(phrase)) else {
+            return Vec::new();
+        };
+        let policy = &self.explainer.policy;
+        match *errno {
+            Errno::ENETUNREACH if policy.network == NetworkMode::None || policy.only_refuses => {
+                vec![no_network(&self.explainer)]
+            }
+            errno => {
+                let attempt = Attempt { errno, writes: WRITING.iter().any(|word| lower.contains(word)) };
+                let paths = self.paths_in(&line).into_iter().map(|named| named.path);
+                // A command may have made a link.
+                let paths = paths.filter(|path| self.explainer.is_direct(path));
+                let denials =
+                    paths.filter_map(|path| self.explainer.explain(&path, attempt, &self.restrictions));
+                denials.chain(denial_for_errno(&self.limits, errno)).collect()
+            }
+        }
+    }
+
+    /// A host that was typed.
+    fn of_network(&self) -> Option<Note> {
+        let explainer = &self.explainer;
+        let (host, port) = self.words.iter().find_map(|word| destination(word))?;
         let with = |rule: String| {
             let other_profile = || vec![SettingKey::Profile.to("repo-write")];
             let mut settings = explainer.policy.proxy_settings.clone().unwrap_or_else(other_profile);
@@ -169,84 +170,70 @@ impl HintSource {
             .then(|| Note::new(host, "the sandbox has no network", Some(remedy)))
     }
 
-    fn of_paths(&self, line: &Typed) -> Vec<Note> {
-        let Judge { explainer, directory, .. } = &self.judge;
-        let hint = |word: &str, used| {
-            let paths = paths(word, &explainer.policy.home);
-            paths.iter().find_map(|path| explainer.hint(&directory.join(path), used))
-        };
-        let outputs = line.outputs.iter().filter_map(|word| hint(word, Use::Write));
-        let last = line.arguments().rev().find(|word| !word.starts_with('-'));
-        let program = line.program();
-        let used = |word: &str| match program {
-            _ if REPLACERS.contains(&program) => Use::Replace,
-            _ if WRITERS.contains(&program) => Use::Write,
-            _ if COPIERS.contains(&program) && Some(word) == last => Use::Write,
-            _ => Use::Read,
-        };
-        // The program itself was found.
-        let arguments = line.arguments().filter_map(|word| hint(word, used(word)));
-        outputs.chain(arguments).collect()
+    /// Paths that were typed, and that the view hides or shows read-only.
+    fn of_paths(&self) -> Vec<Note> {
+        let typed = self.typed_paths().into_iter();
+        typed.filter_map(|typed| self.explainer.hint(&typed.path, typed.is_output)).collect()
     }
 
-    fn of_directory(&self, line: &Typed) -> Option<Note> {
-        let (_, markers) = MARKERS.iter().find(|(programs, _)| programs.contains(&line.program()))?;
-        self.judge.explainer.hint_of_directory(&self.judge.directory, markers)
-    }
-
-    fn of_git(&self, line: &Typed, code: i32) -> Option<Note> {
-        let (command, words) = git_command(line)?;
-        let explainer = &self.judge.explainer;
-        if code == FATAL && COMMITTING.contains(&command) {
-            return explainer.hint_of_identity();
+    /// What is known of programs that were typed.
+    fn of_programs(&self, code: i32) -> Vec<Note> {
+        let words = self.words.iter().flat_map(|word| word.split([' ', ';', '&', '|', '(', '\n']));
+        let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+        let typed = |program: &str| words.iter().any(|word| word.rsplit('/').next() == Some(program));
+        let explainer = &self.explainer;
+        let hint = |(program, known): &(&'static str, Known)| {
+            match known {
+            _ if !typed(program) => None,
+            Known::Searches(file) => explainer.hint_of_directory(&self.directory, file),
+            Known::Configures(command, codes) => (words.contains(command) && codes.contains(&code))
+                .then(|| explainer.hint_of_git_settings(&self.directory))?,
+            Known::Commits(command) => {
+                (words.contains(command) && code == FATAL).then(|| explainer.hint_of_identity())?
+            }
+            Known::Installs => Some(Note::new(
+                program,
+                "the sandbox cannot change the system",
+                Some(
+                    "install it outside of the sandbox, which then shows it; inside, install packages of a language in the workspace (a venv of \
+                     Python, npm, cargo), or unpack a package there (dpkg -x FILE DIR)"
+                        .into(),
+                ),
+            )),
         }
-        let (_, one_of) = CONFIGURING.iter().find(|(name, _)| *name == command)?;
-        let writes = one_of.is_empty() || words.clone().any(|word| one_of.contains(&word));
-        let is_refused = code == FATAL || code == if command == "config" { NOT_WRITTEN } else { 1 };
-        (writes && is_refused).then(|| explainer.hint_of_git_settings(Path::new(&self.judge.directory)))?
+        };
+        PROGRAMS.iter().filter_map(hint).collect()
     }
+
+    /// The caller wanted to leave processes behind, and Kennel ended them with the command.
+    fn of_background(&self, outcome: &Outcome) -> Option<Note> {
+        let count = outcome.usage.killed;
+        let is_over = outcome.ended == Ended::Exited && outcome.status.signal().is_none();
+        if count == 0 || !is_over || !self.words.iter().any(|word| leaves(word)) {
+            return None;
+        }
+        let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
+        let text = format!("{processes} that the command left running ended with it");
+        let exec = SettingKey::Exec.to("NAME -- SERVER &");
+        let remedy = remedy!["a server of a session is a command of its own: ", exec];
+        Some(Note::new("background", &text, Some(remedy)))
+    }
+}
+
+fn of_limit(outcome: &Outcome) -> Option<Note> {
+    let setting = outcome.limit?.setting()?;
+    let value = outcome.configured.as_deref().unwrap_or("reached");
+    Some(Note::new(
+        outcome.limit?.words(),
+        &format!("the limit is {value}"),
+        Some(remedy![setting, " raises it"]),
+    ))
 }
 
 /// What the proxy could not reach, if the command did not succeed.
 pub(crate) fn of_network_failures(outcome: &Outcome) -> Vec<Note> {
     let failures = outcome.network_failures.iter().filter(|_| !outcome.status.success());
     failures.map(NetworkFailure::note).collect()
-}
-
-/// The status of a command that failed by itself. From 129 on, a shell says that a signal ended its child.
-fn failed(outcome: &Outcome) -> Option<i32> {
-    outcome.status.code().filter(|code| (1..=FATAL).contains(code))
-}
-
-/// The command of git, and the words after it.
-fn git_command(line: &Typed) -> Option<(&str, impl Iterator<Item = &str> + Clone)> {
-    let mut words = line.arguments();
-    if line.program() != "git" {
-        return None;
-    }
-    loop {
-        match words.next()? {
-            "-C" | "-c" => drop(words.next()),
-            word if word.starts_with('-') => {}
-            word => return Some((word, words)),
-        }
-    }
-}
-
-/// The caller wanted to install packages of the system, which no setting makes possible.
-fn of_packages(line: &Typed) -> Option<Note> {
-    let program = line
-        .words
-        .iter()
-        .map(String::as_str)
-        .find(|word| !["sudo", "env", "-E"].contains(word) && !word.contains('='))?;
-    let program = program.rsplit('/').next().unwrap_or(program);
-    let (name, words) = INSTALLERS.iter().find(|(name, _)| *name == program)?;
-    let remedy = "install it outside of the sandbox, which then shows it; inside, install packages of a language in the workspace (a venv of \
-                  Python, npm, cargo), or unpack a package there (dpkg -x FILE DIR)";
-    line.arguments()
-        .any(|word| words.contains(&word))
-        .then(|| Note::new(name, "the sandbox cannot change the system", Some(remedy.into())))
 }
 
 /// What package managers downloaded into their caches is gone.
@@ -257,21 +244,35 @@ fn of_caches(registries: &[String]) -> Option<Note> {
     })
 }
 
-/// The caller wanted to leave processes behind, and Kennel ended them with the command.
-fn of_background(lines: &[Typed], outcome: &Outcome) -> Option<Note> {
-    let count = outcome.usage.killed;
-    let leaves = |line: &Typed| {
-        line.is_background
-            || ["nohup", "setsid", "daemonize"].contains(&line.program())
-            || line.arguments().any(|word| LEAVING.contains(&word))
+/// The status of a command that failed by itself. From 129 on, a shell says that a signal ended its child.
+fn failed(outcome: &Outcome) -> Option<i32> {
+    outcome.status.code().filter(|code| (1..=FATAL).contains(code))
+}
+
+/// Whether a word has a `&` that leaves a process behind: neither `&&` nor part of a redirection.
+fn leaves(word: &str) -> bool {
+    word == "nohup" || word.split("&&").any(|part| part.replace(">&", "").replace("&>", "").contains('&'))
+}
+
+/// The host and port that a word names: `https://HOST/…`, `user@HOST:path`.
+fn destination(word: &str) -> Option<(&str, u16)> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let (scheme, rest) = match word.split_once("://") {
+        Some((scheme, rest)) => (scheme.rsplit(|c| !is_part(c)).next().unwrap_or(scheme), rest),
+        None => ("ssh", word.split_once('@').map(|(_, rest)| rest).filter(|rest| rest.contains(':'))?),
     };
-    let is_over = outcome.ended == Ended::Exited && outcome.status.signal().is_none();
-    if count == 0 || !is_over || !lines.iter().any(leaves) {
-        return None;
-    }
-    let processes = if count == 1 { "1 process".to_owned() } else { format!("{count} processes") };
-    let text = format!("{processes} that the command left running ended with it");
-    let exec = SettingKey::Exec.to("NAME -- SERVER &");
-    let remedy = remedy!["a server of a session is a command of its own: ", exec];
-    Some(Note::new("background", &text, Some(remedy)))
+    let authority = rest.split(['/', '?', '#', ' ', '\'', '"']).next()?;
+    let authority = authority.rsplit('@').next()?;
+    let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
+    let port = match (port.parse(), scheme) {
+        (Ok(port), _) => port,
+        (_, "https" | "wss") => 443,
+        (_, "http" | "ws") => 80,
+        (_, "ssh") => 22,
+        (_, "git") => 9418,
+        (_, "ftp") => 21,
+        _ => return None,
+    };
+    let is_here = host == "localhost" || host.starts_with("127.");
+    (!host.is_empty() && host.chars().all(is_part) && !is_here).then_some((host, port))
 }

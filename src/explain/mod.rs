@@ -9,7 +9,6 @@ pub(crate) mod hint;
 pub(crate) mod hints;
 #[cfg(test)]
 mod tests;
-pub(crate) mod words;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -139,6 +138,28 @@ impl Explainer {
             false => "it is granted without its directory, so no other file can take its place",
         };
         Some((target.to_owned(), certain(Protection::Root, reason, instead)))
+    }
+
+    /// Whether `path` is in a private place of the sandbox, where much is looked for that is not there yet. HOME
+    /// is none of those, and neither is what is near the `directory` of the command.
+    pub(crate) fn is_own(&self, path: &Path, directory: &Path) -> bool {
+        let Some((at, ViewEntry { node: Node::Private { .. } | Node::Tmpfs { .. }, .. })) = self.place(path)
+        else {
+            return false;
+        };
+        let is_near =
+            directory.ancestors().any(|near| near != at && near.starts_with(&at) && path.starts_with(near));
+        !is_near && !path.starts_with(&self.policy.home)
+    }
+
+    /// The first path of the private file system that is full.
+    pub(crate) fn full_place(&self, is_full: impl Fn(&TmpfsSize) -> bool) -> Option<&Path> {
+        let is_it = |node: &Node| match node {
+            Node::Tmpfs { room, .. } => is_full(room),
+            Node::Private { .. } => is_full(&self.policy.private),
+            _ => false,
+        };
+        self.view.iter().find(|(_, place)| is_it(&place.node)).map(|(path, _)| path)
     }
 
     /// The entry of the view that holds `path`, and its path.

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::explain::hint::Use;
 use crate::policy::network::NetworkMode;
 use crate::report::remedy::Wording;
 use crate::view::place_kind::PlaceKind;
@@ -306,27 +305,26 @@ fn a_hint_needs_a_path_outside_and_a_flag_that_helps() {
     let (ro, rw) =
         (|path: PathBuf| Some(("ro".to_owned(), path)), |path: PathBuf| Some(("rw".to_owned(), path)));
     for (path, used, expected) in [
-        (at("f"), Use::Read, ro(at("f"))),
-        (at("f"), Use::Write, rw(at("f"))),
-        (at("f"), Use::Replace, rw(hidden.path().into())),
-        (at("new"), Use::Read, None),
-        (at("new"), Use::Write, rw(hidden.path().into())),
-        (at("x/new"), Use::Write, None),
-        (hidden.path().into(), Use::Write, rw(hidden.path().into())),
-        ("/deep/er/ro/x".into(), Use::Read, None),
-        ("/deep/er/ro/x".into(), Use::Write, rw(format!("{}:/deep/er/ro", host.path().display()).into())),
-        ("/rw/x".into(), Use::Write, None),
-        ("/tmp/made".into(), Use::Write, None),
-        ("/scratch/made".into(), Use::Write, None),
-        ("/rw/r/hooks/x".into(), Use::Write, Some(("git".to_owned(), "trust".into()))),
-        ("/usr/x".into(), Use::Write, None),
-        ("/".into(), Use::Read, None),
-        ("/home/me/nothing".into(), Use::Write, None),
+        (at("f"), false, ro(at("f"))),
+        (at("f"), true, rw(at("f"))),
+        (at("new"), false, ro(hidden.path().into())),
+        (at("new"), true, rw(hidden.path().into())),
+        (at("x/new"), true, None),
+        (hidden.path().into(), true, rw(hidden.path().into())),
+        ("/deep/er/ro".into(), false, None),
+        ("/deep/er/ro/x".into(), true, rw(format!("{}:/deep/er/ro", host.path().display()).into())),
+        ("/rw/x".into(), true, None),
+        ("/tmp/made".into(), true, None),
+        ("/scratch/made".into(), true, None),
+        ("/rw/r/hooks/x".into(), true, Some(("git".to_owned(), "trust".into()))),
+        ("/usr/x".into(), true, None),
+        ("/".into(), false, None),
+        ("/home/me/nothing".into(), true, None),
     ] {
         assert_eq!(flag(&path, used), expected, "{path:?} {used:?}");
     }
     // Commands may have made the link, so its target is not named.
     symlink(at("f"), host.path().join("link")).expect("a link");
-    assert_eq!(explainer.hint(Path::new("/rw/link"), Use::Read), None);
-    assert_eq!(explainer.hint(&at("../../etc/passwd"), Use::Read), None);
+    assert_eq!(explainer.hint(Path::new("/rw/link"), false), None);
+    assert_eq!(explainer.hint(&at("../../etc/passwd"), false), None);
 }

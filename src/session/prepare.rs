@@ -17,7 +17,6 @@ use crate::launch::image::Images;
 use crate::launch::prepared::Prepared;
 use crate::launch::start;
 use crate::launch::supervisor::Supervisor;
-use crate::launch::supervisor::git_files::GitFiles;
 use crate::network::ask::Ask;
 use crate::network::publish::Publishing;
 use crate::overlay::claim::Claim;
@@ -127,7 +126,8 @@ impl Live {
             error => error,
         })?;
         self.proxy = handed_out.proxy;
-        handed_out.seccomp_listener.map(|listener| self.supervise(listener)).transpose()?;
+        let supervise = |listener| Supervisor::follow(listener, &self.prepared.compiled);
+        self.supervisor = handed_out.seccomp_listener.map(supervise).transpose()?;
         let mut early_reports = early_reports.into_iter();
         loop {
             let arrival = match early_reports.next() {
@@ -137,7 +137,7 @@ impl Live {
             match arrival {
                 Arrival::Report(Report::Ready { .. }) => return self.open_ledger(upper, claim).await,
                 Arrival::Upper(directory) => upper = Some(directory),
-                Arrival::Refusing(listener) => self.supervise(listener)?,
+                Arrival::Refusing(listener) => self.supervisor = Some(supervise(listener)?),
                 Arrival::Report(Report::Upper {} | Report::Refusing {}) => return Err(Error::no_descriptor()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
                     return Err(self.prepared.step_failed(None, (section, index), errno));
@@ -149,13 +149,6 @@ impl Live {
                 _ => {}
             }
         }
-    }
-
-    /// Answers for the seccomp filter of all commands.
-    fn supervise(&mut self, listener: OwnedFd) -> Result<(), Error> {
-        let supervisor = Supervisor::follow(listener, GitFiles::of(&self.prepared.compiled.view));
-        self.supervisor = Some(supervisor.map_err(Error::io("answer for the seccomp filter"))?);
-        Ok(())
     }
 
     /// Opens the ledger of the changes, if the session has an overlay.
