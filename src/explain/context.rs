@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::errno::Errno;
 
 use crate::explain::{Attempt, Explainer};
-use crate::launch::supervisor::failed_uses::{FailedUse, FailedUses};
+use crate::launch::supervisor::failed_uses::{FailedUse, FailedUses, Miss};
 use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
@@ -114,13 +114,13 @@ impl ExplainContext {
         let typed = self.typed_paths();
         let is_typed = |path: &Path| typed.iter().any(|named| named.path == path);
         let (mut denials, mut guesses): (Vec<Denial>, Vec<&FailedUse>) = (Vec::new(), Vec::new());
-        for (missed, is_found) in &uses.misses {
+        for Miss { failed: missed, was_wanted, is_found } in &uses.misses {
             let path = without_parents(&missed.path);
             let mut typed = path.ancestors().filter(|above| is_typed(above));
             match typed.find_map(|above| self.denial(above, missed)) {
                 Some(denial) => denials.push(denial),
                 // Where a search goes on, the last directory counts.
-                None if !is_found && self.is_meant(&path) => {
+                None if *was_wanted && !is_found && self.is_meant(&path) => {
                     guesses.retain(|other| other.path.file_name() != missed.path.file_name());
                     guesses.push(missed);
                 }

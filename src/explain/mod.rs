@@ -152,14 +152,15 @@ impl Explainer {
         !is_near && !path.starts_with(&self.policy.home)
     }
 
-    /// The first path of the private file system that is full.
+    /// The shortest path of the private file system that is full.
     pub(crate) fn full_place(&self, is_full: impl Fn(&TmpfsSize) -> bool) -> Option<&Path> {
         let is_it = |node: &Node| match node {
             Node::Tmpfs { room, .. } => is_full(room),
             Node::Private { .. } => is_full(&self.policy.private),
             _ => false,
         };
-        self.view.iter().find(|(_, place)| is_it(&place.node)).map(|(path, _)| path)
+        let full = self.view.iter().filter(|(_, place)| is_it(&place.node)).map(|(path, _)| path);
+        full.min_by_key(|path| path.as_os_str().len())
     }
 
     /// The entry of the view that holds `path`, and its path.

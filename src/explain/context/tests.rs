@@ -49,7 +49,10 @@ fn written(paths: impl IntoIterator<Item = String>) -> FailedUses {
 }
 
 fn missed<'p>(paths: impl IntoIterator<Item = &'p str>) -> FailedUses {
-    let misses: VecDeque<_> = paths.into_iter().map(|path| (failed(path, Errno::ENOENT), false)).collect();
+    let misses: VecDeque<_> = paths
+        .into_iter()
+        .map(|path| Miss { failed: failed(path, Errno::ENOENT), was_wanted: true, is_found: false })
+        .collect();
     FailedUses { misses, ..FailedUses::default() }
 }
 
@@ -121,9 +124,11 @@ fn of_what_is_nowhere_only_what_was_meant_is_told() {
     assert_eq!(told(&["/srv/a/x", "/opt/b/x", "/srv/y"]), ["/opt/b/x", "/srv/y"], "a search: its last place");
     let many = ["/srv/1", "/srv/2", "/srv/3", "/srv/4", "/srv/5"];
     assert_eq!(told(&many), ["/srv/3", "/srv/4", "/srv/5"]);
-    let (mut uses, found) = (missed(["/srv/tool"]), true);
-    uses.misses[0].1 = found;
-    assert_eq!(context.denials(&uses), [], "it was found in another directory");
+    for change in [|miss: &mut Miss| miss.is_found = true, |miss: &mut Miss| miss.was_wanted = false] {
+        let mut uses = missed(["/srv/tool"]);
+        uses.misses.iter_mut().for_each(change);
+        assert_eq!(context.denials(&uses), [], "it was found in another directory, or nobody opened it");
+    }
     // Below /tmp, which is private. It is no sibling, because nothing of /tmp is shown.
     assert_eq!(told(&[&sibling.display().to_string()]), [""; 0]);
 }

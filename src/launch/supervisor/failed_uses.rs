@@ -37,13 +37,22 @@ pub(crate) struct FailedUse {
     pub(crate) writes: bool,
 }
 
+/// A path that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Miss {
+    pub(crate) failed: FailedUse,
+    /// Whether a program wanted to open, execute or enter it, and did not only ask for it.
+    pub(crate) was_wanted: bool,
+    /// Whether a file of that name was found later, in another directory.
+    pub(crate) is_found: bool,
+}
+
 /// What a command has tried in vain, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FailedUses {
     /// Attempts to change something.
     pub(crate) writes: VecDeque<FailedUse>,
-    /// Paths that are not there, and whether a file of that name was found later, in another directory.
-    pub(crate) misses: VecDeque<(FailedUse, bool)>,
+    pub(crate) misses: VecDeque<Miss>,
     /// Where it connected to, beyond this machine or not.
     pub(crate) addresses: Vec<SocketAddr>,
 }
@@ -70,7 +79,7 @@ impl FailedUses {
                 let attempt = Attempt { caller, base, path: &path, flags };
                 match attempt.end(*act) {
                     Some(End::Found) => self.find(&path),
-                    Some(End::Fails { errno, writes }) => self.fail(&attempt, errno, writes, view),
+                    Some(End::Fails { errno, writes }) => self.fail(&attempt, (*act, errno, writes), view),
                     None => {}
                 }
             }
@@ -84,12 +93,12 @@ impl FailedUses {
 
     /// Notes that a search for this name has ended.
     fn find(&mut self, path: &Path) {
-        for (missed, is_found) in &mut self.misses {
-            *is_found |= missed.path.file_name() == path.file_name();
+        for missed in &mut self.misses {
+            missed.is_found |= missed.failed.path.file_name() == path.file_name();
         }
     }
 
-    fn fail(&mut self, attempt: &Attempt<'_>, errno: Errno, writes: bool, view: &View) {
+    fn fail(&mut self, attempt: &Attempt<'_>, (act, errno, writes): (Act, Errno, bool), view: &View) {
         let Some(path) = attempt.absolute() else { return };
         // What is missing in a directory of the host is not hidden, unless a link leads elsewhere.
         if errno == Errno::ENOENT && view.host_path(&path).is_some() && attempt.look(false).is_err() {
@@ -100,8 +109,13 @@ impl FailedUses {
             self.writes.retain(|other| *other != failed);
             self.writes.push_back(failed);
         } else {
-            self.misses.retain(|(other, _)| *other != failed);
-            self.misses.push_back((failed, false));
+            let mut was_wanted = matches!(act, Act::Open(_) | Act::Execute | Act::Enter);
+            self.misses.retain(|other| {
+                let is_same = other.failed == failed;
+                was_wanted |= is_same && other.was_wanted;
+                !is_same
+            });
+            self.misses.push_back(Miss { failed, was_wanted, is_found: false });
         }
         self.writes.drain(..self.writes.len().saturating_sub(MOST));
         self.misses.drain(..self.misses.len().saturating_sub(MOST));
@@ -158,7 +172,7 @@ impl Attempt<'_> {
     /// `None`: it does not fail, or not because of the sandbox.
     fn end(&self, act: Act) -> Option<End> {
         match act {
-            Act::Look | Act::Execute => found(self.look(true), false),
+            Act::Look | Act::Execute | Act::Enter => found(self.look(true), false),
             Act::Open(_) | Act::Create => self.open(),
             Act::Make => {
                 if self.is_missing() {

@@ -105,7 +105,7 @@ impl Recorder {
         let PathCall { directory, path, act, .. } =
             *OBSERVED.iter().find(|it| it.number == i64::from(call.data.nr))?;
         let argument = |index: usize| call.data.args.get(index).copied();
-        let is_use = matches!(act, Act::Open(_) | Act::Create | Act::Execute | Act::Look);
+        let is_use = matches!(act, Act::Open(_) | Act::Create | Act::Execute | Act::Enter | Act::Look);
         let caller = Caller::of(listener, call).ok().filter(|_| is_use)?;
         // An empty path is about a descriptor.
         let name = caller.path(argument(path)?).ok().filter(|path| !path.as_os_str().is_empty())?;

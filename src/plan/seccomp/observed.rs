@@ -31,6 +31,8 @@ pub(crate) enum Act {
     /// Makes a file, or empties it.
     Create,
     Execute,
+    /// Makes it the current directory.
+    Enter,
     /// Asks only whether it exists, what it is, or where it leads.
     Look,
     /// Makes what must not be there yet: a directory, a link, a node.
@@ -74,7 +76,7 @@ pub(crate) const OBSERVED: &[PathCall] = &[
     at(SYS_faccessat2, Act::Look),
     plain(SYS_readlink, Act::Look),
     at(SYS_readlinkat, Act::Look),
-    plain(SYS_chdir, Act::Look),
+    plain(SYS_chdir, Act::Enter),
     plain(SYS_mkdir, Act::Make),
     at(SYS_mkdirat, Act::Make),
     plain(SYS_mknod, Act::Make),
