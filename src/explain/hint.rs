@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::explain::{Explainer, Finding, LastLink, grant, is_writable_outside, resolve};
+use crate::explain::{Explainer, Finding, LastLink, grant, is_deep, is_writable_outside, resolve};
 use crate::policy::profile::Git;
 use crate::protect::git;
 use crate::report::denial::{shown, trust_git};
@@ -50,7 +50,7 @@ impl Explainer {
 
     /// A path that exists outside, or whose directory does.
     fn hidden(&self, path: &Path, is_output: bool, reason: &str) -> Option<Note> {
-        let parent = path.parent().filter(|parent| self.may_be_granted(parent));
+        let parent = path.parent().filter(|parent| is_deep(parent) && self.may_be_granted(parent));
         let place = exists(path).then_some(path).or(parent.filter(|parent| exists(parent)))?;
         let remedy = match is_output {
             true if is_writable_outside(place, place) => {

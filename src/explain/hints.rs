@@ -72,6 +72,9 @@ const PROGRAMS: &[(&str, Known)] = &[
     ("dnf", Known::Installs),
 ];
 
+/// Words for a change of packages.
+const CHANGES: &[&str] = &["install", "remove", "update", "upgrade"];
+
 /// The status of git for a fatal error, and the last one of a command that failed by itself.
 const FATAL: i32 = 128;
 
@@ -191,6 +194,7 @@ impl ExplainContext {
             Known::Commits(command) => {
                 (words.contains(command) && code == FATAL).then(|| explainer.hint_of_identity())?
             }
+            Known::Installs if !CHANGES.iter().any(|change| words.contains(change)) => None,
             Known::Installs => Some(Note::new(
                 program,
                 "the sandbox cannot change the system",

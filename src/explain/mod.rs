@@ -197,9 +197,7 @@ impl Explainer {
     /// Something that is made in a directory that the sandbox does not show: programs make the directories
     /// above first.
     fn own_root(&self, path: &Path) -> Finding {
-        // A directory such as /srv or /var is more than is meant.
-        let is_deep = |parent: &&Path| parent.parent().is_some_and(|above| above != Path::new("/"));
-        let parent = path.parent().filter(is_deep);
+        let parent = path.parent().filter(|parent| is_deep(parent));
         let parent = parent.filter(|parent| self.may_be_granted(parent) && !self.is_secret(parent));
         let setting = parent.and_then(|parent| grant(SettingKey::Rw, parent, parent));
         certain(Protection::Root, "read-only: it is in the sandbox's own root", setting)
@@ -340,6 +338,11 @@ impl Explainer {
             _ => None,
         }
     }
+}
+
+/// Whether a directory is below one such as /srv or /var, which would be more than is meant.
+fn is_deep(directory: &Path) -> bool {
+    directory.parent().is_some_and(|above| above != Path::new("/"))
 }
 
 /// A larger size.

@@ -223,14 +223,15 @@ impl Attempt<'_> {
         if is_read_only(&directory) {
             return End::refused(Errno::EROFS);
         }
+        let held = self.look(false).ok()?;
+        let is_directory = kind(&fstat(&held).ok()?) == FileKind::Directory;
         if sys::is_mount_root(directory.as_fd(), &name).is_ok_and(|is_root| is_root) {
-            return End::refused(Errno::EBUSY);
+            // Programs remove directories that may be empty, and this one is not.
+            return if act == Act::Remove && is_directory { None } else { End::refused(Errno::EBUSY) };
         }
         // An overlay renames no directory that was there before.
-        let held = self.look(false).ok().filter(|_| act == Act::Rename)?;
-        let is_directory = kind(&fstat(&held).ok()?) == FileKind::Directory;
         let is_overlay = fstatfs(&held).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
-        if is_directory && is_overlay { End::refused(Errno::EXDEV) } else { None }
+        if act == Act::Rename && is_directory && is_overlay { End::refused(Errno::EXDEV) } else { None }
     }
 
     fn directory(&self) -> Result<OwnedFd, Failure> {
