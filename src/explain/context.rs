@@ -95,8 +95,11 @@ impl ExplainContext {
 
     /// The attempts that the sandbox made fail.
     pub(crate) fn denials(&self, uses: &FailedUses) -> Vec<Denial> {
-        let written = uses.writes.iter().filter_map(|failed| self.denial(&failed.path, failed));
-        let mut denials = once_each(written.chain(self.hidden(uses)));
+        let written =
+            uses.writes.iter().filter_map(|failed| Some((failed.order, self.denial(&failed.path, failed)?)));
+        let mut denials: Vec<(u64, Denial)> = written.chain(self.hidden(uses)).collect();
+        denials.sort_by_key(|(order, _)| *order);
+        let mut denials = once_each(denials.into_iter().map(|(_, denial)| denial));
         denials.drain(..denials.len().saturating_sub(MOST));
         let addresses = uses.addresses.iter().filter_map(|address| self.network_denial(address));
         denials.extend(once_each(addresses));
@@ -110,15 +113,16 @@ impl ExplainContext {
 
     /// Paths that the sandbox does not show. Programs look for many files that are nowhere, so this tells
     /// what was typed, and of the rest only the last ones that look as if somebody meant them.
-    fn hidden(&self, uses: &FailedUses) -> Vec<Denial> {
+    fn hidden(&self, uses: &FailedUses) -> Vec<(u64, Denial)> {
         let typed = self.typed_paths();
         let is_typed = |path: &Path| typed.iter().any(|named| named.path == path);
-        let (mut denials, mut guesses): (Vec<Denial>, Vec<&FailedUse>) = (Vec::new(), Vec::new());
+        let (mut named, mut guesses): (Vec<(u64, Denial)>, Vec<&FailedUse>) = (Vec::new(), Vec::new());
         for Miss { failed: missed, was_wanted, is_found } in &uses.misses {
             let path = without_parents(&missed.path);
             let mut typed = path.ancestors().filter(|above| is_typed(above));
             match typed.find_map(|above| self.denial(above, missed)) {
-                Some(denial) => denials.push(denial),
+                Some(denial) if named.iter().any(|(_, other)| other.subject == denial.subject) => {}
+                Some(denial) => named.push((missed.order, denial)),
                 // Where a search goes on, the last directory counts.
                 None if *was_wanted && !is_found && self.is_meant(&path) => {
                     guesses.retain(|other| other.path.file_name() != missed.path.file_name());
@@ -127,13 +131,13 @@ impl ExplainContext {
                 None => {}
             }
         }
-        denials = once_each(denials.into_iter());
-        let mut guesses: Vec<Denial> =
-            guesses.into_iter().filter_map(|missed| self.denial(&missed.path, missed)).collect();
+        let guesses =
+            guesses.into_iter().filter_map(|missed| Some((missed.order, self.denial(&missed.path, missed)?)));
+        let mut guesses: Vec<_> = guesses.collect();
         guesses.drain(..guesses.len().saturating_sub(MOST_GUESSES));
-        denials.extend(guesses);
-        denials.drain(..denials.len().saturating_sub(MOST_HIDDEN));
-        denials
+        named.extend(guesses);
+        named.drain(..named.len().saturating_sub(MOST_HIDDEN));
+        named
     }
 
     /// Whether a path that is not there looks as if somebody meant it: it is no file of the system, no
@@ -176,7 +180,7 @@ impl ExplainContext {
             return denial_for_limit(&self.limits, limit);
         }
         let path = self.explainer.full_place(is_full)?;
-        self.denial(path, &FailedUse { path: path.to_owned(), errno: Errno::ENOSPC, writes: true })
+        self.denial(path, &FailedUse { order: 0, path: path.to_owned(), errno: Errno::ENOSPC, writes: true })
     }
 }
 

@@ -40,7 +40,7 @@ fn plain(workspace: &tempfile::TempDir, typed: &[&str]) -> ExplainContext {
 }
 
 fn failed(path: &str, errno: Errno) -> FailedUse {
-    FailedUse { path: path.into(), errno, writes: errno != Errno::ENOENT }
+    FailedUse { order: 0, path: path.into(), errno, writes: errno != Errno::ENOENT }
 }
 
 fn written(paths: impl IntoIterator<Item = String>) -> FailedUses {

@@ -31,10 +31,19 @@ const MOST_ADDRESSES: usize = 64;
 /// A use of a path that fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailedUse {
+    /// When: a number that rises.
+    pub(crate) order: u64,
     /// Absolute, as commands see it.
     pub(crate) path: PathBuf,
     pub(crate) errno: Errno,
     pub(crate) writes: bool,
+}
+
+impl FailedUse {
+    /// Whether it is the same, tried once more.
+    fn is_again(&self, other: &Self) -> bool {
+        (&self.path, self.errno, self.writes) == (&other.path, other.errno, other.writes)
+    }
 }
 
 /// A path that is not there.
@@ -55,6 +64,8 @@ pub(crate) struct FailedUses {
     pub(crate) misses: VecDeque<Miss>,
     /// Where it connected to, beyond this machine or not.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// How many there were.
+    count: u64,
 }
 
 impl FailedUses {
@@ -104,14 +115,15 @@ impl FailedUses {
         if errno == Errno::ENOENT && view.host_path(&path).is_some() && attempt.look(false).is_err() {
             return;
         }
-        let failed = FailedUse { path, errno, writes };
+        self.count += 1;
+        let failed = FailedUse { order: self.count, path, errno, writes };
         if writes {
-            self.writes.retain(|other| *other != failed);
+            self.writes.retain(|other| !other.is_again(&failed));
             self.writes.push_back(failed);
         } else {
             let mut was_wanted = matches!(act, Act::Open(_) | Act::Execute | Act::Enter);
             self.misses.retain(|other| {
-                let is_same = other.failed == failed;
+                let is_same = other.failed.is_again(&failed);
                 was_wanted |= is_same && other.was_wanted;
                 !is_same
             });
