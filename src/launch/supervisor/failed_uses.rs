@@ -65,7 +65,7 @@ pub(crate) struct FailedUses {
     /// Where it connected to, beyond this machine or not.
     pub(crate) addresses: Vec<SocketAddr>,
     /// How many there were.
-    count: u64,
+    pub(crate) count: u64,
 }
 
 impl FailedUses {
