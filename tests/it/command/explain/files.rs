@@ -147,3 +147,20 @@ fn a_port_that_landlock_refuses() {
     let (_, told) = explained(ws.path(), &["--net", "host", "--allow", "*:443"], script);
     assert_eq!(told, [entry("landlock_network", "port 9", "derived", Some("--allow '*:9'"))]);
 }
+
+#[tokio::test]
+async fn each_command_of_a_session_gets_its_own_paths_also_if_they_share_processes() {
+    let ws = workspace();
+    for isolation in [kennel::Isolation::Command, kennel::Isolation::Session] {
+        let policy = kennel::Policy::profile(kennel::Profile::RepoWrite, ws.path()).explain(true);
+        let session = kennel::Session::prepare(&policy.isolation(isolation)).await.unwrap();
+        let run = async |script: &str| {
+            let output = session.command("sh").args(["-c", script]).output().await.unwrap();
+            output.denials.iter().map(|denial| denial.subject.clone()).collect::<Vec<_>>()
+        };
+        let (one, two) =
+            tokio::join!(run("touch /usr/a; sleep 0.2; exit 1"), run("sleep 0.1; cat /srv/b; touch /usr/c"));
+        assert_eq!((one, two), (vec!["/usr/a".to_owned()], vec!["/srv/b".to_owned(), "/usr/c".to_owned()]));
+        session.shutdown().await;
+    }
+}
