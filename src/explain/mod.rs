@@ -5,10 +5,10 @@
 //! text says that it is possible.
 
 pub(crate) mod context;
-pub(crate) mod hint;
 pub(crate) mod hints;
 #[cfg(test)]
 mod tests;
+pub(crate) mod typed;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
