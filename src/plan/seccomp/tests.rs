@@ -13,7 +13,8 @@ use crate::plan::seccomp::observed::OBSERVED;
 use crate::plan::seccomp::rule::{Question, Verdict};
 use crate::plan::seccomp::tests::interpreter::{Call, Run, X86_64};
 use crate::plan::seccomp::{
-    asking_about_files, bytes, for_bridge, for_reaper, for_worker, for_zygote, full, rules, syscalls,
+    asking_about_files, asking_about_paths, bytes, for_bridge, for_reaper, for_worker, for_zygote, full,
+    rules, syscalls,
 };
 
 const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
