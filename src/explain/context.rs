@@ -120,7 +120,9 @@ impl ExplainContext {
         for Miss { failed: missed, was_wanted, is_found } in &uses.misses {
             let path = without_parents(&missed.path);
             let mut typed = path.ancestors().filter(|above| is_typed(above));
-            match typed.find_map(|above| self.denial(above, missed)) {
+            // What is to be made needs its own directory, and not one above.
+            let subject = |above| self.denial(if missed.writes { &path } else { above }, missed);
+            match typed.find_map(subject) {
                 Some(denial) if named.iter().any(|(_, other)| other.subject == denial.subject) => {}
                 Some(denial) => named.push((missed.order, denial)),
                 // Where a search goes on, the last directory counts.

@@ -50,7 +50,7 @@ impl FailedUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Miss {
     pub(crate) failed: FailedUse,
-    /// Whether a program wanted to open, execute or enter it, and did not only ask for it.
+    /// Whether a program wanted to open, make, execute or enter it, and did not only ask for it.
     pub(crate) was_wanted: bool,
     /// Whether a file of that name was found later, in another directory.
     pub(crate) is_found: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Miss {
 /// What a command has tried in vain, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FailedUses {
-    /// Attempts to change something.
+    /// Attempts to change what is there, or something beside it.
     pub(crate) writes: VecDeque<FailedUse>,
     pub(crate) misses: VecDeque<Miss>,
     /// Where it connected to, beyond this machine or not.
@@ -117,11 +117,11 @@ impl FailedUses {
         }
         self.count += 1;
         let failed = FailedUse { order: self.count, path, errno, writes };
-        if writes {
+        if errno != Errno::ENOENT {
             self.writes.retain(|other| !other.is_again(&failed));
             self.writes.push_back(failed);
         } else {
-            let mut was_wanted = matches!(act, Act::Open(_) | Act::Execute | Act::Enter);
+            let mut was_wanted = !matches!(act, Act::Look | Act::Change | Act::Remove | Act::Rename);
             self.misses.retain(|other| {
                 let is_same = other.failed.is_again(&failed);
                 was_wanted |= is_same && other.was_wanted;
