@@ -50,7 +50,9 @@ impl Explainer {
 
     /// A path that exists outside, or whose directory does.
     fn hidden(&self, path: &Path, is_output: bool, reason: &str) -> Option<Note> {
-        let parent = path.parent().filter(|parent| is_deep(parent) && self.may_be_granted(parent));
+        let is_fair =
+            |parent: &&Path| is_deep(parent) && self.may_be_granted(parent) && !self.is_secret(parent);
+        let parent = path.parent().filter(is_fair);
         let place = exists(path).then_some(path).or(parent.filter(|parent| exists(parent)))?;
         let remedy = match is_output {
             true if is_writable_outside(place, place) => {
