@@ -21,7 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::{Request, Response};
-use kennel::Manifest;
+use kennel::broker::Manifest;
 use kennel::connector::{Call, Connector, HttpClient, Runtime, Sending};
 use serde_json::json;
 use tokio::{runtime::Builder, sync::Semaphore, task::JoinSet};

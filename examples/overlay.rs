@@ -8,7 +8,10 @@
 
 use std::{env, path::PathBuf};
 
-use kennel::{ChangeKind, Conflicts, Overlay, Policy, Profile, Session};
+use kennel::{
+    Overlay, Policy, Profile, Session,
+    overlay::{ChangeKind, Conflicts},
+};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

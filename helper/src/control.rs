@@ -33,7 +33,7 @@ pub mod section {
     /// [`Plan::worker`](crate::plan::Plan::worker).
     pub const WORKER: u32 = 2;
     /// The steps that came with [`ZygoteOrder::Worker`](super::ZygoteOrder::Worker).
-    pub const NARROW: u32 = 3;
+    pub const OWN: u32 = 3;
     /// [`Plan::walls`](crate::plan::Plan::walls).
     pub const WALLS: u32 = 4;
     /// [`Plan::payload`](crate::plan::Plan::payload).
@@ -66,7 +66,7 @@ pub mod request {
     pub const READ: u32 = 3;
 }
 
-/// The word of [`Report::Ended`] for a private file system ([`Step::Room`](crate::plan::Step::Room)) that was
+/// The word of [`Report::Ended`] for a private file system ([`Step::CheckTmpfs`](crate::plan::Step::CheckTmpfs)) that was
 /// full when a command failed.
 pub mod full {
     /// No file system was full.
@@ -104,10 +104,10 @@ enum Role<'w> {
 }
 
 records! { 'w,
-/// The second message. A memfd with that many bytes of plan comes with it. If `narrow` is not zero, a second
+/// The second message. A memfd with that many bytes of plan comes with it. If `own` is not zero, a second
 /// memfd has that many bytes of steps that a one-shot carries out before the walls.
 enum Handover {
-    1 = Plan { plan: u32, narrow: u32 },
+    1 = Plan { plan: u32, own: u32 },
 }
 }
 
@@ -129,10 +129,10 @@ enum Handed<'w> {
 records! { 'w,
 /// An order of the outside to a zygote.
 enum ZygoteOrder {
-    /// Fork a worker. Its socket comes with this message. If `narrow` is not zero, a memfd follows with that
+    /// Fork a worker. Its socket comes with this message. If `own` is not zero, a memfd follows with that
     /// many bytes of steps to carry out before the walls. If `leaf` is not zero, the directory of its cgroup
     /// comes last. If `shared` is not zero, it takes [`SharedOrder`]s in place of a command.
-    1 = Worker { narrow: u32, leaf: u32, shared: u32 },
+    1 = Worker { own: u32, leaf: u32, shared: u32 },
     /// Carry out that many bytes of steps in a mount namespace. A socket for the report comes with this
     /// message, then the memfd of the steps, then the mount namespace.
     2 = Remount { steps: u32 },

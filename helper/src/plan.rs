@@ -18,8 +18,8 @@ pub const MOST_FORGONE: usize = 32;
 /// Most overlays whose parts are shown ([`Step::Layer`]).
 pub const MOST_LAYERS: usize = 16;
 
-/// Most private file systems that the inside checks after a command ([`Step::Room`]).
-pub const MOST_ROOMS: usize = 8;
+/// Most private file systems that the inside checks after a command ([`Step::CheckTmpfs`]).
+pub const MOST_TMPFS: usize = 8;
 
 records! { 'w,
 /// One step of a plan.

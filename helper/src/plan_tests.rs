@@ -42,7 +42,7 @@ proptest! {
             },
             Step::DetachLayers {},
             Step::PivotRoot {},
-            Step::Room { path: &path },
+            Step::CheckTmpfs { path: &path },
             Step::Whiteout { path: &path },
             Step::Merge { target: &path, options: &other, reader: c },
             Step::Limit { resource: c, soft: a, hard: b },
@@ -107,7 +107,7 @@ fn the_longest_report_fits_a_message() {
 
 proptest! {
     #[test]
-    fn what_is_full_is_read_back(room in 0..u32::try_from(MOST_ROOMS).expect("few"), lacks_inodes: bool) {
+    fn what_is_full_is_read_back(room in 0..u32::try_from(MOST_TMPFS).expect("few"), lacks_inodes: bool) {
         let word = crate::control::full::word(room, lacks_inodes);
         prop_assert_ne!(word, crate::control::full::NONE);
         prop_assert_eq!(crate::control::full::read(word), Some((room as usize, lacks_inodes)));

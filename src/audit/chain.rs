@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::report::audit_error::AuditError;
+use crate::report::error::audit::AuditError;
 
 /// The previous hash of the first line of a file.
 pub(crate) const NO_LINE: &str = "0000000000000000000000000000000000000000000000000000000000000000";

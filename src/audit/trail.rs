@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use crate::audit::log::Log;
 use crate::audit::record::{End, Line, Record};
-use crate::report::audit_error::AuditError;
 use crate::report::denial::Denial;
 use crate::report::error::Error;
+use crate::report::error::audit::AuditError;
 use crate::report::failure::Class;
 use crate::report::outcome::Outcome;
 use crate::sys::locked;

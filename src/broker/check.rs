@@ -13,8 +13,8 @@ use crate::broker::envelope::Envelope;
 use crate::broker::manifest::{Manifest, Program};
 use crate::broker::operation::Operation;
 use crate::broker::paths::{Resolved, expanded, is_written};
+use crate::report::error::spawn::SpawnError;
 use crate::report::failure::Boundary::{Action, Manifest as ManifestBoundary};
-use crate::report::spawn_error::SpawnError;
 
 impl SpawnPolicy {
     pub(crate) fn checked(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {

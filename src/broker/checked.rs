@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::broker::paths::Resolved;
 use crate::policy::units::Size;
-use crate::report::spawn_error::{CredentialError, Hash};
+use crate::report::error::spawn::{CredentialError, Hash};
 use crate::sys::secret::Secret;
 
 /// A spawn that passed the check of [`SpawnPolicy::check`](crate::broker::SpawnPolicy::check). Its `Debug`

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::text;
-use crate::report::policy_error::PolicyError;
-use crate::report::spawn_error::SpawnError;
+use crate::report::error::policy::PolicyError;
+use crate::report::error::spawn::SpawnError;
 
 /// A request to run a program.
 ///

@@ -12,11 +12,11 @@ use crate::host::caller::Caller;
 use crate::policy::profile::Profile;
 use crate::probe::Probe;
 use crate::probe::facts::{Area, Found};
+use crate::report::error::spawn::SpawnError;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Failure, failure_of};
 use crate::report::outcome::Output;
 use crate::report::remedy::Remedy;
-use crate::report::spawn_error::SpawnError;
 
 /// How long a program may take to print its help.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -15,10 +15,10 @@ use toml::de::DeTable;
 use crate::broker::checked::SpawnLimits;
 use crate::broker::manifest::connector::{About, CallLimits, Credential};
 use crate::broker::operation::Operation;
-use crate::policy::rule::Rule;
+use crate::policy::network::rule::Rule;
 use crate::policy::text;
-use crate::report::policy_error::PolicyError;
-use crate::report::spawn_error::Hash;
+use crate::report::error::policy::PolicyError;
+use crate::report::error::spawn::Hash;
 use crate::sys::packet::inherited_descriptor;
 
 /// What a caller may run. Read from TOML; `docs/broker.md` shows a complete manifest.

@@ -32,12 +32,12 @@ use crate::broker::manifest::Manifest;
 use crate::host::caller::Caller;
 use crate::policy::audit::Audit;
 #[cfg(feature = "wasm")]
-use crate::policy::destination::Destination;
+use crate::policy::network::destination::Destination;
 #[cfg(feature = "wasm")]
-use crate::policy::rule::Rules;
+use crate::policy::network::rule::Rules;
+use crate::report::error::spawn::SpawnError;
 use crate::report::failure::Boundary;
 use crate::report::outcome::Output;
-use crate::report::spawn_error::SpawnError;
 
 /// Checks requests to run programs against a manifest, and runs them.
 ///

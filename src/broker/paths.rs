@@ -7,8 +7,8 @@ use std::{fs, io};
 use crate::policy::path::without_dots;
 use crate::report::error::Error;
 use crate::sys::inode::Identity;
-use crate::view::path_walk::deciding_places;
-use crate::view::resolved_path::is_within;
+use crate::view::paths::resolved::is_within;
+use crate::view::paths::walk::deciding_places;
 
 /// A path as written, and the path that it leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]

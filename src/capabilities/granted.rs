@@ -8,8 +8,8 @@ use crate::capabilities::Capabilities;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::symlink_check::NamedPath;
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::symlink_check::NamedPath;
 
 /// Everything that a declaration grants, as canonical paths. A session is built from this alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -11,8 +11,8 @@ use tokio::process::Command;
 use crate::capabilities::granted::{Granted, GrantedPath};
 use crate::capabilities::{Capabilities, environment, granted};
 use crate::host::caller::Caller;
-use crate::plan::request::{c_string, candidates};
 use crate::report::error::Error;
+use crate::request::{c_string, candidates};
 
 /// Builds the command. The caller spawns it.
 pub(crate) fn command(wanted: &PlainCommand) -> Command {

@@ -17,7 +17,7 @@ use crate::capabilities::policy::policy;
 use crate::capabilities::run::RunLimits;
 use crate::capabilities::{Capabilities, Layer, plain, policy, run};
 use crate::report::error::Error;
-use crate::report::listen_error::ListenError;
+use crate::report::error::listen::ListenError;
 use crate::report::outcome::Output;
 use crate::serve::call::ClientEnvironment;
 use crate::serve::directory::Directory;
@@ -161,7 +161,7 @@ impl Wrapper {
     ///
     /// # Errors
     /// Those of [`wrap`](Self::wrap); limits that are invalid in a policy
-    /// ([`PolicyError`](crate::report::policy_error::PolicyError)); anything that keeps the program from
+    /// ([`PolicyError`](crate::report::error::policy::PolicyError)); anything that keeps the program from
     /// running. Without a layer of the operating system, [`Error::Io`] if the embedding program ignores
     /// SIGCHLD or sets `SA_NOCLDWAIT`. The kernel then discards the status of a child, even after the program
     /// has run, and tokio may replace the ignored signal with its own handler.

@@ -26,7 +26,7 @@ use crate::report::failure;
 use crate::report::failure::Limit;
 use crate::report::outcome::{Ended, Outcome, Usage};
 use crate::report::remedy::{SettingKey, remedy};
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
 
 /// A private file system that was full when the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

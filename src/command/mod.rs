@@ -34,10 +34,10 @@ use crate::command::source::WorkerSource;
 use crate::command::start::DefaultStdio;
 use crate::command::stdio::{Stdio, StdioKind};
 use crate::plan::pseudoterminal::Pseudoterminal;
-use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
+use crate::restrict::Restriction;
 use crate::sys::closing::HeldFd;
 use crate::sys::secret::Secret;
 

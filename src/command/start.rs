@@ -20,10 +20,10 @@ use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::plan::compile::Compiled;
 use crate::plan::limits::tightened::{Tightened, tightened};
-use crate::plan::request::{RequestBuf, RequestFields};
-use crate::plan::restrict;
 use crate::policy::units::Size;
 use crate::report::error::{Error, STREAMS};
+use crate::request::{RequestBuf, RequestFields};
+use crate::restrict;
 use crate::sys::closing;
 
 /// What a standard stream is if the caller does not say.

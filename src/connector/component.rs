@@ -12,11 +12,11 @@ use wasmtime_wasi::p2::bindings::sockets::udp::UdpSocket;
 use crate::broker::envelope::Envelope;
 use crate::connector::call::Call;
 use crate::connector::error::fault;
+use crate::connector::guest::imports::INTERFACE;
+use crate::connector::guest::state::State;
 use crate::connector::host::{Host, NotDone, Operation};
 use crate::connector::http::Wanted;
-use crate::connector::imports::INTERFACE;
 use crate::connector::program::{GuestError, Stopped};
-use crate::connector::state::State;
 use crate::report::failure::Class;
 
 /// The function that a component exports.

@@ -14,7 +14,7 @@ use crate::connector::http::{Granted, NoAnswer, Sender, Wanted};
 use crate::connector::journal::{Journal, LogLevel};
 use crate::connector::program::Loaded;
 use crate::connector::spawn::Spawned;
-use crate::policy::rule::Rules;
+use crate::policy::network::rule::Rules;
 use crate::report::failure::{Class, Failure};
 
 /// The largest request or envelope that a program can pass, in bytes.

@@ -18,12 +18,12 @@ use crate::broker::manifest::connector::{Credential, SET_BY_KENNEL};
 use crate::connector::error::{denied, too_large};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::policy::destination::{Destination, Host};
-use crate::policy::rule::Rules;
+use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::rule::Rules;
 use crate::policy::text;
 use crate::report::error::Error;
+use crate::report::error::policy::shown;
 use crate::report::failure::{self, Boundary, Class, Details, Failure};
-use crate::report::policy_error::shown;
 
 /// The future that [`HttpClient::send`] returns.
 pub type Sending<'c> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, Failure>> + Send + 'c>>;

@@ -7,12 +7,12 @@ use wasmtime_wasi::preview1;
 
 use crate::broker::envelope::Envelope;
 use crate::connector::error::fault;
+use crate::connector::guest::imports::MODULE;
+use crate::connector::guest::state::State;
 use crate::connector::host::{Host, MAX_REQUEST, NotDone, Operation};
 use crate::connector::http::Wanted;
-use crate::connector::imports::MODULE;
 use crate::connector::journal;
 use crate::connector::program::Stopped;
-use crate::connector::state::State;
 use crate::report::failure::Failure;
 
 // What the functions answer.

@@ -17,8 +17,9 @@ use crate::broker::SpawnPolicy;
 use crate::broker::manifest::Manifest;
 use crate::connector::audit::CallRecord;
 use crate::connector::call::{Call, CallResult};
-use crate::connector::component;
 use crate::connector::error::{ConnectorError, denied, exceeded, fault, too_large};
+use crate::connector::guest::component;
+use crate::connector::guest::state::{State, Streams};
 use crate::connector::host::{Host, MAX_REQUEST};
 use crate::connector::http::HttpClient;
 use crate::connector::journal::Journal;
@@ -26,12 +27,11 @@ use crate::connector::limits::{InForce, MAX_HANDLES};
 use crate::connector::output::STDOUT_MAX;
 use crate::connector::runtime::Shared;
 use crate::connector::spawn::SpawnExecutor;
-use crate::connector::state::{State, Streams};
 use crate::network::proxy::Proxy;
-use crate::policy::rule::Rules;
+use crate::policy::network::rule::Rules;
+use crate::report::error::policy::told;
 use crate::report::escape::harmless;
 use crate::report::failure::{self, Boundary, Class, Details, Failure, Limit};
-use crate::report::policy_error::told;
 
 /// The function of a core module that is run once for each call.
 pub(crate) const START: &str = "_start";

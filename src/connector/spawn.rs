@@ -6,8 +6,8 @@ use std::pin::Pin;
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::CredentialResolver;
 use crate::broker::envelope::Envelope;
+use crate::report::error::spawn::SpawnError;
 use crate::report::outcome::Ended;
-use crate::report::spawn_error::SpawnError;
 
 /// How a spawned program ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use crate::network::metered::Metered;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::ProxyRefusal;
 use crate::network::stream::{Limited, ReadLimit, Stream};
-use crate::policy::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, Host};
 use crate::report::error::Error;
 use crate::report::failure::{self, Boundary, Class, Details, Failure};
 

@@ -14,14 +14,14 @@ use nix::errno::Errno;
 
 use crate::explain::{Attempt, Explainer};
 use crate::launch::supervisor::failed_uses::{FailedUse, FailedUses, Miss};
-use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
 use crate::report::failure::Limit;
 use crate::report::remedy::{Setting, SettingKey, remedy};
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::restrict::Restriction;
+use crate::view::node::TmpfsSize;
 
 /// Most denials of paths for one command: the last ones.
 const MOST: usize = 16;

@@ -12,9 +12,9 @@ use nix::errno::Errno;
 
 use crate::explain::Attempt;
 use crate::explain::context::{ExplainContext, denial_for_errno, no_network};
-use crate::policy::destination::Host;
 use crate::policy::network::NetworkMode;
-use crate::policy::preset::{self, Preset};
+use crate::policy::network::destination::Host;
+use crate::policy::network::preset::{self, Preset};
 use crate::report::denial::{Denial, shown};
 use crate::report::enforcement::Note;
 use crate::report::network_failure::NetworkFailure;

@@ -23,17 +23,17 @@ use nix::unistd::{AccessFlags, access};
 
 use crate::plan::compile::Compiled;
 use crate::plan::policy_facts::PolicyFacts;
-use crate::plan::restrict::Restriction;
 use crate::policy::profile::Git;
 use crate::policy::units::Size;
 use crate::protect::git;
 use crate::report::denial::{Basis, Denial, WOULD_ALLOW, shown, trust_git};
 use crate::report::enforcement::Protection;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Setting, SettingKey, remedy};
+use crate::restrict::Restriction;
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::exists;
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
+use crate::view::paths::source::exists;
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// Explains from the view and the settings of the policy.
@@ -155,7 +155,7 @@ impl Explainer {
     /// The shortest path of the private file system that is full.
     pub(crate) fn full_place(&self, is_full: impl Fn(&TmpfsSize) -> bool) -> Option<&Path> {
         let is_it = |node: &Node| match node {
-            Node::Tmpfs { room, .. } => is_full(room),
+            Node::Tmpfs { size, .. } => is_full(room),
             Node::Private { .. } => is_full(&self.policy.private),
             _ => false,
         };
@@ -329,11 +329,11 @@ impl Explainer {
                 let reason = format!("full: private places hold {size} and {inodes} inodes together");
                 Some(possible(&reason, Some(SettingKey::TmpSize.to(twice(size)))))
             }
-            Node::Tmpfs { room, .. } => {
-                let (size, at) = (Size::from_bytes(room.size), shown(&at));
+            Node::Tmpfs { size, .. } => {
+                let (size, at) = (Size::from_bytes(size.bytes), shown(&at));
                 let more =
                     is_plain(at.as_ref()).then(|| SettingKey::Tmpfs.to(format!("{at}:{}", twice(size))));
-                Some(possible(&format!("full: {at} holds {size} and {} inodes", room.inodes), more))
+                Some(possible(&format!("full: {at} holds {size} and {} inodes", size.inodes), more))
             }
             _ => None,
         }

@@ -5,9 +5,9 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::policy::network::NetworkMode;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::Wording;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 
 /// A view that shows a directory of the host writable at /rw and read-only at /deep/er/ro, with one entry of
 /// every other kind.
@@ -26,7 +26,7 @@ fn explainer(host: &Path) -> Explainer {
     view.grant(
         PlaceKind::Tmpfs,
         "/scratch".into(),
-        Node::Tmpfs { mode: 0o1777, room: TmpfsSize::from_bytes(4096) },
+        Node::Tmpfs { mode: 0o1777, size: TmpfsSize::from_bytes(4096) },
     )
     .expect("granted");
     view.wall(PlaceKind::Secret, Path::new("/rw/.ssh"), Node::Cover, Protection::Root);

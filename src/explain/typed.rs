@@ -12,10 +12,10 @@ use crate::policy::profile::Git;
 use crate::protect::git;
 use crate::report::denial::{shown, trust_git};
 use crate::report::enforcement::Note;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::lexical;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::exists;
+use crate::view::paths::source::exists;
 use crate::view::{Node, secrets};
 
 impl Explainer {

@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use crate::launch::cgroup::leaf::Leaf;
 use crate::launch::control::{Arrival, ignore_epipe};
 use crate::launch::shared::Mark;
-use crate::plan::mount_state::{MountChange, MountSnapshot};
+use crate::mount_snapshot::{MountChange, MountSnapshot};
 use crate::protect::recheck;
 use crate::protect::recheck::Undone;
 use crate::protect::watch::Watch;

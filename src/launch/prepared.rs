@@ -20,17 +20,17 @@ use crate::host::remedy::remedy;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
 use crate::launch::inside::Inside;
+use crate::mount_snapshot::MountChange;
 use crate::network::ask::Ask;
 use crate::network::gate::Gate;
 use crate::plan::compile::Compiled;
 use crate::plan::landlock::WITHOUT_FILTER;
-use crate::plan::mount_state::MountChange;
-use crate::plan::request::RequestBuf;
 use crate::plan::{Section, layers};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::shortage::of_call;
+use crate::request::RequestBuf;
 use crate::sys::{locked, without_sigxfsz};
 
 /// Everything that a start of the plan needs.
@@ -149,26 +149,26 @@ impl Prepared {
         Ok(self.plan.get_or_init(|| plan))
     }
 
-    /// The error for a step that failed inside. `narrow` are the additional steps of that worker.
-    pub(crate) fn step_failed(&self, narrow: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
-        step_failed(self.step(narrow, place), place, errno)
+    /// The error for a step that failed inside. `own` are the additional steps of that worker.
+    pub(crate) fn step_failed(&self, own: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
+        step_failed(self.step(own, place), place, errno)
     }
 
     /// Records in `enforcement` that an optional step was skipped.
     pub(crate) fn step_skipped(
         &self,
-        narrow: Option<&Section>,
+        own: Option<&Section>,
         place: (u32, u32),
         errno: i32,
         enforcement: &mut Enforcement,
     ) {
-        step_skipped(self.step(narrow, place), errno, enforcement);
+        step_skipped(self.step(own, place), errno, enforcement);
     }
 
     /// The step at `place`, as section and index, and the protection that it serves.
     pub(crate) fn step<'s>(
         &'s self,
-        narrow: Option<&'s Section>,
+        own: Option<&'s Section>,
         (section, index): (u32, u32),
     ) -> Option<(Protection, Step<'s>)> {
         let compiled = &self.compiled;
@@ -176,7 +176,7 @@ impl Prepared {
             section::NAMESPACES => &compiled.namespaces,
             section::SETUP => &compiled.setup,
             section::WORKER => &compiled.worker,
-            section::NARROW => narrow?,
+            section::OWN => own?,
             section::WALLS => &compiled.walls,
             section::PAYLOAD => &compiled.payload,
             _ => return None,
@@ -297,7 +297,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::MountAgain { target: at, .. } => {
             format!("mount {} again, which was replaced outside", target(at))
         }
-        Step::Room { path } => format!("look for free space at {}", target(path)),
+        Step::CheckTmpfs { path } => format!("look for free space at {}", target(path)),
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),

@@ -17,20 +17,20 @@ use crate::launch::prepared::{Memfd, Prepared};
 use crate::plan::Section;
 use crate::plan::bridge::BridgePlan;
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::sys::birth::Placement;
 
 // A one-shot: a sandbox for one command. Its init then waits for the request.
 
-/// Starts a one-shot. `narrow` are additional steps of its command.
+/// Starts a one-shot. `own` are additional steps of its command.
 ///
 /// # Errors
 /// Those of the start, and [`OverlayError::NeedsSession`].
-pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Memfd>) -> Result<Inside, Error> {
+pub(crate) fn start_one_shot(prepared: &Prepared, own: Option<&Memfd>) -> Result<Inside, Error> {
     refuse_kept_overlay(prepared)?;
 
     // The one that was started ahead already has its plan, so it cannot take additional steps.
-    if let Some(mut inside) = prepared.take_prestarted().filter(|_| narrow.is_none()) {
+    if let Some(mut inside) = prepared.take_prestarted().filter(|_| own.is_none()) {
         inside.watch(&prepared.compiled.watches);
         return Ok(inside);
     }
@@ -39,7 +39,7 @@ pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Memfd>) -> Res
     let leaf = prepared.groups()?.map(|groups| groups.only_leaf()).transpose()?;
 
     let mut inside = begin_one_shot(&prepared.images, &prepared.compiled.namespaces, leaf)?;
-    hand_over_one_shot(&mut inside, prepared, narrow)?;
+    hand_over_one_shot(&mut inside, prepared, own)?;
     inside.watch(&prepared.compiled.watches);
     Ok(inside)
 }
@@ -57,11 +57,11 @@ pub(crate) fn begin_one_shot(
 pub(crate) fn hand_over_one_shot(
     inside: &mut Inside,
     prepared: &Prepared,
-    narrow: Option<&Memfd>,
+    own: Option<&Memfd>,
 ) -> Result<(), Error> {
     inside.set_footing(prepared.compiled.one_shot_mounts.now());
     let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
-    send_plan(inside, plan, narrow)
+    send_plan(inside, plan, own)
 }
 
 /// # Errors
@@ -142,9 +142,9 @@ fn send_role(inside: &Inside, role: &Role<'_>) -> Result<(), Error> {
 }
 
 /// sendmsg(2) with SCM_RIGHTS of unix(7): the second message passes the plan, as memfds.
-fn send_plan(inside: &Inside, plan: &Memfd, narrow: Option<&Memfd>) -> Result<(), Error> {
+fn send_plan(inside: &Inside, plan: &Memfd, own: Option<&Memfd>) -> Result<(), Error> {
     let mut message = Vec::new();
-    Handover::Plan { plan: plan.length, narrow: narrow.map_or(0, |narrow| narrow.length) }.put(&mut message);
-    let memfds: Vec<BorrowedFd<'_>> = std::iter::once(plan).chain(narrow).map(AsFd::as_fd).collect();
+    Handover::Plan { plan: plan.length, own: own.map_or(0, |own| own.length) }.put(&mut message);
+    let memfds: Vec<BorrowedFd<'_>> = std::iter::once(plan).chain(own).map(AsFd::as_fd).collect();
     ignore_epipe(inside.send(&message, memfds)).map_err(Error::io("hand over the plan"))
 }

@@ -276,7 +276,7 @@ fn start_thread(serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
         // The other threads of this program handle its signals.
         let _ = SigSet::all().thread_block();
         // Without a thread that has the rights of a command and no others, nobody answers.
-        let served = dirfd::of_a_command(|| {
+        let served = dirfd::without_capabilities(|| {
             serve();
             Ok(())
         });

@@ -25,7 +25,7 @@ use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, dns, http, relay};
-use crate::policy::destination::{Destination, Host, Name};
+use crate::policy::network::destination::{Destination, Host, Name};
 use crate::sys;
 
 /// How long to wait after a failed accept(2), for example when the embedding program has no descriptor left.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::policy::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, Host};
 use crate::sys::locked;
 
 /// Remembered and open questions at most. Beyond that the answer is no, so that made-up names cannot fill the

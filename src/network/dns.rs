@@ -14,7 +14,7 @@ use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{DNSClass, RData, Record, RecordType};
 use ipnet::Ipv4Net;
 
-use crate::policy::destination::Name;
+use crate::policy::network::destination::Name;
 use crate::sys::locked;
 
 /// Seconds. Addresses do not change, but another session may not allow the name.

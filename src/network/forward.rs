@@ -26,7 +26,7 @@ use crate::network::proxy::{ConnectionRecord, Proxy};
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::{Limited, ReadLimit, Stream};
 use crate::network::upgrade::Offer;
-use crate::policy::destination::Destination;
+use crate::policy::network::destination::Destination;
 use crate::report::failure;
 use crate::report::network_failure::NetworkCause;
 

@@ -14,9 +14,9 @@ use crate::network::ask::Ask;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::resolve::{Interfaces, NO_ADDRESS, Resolver};
 use crate::plan::network::{ProxyUpstream, Settings};
-use crate::policy::address;
-use crate::policy::destination::{Destination, Host, Name};
-use crate::policy::upstream::Upstream;
+use crate::policy::network::address;
+use crate::policy::network::destination::{Destination, Host, Name};
+use crate::policy::network::upstream::Upstream;
 use crate::report::error::Error;
 use crate::report::network_failure::NetworkCause;
 use crate::sys::inode::Identity;
@@ -254,8 +254,8 @@ mod tests {
 
     use super::*;
     use crate::network::ask::Decision;
-    use crate::policy::address;
-    use crate::policy::rule::Rules;
+    use crate::policy::network::address;
+    use crate::policy::network::rule::Rules;
 
     fn gate(allow: &[&str], deny: &[&str], addresses: &[&str]) -> Gate {
         let rules = |texts: &[&str]| Rules::parse(texts.iter().copied()).expect("rules");

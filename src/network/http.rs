@@ -23,7 +23,7 @@ use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, relay};
-use crate::policy::destination::Destination;
+use crate::policy::network::destination::Destination;
 use crate::sys::locked;
 
 /// An accepted CONNECT, or an `Upgrade` that the server took: what to relay once the answer has been sent.

@@ -15,8 +15,8 @@ use crate::network::gate::Gate;
 use crate::network::meter::{Meter, Traffic};
 use crate::network::refusal::{Denials, ProxyRefusal, Reason};
 use crate::network::relay::Relays;
-use crate::policy::destination::{Destination, Host};
-use crate::policy::preset;
+use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::preset;
 
 /// How long the proxy delays an answer at most, for a client that causes too many refusals.
 const MAX_DELAY: Duration = Duration::from_secs(2);

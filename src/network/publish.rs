@@ -28,7 +28,7 @@ use crate::network::namespace_socket::NamespaceSockets;
 use crate::network::relay::{self, Relays};
 use crate::network::serving::BoxFuture;
 use crate::network::stream::Stream;
-use crate::policy::publish::{MOST_PUBLISHED, Publish};
+use crate::policy::network::publish::{MOST_PUBLISHED, Publish};
 use crate::report::error::Error;
 use crate::report::published::PublishedPort;
 use crate::sys::{locked, watched};

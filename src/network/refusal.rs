@@ -9,8 +9,8 @@ use std::{fmt, io};
 use hyper::StatusCode;
 use tokio::time::Instant;
 
-use crate::policy::destination::{Destination, Host, Malformed};
-use crate::policy::preset::{self, Preset};
+use crate::policy::network::destination::{Destination, Host, Malformed};
+use crate::policy::network::preset::{self, Preset};
 use crate::report::denial::{Basis, Denial, NOT_LISTED, ONLY_LOOKED_UP, WOULD_ALLOW};
 use crate::report::enforcement::Protection;
 use crate::report::failure;
@@ -409,7 +409,8 @@ mod tests {
     #[tokio::test]
     async fn what_the_network_refuses_is_no_denial() {
         let denials = Denials::default();
-        let destination = crate::policy::destination::Destination::parse("a.example:1").expect("valid");
+        let destination =
+            crate::policy::network::destination::Destination::parse("a.example:1").expect("valid");
         for reason in [Reason::Unreachable(NetworkCause::Refused, "x".into()), Reason::Timeout("x")] {
             denials.add(&ProxyRefusal::of(&destination, reason), false);
         }

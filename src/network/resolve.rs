@@ -17,7 +17,7 @@ use nix::ifaddrs::getifaddrs;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 
-use crate::policy::destination::Name;
+use crate::policy::network::destination::Name;
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::sys::locked;

@@ -26,7 +26,7 @@ use crate::protect::place::Done;
 use crate::protect::recheck;
 use crate::report::change::{Change, ChangeKind, Committed, Conflicts, Refusal};
 use crate::sys::dirfd;
-use crate::sys::dirfd::{change_mode, mode_of, of_a_command, open_up};
+use crate::sys::dirfd::{change_mode, mode_of, open_up, without_capabilities};
 use crate::sys::inode::{FileKind, Identity, kind};
 
 pub(crate) struct Commit<'c> {
@@ -59,7 +59,7 @@ fn found_with<'l>(
     ledger: &'l Ledger,
     tree: impl Fn(OverlayTree<'l>) -> ReadableTree<'l>,
 ) -> io::Result<Vec<ChangedEntry>> {
-    of_a_command(|| {
+    without_capabilities(|| {
         let (mut state, changed) = (ledger.state(), tree(ledger.upper()));
         scan::scan(&mut state, &changed, &tree(ledger.workspace()))
     })
@@ -73,7 +73,7 @@ pub(crate) fn commit_of(
     paths: &[PathBuf],
     conflicts: Conflicts,
 ) -> io::Result<Committed> {
-    of_a_command(|| {
+    without_capabilities(|| {
         let (mut state, changed) = (ledger.state(), ReadableTree::new(ledger.upper()));
         let overwrites = conflicts == Conflicts::Overwrite;
         let before = overwrites.then(|| state.count_anew(paths));

@@ -21,8 +21,8 @@ use crate::overlay::part;
 use crate::overlay::record::{Heading, RECORD, Record, UNFINISHED};
 use crate::overlay::tree::{OverlayTree, open_for_listing};
 use crate::protect::recheck;
-use crate::report::overlay_error::OverlayError;
-use crate::sys::dirfd::{names, of_a_command, open_without_links};
+use crate::report::error::overlay::OverlayError;
+use crate::sys::dirfd::{names, open_without_links, without_capabilities};
 use crate::view::kept::{OTHERS, UPPER, WORK};
 
 /// An attribute that is set and removed to test whether the file system supports user attributes.
@@ -105,7 +105,7 @@ impl Claim {
             return Err(OverlayError::Replaced { path: record.heading.workspace.0 });
         }
         let upper = self.upper().map_err(failed)?;
-        of_a_command(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
+        without_capabilities(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
         record.heading.follow(heading);
         Ok(record)
     }

@@ -31,8 +31,8 @@ use crate::policy::overlay::Overlay;
 use crate::policy::profile::{Caches, OnUnavailable, Toolchains};
 use crate::report::change::{Change, Committed, Conflicts, Discarded};
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
-use crate::sys::dirfd::of_a_command;
+use crate::report::error::overlay::OverlayError;
+use crate::sys::dirfd::without_capabilities;
 use crate::view::inputs::SandboxKind;
 use crate::view::kept::{self, UPPER};
 
@@ -164,7 +164,7 @@ impl KeptChanges {
         let upper = OverlayTree { root: directory.as_fd() }
             .open(Path::new(UPPER), OFlag::O_PATH | OFlag::O_DIRECTORY)
             .map_err(|errno| failed(errno.into()))?;
-        of_a_command(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
+        without_capabilities(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
         let ledger = Ledger::of_kept(record, upper, None)?;
         let found = apply::found_as_it_is(&ledger).map_err(OverlayError::list)?;
         let is_closed = |found: &ChangedEntry| found.unreadable == Some(Errno::EACCES);
@@ -224,7 +224,7 @@ impl KeptChanges {
         }
         let Some(ledger) = self.claim()? else { return Ok(Discarded::default()) };
         let found = changes(&ledger)?;
-        let done = of_a_command(|| {
+        let done = without_capabilities(|| {
             let mut state = ledger.state();
             let [changed, workspace] = [ledger.upper(), ledger.workspace()].map(ReadableTree::new);
             let layer = Layer { changed: &changed, workspace: &workspace, state: &state };
@@ -271,7 +271,7 @@ impl KeptChanges {
         let failed =
             |source: io::Error| OverlayError::io("read the kept changes in", &self.directory, source);
         let upper = claim.upper().map_err(failed)?;
-        of_a_command(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
+        without_capabilities(|| part::settle(&upper, &mut record.state)).map_err(OverlayError::list)?;
         Ok(Some(Ledger::of_kept(record, upper, Some(claim))?))
     }
 
@@ -280,7 +280,7 @@ impl KeptChanges {
         if left.is_empty() {
             return ledger.claim().map_or(Ok(()), |claim| self.clear(claim));
         }
-        let pruned = of_a_command(|| {
+        let pruned = without_capabilities(|| {
             let mut state = ledger.state();
             let [changed, workspace] = [ledger.upper(), ledger.workspace()].map(ReadableTree::new);
             let layer = Layer { changed: &changed, workspace: &workspace, state: &state };

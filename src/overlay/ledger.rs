@@ -14,7 +14,7 @@ use crate::overlay::ledger_state::LedgerState;
 use crate::overlay::record::{Heading, Protected, Record};
 use crate::overlay::tree::OverlayTree;
 use crate::plan::overlay::Merged;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::Identity;
 use crate::sys::locked;

@@ -20,7 +20,7 @@ use crate::policy::Policy;
 use crate::policy::glob::Pattern;
 use crate::policy::profile::{Git, Profile};
 use crate::protect::commit_rule::CommitRule;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::path_text::PathText;
 

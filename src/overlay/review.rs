@@ -12,7 +12,7 @@ use crate::overlay::scan::MAX_DEPTH;
 use crate::overlay::tree::ReadableTree;
 use crate::report::change::{Change, ChangeKind};
 use crate::sys::dirfd;
-use crate::sys::dirfd::{names, of_a_command};
+use crate::sys::dirfd::{names, without_capabilities};
 use crate::sys::inode::{FileKind, kind};
 
 /// The most files of deleted directories that a review shows one by one.
@@ -93,13 +93,13 @@ impl Review {
     /// Reads in the workspace and in the changes. Opens up what its owner cannot read, if no session uses it.
     fn read<T>(&self, act: impl Fn(&[ReadableTree<'_>; 2]) -> io::Result<T>) -> io::Result<T> {
         let trees = [self.ledger.workspace(), self.ledger.upper()];
-        let read = of_a_command(|| act(&trees.map(ReadableTree::as_it_is)));
+        let read = without_capabilities(|| act(&trees.map(ReadableTree::as_it_is)));
         let Err(error) = &read else { return read };
         if error.kind() != io::ErrorKind::PermissionDenied {
             return read;
         }
         let opened = self.kept.look(|ledger| {
-            of_a_command(|| {
+            without_capabilities(|| {
                 let trees = [ledger.workspace(), ledger.upper()].map(ReadableTree::new);
                 let read = act(&trees);
                 ledger.state().note_closed(trees[0].close());

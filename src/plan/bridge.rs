@@ -25,8 +25,8 @@ use crate::report::error::Error;
 use crate::sys::inode::Identity;
 use crate::view::inputs;
 use crate::view::inputs::{Inputs, SandboxKind, Subject};
-use crate::view::source::BindSource;
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
+use crate::view::paths::source::BindSource;
 
 /// The root holds one empty file.
 const ROOT_SIZE: u64 = 64 << 10;
@@ -62,8 +62,8 @@ pub(crate) fn compile(
     caller: &Caller,
     path: &Path,
 ) -> Result<BridgePlan, Error> {
-    let (names, shape, subject) = (&inputs::HomeNames::default(), SandboxKind::Once, Subject::Workspace);
-    let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: None };
+    let (names, kind, subject) = (&inputs::HomeNames::default(), SandboxKind::Once, Subject::Workspace);
+    let inputs = Inputs { policy, host, caller, names, kind, subject, controllers: None };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.into());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }

@@ -135,7 +135,7 @@ pub(crate) fn groups(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
-    shape: SandboxKind,
+    kind: SandboxKind,
 ) -> Result<CgroupPlan, Error> {
     let limits = &policy.limits;
     let asked = needed(limits);
@@ -161,7 +161,7 @@ pub(crate) fn groups(
         Err(lack) => return Ok(CgroupPlan { lack: Some(lack), ..CgroupPlan::default() }),
     };
     let disks = if limits.io.is_some() { disks(policy, caller) } else { Vec::new() };
-    Ok(plan(policy, host, place, shape, disks))
+    Ok(plan(policy, host, place, kind, disks))
 }
 
 /// The disks of the workspace and of the overlay's directory. Empty if one of the two has an unknown disk,
@@ -185,7 +185,7 @@ fn plan(
     policy: &Policy,
     host: &Host,
     place: CgroupPlace,
-    shape: SandboxKind,
+    kind: SandboxKind,
     disks: Vec<(u64, u64)>,
 ) -> CgroupPlan {
     let limits = &policy.limits;
@@ -202,7 +202,7 @@ fn plan(
         // the end.
         leaf.push(Setting::new("memory.oom.group", 1));
     }
-    let (shared, leaf) = match shape {
+    let (shared, leaf) = match kind {
         SandboxKind::Once | SandboxKind::OneShot => {
             leaf.extend(settings(limits, means, INIT));
             (Vec::new(), leaf)

@@ -14,12 +14,11 @@ use std::sync::Arc;
 
 use crate::host::caller::Caller;
 use crate::host::{Host, OLDEST};
+use crate::mount_snapshot::MountSnapshot;
 use crate::plan::bridge::BridgePlan;
 use crate::plan::environment::ClientVariables;
-use crate::plan::mount_state::MountSnapshot;
 use crate::plan::network::Settings;
 use crate::plan::policy_facts::PolicyFacts;
-use crate::plan::restrict::RestrictableGrants;
 use crate::plan::{
     Section, bridge, cgroup, environment, limits, mount_state, namespaces, network, overlay, sections,
     worker_mounts,
@@ -27,22 +26,25 @@ use crate::plan::{
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::limits::Limits;
+use crate::policy::network::publish::Publish;
 use crate::policy::profile::TmpLife;
-use crate::policy::publish::Publish;
 use crate::protect::paths::Protected;
 use crate::protect::watch::Watch;
 use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::Wording;
+use crate::restrict::RestrictableGrants;
 use crate::view;
 use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
-use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
+use crate::view::paths::host_links;
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::source;
+use crate::view::paths::symlink_check;
 use crate::view::{
-    MountOnHost, View, certificates, desktop, grants, host_links, inputs, mask, pin, secrets, source,
-    symlink_check, system, toolchains,
+    MountOnHost, View, certificates, desktop, grants, inputs, mask, pin, secrets, system, toolchains,
 };
 
 /// The part of a plan that needs no look at the granted paths. PID 1 can start with it while [`finish`] runs.
@@ -62,9 +64,9 @@ pub(crate) fn compile(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
-    shape: SandboxKind,
+    kind: SandboxKind,
 ) -> Result<Compiled, Error> {
-    finish(begin(policy, host, caller, shape)?, policy, host, caller, shape)
+    finish(begin(policy, host, caller, kind)?, policy, host, caller, kind)
 }
 
 /// Like [`compile`], for a program that the spawn broker checked.
@@ -77,9 +79,9 @@ pub(crate) fn compile_program(
     caller: &Caller,
     program: Option<&OwnProgram>,
 ) -> Result<Compiled, Error> {
-    let shape = SandboxKind::Once;
-    let begun = begin(policy, host, caller, shape)?;
-    finish_for(begun, policy, host, caller, shape, Subject::Program(program))
+    let kind = SandboxKind::Once;
+    let begun = begin(policy, host, caller, kind)?;
+    finish_for(begun, policy, host, caller, kind, Subject::Program(program))
 }
 
 /// The first part of [`compile`]: checks the policy and writes the first steps of PID 1.
@@ -90,14 +92,14 @@ pub(crate) fn begin(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
-    shape: SandboxKind,
+    kind: SandboxKind,
 ) -> Result<Begun, Error> {
     policy.validate()?;
     check_kernel(host)?;
     policy.network.published().iter().try_for_each(|publish| network::check_publish(policy, publish))?;
-    let groups = cgroup::groups(policy, host, caller, shape)?;
+    let groups = cgroup::groups(policy, host, caller, kind)?;
     let (names, subject) = (&inputs::HomeNames::default(), Subject::Workspace);
-    let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
+    let inputs = Inputs { policy, host, caller, names, kind, subject, controllers: groups.controllers() };
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     namespaces::namespaces(&inputs, &mut namespaces, &mut enforcement);
     network::listen(&inputs, &mut namespaces, &mut enforcement);
@@ -117,9 +119,9 @@ pub(crate) fn finish(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
-    shape: SandboxKind,
+    kind: SandboxKind,
 ) -> Result<Compiled, Error> {
-    finish_for(begun, policy, host, caller, shape, Subject::Workspace)
+    finish_for(begun, policy, host, caller, kind, Subject::Workspace)
 }
 
 fn finish_for(
@@ -127,12 +129,12 @@ fn finish_for(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
-    shape: SandboxKind,
+    kind: SandboxKind,
     subject: Subject<'_>,
 ) -> Result<Compiled, Error> {
     let Begun { namespaces, groups, mut enforcement } = begun;
     let names = &inputs::HomeNames::read(&caller.homes);
-    let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
+    let inputs = Inputs { policy, host, caller, names, kind, subject, controllers: groups.controllers() };
 
     // What the command sees, and which of it is protected.
     let resolved = workspace(&inputs)?;
@@ -231,7 +233,7 @@ fn view_of(inputs: &Inputs<'_>, resolved: Option<&ResolvedPath>) -> Result<(View
     show_offers(&mut view, inputs, workspace);
     let protected = put_walls(&mut view, inputs, workspace)?;
     let shares = inputs.policy.tmp == TmpLife::Session || inputs.are_shared();
-    if inputs.shape.is_session() && shares {
+    if inputs.kind.is_session() && shares {
         pin::shared_places(&mut view);
     }
     Ok((view, protected))
@@ -311,8 +313,8 @@ struct HostMounts {
 
 impl HostMounts {
     fn of(inputs: &Inputs<'_>, view: &View, on_host: &[MountOnHost], protected: &Protected) -> Self {
-        let is_once = inputs.shape == SandboxKind::Once;
-        let is_session = inputs.shape.is_session();
+        let is_once = inputs.kind == SandboxKind::Once;
+        let is_session = inputs.kind.is_session();
         let taken = || MountSnapshot::of(view, on_host, protected, secrets::absent(view, inputs));
         Self {
             // A sandbox for one command has no later one to compare for.

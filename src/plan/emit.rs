@@ -23,8 +23,8 @@ use crate::sys::birth::READER_CAPABILITIES;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::{Inputs, spawn_options};
-use crate::view::source::BindSource;
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
+use crate::view::paths::source::BindSource;
 use crate::view::{MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
 
 const PROC_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -262,8 +262,8 @@ impl Emitter<'_> {
             Node::Proc { is_writable: false } => mount(c"proc", PROC_FLAGS | libc::MS_RDONLY, c""),
             Node::Proc { is_writable: true } => mount(c"proc", PROC_FLAGS, c""),
             Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620,max=256"),
-            Node::Tmpfs { mode, room } => {
-                mount(c"tmpfs", TMPFS_FLAGS, &room.with_own(self.view, target).options(*mode));
+            Node::Tmpfs { mode, size } => {
+                mount(c"tmpfs", TMPFS_FLAGS, &size.with_own(self.view, target).options(*mode));
             }
             // The cover holds a grant, whose mount point has to be created in it first.
             Node::Cover if is_filled(self.view, target, place) => {

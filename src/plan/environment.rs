@@ -15,7 +15,7 @@ use crate::policy::network::NetworkMode;
 use crate::report::error::{Error, KEPT_VARIABLE, VARIABLE};
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{Inputs, SandboxKind};
-use crate::view::source::exists;
+use crate::view::paths::source::exists;
 use crate::view::{Node, View, ViewEntry, certificates, toolchains};
 
 /// Variables that the scrubbed environment keeps, beside `LC_*` and registries: first those about the user.
@@ -154,7 +154,7 @@ pub(crate) fn environment(inputs: &Inputs<'_>, view: &mut View) -> Vec<(OsString
         variables.insert(network::JAVA_OPTIONS.into(), options);
     }
     variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
-    if !inputs.policy.shares_processes() || !matches!(inputs.shape, SandboxKind::Session { .. }) {
+    if !inputs.policy.shares_processes() || !matches!(inputs.kind, SandboxKind::Session { .. }) {
         keep_git_in_front(&mut variables);
     }
     variables.into_iter().collect()

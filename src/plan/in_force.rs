@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::plan::compile::Compiled;
-use crate::view::place_kind::PlaceKind;
+use crate::report::place_kind::PlaceKind;
 use crate::view::{Access, Node, Origin, ViewEntry};
 
 /// What holds for commands of a sandbox, as far as it is known before one starts.

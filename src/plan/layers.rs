@@ -11,7 +11,7 @@ use crate::report::failure;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
 use crate::view::kept::{UPPER, WORK};
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 use crate::view::{Node, Unlayered, View};
 
 /// The sandbox's own directory with the changes of the layers.

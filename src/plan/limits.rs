@@ -207,7 +207,7 @@ impl Limiter<'_> {
 
     /// What shares the cgroup's limit.
     fn shared_by(&self) -> &'static str {
-        match self.inputs.shape {
+        match self.inputs.kind {
             SandboxKind::Once | SandboxKind::OneShot => "with all that the command starts",
             SandboxKind::Session { .. } => "all commands of the session together",
         }
@@ -365,7 +365,7 @@ pub(crate) fn pid_limit(inputs: &Inputs<'_>) -> Option<PidLimit> {
 
 /// How a limit of so many processes can be held.
 fn limit_of(inputs: &Inputs<'_>, pids: u64) -> PidLimit {
-    let (own, whose) = match inputs.shape {
+    let (own, whose) = match inputs.kind {
         // Init is a process of the same user in the same namespace.
         SandboxKind::Once | SandboxKind::OneShot => (1, String::new()),
         SandboxKind::Session { ready } => {

@@ -20,9 +20,9 @@ use crate::report::denial::Denial;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Remedy, remedy};
 use crate::sys::inode::Identity;
-use crate::view::place_kind::PlaceKind;
 use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 
 /// Paths of the host, and what was there at the time of the snapshot.

@@ -39,13 +39,13 @@ pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: 
         enforcement.set(protection, State::Enforced, detail);
     };
     unshare(MountNamespace, libc::CLONE_NEWNS, "own mount table");
-    if !inputs.shape.is_session() {
+    if !inputs.kind.is_session() {
         unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
     }
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
     // A zygote stays outside of a cgroup namespace. From within one, it could not have its workers born in
     // their cgroups (mount option nsdelegate, cgroups(7)).
-    if inputs.controllers.is_none() || !inputs.shape.is_session() {
+    if inputs.controllers.is_none() || !inputs.kind.is_session() {
         unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, CGROUP);
     }
     if inputs.policy.effective_network() == NetworkMode::Host {
@@ -156,7 +156,7 @@ pub(crate) fn keyring(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mu
 /// Appends the steps that give up every privilege for good. Init gives its own up too: it waits and signals
 /// without any.
 pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) {
-    if !inputs.shape.is_session() {
+    if !inputs.kind.is_session() {
         lock_privileges(walls);
     }
     walls.push(Protection::Capabilities, &Step::DropCapabilities {});
@@ -168,7 +168,7 @@ pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: 
 /// Only with a user namespace of its own a zygote has it.
 pub(crate) fn search(inputs: &Inputs<'_>, uses: bool) -> Section {
     let mut section = Section::default();
-    if inputs.shape.is_session() && inputs.users() == Users::Own {
+    if inputs.kind.is_session() && inputs.users() == Users::Own {
         let step = Step::SetEffective { capability: DAC_READ_SEARCH, has: uses.into() };
         section.push(Protection::Capabilities, &step);
     }

@@ -11,22 +11,22 @@ use kennel_helper::plan::Step;
 
 use crate::plan::Section;
 use crate::policy::Policy;
-use crate::policy::address;
-use crate::policy::destination::Host;
 use crate::policy::env::EnvBase;
+use crate::policy::network::address;
+use crate::policy::network::destination::Host;
+use crate::policy::network::publish::Publish;
+use crate::policy::network::rule::Rules;
+use crate::policy::network::upstream::Upstream;
 use crate::policy::network::{NAME_SERVER, Network, NetworkLimits, NetworkMode, name_server};
-use crate::policy::publish::Publish;
-use crate::policy::rule::Rules;
-use crate::policy::upstream::Upstream;
 use crate::report::enforcement::{Enforcement, Note, Protection, State};
 use crate::report::error::Error;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, Wording, remedy};
 use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::layers::forgets_caches;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 use crate::view::{Node, View, desktop};
 
 /// Ports on which [`Network::transparent`] always serves programs that know no proxy.
@@ -124,7 +124,7 @@ pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement:
 
 /// How many such sockets PID 1 hands out. In a session, a worker does, once they are needed.
 pub(crate) fn published_sockets(inputs: &Inputs<'_>) -> usize {
-    let publishes = !inputs.policy.network.publish.is_empty() && !inputs.shape.is_session();
+    let publishes = !inputs.policy.network.publish.is_empty() && !inputs.kind.is_session();
     if publishes { SOCKETS_HANDED_OUT } else { 0 }
 }
 

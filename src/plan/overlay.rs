@@ -31,11 +31,12 @@ use crate::sys::inode::Identity;
 use crate::view::inputs::Inputs;
 use crate::view::kept::{OTHERS, UPPER, WORK};
 use crate::view::layers::OLDEST_IN_MEMORY;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::source::BindSource;
-use crate::view::symlink_check::NamedPath;
-use crate::view::tmpfs_size::TmpfsSize;
-use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
+use crate::view::node::TmpfsSize;
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::source::BindSource;
+use crate::view::paths::symlink_check;
+use crate::view::paths::symlink_check::NamedPath;
+use crate::view::{Access, Node, Origin, Overlaid, View};
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
 pub(crate) const DAC_OVERRIDE: u32 = 1;
@@ -73,10 +74,10 @@ pub(crate) fn overlaid(
     Ok(Some(Overlaid {
         target: workspace.path.clone(),
         upper,
-        room: TmpfsSize::from_policy(inputs, wanted.size),
+        size: TmpfsSize::from_policy(inputs, wanted.size),
         mode: mode & 0o1777,
         keeps: wanted.keeps,
-        hands_out: inputs.shape.is_session(),
+        hands_out: inputs.kind.is_session(),
     }))
 }
 
@@ -119,7 +120,7 @@ pub(crate) fn mount(
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
     let at = |name: &str| stage.join(name);
     let make_dir = |path: &Path, mode| (relative(path), mode);
-    let tmpfs = overlaid.room.options(0o700);
+    let tmpfs = overlaid.size.options(0o700);
     let (target, flags) = (&relative(stage), crate::plan::TMPFS_FLAGS);
     push(&Step::Mount { kind: c"tmpfs", target, within: Within::Root, flags, options: &tmpfs });
     let changes = match &overlaid.upper {

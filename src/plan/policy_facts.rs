@@ -7,7 +7,7 @@ use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Git, Reach};
 use crate::report::remedy::{Setting, SettingKey};
 use crate::view::inputs::Inputs;
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
 
 /// The settings of a policy that explanations name.
 #[derive(Debug)]

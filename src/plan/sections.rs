@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use kennel_helper::plan::{MOST_ROOMS, Step};
+use kennel_helper::plan::{MOST_TMPFS, Step};
 use libc::sock_filter;
 
 use crate::host::Version;
@@ -16,7 +16,7 @@ use crate::report::error::Error;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::birth::Users;
 use crate::view::inputs::{Inputs, SandboxKind};
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
 use crate::view::{MountOnHost, Node, View};
 
 /// First kernel with SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV: only a signal that kills interrupts a call that
@@ -35,7 +35,7 @@ pub(crate) fn setup_steps(
         |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(inputs, view, target, node);
     let on_host = emit::emit(inputs, view, &by_worker, &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
-    if inputs.shape.is_session() {
+    if inputs.kind.is_session() {
         namespaces::lock_privileges(&mut setup);
         // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
         // the call from the listener, because a refusal takes precedence over a notification (seccomp(2)).
@@ -49,9 +49,9 @@ pub(crate) fn setup_steps(
 /// Steps of each worker of a session: the namespaces and mounts that its command shares with no other.
 pub(crate) fn worker_steps(inputs: &Inputs<'_>, view: &View, enforcement: &mut Enforcement) -> Section {
     let mut worker = Section::default();
-    if inputs.shape.is_session() {
+    if inputs.kind.is_session() {
         namespaces::worker_namespaces(inputs, &mut worker, enforcement);
-        worker_mounts::renew(inputs, view, &mut worker);
+        worker_mounts::own_directories(inputs, view, &mut worker);
     }
     worker
 }
@@ -61,7 +61,7 @@ pub(crate) fn worker_steps(inputs: &Inputs<'_>, view: &View, enforcement: &mut E
 /// written to them. If commands share their mounts, their common init hands out its view.
 pub(crate) fn file_steps(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut files = Section::default();
-    if inputs.shape.is_session() {
+    if inputs.kind.is_session() {
         if !inputs.are_shared() {
             worker_mounts::make_read_only(inputs, view, &mut files);
         }
@@ -138,7 +138,7 @@ fn filter(
             &Step::SeccompAsking { program: observing, flags, plain, with_start: 0 },
         );
     }
-    match inputs.shape {
+    match inputs.kind {
         // The zygote has the listener of all of its workers.
         SandboxKind::Session { .. } if !asks_about_refusals(inputs) => {
             install(inputs, view, section, (seccomp::for_worker(), Asks::Nothing));
@@ -165,7 +165,7 @@ fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, (filter, ask
     };
     let (program, flags) = (&seccomp::bytes(&program), listener_flags(inputs.host.kernel));
     // What it asks about is no call of Kennel's own before the command starts.
-    let with_start = u32::from(asks == Asks::Questions && !inputs.shape.is_session());
+    let with_start = u32::from(asks == Asks::Questions && !inputs.kind.is_session());
     push_filter(inputs, section, &Step::SeccompAsking { program, flags, plain, with_start });
 }
 
@@ -227,8 +227,9 @@ pub(crate) fn tmpfs_of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(
     let is_private = |node: &Node| matches!(node, Node::Private { .. });
     let first = |renewed: bool| {
         let is_there = |path: &Path, node: &Node| {
-            let is_renewed = inputs.shape.is_session() && worker_mounts::is_renewed(inputs, path, node);
-            is_private(node) && is_renewed == renewed
+            let is_own_of_worker =
+                inputs.kind.is_session() && worker_mounts::is_own_of_worker(inputs, path, node);
+            is_private(node) && is_own_of_worker == renewed
         };
         view.iter().find(|(path, place)| is_there(path, &place.node)).map(|(path, _)| path)
     };
@@ -237,17 +238,17 @@ pub(crate) fn tmpfs_of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(
     let shared = [of_root, first(true)].into_iter().flatten();
     let shared = shared.map(|path| (path, TmpfsSize::from_policy(inputs, None)));
     let of_policy = view.iter().filter_map(|(path, place)| match &place.node {
-        Node::Tmpfs { room, .. } => Some((path, *room)),
+        Node::Tmpfs { size, .. } => Some((path, *size)),
         _ => None,
     });
-    shared.chain(of_policy).take(MOST_ROOMS).collect()
+    shared.chain(of_policy).take(MOST_TMPFS).collect()
 }
 
 /// Appends the steps that report these file systems. Returns their sizes in the same order.
 pub(crate) fn report_tmpfs(inputs: &Inputs<'_>, view: &View, walls: &mut Section) -> Vec<TmpfsSize> {
     let sizes = tmpfs_of_command(inputs, view);
     for (path, _) in &sizes {
-        walls.push(Protection::Root, &Step::Room { path: &crate::plan::relative(path) });
+        walls.push(Protection::Root, &Step::CheckTmpfs { path: &crate::plan::relative(path) });
     }
-    sizes.into_iter().map(|(_, room)| room).collect()
+    sizes.into_iter().map(|(_, size)| size).collect()
 }

@@ -15,8 +15,8 @@ use crate::plan::{Section, TMPFS_FLAGS, empty_directory, relative, within};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
 use crate::view::inputs::Inputs;
+use crate::view::node::TmpfsSize;
 use crate::view::pin::SHARED_MEMORY;
-use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Node, View, ViewEntry, tmpfs_size};
 
 /// Steps that give directories that commands share their first mode again. A command could take permissions
@@ -25,9 +25,9 @@ use crate::view::{Node, View, ViewEntry, tmpfs_size};
 pub(crate) fn shared_modes(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut modes = Section::default();
     let is_shared = |(target, place): &(&Path, &ViewEntry)| {
-        (inputs.are_shared() || !is_renewed(inputs, target, &place.node)) && !view.is_covered(target)
+        (inputs.are_shared() || !is_own_of_worker(inputs, target, &place.node)) && !view.is_covered(target)
     };
-    for (target, place) in view.iter().filter(is_shared).filter(|_| inputs.shape.is_session()) {
+    for (target, place) in view.iter().filter(is_shared).filter(|_| inputs.kind.is_session()) {
         if let Node::Private { mode } | Node::Tmpfs { mode, .. } = place.node {
             modes.push(Protection::Root, &Step::SetMode { path: &crate::plan::absolute(target), mode });
         }
@@ -36,24 +36,24 @@ pub(crate) fn shared_modes(inputs: &Inputs<'_>, view: &View) -> Section {
 }
 
 /// Appends the steps of a worker that make directories of its own for its command.
-pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
+pub(crate) fn own_directories(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
     let stage = empty_directory(view);
     let places: BTreeMap<&Path, PathBuf> = view
         .iter()
-        .filter(|(target, place)| is_renewed(inputs, target, &place.node))
+        .filter(|(target, place)| is_own_of_worker(inputs, target, &place.node))
         .enumerate()
         .map(|(number, (target, _))| (target, stage.join(number.to_string())))
         .collect();
     let tmp = inputs.policy.tmp;
-    let mut renewal = Renewal { view, tmp, places: &places, worker, made: BTreeSet::new() };
+    let mut own = OwnDirectories { view, tmp, places: &places, worker, made: BTreeSet::new() };
     if !places.is_empty() {
-        renewal.mount_tmpfs(stage, 0o755, tmpfs_size::for_worker(inputs, view, places.keys().copied()));
-        renewal.build();
+        own.mount_tmpfs(stage, 0o755, tmpfs_size::for_worker(inputs, view, places.keys().copied()));
+        own.build();
         // Parents first, so that a private directory in another one goes into the new one.
         for (target, at) in &places {
-            renewal.put_in_place(target, at);
+            own.put_in_place(target, at);
         }
-        renewal.push(&Step::Detach { target: &relative(stage) });
+        own.push(&Step::Detach { target: &relative(stage) });
     }
     kernel_file_systems(view, inputs.policy.tmp, worker);
     look_again(view, worker);
@@ -73,12 +73,12 @@ pub(crate) fn look_again(view: &View, worker: &mut Section) {
 
 /// Appends the steps that make a worker's own directories read-only.
 pub(crate) fn make_read_only(inputs: &Inputs<'_>, view: &View, files: &mut Section) {
-    for (target, _) in view.iter().filter(|(target, place)| is_renewed(inputs, target, &place.node)) {
+    for (target, _) in view.iter().filter(|(target, place)| is_own_of_worker(inputs, target, &place.node)) {
         files.push(Protection::Root, &crate::plan::read_only(&relative(target), false));
     }
 }
 
-pub(crate) fn is_renewed(inputs: &Inputs<'_>, target: &Path, node: &Node) -> bool {
+pub(crate) fn is_own_of_worker(inputs: &Inputs<'_>, target: &Path, node: &Node) -> bool {
     let private = matches!(node, Node::Private { .. } | Node::Tmpfs { .. });
     private && (inputs.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
 }
@@ -90,41 +90,41 @@ pub(crate) fn is_renewed(inputs: &Inputs<'_>, target: &Path, node: &Node) -> boo
 /// only if it sees one already. A tmpfs of the policy may be in a directory of the host.
 pub(crate) fn is_mounted_by_worker(inputs: &Inputs<'_>, view: &View, target: &Path, node: &Node) -> bool {
     let in_proc = || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Proc { .. }, .. })));
-    inputs.shape.is_session()
+    inputs.kind.is_session()
         && match node {
             Node::DevPts => true,
-            Node::Private { .. } => is_renewed(inputs, target, node),
+            Node::Private { .. } => is_own_of_worker(inputs, target, node),
             _ => in_proc(),
         }
 }
 
-struct Renewal<'r> {
+struct OwnDirectories<'r> {
     view: &'r View,
     tmp: TmpLife,
-    /// The directories to renew, and where the new ones are built.
+    /// The directories that are its own, and where the new ones are built.
     places: &'r BTreeMap<&'r Path, PathBuf>,
     worker: &'r mut Section,
     made: BTreeSet<PathBuf>,
 }
 
-impl Renewal<'_> {
+impl OwnDirectories<'_> {
     fn push(&mut self, step: &Step<'_>) {
         self.worker.push(Protection::Root, step);
     }
 
-    fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: TmpfsSize) {
-        let (target, options) = (&relative(at), &room.options(mode));
+    fn mount_tmpfs(&mut self, at: &Path, mode: u32, size: TmpfsSize) {
+        let (target, options) = (&relative(at), &size.options(mode));
         let (within, flags) = (Within::Root, crate::plan::TMPFS_FLAGS);
         self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
     }
 
-    /// Builds every renewed directory with what belongs in it, except other renewed directories.
+    /// Builds every such directory with what belongs in it, except the others.
     fn build(&mut self) {
         for (target, at) in self.places {
             match self.view.get(target).map(|place| &place.node) {
-                Some(&Node::Tmpfs { mode, room }) => {
+                Some(&Node::Tmpfs { mode, size }) => {
                     self.make_dir(at, mode);
-                    self.mount_tmpfs(at, mode, room.with_own(self.view, target));
+                    self.mount_tmpfs(at, mode, size.with_own(self.view, target));
                 }
                 Some(&Node::Private { mode }) => {
                     self.make_dir(at, mode);
@@ -135,7 +135,7 @@ impl Renewal<'_> {
                 _ => {}
             }
         }
-        // Deepest first, while the old path still leads there: it may lead through another renewed directory.
+        // Deepest first, while the old path still leads there: it may lead through another one.
         let all: Vec<_> = self.view.iter().collect();
         for (target, place) in all.into_iter().rev() {
             let around =

@@ -9,7 +9,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::policy::path::check_text;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 
 /// The placeholder for the day (UTC) in the name of a log: `2026-01-31`.
 pub(crate) const DATE: &str = "{date}";

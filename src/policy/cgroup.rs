@@ -9,7 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::policy::units::{Size, check_size};
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 
 /// The cgroup (v2) in which Kennel creates a group for each command. A group applies limits to a command
 /// together with everything it starts; without one, limits apply to each process separately.

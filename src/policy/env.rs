@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::text::unique_map;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 use crate::report::words::words;
 
 /// The environment of the commands. It starts with `base`; `pass` adds variables of the caller, and `set`

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::mount::Mount;
 use crate::policy::{Policy, text};
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 use crate::sys::packet::inherited_descriptor;
 
 /// The message for an empty file.

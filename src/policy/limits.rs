@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::policy::cgroup::{Cgroup, IoLimits, check_cpuset};
 use crate::policy::units::{Size, Span, check_size, check_span};
 use crate::report::enforcement::Protection;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 
 /// How much a command may use. `None`: no limit except those of the host.
 ///

@@ -10,8 +10,8 @@ use crate::policy::glob;
 use crate::policy::glob::Pattern;
 use crate::policy::path::{check_source, check_target, check_text};
 use crate::policy::units::{Size, check_size};
+use crate::report::error::policy::PolicyError;
 use crate::report::failure::shown;
-use crate::report::policy_error::PolicyError;
 
 /// One thing made visible, or hidden, in the file tree of the sandbox.
 ///

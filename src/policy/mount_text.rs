@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::policy::mount::Mount;
 use crate::policy::units::Size;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 
 impl Mount {
     /// Splits `PATH[:TARGET]`, the argument of `--ro` and `--rw`, into source and target.

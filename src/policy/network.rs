@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::address;
+use crate::policy::network::address;
+use crate::policy::network::preset;
+use crate::policy::network::publish::{MOST_PUBLISHED, Publish};
+use crate::policy::network::rule::Rules;
+use crate::policy::network::upstream::{LEFT_OUT, Upstream};
 use crate::policy::path::check_text;
-use crate::policy::preset;
 use crate::policy::profile::{Profile, Reach};
-use crate::policy::publish::{MOST_PUBLISHED, Publish};
-use crate::policy::rule::Rules;
 use crate::policy::units::{Size, Span, check_size, check_span};
-use crate::policy::upstream::{LEFT_OUT, Upstream};
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 use crate::report::words::words;
 
 /// The network of a sandbox.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::policy::path::check_text;
 use crate::policy::profile::Profile;
 use crate::policy::units::{Size, check_size};
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 
 /// Lets commands write to the workspace, and keeps their changes elsewhere until they are committed: see
 /// [`Session::changes`], [`Session::commit`], [`Session::discard`].

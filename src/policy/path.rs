@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 
 /// Checks that a path is not empty and has no NUL byte, so that the kernel accepts it.
 pub(crate) fn check_text(key: &str, path: &Path) -> Result<(), PolicyError> {

@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 
 use thiserror::Error;
 
-use crate::policy::destination::{Destination, Host};
-use crate::policy::rule::Rules;
+use crate::policy::network::destination::{Destination, Host};
+use crate::policy::network::rule::Rules;
 
 /// What a preset begins with. No host does.
 const SIGN: char = '@';
@@ -203,7 +203,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::policy::rule::Rule;
+    use crate::policy::network::rule::Rule;
 
     #[test]
     fn every_preset_has_valid_rules_and_words_of_its_own() {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::text::unique_map;
 use crate::report::enforcement::Protection;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 use crate::report::words::words;
 
 words! {

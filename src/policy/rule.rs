@@ -18,10 +18,12 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use thiserror::Error;
 
-use crate::policy::address::NetworkError;
-use crate::policy::destination::{Destination, Host, Malformed, Name};
-use crate::policy::preset::UnknownPreset;
-use crate::policy::{address, destination, preset};
+use crate::policy::network::address;
+use crate::policy::network::address::NetworkError;
+use crate::policy::network::destination;
+use crate::policy::network::destination::{Destination, Host, Malformed, Name};
+use crate::policy::network::preset;
+use crate::policy::network::preset::UnknownPreset;
 
 /// Why a text is not a rule. Some variants hold a valid rule that the caller may have meant.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -12,7 +12,7 @@ use serde::de;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 
 use crate::policy::mount_text;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 use crate::sys::packet::inherited_descriptor;
 
 /// The largest file, in bytes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer, de};
 
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 
 /// A number of bytes, at least 1, written as `4096`, `512K`, `64M` or `1GiB`. Units are powers of 1024.
 ///

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ipnet::IpNet;
 
-use crate::policy::destination::{Destination, Host};
+use crate::policy::network::destination::{Destination, Host};
 
 /// The value of `network.upstream` that means the caller's environment.
 const ENVIRONMENT: &str = "environment";

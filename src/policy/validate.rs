@@ -12,7 +12,7 @@ use crate::policy::path::{check_source, check_text, has_parent};
 use crate::policy::profile::{Git, OnUnavailable};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::Protection;
-use crate::report::policy_error::PolicyError;
+use crate::report::error::policy::PolicyError;
 
 impl Policy {
     /// The network mode of this policy: the one that was set, otherwise the mode of the profile. `read-only`

@@ -181,9 +181,9 @@ mod tests {
     use crate::policy::profile::Profile;
     use crate::report::enforcement::Protection;
     use crate::report::enforcement::State;
+    use crate::report::place_kind::PlaceKind;
     use crate::view::inputs::{HomeNames, SandboxKind, Subject};
-    use crate::view::place_kind::PlaceKind;
-    use crate::view::source::BindSource;
+    use crate::view::paths::source::BindSource;
 
     fn names(names: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a directory");
@@ -254,7 +254,7 @@ mod tests {
             host: &fixtures::host(),
             caller: &caller,
             names: &HomeNames::default(),
-            shape: SandboxKind::OneShot,
+            kind: SandboxKind::OneShot,
             subject: Subject::Workspace,
             controllers: None,
         };

@@ -19,15 +19,15 @@ use crate::policy::profile::Git;
 use crate::protect::git::repository::{Repository, WorkTree, is_own, named_work_tree};
 use crate::report::failure;
 use crate::report::failure::shown;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::regular;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::{UnresolvedPath, WalkAim};
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::{UnresolvedPath, WalkAim};
 use crate::view::{Access, Node, Origin, View, ViewEntry, secrets};
 
 /// Bytes that are read of a link file or of a config.

@@ -11,8 +11,8 @@ use crate::report::shortage::{EXCHANGED, of_call};
 use crate::sys::inode::Identity;
 use crate::sys::{dirfd, lexical};
 use crate::view::View;
-use crate::view::path_walk::Bases;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::Bases;
 
 /// A writable grant: its path in the sandbox, and the directory of the host.
 struct Grant {
@@ -47,7 +47,7 @@ impl WritableGrants {
         let covers =
             view.iter().filter(|(_, place)| place.node.covers()).map(|(target, _)| target.to_owned());
         let reach = |Grant { base, .. }: &Grant| fs::symlink_metadata(base.join(".")).map(drop);
-        let are_reached = dirfd::of_a_command(|| grants.iter().try_for_each(reach)).is_ok();
+        let are_reached = dirfd::without_capabilities(|| grants.iter().try_for_each(reach)).is_ok();
         Self { bases, covers: Bases::new(covers), binds: view.binds(), are_reached, grants }
     }
 
@@ -86,9 +86,8 @@ impl WritableGrants {
     /// up the mounts lacks that right too. And a command that owns a closed directory could open it later.
     pub(crate) fn as_a_command<T>(&self, look: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         match self.grants.first() {
-            Some(Grant { base, .. }) if self.are_reached => {
-                dirfd::of_a_command(|| Ok(look())).unwrap_or_else(|error| Err(cannot_hold(base, error)))
-            }
+            Some(Grant { base, .. }) if self.are_reached => dirfd::without_capabilities(|| Ok(look()))
+                .unwrap_or_else(|error| Err(cannot_hold(base, error))),
             _ => look(),
         }
     }

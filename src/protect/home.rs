@@ -11,7 +11,7 @@ use crate::protect::grants::WritableGrants;
 use crate::report::failure::shown;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::{HomeNames, Inputs};
-use crate::view::path_walk::UnresolvedPath;
+use crate::view::paths::walk::UnresolvedPath;
 use crate::view::{Origin, View};
 
 /// Below HOME. A directory is protected with everything in it.

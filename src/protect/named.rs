@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use crate::policy::glob::Pattern;
 use crate::protect::grants::WritableGrants;
 use crate::report::error::Error;
+use crate::report::error::policy::PolicyError;
 use crate::report::failure::shown;
-use crate::report::policy_error::PolicyError;
 use crate::view::View;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::UnresolvedPath;
-use crate::view::search::{SearchBudget, search};
-use crate::view::source::BindSource;
+use crate::view::paths::search::{SearchBudget, search};
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::UnresolvedPath;
 
 /// The result of [`paths`].
 #[derive(Default)]

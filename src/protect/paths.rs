@@ -21,12 +21,12 @@ use crate::protect::{git, home, named};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
+use crate::report::place_kind::PlaceKind;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
 use crate::view::{Access, Node, Origin, View, ViewEntry, pin};
 
 /// The result of [`protect`].

@@ -22,7 +22,7 @@ use crate::report::failure::shown;
 use crate::report::remedy::remedy;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
-use crate::view::path_walk::WalkAim;
+use crate::view::paths::walk::WalkAim;
 
 /// The result of [`undo`].
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ fn undo_one(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
         if place.leads_to(to) {
             return Ok(None);
         }
-        let what = dirfd::of_a_command(|| place.clear_replaced_link(to))?;
+        let what = dirfd::without_capabilities(|| place.clear_replaced_link(to))?;
         return Ok(Some((watch.path.clone(), Done::Told(what))));
     }
     // Something new on the way that is no directory could lead to files that somebody prepared.
@@ -96,12 +96,12 @@ fn undo_one(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
         let Some(place) = ProtectedPlace::open(held, part)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
-            let checked = dirfd::of_a_command(|| place.check(watch, kind(&stat)));
+            let checked = dirfd::without_capabilities(|| place.check(watch, kind(&stat)));
             let is_news = |done: &Done| !matches!(done, Done::Kept) || watch.is_untold(&stat);
             return checked.map(|done| done.filter(is_news).map(|done| (part.to_owned(), done)));
         }
         if kind(&stat) != FileKind::Directory {
-            let what = dirfd::of_a_command(|| place.clear())?;
+            let what = dirfd::without_capabilities(|| place.clear())?;
             return Ok(Some((part.to_owned(), Done::Told(what))));
         }
     }

@@ -176,6 +176,6 @@ pub(crate) fn close_access(directory: BorrowedFd<'_>) -> nix::Result<()> {
 /// Runs `change` with the rights of a command: directories of other users stay as they are, even if the
 /// caller is root.
 fn as_a_command(change: impl FnOnce() -> nix::Result<()>) -> nix::Result<()> {
-    let changed = dirfd::of_a_command(|| Ok(change()?));
+    let changed = dirfd::without_capabilities(|| Ok(change()?));
     changed.map_err(|error| error.raw_os_error().map_or(Errno::EPERM, Errno::from_raw))
 }

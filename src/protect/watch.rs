@@ -21,7 +21,7 @@ use crate::report::failure::shown;
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::Identity;
 use crate::sys::locked;
-use crate::view::path_walk::WalkAim;
+use crate::view::paths::walk::WalkAim;
 
 /// A path to look at after the command, in a granted directory of the host.
 #[derive(Clone, Debug)]

@@ -5,18 +5,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::report::audit_error::AuditError;
 use crate::report::enforcement::Protection;
+use crate::report::error::audit::AuditError;
+use crate::report::error::listen::ListenError;
+use crate::report::error::overlay::OverlayError;
+use crate::report::error::policy::PolicyError;
+use crate::report::error::spawn::SpawnError;
 use crate::report::escape::harmless;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of, shown};
-use crate::report::listen_error::ListenError;
 use crate::report::missing_program;
-use crate::report::overlay_error::OverlayError;
-use crate::report::policy_error::PolicyError;
 use crate::report::remedy::{Remedy, SettingKey, Wording, remedy};
 use crate::report::shortage::{of_call, of_terminal, of_writing};
-use crate::report::spawn_error::SpawnError;
 
 /// Why a sandbox could not be prepared, or a command could not run in it.
 #[derive(Debug, thiserror::Error)]

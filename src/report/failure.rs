@@ -283,10 +283,10 @@ mod tests {
 
     use super::*;
     use crate::capabilities::sbpl::SbplError;
-    use crate::report::audit_error::AuditError;
     use crate::report::error::Error;
-    use crate::report::listen_error::ListenError;
-    use crate::report::policy_error::PolicyError;
+    use crate::report::error::audit::AuditError;
+    use crate::report::error::listen::ListenError;
+    use crate::report::error::policy::PolicyError;
     use crate::session::confine::PathEscape;
 
     const CLASSES: [(Class, &str); 12] = [

@@ -6,9 +6,9 @@ use std::{fmt, io};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::report::error::Error;
+use crate::report::error::policy::{PolicyError, shown, told};
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of};
-use crate::report::policy_error::{PolicyError, shown, told};
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 
 /// Why a program was not spawned. No variant contains the value of a credential, a variable or an argument.

@@ -32,12 +32,12 @@ macro_rules! words {
         }
 
         impl std::str::FromStr for $name {
-            type Err = crate::report::policy_error::PolicyError;
+            type Err = crate::report::error::policy::PolicyError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 Self::ALL.into_iter().find(|word| word.as_str() == text).ok_or_else(|| {
                     let known = [$(concat!("`", $word, "`")),+].join(", ");
-                    crate::report::policy_error::PolicyError::value($key, text, format!("expected one of {known}"))
+                    crate::report::error::policy::PolicyError::value($key, text, format!("expected one of {known}"))
                 })
             }
         }

@@ -26,8 +26,8 @@ use nix::unistd::geteuid;
 use serde::de::DeserializeOwned;
 
 use crate::command::stdio::check_standard;
+use crate::report::error::listen::ListenError;
 use crate::report::error::{Error, STREAMS};
-use crate::report::listen_error::ListenError;
 use crate::serve::accept::{AllowedPeer, PeerRefused};
 use crate::serve::client::call::Call;
 use crate::serve::directory::{Directory, Name};

@@ -16,7 +16,7 @@ use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::host::caller::runtime_directory;
-use crate::report::listen_error::ListenError;
+use crate::report::error::listen::ListenError;
 use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::dirfd::{is_temporary_name, under_temporary_name};

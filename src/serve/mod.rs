@@ -25,7 +25,7 @@ use crate::serve::call::ClientEnvironment;
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::SocketPlace;
 use crate::session::Session;
-use crate::view::symlink_check::check_socket_directory;
+use crate::view::paths::symlink_check::check_socket_directory;
 
 /// A session that listens under a name. Dropping this closes and removes the socket and kills the commands of
 /// clients. The session stays usable through its other handles.

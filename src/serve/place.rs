@@ -15,7 +15,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::report::listen_error::ListenError;
+use crate::report::error::listen::ListenError;
 use crate::serve::directory::{Directory, Name};
 use crate::sys;
 use crate::sys::inode::Identity;

@@ -12,7 +12,7 @@ use crate::overlay::scan::ChangedEntry;
 use crate::overlay::{apply, kept_changes};
 use crate::report::change::{Change, Committed, Conflicts};
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::session::Session;
 use crate::sys::blocking;
 use crate::sys::inode::Identity;

@@ -205,7 +205,7 @@ impl Session {
             return Err(failed(what, path, Errno::ENOENT.into()));
         }
         let absolute = call.absolute(path);
-        let done = blocking(move || dirfd::of_a_command(|| act(call, &absolute))).await;
+        let done = blocking(move || dirfd::without_capabilities(|| act(call, &absolute))).await;
         done.map_err(|error| failed(what, path, error))
     }
 }

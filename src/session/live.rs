@@ -28,7 +28,7 @@ use crate::plan::Section;
 use crate::protect::recheck;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::report::published::PublishedPort;
 use crate::session::mount_state::{SessionMounts, Settling};
 use crate::session::processes;

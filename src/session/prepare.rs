@@ -25,7 +25,7 @@ use crate::overlay::record::Heading;
 use crate::plan::compile;
 use crate::policy::Policy;
 use crate::report::error::Error;
-use crate::report::overlay_error::OverlayError;
+use crate::report::error::overlay::OverlayError;
 use crate::session::live::{Live, ReadyWorkers};
 use crate::session::mount_state::{CompileInputs, SessionMounts};
 use crate::sys::birth::{SpawnOptions, Users};

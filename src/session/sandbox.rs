@@ -15,17 +15,17 @@ use crate::command::detached::DetachedCommands;
 use crate::command::source::{Entered, Membership, ReadyWorker, Turn, WorkerSource, Workers};
 use crate::host::Host;
 use crate::host::caller::Caller;
+use crate::in_force::InForce;
 use crate::launch::bridge::HandedOut;
 use crate::launch::cgroup::Groups;
 use crate::launch::image::Images;
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start;
+use crate::mount_snapshot::{MountChange, replaced};
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::network::namespace_socket::NamespaceSockets;
 use crate::network::publish::{Bound, Inward, Publishing};
 use crate::network::serving::BoxFuture;
-use crate::plan::in_force::InForce;
-use crate::plan::mount_state::{MountChange, replaced};
 use crate::plan::network::SOCKETS_HANDED_OUT;
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
@@ -94,7 +94,7 @@ impl Sandbox {
     ///
     /// # Errors
     /// As for [`new`](Self::new) and for a start, and
-    /// [`OverlayError::NeedsSession`](crate::report::overlay_error::OverlayError::NeedsSession). Nothing of
+    /// [`OverlayError::NeedsSession`](crate::report::error::overlay::OverlayError::NeedsSession). Nothing of
     /// the sandbox is left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, kind) = (Host::detect_for(policy), Caller::current(), SandboxKind::Once);

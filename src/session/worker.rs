@@ -363,7 +363,7 @@ impl Live {
         let leaf = |groups: &Arc<Groups>| if is_shared { groups.shared() } else { groups.leaf() };
         let leaf = self.groups.as_ref().map(leaf).transpose()?;
         ZygoteOrder::Worker {
-            narrow: steps.map_or(0, |steps| steps.length),
+            own: steps.map_or(0, |steps| steps.length),
             leaf: u32::from(leaf.is_some()),
             shared: is_shared.into(),
         }

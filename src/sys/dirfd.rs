@@ -116,7 +116,7 @@ const KEPT: [Capability; 2] = [Capability::CAP_SETUID, Capability::CAP_SETGID];
 ///
 /// Without them the kernel also clears the set-user-ID bits of a written file, and root cannot access the
 /// files of others.
-pub(crate) fn of_a_command<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn without_capabilities<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let held = caps::read(None, CapSet::Effective).map_err(io::Error::other)?;
     let kept: CapsHashSet = held.iter().copied().filter(|capability| KEPT.contains(capability)).collect();
     if held.len() == kept.len() {
@@ -255,9 +255,10 @@ mod rights_tests {
     #[test]
     fn a_thread_has_its_rights_back_also_after_a_panic() {
         let before = caps::read(None, CapSet::Effective).expect("readable");
-        let within = of_a_command(|| caps::read(None, CapSet::Effective).map_err(io::Error::other));
+        let within = without_capabilities(|| caps::read(None, CapSet::Effective).map_err(io::Error::other));
         assert!(within.expect("readable").is_subset(&KEPT.into()));
-        let panics = std::panic::catch_unwind(|| of_a_command(|| -> io::Result<()> { panic!("meant") }));
+        let panics =
+            std::panic::catch_unwind(|| without_capabilities(|| -> io::Result<()> { panic!("meant") }));
         assert!(panics.is_err());
         assert_eq!(caps::read(None, CapSet::Effective).expect("readable"), before);
     }

@@ -10,11 +10,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::policy::network::NetworkMode;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::view::inputs::Inputs;
-use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::search_path::{is_trusted, is_visible};
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::toolchains::search_path::{is_trusted, is_visible};
 use crate::view::{Access, Node, View, secrets};
 
 /// Variables that name a file or a directory of certificates, or several of them with colons between.

@@ -11,12 +11,13 @@ use nix::sys::utsname::uname;
 
 use crate::policy::HOST_NAME;
 use crate::policy::mount::Mount;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::exists;
-use crate::view::{Access, Node, View, search_path};
+use crate::view::paths::source::exists;
+use crate::view::toolchains::search_path;
+use crate::view::{Access, Node, View};
 
 /// Directories of terminal descriptions of which no more than these are looked at.
 const MOST_DIRECTORIES: usize = 16;

@@ -9,10 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::SettingKey;
 use crate::view::inputs::Inputs;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 use crate::view::{Access, LARGEST_COPY, Node, View};
 
 const ETC: &str = "/etc";

@@ -11,18 +11,18 @@ use crate::policy::mount::Mount;
 use crate::policy::path::has_parent;
 use crate::report::error::Error;
 use crate::report::failure::shown;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::report::shortage::of_path;
 use crate::sys::birth::Users;
 use crate::sys::dirfd;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::HostLink;
-use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::source::{BindSource, SourceKind};
-use crate::view::symlink_check::NamedPath;
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::source::{BindSource, SourceKind};
+use crate::view::paths::symlink_check::NamedPath;
+use crate::view::paths::walk::HostLink;
 use crate::view::{Access, Node, Origin, Unlayered, View, ViewEntry, desktop, layers, pin, secrets, system};
 
 /// Directories that must not be a workspace, because a writable one gives control over the host.
@@ -137,7 +137,7 @@ fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), E
     match mount {
         Mount::Tmpfs { target, size } => {
             let room = TmpfsSize::from_policy(inputs, *size);
-            view.grant(PlaceKind::Tmpfs, clean(target), Node::Tmpfs { mode: 0o1777, room })
+            view.grant(PlaceKind::Tmpfs, clean(target), Node::Tmpfs { mode: 0o1777, size })
         }
         Mount::File { target, contents, executable } => {
             let mode = if *executable { 0o755 } else { 0o644 };
@@ -212,7 +212,7 @@ fn check_owner(view: &mut View, workspace: &Path, owner: u32, access: Access) ->
     let may = |asked| {
         let checked = || Ok(faccessat(AT_FDCWD, &workspace.join("."), asked, AtFlags::AT_EACCESS));
         // If it cannot be found out, the sandbox finds out.
-        dirfd::of_a_command(checked).unwrap_or(Ok(()))
+        dirfd::without_capabilities(checked).unwrap_or(Ok(()))
     };
     if owner == 0 {
         return Ok(());
@@ -245,7 +245,7 @@ pub(crate) fn show_home(view: &mut View, inputs: &Inputs<'_>) {
     }
     if view.is_merged(&home) && !home.is_dir() {
         // The merged directory is read-only.
-        let node = Node::Tmpfs { mode: 0o700, room: TmpfsSize::from_policy(inputs, None) };
+        let node = Node::Tmpfs { mode: 0o700, size: TmpfsSize::from_policy(inputs, None) };
         view.offer(PlaceKind::PrivateDirectory, home, node);
     } else if view.host_path(&home).is_none() {
         view.offer(PlaceKind::PrivateDirectory, home, Node::Private { mode: 0o700 });

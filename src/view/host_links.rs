@@ -8,11 +8,11 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::report::place_kind::PlaceKind;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::{HostLink, reversed};
-use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::walk::{HostLink, reversed};
 use crate::view::{Node, View};
 
 impl View {

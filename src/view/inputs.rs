@@ -25,7 +25,7 @@ pub(crate) struct Inputs<'p> {
     pub(crate) host: &'p Host,
     pub(crate) caller: &'p Caller,
     pub(crate) names: &'p HomeNames,
-    pub(crate) shape: SandboxKind,
+    pub(crate) kind: SandboxKind,
     pub(crate) subject: Subject<'p>,
     /// Controllers of the cgroups that hold the commands; `None` if there are no cgroups.
     pub(crate) controllers: Option<&'p [Controller]>,
@@ -44,7 +44,7 @@ impl Inputs<'_> {
 
     /// Whether the commands of a session share processes, mounts and IPC.
     pub(crate) fn are_shared(&self) -> bool {
-        self.shape.is_session() && self.policy.shares_processes()
+        self.kind.is_session() && self.policy.shares_processes()
     }
 
     /// A procfs for the command.

@@ -20,7 +20,7 @@ use crate::host::caller::Caller;
 use crate::host::writers::another_writer;
 use crate::sys::dirfd::{DIRECTORY, open_without_links, own_path};
 use crate::sys::file_system::FileSystem;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 
 /// The subdirectories of a directory of changes: overlayfs' upperdir and workdir.
 pub(crate) const UPPER: &str = "upper";

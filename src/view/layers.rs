@@ -14,12 +14,12 @@ use nix::unistd::{AccessFlags, faccessat};
 use crate::host::Version;
 use crate::policy::profile::Caches;
 use crate::report::failure;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::inode::Identity;
 use crate::view::inputs::{Inputs, SandboxKind, may_have_layers};
 use crate::view::kept::Kept;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::{BindSource, SourceKind};
+use crate::view::paths::source::{BindSource, SourceKind};
 use crate::view::{Access, Node, Unlayered, View};
 
 /// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory
@@ -88,7 +88,7 @@ fn number(view: &mut View, inputs: &Inputs<'_>, lower: BindSource, keeps: bool) 
 
 /// The directory that keeps the changes of a layer. Notes it if there is none.
 fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> Option<Kept> {
-    let opened = match inputs.shape {
+    let opened = match inputs.kind {
         // Commands of such a sandbox can run at the same time, each with a layer of its own.
         SandboxKind::OneShot => Err(io::Error::other("a sandbox of many commands cannot keep them")),
         SandboxKind::Once | SandboxKind::Session { .. } => {
@@ -115,7 +115,7 @@ fn kept(view: &mut View, inputs: &Inputs<'_>, lower: &BindSource, mode: u32) -> 
 pub(crate) fn forgets_caches(inputs: &Inputs<'_>) -> bool {
     inputs.policy.caches == Caches::Private
         && may_have_layers(inputs.policy)
-        && !inputs.shape.is_session()
+        && !inputs.kind.is_session()
         && are_possible(inputs)
 }
 

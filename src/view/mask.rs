@@ -9,15 +9,15 @@ use crate::policy::glob;
 use crate::policy::glob::Pattern;
 use crate::policy::mount::Mount;
 use crate::report::error::Error;
+use crate::report::error::policy::PolicyError;
 use crate::report::failure::shown;
-use crate::report::policy_error::PolicyError;
+use crate::report::place_kind::PlaceKind;
 use crate::sys::dirfd;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Inputs;
-use crate::view::place_kind::PlaceKind;
-use crate::view::search::{SearchBudget, search};
-use crate::view::source::{BindSource, SourceKind, exists};
+use crate::view::paths::search::{SearchBudget, search};
+use crate::view::paths::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, pin, secrets};
 
 /// The name of masks in messages.
@@ -94,7 +94,7 @@ impl Masks {
         let mut budget = SearchBudget::default();
         // With the rights of a command, as the mounts are made.
         groups.iter().try_for_each(|(base, group)| {
-            let found = dirfd::of_a_command(|| Ok(self.find_below(view, base, group, &mut budget)));
+            let found = dirfd::without_capabilities(|| Ok(self.find_below(view, base, group, &mut budget)));
             found.unwrap_or_else(|error| Err(Error::io("give up capabilities for a search")(error)))
         })
     }

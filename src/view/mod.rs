@@ -32,13 +32,13 @@ use std::path::{Path, PathBuf};
 
 use crate::report::enforcement::{Note, Protection};
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::layers::Layers;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
-use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::node::TmpfsSize;
+use crate::view::paths::source::BindSource;
 
 /// Everything that a sandbox shows, by absolute path in the sandbox. Parents come before their children.
 ///
@@ -310,7 +310,7 @@ pub(crate) struct Overlaid {
     pub(crate) target: PathBuf,
     /// The directory for changes; `None` for a tmpfs of size `room`.
     pub(crate) upper: Option<BindSource>,
-    pub(crate) room: TmpfsSize,
+    pub(crate) size: TmpfsSize,
     /// Mode of the workspace: the merged tree takes its mode from the directory for changes.
     pub(crate) mode: u32,
     /// Whether the changes outlive the sandbox.
@@ -339,7 +339,7 @@ pub(crate) enum Node {
     /// A writable directory of the root. All private directories share the root's tmpfs and its size.
     Private { mode: u32 },
     /// A writable tmpfs, mounted for this place alone.
-    Tmpfs { mode: u32, room: TmpfsSize },
+    Tmpfs { mode: u32, size: TmpfsSize },
     /// An empty read-only directory that hides another one.
     Cover,
     /// A file that Kennel makes in the sandbox.

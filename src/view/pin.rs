@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::report::shortage::EXCHANGED;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry};
 
 /// Binds every directory between a writable grant and `target` over itself, so that commands cannot rename

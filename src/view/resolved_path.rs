@@ -10,9 +10,11 @@ use std::{fs, io};
 
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
-use crate::view::path_walk::HostLink;
-use crate::view::source::BindSource;
-use crate::view::{View, path_walk, source};
+use crate::view::View;
+use crate::view::paths::source;
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk as path_walk;
+use crate::view::paths::walk::HostLink;
 
 /// A file, directory or device of the host, and how a path led to it.
 #[derive(Debug)]

@@ -15,12 +15,12 @@ use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use crate::host::writers::{Writer, another_writer};
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{Remedy, SettingKey, remedy};
 use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
-use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::source::{BindSource, exists};
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::source::{BindSource, exists};
 use crate::view::{Unlayered, View, layers, secrets, system};
 
 /// Names of directories of programs. Their prefix is the directory above.

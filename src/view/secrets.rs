@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use crate::host::caller::{Caller, runtime_directory};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::report::shortage::{EXCHANGED, is_shortage, of_call};
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::UnresolvedPath;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::{BindSource, SourceKind, exists};
-use crate::view::{Node, View, kept, path_walk, pin};
+use crate::view::paths::source::{BindSource, SourceKind, exists};
+use crate::view::paths::walk as path_walk;
+use crate::view::paths::walk::UnresolvedPath;
+use crate::view::{Node, View, kept, pin};
 
 /// Below HOME.
 const HOME_SECRETS: &[&str] = &[

@@ -10,11 +10,12 @@ use crate::report::error::Error;
 use crate::report::failure::shown;
 use crate::report::remedy::Remedy;
 use crate::sys::inode::Identity;
+use crate::view::View;
 use crate::view::inputs::{Inputs, Subject};
-use crate::view::path_walk::deciding_places;
-use crate::view::resolved_path::{ResolvedPath, is_within};
-use crate::view::source::BindSource;
-use crate::view::{View, resolved_path};
+use crate::view::paths::resolved as resolved_path;
+use crate::view::paths::resolved::{ResolvedPath, is_within};
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::deciding_places;
 
 const REPLACEABLE: &str = "commands could replace it: it is reached through a writable grant";
 const ELSEWHERE: &str = "name a path outside of all writable grants";

@@ -13,14 +13,14 @@ use nix::fcntl::OFlag;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
+use crate::report::place_kind::PlaceKind;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::file_system::FileSystem;
 use crate::view::inputs::Inputs;
-use crate::view::path_walk::HostLink;
-use crate::view::place_kind::PlaceKind;
-use crate::view::resolved_path::ResolvedPath;
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::paths::source::{BindSource, SourceKind, exists};
+use crate::view::paths::walk::HostLink;
 use crate::view::secrets::cover;
-use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Access, Node, View, ViewEntry, etc, pin, secrets};
 
 /// Directories of the system, shown read-only. On most hosts all but /usr are symbolic links into it. The

@@ -102,13 +102,13 @@ pub(crate) fn for_worker<'p>(
     view: &View,
     places: impl Iterator<Item = &'p Path>,
 ) -> TmpfsSize {
-    places.fold(TmpfsSize::from_policy(inputs, None), |room, place| room.with_own(view, place))
+    places.fold(TmpfsSize::from_policy(inputs, None), |size, place| size.with_own(view, place))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::place_kind::PlaceKind;
+    use crate::report::place_kind::PlaceKind;
 
     fn own(view: &View, target: &str) -> [u64; 2] {
         let Own { bytes, inodes } = Own::of(view, Path::new(target));

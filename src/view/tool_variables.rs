@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use crate::view::View;
 use crate::view::inputs::Inputs;
-use crate::view::resolved_path::ResolvedPath;
-use crate::view::search_path::{is_visible, offer};
+use crate::view::paths::resolved::ResolvedPath;
+use crate::view::toolchains::search_path::{is_visible, offer};
 
 /// Each names one path or several, separated by colons. Directories among them are shown read-only, and the
 /// variable is passed on if everything that it names is visible.

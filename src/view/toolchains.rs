@@ -11,11 +11,13 @@ use Kind::{Cache, Toolchain};
 
 use crate::host::caller::Caller;
 use crate::policy::profile::{Caches, Toolchains};
+use crate::report::place_kind::PlaceKind;
 use crate::view::inputs::{Inputs, may_have_layers};
 use crate::view::kept::CACHE_BASE;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::exists;
-use crate::view::{Access, Node, Origin, Unlayered, View, layers, search_path, tool_variables};
+use crate::view::paths::source::exists;
+use crate::view::toolchains::search_path;
+use crate::view::toolchains::variables as tool_variables;
+use crate::view::{Access, Node, Origin, Unlayered, View, layers};
 
 /// What a row of the table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

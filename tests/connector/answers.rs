@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kennel::connector::{Call, CallLimits};
-use kennel::{Boundary, Class, Details, Limit};
+use kennel::report::{Boundary, Class, Details, Limit};
 use serde_json::json;
 
 use crate::credentials::{Vault, granting};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kennel::connector::{Call, CallLimits, Connector, Runtime, RuntimeBuilder};
-use kennel::{Audit, Class, Manifest};
+use kennel::{Audit, broker::Manifest, report::Class};
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Value, json};
 use tempfile::TempDir;

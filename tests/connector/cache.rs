@@ -5,8 +5,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use kennel::Class;
 use kennel::connector::{Call, ConnectorError, Runtime};
+use kennel::report::Class;
 use tempfile::TempDir;
 
 use crate::support::{NOTHING, manifest, only_as_root, says};

@@ -10,7 +10,10 @@ use kennel::connector::{
     Call, CallLimits, CallResult, Connector, ConnectorError, HttpClient, LogLevel, Runtime, Sending,
     SpawnExecutor, Spawned, Spawning,
 };
-use kennel::{Class, CredentialResolver, Envelope, SpawnPolicy};
+use kennel::{
+    broker::{CredentialResolver, Envelope, SpawnPolicy},
+    report::Class,
+};
 use serde_json::json;
 
 use crate::guest::{Guest, INVOKE};

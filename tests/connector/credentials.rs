@@ -4,7 +4,11 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 
 use kennel::connector::{Call, Runtime};
-use kennel::{Audit, Boundary, Class, CredentialResolver, Failure, Manifest, Resolving, Secret};
+use kennel::{
+    Audit, Secret,
+    broker::{CredentialResolver, Manifest, Resolving},
+    report::{Boundary, Class, Failure},
+};
 use serde_json::{Value, json};
 
 use crate::server::{Authority, Server};

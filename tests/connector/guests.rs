@@ -9,7 +9,11 @@ use hyper::{Request, Response};
 use kennel::connector::{
     Call, CallLimits, Connector, HttpClient, LogLevel, Runtime, Sending, SpawnExecutor, Spawned, Spawning,
 };
-use kennel::{Audit, Class, CredentialResolver, Envelope, Resolving, Secret, SpawnPolicy};
+use kennel::{
+    Audit, Secret,
+    broker::{CredentialResolver, Envelope, Resolving, SpawnPolicy},
+    report::Class,
+};
 use serde_json::{Value, json};
 
 use crate::built::{Built, mail, notes, weather};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Request, Response};
 use kennel::connector::{Call, CallLimits, ConnectorError, HttpClient, Runtime, Sending};
-use kennel::{Audit, Class};
+use kennel::{Audit, report::Class};
 use serde_json::json;
 use tokio::task::JoinSet;
 

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use kennel::connector::{Call, CallLimits};
-use kennel::{Class, Failure, Limit, Manifest};
+use kennel::{
+    broker::Manifest,
+    report::{Class, Failure, Limit},
+};
 use serde_json::json;
 
 use crate::support::{NOTHING, connector, manifest, module, of, runtime};

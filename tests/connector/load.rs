@@ -1,6 +1,6 @@
 //! Which programs load.
 
-use kennel::Class;
+use kennel::report::Class;
 
 use crate::support::{NOTHING, manifest, module, of, runtime};
 

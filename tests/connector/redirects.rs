@@ -1,7 +1,7 @@
 //! Redirects lead to granted hosts only, and carry no secret to another origin.
 
 use kennel::connector::{Call, Runtime};
-use kennel::{Boundary, Class, Failure};
+use kennel::report::{Boundary, Class, Failure};
 use serde_json::{Value, json};
 
 use crate::credentials::{OAUTH2, Vault, granting};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{Request, Response};
 use kennel::connector::{Call, HttpClient, Runtime, RuntimeBuilder, Sending};
-use kennel::{Boundary, Class, Failure};
+use kennel::report::{Boundary, Class, Failure};
 use serde_json::{Value, json};
 
 use crate::credentials::{OAUTH2, Vault, granting};

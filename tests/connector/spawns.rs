@@ -11,7 +11,9 @@ use kennel::connector::{
     Call, CallLimits, Connector, Runtime, RuntimeBuilder, SpawnExecutor, Spawned, Spawning,
 };
 use kennel::{
-    Boundary, Class, CredentialResolver, Envelope, Error, Failure, Manifest, Protection, SpawnPolicy,
+    Error,
+    broker::{CredentialResolver, Envelope, Manifest, SpawnPolicy},
+    report::{Boundary, Class, Failure, Protection},
 };
 use nix::sys::stat::Mode;
 use serde_json::{Value, json};
@@ -398,7 +400,7 @@ async fn dropping_a_call_ends_its_spawn_with_all_its_processes() {
 /// Runs nothing: answers, and keeps what it was asked.
 #[derive(Clone)]
 struct Fake {
-    answer: fn(&SpawnPolicy, &Envelope) -> Result<Spawned, kennel::SpawnError>,
+    answer: fn(&SpawnPolicy, &Envelope) -> Result<Spawned, kennel::broker::SpawnError>,
     asked: Arc<Mutex<Vec<Envelope>>>,
 }
 

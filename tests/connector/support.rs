@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kennel::connector::{Call, CallResult, Connector, ConnectorError, Runtime};
-use kennel::{Class, Manifest};
+use kennel::{broker::Manifest, report::Class};
 
 /// A manifest without capabilities.
 pub(crate) const NOTHING: &str = "[connector]\nname = 'test'\n[capabilities]";

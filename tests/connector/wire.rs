@@ -1,7 +1,7 @@
 //! What a program reads and writes.
 
-use kennel::Class;
 use kennel::connector::{Call, LogLevel};
+use kennel::report::Class;
 use serde_json::json;
 
 use crate::support::{NOTHING, call, connector, echo, failure, manifest, module, runtime, says};

@@ -7,7 +7,7 @@ use std::{
     os::{linux::net::SocketAddrExt, unix::net},
 };
 
-use kennel::{Error, Host, Policy, Profile, Sandbox, Session};
+use kennel::{Error, Policy, Profile, Sandbox, Session, probe::Host};
 use serde_json::Value;
 
 use crate::support::{

@@ -13,7 +13,7 @@ fn probe(flags: &[&str]) -> (Value, Option<i32>) {
 
 #[test]
 fn every_attempt_succeeds_on_a_complete_host() {
-    let host = kennel::Host::detect();
+    let host = kennel::probe::Host::detect();
     require!(host.landlock_abi >= 6 && host.seccomp, "Landlock with scopes, and seccomp");
     for profile in ["read-only", "repo-write", "no-network", "ci-only"] {
         let (report, status) = probe(&["--profile", profile]);

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use entelix_core::context::ExecutionContext;
 use entelix_core::sandbox::{CodeSpec, CommandOutput, CommandSpec, DirEntry, Sandbox};
 use kennel::internal::limits_output;
-use kennel::{Class, Command, Error, FileKind, Limits, Output, Session, Size};
+use kennel::{Command, Error, Limits, Output, Session, Size, files::FileKind, report::Class};
 use tokio::sync::OnceCell;
 
 use crate::entelix::code::Interpreter;

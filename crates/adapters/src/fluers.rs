@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use fluers_runtime::{
     Enforcement, ExecSandboxContext, ProcessSandbox, RuntimeResult, SandboxProfile, WrappedCommand,
 };
-use kennel::{OnUnavailable, Policy, Session, Verdict, internal};
+use kennel::{OnUnavailable, Policy, Session, internal, probe::Verdict};
 
 use crate::fluers::context::Context;
 use crate::fluers::place::{ContextPlace, FluersError};

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Decision, Error, NetworkMode, NetworkRequest, Policy, PolicyError};
+use kennel::{Decision, Error, NetworkMode, NetworkRequest, Policy, report::PolicyError};
 use tokio::sync::oneshot;
 
 use crate::{

@@ -2,7 +2,10 @@
 
 use std::process::ExitCode;
 
-use kennel::{AuditError, Error, verify_audit};
+use kennel::{
+    Error,
+    audit::{AuditError, verify_audit},
+};
 
 use crate::{FAILED, args::AuditAction, escape::harmless, report};
 

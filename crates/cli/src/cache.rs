@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use kennel::{Error, KeptCache, Size, clear_kept_caches, kept_caches};
+use kennel::{
+    Error, Size,
+    overlay::{KeptCache, clear_kept_caches, kept_caches},
+};
 
 use crate::{
     args::CacheAction,

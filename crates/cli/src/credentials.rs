@@ -8,7 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Error, SpawnError, SpawnPolicy, inherited_descriptor};
+use kennel::{
+    Error,
+    broker::{SpawnError, SpawnPolicy},
+    internal::inherited_descriptor,
+};
 use nix::sys::{
     prctl,
     resource::{Resource, setrlimit},

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::inherited_descriptor;
+use kennel::internal::inherited_descriptor;
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},

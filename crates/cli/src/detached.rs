@@ -8,7 +8,12 @@ use std::{
     process::ExitCode,
 };
 
-use kennel::{Call, Client, Error, Event, ListenError, Report, inherited_descriptor};
+use kennel::{
+    Error,
+    client::{Call, Client, Event},
+    internal::inherited_descriptor,
+    report::{ListenError, Report},
+};
 use nix::{
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
     sys::stat::Mode,

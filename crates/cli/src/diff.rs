@@ -8,7 +8,11 @@ use std::{ops::Range, os::unix::ffi::OsStrExt};
 
 use anstyle::Style;
 use imara_diff::{Algorithm, Diff, Hunk, InternedInput, sources::byte_lines};
-use kennel::{Change, Contents, FileKind, Side, Size};
+use kennel::{
+    Size,
+    files::FileKind,
+    overlay::{Change, Contents, Side},
+};
 
 use crate::{
     escape::harmless,
@@ -54,7 +58,7 @@ pub(crate) struct Counts {
     pub(crate) is_text: bool,
 }
 
-/// The path of a change as people see it: `kennel::Change` escapes it.
+/// The path of a change as people see it: `kennel::overlay::Change` escapes it.
 pub(crate) fn name(change: &Change) -> String {
     change.to_string().chars().skip(2).collect()
 }
@@ -327,7 +331,7 @@ fn shown(line: &[u8]) -> String {
 /// next.
 pub(crate) fn is_shown_by(change: &Change, next: Option<&Change>) -> bool {
     change.file == FileKind::Directory
-        && change.kind == kennel::ChangeKind::Added
+        && change.kind == kennel::overlay::ChangeKind::Added
         && next.is_some_and(|next| next.path.starts_with(&change.path))
 }
 

@@ -8,7 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Call, Client, Error, Event, ListenError, Report};
+use kennel::{
+    Error,
+    client::{Call, Client, Event},
+    report::{ListenError, Report},
+};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, poll},

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, builder::PossibleValue};
 use kennel::{
     Audit, Caches, Cgroup, EnvBase, Error, ForeignProxy, Git, IoLimits, Isolation, Mount, Network,
-    NetworkMode, Note, OnUnavailable, Overlay, Policy, PolicyError, Profile, Size, Span, TmpLife, Toolchains,
+    NetworkMode, OnUnavailable, Overlay, Policy, Profile, Size, Span, TmpLife, Toolchains,
+    report::{Note, PolicyError},
 };
 
 use crate::{

@@ -16,7 +16,7 @@ use std::{
     },
 };
 
-use kennel::{Child, Client, Error, Terminal};
+use kennel::{Child, Error, Terminal, client::Client};
 use nix::{
     errno::Errno,
     sys::{

@@ -9,7 +9,9 @@ use std::{
 };
 
 use kennel::{
-    CredentialResolver, Error, Manifest, Output, Report, Resolving, Secret, SpawnError, SpawnPolicy,
+    Error, Output, Secret,
+    broker::{CredentialResolver, Manifest, Resolving, SpawnError, SpawnPolicy},
+    report::Report,
 };
 use tokio::sync::oneshot;
 

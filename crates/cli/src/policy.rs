@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-use kennel::{Error, Mount, Policy, PolicyError, Profile, Sandbox};
+use kennel::{Error, Mount, Policy, Profile, Sandbox, report::PolicyError};
 use serde_json::json;
 
 use crate::{

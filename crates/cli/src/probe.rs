@@ -2,7 +2,10 @@
 
 use std::{fmt, process::ExitCode};
 
-use kennel::{Area, Error, Finding, Found, Probe, Profile, Verdict};
+use kennel::{
+    Error, Profile,
+    probe::{Area, Finding, Found, Probe, Verdict},
+};
 
 use crate::{
     FAILED, args, process, process::interrupted, progress, remedy::FLAGS, report, style, table::Table,

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use kennel::{Client, DetachedCommand, DetachedState, Error, SessionProcess, SessionProcesses, Size};
+use kennel::{
+    Error, SessionProcess, SessionProcesses, Size,
+    client::{Client, DetachedCommand, DetachedState},
+};
 use serde::Serialize;
 
 use crate::{

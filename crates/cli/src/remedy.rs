@@ -1,6 +1,6 @@
 //! Remedies in the words of the command line: its flags and its commands.
 
-use kennel::{
+use kennel::report::{
     Setting,
     SettingKey::{self, *},
     Wording,

@@ -6,7 +6,10 @@ use std::{
     hash::{BuildHasher, RandomState},
 };
 
-use kennel::{Change, ChangeKind, Contents, FileKind, Review};
+use kennel::{
+    files::FileKind,
+    overlay::{Change, ChangeKind, Contents, Review},
+};
 
 use crate::diff::{Entry, LARGEST};
 

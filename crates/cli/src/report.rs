@@ -19,8 +19,10 @@ use std::{
 
 use anstyle::Style;
 use kennel::{
-    Change, ChangeKind, Enforcement, Entry, Error, Note, Outcome, PublishedPort, Remedy, Report, State,
-    Terminal, inherited_descriptor,
+    Error, Outcome, Terminal,
+    internal::inherited_descriptor,
+    overlay::{Change, ChangeKind},
+    report::{Enforcement, Entry, Note, PublishedPort, Remedy, Report, State},
 };
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, PrettyFormatter};

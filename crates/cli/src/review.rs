@@ -8,8 +8,10 @@ use std::{
 };
 
 use kennel::{
-    Change, ChangeKind, Client, Committed, Conflicts, Discarded, Error, KeptChanges, ListenError, Refusal,
-    Refused, Review,
+    Error,
+    client::Client,
+    overlay::{Change, ChangeKind, Committed, Conflicts, Discarded, KeptChanges, Refusal, Refused, Review},
+    report::ListenError,
 };
 
 use crate::{
@@ -411,8 +413,8 @@ fn stat(rows: &[(&Entry, Counts)], paint: Paint) -> String {
 /// What an entry without lines is.
 fn kind(entry: &Entry) -> &'static str {
     match entry.after.as_ref().or(entry.before.as_ref()).map(|change| change.file) {
-        Some(kennel::FileKind::Directory) => "dir",
-        Some(kennel::FileKind::File) => "bin",
+        Some(kennel::files::FileKind::Directory) => "dir",
+        Some(kennel::files::FileKind::File) => "bin",
         _ => "-",
     }
 }

@@ -12,7 +12,11 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session, is_one_file};
+use kennel::{
+    Child, Command, Ended, Error, Outcome, Policy, Sandbox, Session,
+    internal::{Outlets, is_one_file},
+    report::Report,
+};
 use nix::sys::signal::{Signal, raise};
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::mpsc::UnboundedReceiver};
 

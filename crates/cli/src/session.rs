@@ -11,8 +11,11 @@ use std::{
 };
 
 use kennel::{
-    Client, Error, Isolation, KeptChanges, ListenError, Listening, Overlay, Parent, Policy, PolicyError,
-    Profile, PublishedPort, Session, Stats,
+    Error, Isolation, Overlay, Policy, Profile, Session, Stats,
+    client::{Client, Listening},
+    internal::Parent,
+    overlay::KeptChanges,
+    report::{ListenError, PolicyError, PublishedPort},
 };
 use nix::unistd::{dup2_stderr, dup2_stdout, setsid};
 use serde::Serialize;

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use kennel::{
-    Change, ChangeKind, Committed, Conflicts, Error, KeptChanges, Outcome, Overlay, OverlayError, Policy,
-    PolicyError, Refusal, Report, Session,
+    Error, Outcome, Overlay, Policy, Session,
+    overlay::{Change, ChangeKind, Committed, Conflicts, KeptChanges, OverlayError, Refusal},
+    report::{PolicyError, Report},
 };
 
 use crate::{FAILED, args::Run, progress, report, review, style::Paint};

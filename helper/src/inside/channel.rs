@@ -82,8 +82,8 @@ impl Channel {
 
     /// Receives the plan's bytes, and the extra steps of a one-shot.
     pub(crate) fn receive_plan(&self) -> Result<(&'static [u8], &'static [u8]), Errno> {
-        let (Handover::Plan { plan, narrow }, [first, second, _]) = self.order()?.ok_or(Errno(EPROTO))?;
-        Ok((mapped(first, plan)?, mapped(second, narrow)?))
+        let (Handover::Plan { plan, own }, [first, second, _]) = self.order()?.ok_or(Errno(EPROTO))?;
+        Ok((mapped(first, plan)?, mapped(second, own)?))
     }
 
     /// Receives a command. Its standard descriptors get the numbers 0, 1 and 2.

@@ -10,7 +10,7 @@ use crate::{
     payload::Running,
     processes,
     reach::{ALL_PROCESSES, Reach},
-    steps::Rooms,
+    steps::PrivateTmpfs,
     sys::{self, Errno, Fd, Reaped},
     terminal::Terminal,
 };
@@ -61,7 +61,7 @@ pub(crate) fn signals() -> Result<Fd, Errno> {
 pub(crate) fn serve(
     channel: &Channel,
     (command, reach): (Running, Reach),
-    rooms: &Rooms<'_>,
+    tmpfs: &PrivateTmpfs<'_>,
     (signals, mut terminal): (&Fd, Option<Terminal>),
 ) -> Result<bool, Errno> {
     let is_reusable = matches!(reach, Reach::Mark(_)) && terminal.is_none();
@@ -94,7 +94,7 @@ pub(crate) fn serve(
                 told = Some(signal);
             }
             // A deleted file uses space until the last process that has it open ends.
-            match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
+            match status.map(|status| (status, if status == 0 { full::NONE } else { full_tmpfs(tmpfs) })) {
                 Some(end) if is_killed || !command.background => {
                     let killed = match (no_child_left, reach) {
                         (true, _) => 0,
@@ -276,9 +276,9 @@ fn rest(usage: &mut Usage, all: bool) -> u32 {
 }
 
 /// The number of the first full private file system.
-fn full_room(rooms: &Rooms<'_>) -> u32 {
-    for (number, path) in (0u32..).zip(rooms.iter().flatten()) {
-        match sys::tmpfs_room(path) {
+fn full_tmpfs(tmpfs: &PrivateTmpfs<'_>) -> u32 {
+    for (number, path) in (0u32..).zip(tmpfs.iter().flatten()) {
+        match sys::free_in_tmpfs(path) {
             Ok(Some([0, _])) => return full::word(number, false),
             Ok(Some([_, 0])) => return full::word(number, true),
             _ => {}

@@ -94,11 +94,11 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     if let Role::Reaper { name, .. } = role {
         return reaper::serve(channel, &directory.ok_or(Fault::init(Errno(EPROTO)))?, name);
     }
-    let (bytes, narrow) = channel.receive_plan().map_err(Fault::init)?;
+    let (bytes, own) = channel.receive_plan().map_err(Fault::init)?;
     let plan = Plan::take(&mut Cursor::new(bytes)).ok_or(Fault::init(Errno(EPROTO)))?;
     steps::carry_out(plan.setup, section::SETUP, &mut state, channel)?;
     match role {
-        Role::OneShot { .. } => worker::serve(channel, &plan, narrow, (state, file_mask)),
+        Role::OneShot { .. } => worker::serve(channel, &plan, own, (state, file_mask)),
         Role::Zygote { .. } => zygote::serve(channel, &plan, (begun, file_mask)),
         Role::Bridge { .. } => bridge::serve(channel, &plan, state, begun),
         Role::Reaper { .. } => Ok(()),

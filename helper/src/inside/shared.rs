@@ -12,7 +12,7 @@ use crate::{
     plan::Plan,
     processes::{self, Looks},
     reach::{ALL_PROCESSES, Found, Marked, Reach},
-    steps::{Rooms, State},
+    steps::{PrivateTmpfs, State},
     sys::{self, Errno, Fd},
     worker,
 };
@@ -35,7 +35,7 @@ const RACES: u32 = 4;
 pub(crate) fn serve(
     channel: &Channel,
     plan: &Plan<'_>,
-    rooms: &Rooms<'_>,
+    tmpfs: &PrivateTmpfs<'_>,
     (begun, file_mask): (u64, usize),
 ) -> Result<(), Fault> {
     // The kernel reaps ended workers, and what killed workers leave.
@@ -46,7 +46,7 @@ pub(crate) fn serve(
             SharedOrder::Worker { mark } => {
                 let socket = socket.ok_or(Fault::init(Errno(EPROTO)))?;
                 match sys::fork() {
-                    Ok(None) => begin(&socket, plan, rooms, (mark, file_mask)),
+                    Ok(None) => begin(&socket, plan, tmpfs, (mark, file_mask)),
                     Ok(Some(pid)) => hand_out(&socket, pid),
                     Err(errno) => Channel::refuse(&socket, errno),
                 }
@@ -135,7 +135,7 @@ fn hand_out(socket: &Fd, pid: i32) {
 }
 
 /// Runs a worker, in the process that was just forked.
-fn begin(socket: &Fd, plan: &Plan<'_>, rooms: &Rooms<'_>, (mark, file_mask): (u64, usize)) -> ! {
+fn begin(socket: &Fd, plan: &Plan<'_>, tmpfs: &PrivateTmpfs<'_>, (mark, file_mask): (u64, usize)) -> ! {
     let begun = sys::monotonic_us();
     let Ok(channel) = Channel::adopt(socket) else { sys::exit(1) };
     live(&channel, |channel| {
@@ -144,7 +144,7 @@ fn begin(socket: &Fd, plan: &Plan<'_>, rooms: &Rooms<'_>, (mark, file_mask): (u6
             .and_then(|()| sys::limit(RLIMIT_RTTIME, mark, mark))
             .and_then(|()| sys::keep_children())
             .map_err(Fault::init)?;
-        let state = State::with_rooms(rooms);
+        let state = State::with_tmpfs(tmpfs);
         worker::command(channel, plan, Payload { state, file_mask, begun: Some(begun) }, Reach::Mark(mark))
     })
 }

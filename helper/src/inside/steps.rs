@@ -8,7 +8,7 @@ use crate::{
     control::Report,
     kernel::{E2BIG, EINVAL, ENOENT, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr, SOCK_STREAM},
     mounts,
-    plan::{self, MOST_FORGONE, MOST_LAYERS, MOST_ROOMS, Step},
+    plan::{self, MOST_FORGONE, MOST_LAYERS, MOST_TMPFS, Step},
     sys::{self, Errno, Fd},
 };
 
@@ -26,16 +26,16 @@ pub(crate) struct State<'p> {
     /// Whether init leads the session of a terminal, to which the command belongs.
     pub(crate) has_terminal: bool,
     /// Private file systems to check after the command.
-    pub(crate) rooms: Rooms<'p>,
+    pub(crate) tmpfs: PrivateTmpfs<'p>,
 }
 
 /// Private file systems, by path.
-pub(crate) type Rooms<'p> = [Option<&'p CStr>; MOST_ROOMS];
+pub(crate) type PrivateTmpfs<'p> = [Option<&'p CStr>; MOST_TMPFS];
 
 impl<'p> State<'p> {
     /// Only the private file systems that earlier steps reported.
-    pub(crate) fn with_rooms(rooms: &Rooms<'p>) -> Self {
-        Self { rooms: *rooms, ..Self::default() }
+    pub(crate) fn with_tmpfs(tmpfs: &PrivateTmpfs<'p>) -> Self {
+        Self { tmpfs: *tmpfs, ..Self::default() }
     }
 
     /// Makes the root of this mount namespace the root of later steps.
@@ -162,7 +162,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             mounts::mount_again(state.root()?, (from, target), attributes, (device, inode))
         }
         Step::Forgo { path } => state.forgo(path),
-        Step::Room { path } => note(&mut state.rooms, path),
+        Step::CheckTmpfs { path } => note(&mut state.tmpfs, path),
         Step::EnterRoot {} => state.enter_root(),
         Step::Move { from, to, within } => mounts::relocate(state.root()?, (from, to), within),
         Step::Detach { target } => sys::detach(target),

@@ -19,17 +19,17 @@ use crate::{
 pub(crate) fn forked<'p>(
     channel: &'p Channel,
     plan: &Plan<'p>,
-    narrow: &'p [u8],
+    own: &'p [u8],
     (begun, file_mask): (u64, usize),
     is_shared: bool,
 ) -> Result<(), Fault> {
     born(channel).map_err(Fault::init)?;
     let mut state = State::default();
     steps::carry_out(plan.worker, section::WORKER, &mut state, channel)?;
-    steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
+    steps::carry_out(own, section::OWN, &mut state, channel)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
     if is_shared {
-        return shared::serve(channel, plan, &state.rooms, (begun, file_mask));
+        return shared::serve(channel, plan, &state.tmpfs, (begun, file_mask));
     }
     command(channel, plan, Payload { state, file_mask, begun: Some(begun) }, Reach::Namespace)
 }
@@ -38,10 +38,10 @@ pub(crate) fn forked<'p>(
 pub(crate) fn serve<'p>(
     channel: &'p Channel,
     plan: &Plan<'p>,
-    narrow: &'p [u8],
+    own: &'p [u8],
     (mut state, file_mask): (State<'p>, usize),
 ) -> Result<(), Fault> {
-    steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
+    steps::carry_out(own, section::OWN, &mut state, channel)?;
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
     command(channel, plan, Payload { state, file_mask, begun: None }, Reach::Namespace)
 }
@@ -54,7 +54,7 @@ pub(crate) fn command<'p>(
     mut payload: Payload<'p>,
     reach: Reach,
 ) -> Result<(), Fault> {
-    let rooms = payload.state.rooms;
+    let tmpfs = payload.state.tmpfs;
     let signals = init::signals().map_err(Fault::init)?;
     loop {
         let (running, terminal) = match payload::start(plan.payload, &mut payload, channel, None)? {
@@ -74,7 +74,7 @@ pub(crate) fn command<'p>(
         let started = Report::Started { asks: listener.is_some().into() };
         channel.report_with(&started, listener.as_ref()).map_err(Fault::init)?;
         drop(listener);
-        let is_free = init::serve(channel, (running, reach), &rooms, (&signals, terminal));
+        let is_free = init::serve(channel, (running, reach), &tmpfs, (&signals, terminal));
         if !is_free.map_err(Fault::init)? {
             return Ok(());
         }

@@ -25,13 +25,13 @@ pub(crate) fn serve(
     while let Some((order, descriptors)) = channel.order().map_err(Fault::init)? {
         let [socket, second, third] = descriptors;
         match (order, socket) {
-            (ZygoteOrder::Worker { narrow, leaf, shared }, Some(socket)) => {
-                let (steps, leaf) = match (narrow, leaf) {
+            (ZygoteOrder::Worker { own, leaf, shared }, Some(socket)) => {
+                let (steps, leaf) = match (own, leaf) {
                     (0, 0) => (None, None),
                     (0, _) => (None, second),
                     _ => (second, third),
                 };
-                fork(&socket, plan, (steps, narrow), leaf.as_ref(), (file_mask, shared != 0));
+                fork(&socket, plan, (steps, own), leaf.as_ref(), (file_mask, shared != 0));
             }
             (ZygoteOrder::Remount { steps }, Some(socket)) => remount(&socket, (second, steps), third),
             (ZygoteOrder::Signal { number }, _) => signal(number),
@@ -62,7 +62,7 @@ fn remount(socket: &Fd, (steps, length): (Option<Fd>, u32), namespace: Option<Fd
                 entered.map_err(Fault::init)?;
                 let mut state = State::default();
                 state.enter_root().map_err(Fault::init)?;
-                steps::carry_out(steps.map_err(Fault::init)?, section::NARROW, &mut state, channel)?;
+                steps::carry_out(steps.map_err(Fault::init)?, section::OWN, &mut state, channel)?;
                 channel.ready(begun).map_err(Fault::init)
             })
         }
@@ -72,15 +72,15 @@ fn remount(socket: &Fd, (steps, length): (Option<Fd>, u32), namespace: Option<Fd
 }
 
 /// Forks one worker. Failures are reported on the worker's own socket; the session continues.
-fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&Fd>, how: (usize, bool)) {
+fn fork(socket: &Fd, plan: &Plan<'_>, own: (Option<Fd>, u32), leaf: Option<&Fd>, how: (usize, bool)) {
     let refused = |errno| Channel::refuse(socket, errno);
     match sys::fork_into_new_pid_namespace(leaf) {
-        Ok(None) => begin(socket, plan, narrow, how),
+        Ok(None) => begin(socket, plan, own, how),
         Ok(Some(_)) => {}
         // A seccomp filter around this process may hide clone3. Then the worker enters its cgroup itself.
         Err(Errno(ENOSYS)) => match sys::fork_into_new_pid_namespace(None) {
             Ok(None) => match leaf.map_or(Ok(()), sys::enter_cgroup) {
-                Ok(()) => begin(socket, plan, narrow, how),
+                Ok(()) => begin(socket, plan, own, how),
                 Err(errno) => {
                     refused(errno);
                     sys::exit(1)
@@ -102,9 +102,9 @@ fn begin(
 ) -> ! {
     let begun = sys::monotonic_us();
     // Before the memfd is closed with the other descriptors.
-    let narrow = channel::mapped(steps, length);
+    let own = channel::mapped(steps, length);
     let Ok(channel) = Channel::adopt(socket) else { sys::exit(1) };
     live(&channel, |channel| {
-        worker::forked(channel, plan, narrow.map_err(Fault::init)?, (begun, file_mask), is_shared)
+        worker::forked(channel, plan, own.map_err(Fault::init)?, (begun, file_mask), is_shared)
     })
 }

@@ -64,12 +64,12 @@ fn subjects(denials: &[Denial]) -> Vec<&str> {
 fn the_filter_asks_only_if_the_policy_wants_explanations() {
     let workspace = workspace();
     let policy = Policy::profile(Profile::RepoWrite, workspace.path());
-    let compile = |policy: &Policy, shape| {
+    let compile = |policy: &Policy, kind| {
         let (host, caller) = (crate::host::Host::detect(), crate::host::caller::Caller::current());
-        crate::plan::compile::compile(policy, &host, &caller, shape).expect("a policy for this host")
+        crate::plan::compile::compile(policy, &host, &caller, kind).expect("a policy for this host")
     };
-    for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
-        let (without, with) = (compile(&policy, shape), compile(&policy.clone().explain(true), shape));
+    for kind in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
+        let (without, with) = (compile(&policy, kind), compile(&policy.clone().explain(true), kind));
         assert!(!without.explains && with.explains);
         // Returns that ask the listener. The filter always has some questions of its own.
         let asks = |compiled: &crate::plan::compile::Compiled| {

@@ -26,7 +26,7 @@ use crate::sys;
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, Identity, kind};
 use crate::view::View;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 
 /// What commands may do with these files.
 #[derive(Debug)]

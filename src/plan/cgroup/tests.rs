@@ -146,7 +146,7 @@ fn a_named_group_must_be_usable_and_nothing_else() {
 
 fn groups_of(
     limits: Limits,
-    shape: SandboxKind,
+    kind: SandboxKind,
     controllers: &[Controller],
     disks: &[(u64, u64)],
 ) -> CgroupPlan {
@@ -157,7 +157,7 @@ fn groups_of(
         controllers: controllers.to_vec(),
         leave: false,
     };
-    plan(&policy, &Host::detect(), place, shape, disks.to_vec())
+    plan(&policy, &Host::detect(), place, kind, disks.to_vec())
 }
 
 fn contents(settings: &[Setting]) -> Vec<String> {

@@ -140,8 +140,8 @@ fn only_root_may_lack_a_user_namespace_and_only_if_the_policy_allows_it() {
         (&degrade, &host(), &root, false),
         (&refuse, &refusing, &root, false),
     ] {
-        for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
-            let compiled = compile(policy, host, caller, shape).expect("compiles");
+        for kind in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
+            let compiled = compile(policy, host, caller, kind).expect("compiles");
             let options = crate::view::inputs::spawn_options(policy, host, caller);
             assert_eq!(options.users == Users::Callers, without);
             // The outside writes root's maps, which have a second id.
@@ -165,8 +165,8 @@ fn without_a_user_namespace_no_step_that_protects_the_host_is_optional() {
     let root = Caller { uid: 0, gid: 0, ..caller(home.path()) };
     let policy =
         Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
-    for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
-        let compiled = compile(&policy, &refusing, &root, shape).expect("compiles");
+    for kind in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
+        let compiled = compile(&policy, &refusing, &root, kind).expect("compiles");
         let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls];
         for entry in sections.into_iter().flat_map(|section| entries(&section.bytes)).flatten() {
             let firm = matches!(
@@ -479,8 +479,8 @@ fn the_first_message_holds_every_first_step() {
     let mut policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     policy.hostname = "h".repeat(64);
     let caller = Caller { uid: u32::MAX - 1, gid: u32::MAX - 1, ..caller(home.path()) };
-    for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
-        let first = begin(&policy, &host(), &caller, shape).expect("compiles").namespaces;
+    for kind in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
+        let first = begin(&policy, &host(), &caller, kind).expect("compiles").namespaces;
         assert!(first.bytes.len() + 16 <= kennel_helper::control::LONGEST_ROLE, "{}", first.bytes.len());
     }
 }

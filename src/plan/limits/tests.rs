@@ -22,7 +22,7 @@ use crate::view::inputs::SandboxKind;
 fn compiled(
     uid: u32,
     kernel: Version,
-    shape: SandboxKind,
+    kind: SandboxKind,
     policy: &Policy,
     home: &Path,
 ) -> Result<Compiled, Error> {
@@ -35,7 +35,7 @@ fn compiled(
         ..fixtures::caller(home)
     };
     let host = Host { kernel, ..host() };
-    compile(policy, &host, &caller, shape)
+    compile(policy, &host, &caller, kind)
 }
 
 /// A policy that asks for a limit of processes.
@@ -98,7 +98,7 @@ fn a_session_whose_commands_share_processes_has_a_default() {
     let (one, many) = (SandboxKind::OneShot, SandboxKind::Session { ready: 2 });
     let shared = policy(home.path(), None).isolation(Isolation::Session);
     let apart = policy(home.path(), None).isolation(Isolation::Command);
-    for (uid, kernel, shape, policy, expected) in [
+    for (uid, kernel, kind, policy, expected) in [
         (1000, Version(6, 18), many, &shared, (Some(8201), vec![], Some(State::Enforced))),
         (1000, Version(6, 18), many, &apart, (None, vec![], None)),
         (1000, Version(6, 18), one, &shared, (None, vec![], None)),
@@ -107,10 +107,10 @@ fn a_session_whose_commands_share_processes_has_a_default() {
         (0, Version(6, 18), many, &apart, (None, vec![], None)),
         (0, Version(6, 13), many, &shared, (None, vec![], None)),
     ] {
-        let compiled = compiled(uid, kernel, shape, policy, home.path()).expect("compiles");
+        let compiled = compiled(uid, kernel, kind, policy, home.path()).expect("compiles");
         let (soft, written, state_there) = expected;
-        assert_eq!((rlimit(&compiled), state(&compiled)), (soft, state_there), "{uid} {kernel} {shape:?}");
-        assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {shape:?}");
+        assert_eq!((rlimit(&compiled), state(&compiled)), (soft, state_there), "{uid} {kernel} {kind:?}");
+        assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {kind:?}");
         assert!(compiled.enforcement.remarkable().all(|entry| entry.name != Protection::Pids));
     }
 }
@@ -119,7 +119,7 @@ fn a_session_whose_commands_share_processes_has_a_default() {
 fn processes_are_counted_by_user_and_kernel_version() {
     let home = tempfile::tempdir().expect("a directory");
     let (one, many) = (SandboxKind::OneShot, SandboxKind::Session { ready: 2 });
-    for (uid, kernel, shape, expected) in [
+    for (uid, kernel, kind, expected) in [
         (1000, Version(6, 18), one, (Some(21), vec![], State::Enforced)),
         (1000, Version(6, 18), many, (Some(28), vec![], State::Degraded)),
         (1000, Version(5, 13), one, (Some(21), vec![], State::Degraded)),
@@ -129,14 +129,14 @@ fn processes_are_counted_by_user_and_kernel_version() {
         (0, Version(6, 1), many, (None, vec![], State::Off)),
     ] {
         let compiled =
-            compiled(uid, kernel, shape, &policy(home.path(), Some(20)), home.path()).expect("compiles");
+            compiled(uid, kernel, kind, &policy(home.path(), Some(20)), home.path()).expect("compiles");
         let (soft, written, state_there) = expected;
         assert_eq!(
             (rlimit(&compiled), state(&compiled)),
             (soft, Some(state_there)),
-            "{uid} {kernel} {shape:?}"
+            "{uid} {kernel} {kind:?}"
         );
-        assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {shape:?}");
+        assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {kind:?}");
     }
 }
 

@@ -203,7 +203,7 @@ proptest! {
     fn any_text_is_parsed_or_refused(text in "[0-9a-f:./]{0,20}") {
         if let Ok(network) = network(&text) {
             prop_assert_eq!(network.addr(), network.network());
-            prop_assert_eq!(crate::policy::address::network(&network.to_string()), Ok(network));
+            prop_assert_eq!(crate::policy::network::address::network(&network.to_string()), Ok(network));
         }
     }
 }

@@ -13,7 +13,7 @@ use nix::sys::stat::{Mode, fstat, mkdirat};
 
 use crate::sys::dirfd;
 use crate::sys::dirfd::mode_of;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 
 /// Holds a directory.
 const HELD: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
@@ -64,7 +64,7 @@ pub(crate) fn directories(repository: &Path) -> io::Result<Vec<BindSource>> {
 /// Makes the directory for logs, as git would with the first commit of a worktree, with the rights of a
 /// command. If that fails, git says so then.
 pub(crate) fn make_logs(repository: &BindSource) {
-    let made = dirfd::of_a_command(|| {
+    let made = dirfd::without_capabilities(|| {
         let (held, now) = BindSource::open_exact(&repository.path)?;
         if now.identity != repository.identity {
             return Ok(());

@@ -15,7 +15,7 @@ use crate::protect::git::repository::{linked_work_tree, named_work_tree};
 use crate::protect::git::{LISTS, OBEYED, is_repository, none_if_missing, read_small};
 use crate::report::failure;
 use crate::report::failure::shown;
-use crate::view::path_walk::{UnresolvedPath, WalkAim};
+use crate::view::paths::walk::{UnresolvedPath, WalkAim};
 
 /// Submodules and linked worktrees that are looked at, in all repositories together.
 pub(crate) const MOST: usize = 2000;

@@ -17,8 +17,8 @@ use crate::protect::git::modules::{PARTS, WalkBudget, WalkError, obeyed_in};
 use crate::protect::git::{LISTS, MOST_READ, OBEYED, is_repository, none_if_missing, read_followed};
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
-use crate::view::path_walk::{Bases, NAME_MAX, UnresolvedPath, WalkAim};
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
+use crate::view::paths::walk::{Bases, NAME_MAX, UnresolvedPath, WalkAim};
 
 /// How a `.git` file begins, gitrepository-layout(5). White space after it is part of the path.
 const POINTER: &[u8] = b"gitdir: ";

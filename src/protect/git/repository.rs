@@ -17,7 +17,7 @@ use crate::sys::dirfd::own_path;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
 use crate::view::grants::NOT_A_WORKSPACE;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 
 /// A work tree of git.
 #[derive(Debug, PartialEq, Eq)]

@@ -16,12 +16,12 @@ use crate::policy::profile::Git;
 use crate::protect::git::config::{Variable, variables};
 use crate::protect::git::{contents, read_followed};
 use crate::report::failure::shown;
+use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::{SettingKey, remedy};
 use crate::sys::dirfd::{open_without_links, own_path};
 use crate::sys::inode::regular;
 use crate::view::inputs::Inputs;
-use crate::view::place_kind::PlaceKind;
-use crate::view::source::BindSource;
+use crate::view::paths::source::BindSource;
 use crate::view::{LARGEST_COPY, Node, View, secrets};
 
 /// Variables whose value is a file that git reads.

@@ -8,9 +8,9 @@ use super::*;
 use crate::host::fixtures;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;
+use crate::report::place_kind::PlaceKind;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::view::inputs::{HomeNames, SandboxKind};
-use crate::view::place_kind::PlaceKind;
 
 /// A directory with a workspace `w`, which has these directories, and links with these texts.
 fn workspace(directories: &[&str], links: &[(&str, &str)]) -> TempDir {
@@ -64,7 +64,7 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
         host: &host,
         caller: &caller,
         names: &HomeNames::default(),
-        shape: SandboxKind::OneShot,
+        kind: SandboxKind::OneShot,
         subject: crate::view::inputs::Subject::Workspace,
         controllers: None,
     };

@@ -9,8 +9,8 @@ use kennel_helper::client_wire::{Ask, IS_QUIET, Manner, NAMES_VARIABLES, WANTS_R
 use kennel_helper::wire::{Field, ListBuf};
 
 use crate::plan::pseudoterminal::Pseudoterminal;
-use crate::plan::request::{c_string, variable};
 use crate::report::error::Error;
+use crate::request::{c_string, variable};
 
 /// A command to run in a listening session; see [`Client`](crate::serve::client::Client). Its values are
 /// checked by [`Client::start`](crate::serve::client::Client::start).

@@ -112,7 +112,7 @@ impl FileWriter {
         let commit = async {
             file.flush().await?;
             let file = file.into_std().await;
-            blocking(move || dirfd::of_a_command(|| replacement.commit(&file))).await
+            blocking(move || dirfd::without_capabilities(|| replacement.commit(&file))).await
         };
         commit.await.map_err(|error| failed("write", &path, error))
     }

@@ -26,9 +26,9 @@ use crate::command::source::WorkerSource;
 use crate::command::stdio::Stdio;
 use crate::launch::control::{ignore_epipe, socket_pair};
 use crate::launch::image::Image;
-use crate::plan::request::candidates;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
+use crate::request::candidates;
 use crate::sys;
 use crate::sys::packet;
 

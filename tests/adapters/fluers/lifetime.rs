@@ -163,7 +163,7 @@ async fn killed_session_is_prepared_again() {
     // Only children of this process count: other tests run in it too.
     let argv = kennel.wrap(&["true".to_owned()], &context(dir.path(), RepoWrite)).unwrap().argv;
     let name = Path::new(&argv[1]).file_stem().unwrap().to_str().unwrap().to_owned();
-    let client = kennel::Client::connect_in(Path::new(&argv[1]).parent().unwrap(), &name).unwrap();
+    let client = kennel::client::Client::connect_in(Path::new(&argv[1]).parent().unwrap(), &name).unwrap();
     tokio::task::spawn_blocking(move || client.stop().unwrap()).await.unwrap();
     let gone = super::shell(&env, "true").await;
     assert_eq!(gone.exit_code, 125, "{gone:?}");

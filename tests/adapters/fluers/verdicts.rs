@@ -8,7 +8,7 @@ use fluers_runtime::{
     ProcessSandbox,
     SandboxProfile::{CiOnly, FullDev, NoNetwork, ReadOnly, RepoWrite},
 };
-use kennel::{Limits, Policy, Protection, Requirement};
+use kennel::{Limits, Policy, Requirement, report::Protection};
 use kennel_adapters::fluers::KennelSandbox;
 
 use super::{context, fails, says, try_harness};
@@ -41,7 +41,7 @@ fn namespace() -> String {
 #[tokio::test]
 async fn this_host_enforces_every_profile_in_full() {
     // The library says what the host has: the adapter is under test here.
-    require!(kennel::Host::detect().landlock_abi >= 6, "Landlock scopes, without which it is not all");
+    require!(kennel::probe::Host::detect().landlock_abi >= 6, "Landlock scopes, without which it is not all");
     for profile in [ReadOnly, RepoWrite, NoNetwork, FullDev, CiOnly] {
         let verdict = KennelSandbox::new().probe(&profile).await.unwrap();
         assert_eq!(verdict, Enforcement::FullyEnforced, "{profile:?}");

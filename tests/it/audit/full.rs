@@ -41,7 +41,7 @@ async fn lost_records_are_counted_if_the_log_fails_open() {
         assert!(outcome.status.success());
         let told = format!("records that could not be written: {lost}: No space left on device");
         assert!(outcome.unaudited.as_deref().is_some_and(|words| words.contains(&told)), "{outcome:?}");
-        let remarks = outcome.remarks(kennel::Wording::default());
+        let remarks = outcome.remarks(kennel::report::Wording::default());
         assert!(remarks.iter().any(|line| line.contains(&told)), "{remarks:?}");
     }
     fs::remove_file(log.place.path().join("ballast")).unwrap();

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Audit, Class, Policy, Profile, Sandbox, Session};
+use kennel::{Audit, Policy, Profile, Sandbox, Session, report::Class};
 use serde_json::Value;
 
 use crate::support::{TempDir, kennel, refused, report, shell, stderr, until, workspace};

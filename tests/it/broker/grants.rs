@@ -3,7 +3,9 @@
 use std::{fs, net::TcpListener, os::unix::fs::symlink, time::Duration};
 
 use kennel::{
-    Boundary, Class, Ended, Envelope, Error, Manifest, NoCredentials, SpawnError, SpawnLimits, SpawnPolicy,
+    Ended, Error,
+    broker::{Envelope, Manifest, NoCredentials, SpawnError, SpawnLimits, SpawnPolicy},
+    report::{Boundary, Class},
 };
 
 use super::{Home, keys, said, tool, tool_with_token};
@@ -191,8 +193,8 @@ fn an_action_with_one_name_of_a_program_has_not_its_other_names() {
 #[tokio::test]
 async fn a_missing_credential_is_named() {
     struct Broken;
-    impl kennel::CredentialResolver for Broken {
-        fn resolve<'r>(&'r self, _: &'r str) -> kennel::Resolving<'r> {
+    impl kennel::broker::CredentialResolver for Broken {
+        fn resolve<'r>(&'r self, _: &'r str) -> kennel::broker::Resolving<'r> {
             Box::pin(async { Err("the vault is sealed".into()) })
         }
     }

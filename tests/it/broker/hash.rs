@@ -13,7 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Class, Manifest, NoCredentials, SpawnPolicy};
+use kennel::{
+    broker::{Manifest, NoCredentials, SpawnPolicy},
+    report::Class,
+};
 
 use super::{Home, Keys, said, tool, tool_with_token, write_script};
 use crate::support::{copy_program, has, payload_path, require};
@@ -152,7 +155,7 @@ async fn a_binary_with_a_hash_is_called_by_its_own_path() {
     let policy = SpawnPolicy::new(Manifest::from_toml(&manifest).unwrap());
     let script =
         "echo \"$0\"; tr '\\0' ' ' < /proc/$$/cmdline; (echo x > /proc/$$/exe) 2>/dev/null || echo refused";
-    let envelope = kennel::Envelope { program: "sh".to_owned(), ..tool(&["-c", script]) };
+    let envelope = kennel::broker::Envelope { program: "sh".to_owned(), ..tool(&["-c", script]) };
     let heard = said(policy.spawn(&envelope, &NoCredentials).await);
     assert!(heard.starts_with("/bin/sh\n/bin/sh -c ") && heard.ends_with("refused\n"), "{heard}");
 }

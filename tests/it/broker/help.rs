@@ -5,7 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Class, Ended, run_help, sandbox_available};
+use kennel::{
+    Ended,
+    broker::{run_help, sandbox_available},
+    report::Class,
+};
 
 use super::Home;
 use crate::support::patient;

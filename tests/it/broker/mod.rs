@@ -27,7 +27,10 @@ use std::{
     },
 };
 
-use kennel::{CredentialResolver, Envelope, Manifest, Resolving, Secret, SpawnError, SpawnPolicy};
+use kennel::{
+    Secret,
+    broker::{CredentialResolver, Envelope, Manifest, Resolving, SpawnError, SpawnPolicy},
+};
 
 use crate::support::{TempDir, kennel_path, workspace, write_program};
 

@@ -6,7 +6,10 @@ use std::{
     process::Stdio,
 };
 
-use kennel::{Capabilities, EnvPolicy, Error};
+use kennel::{
+    Error,
+    capabilities::{Capabilities, EnvPolicy},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

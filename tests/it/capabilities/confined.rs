@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener, os::unix::fs::symlink, path::Path};
 
-use kennel::{Capabilities, Layer, resolve_layer, wrap_command};
+use kennel::capabilities::{Capabilities, Layer, resolve_layer, wrap_command};
 
 use super::{Place, offline, reading, writing};
 use crate::support::{is_alone, workspace};

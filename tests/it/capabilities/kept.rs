@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command, time::Duration};
 
-use kennel::{Capabilities, Wrapper};
+use kennel::capabilities::{Capabilities, Wrapper};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Place, list, offline, writing};
@@ -251,7 +251,8 @@ fn process_wide_sessions_lie_below_the_usual_directory() {
     let dir = workspace();
     let usual = std::path::PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR").unwrap()).join("kennel");
     single().block_on(async {
-        let (mut command, _) = kennel::wrap_command("true", [""; 0], dir.path(), &offline()).await.unwrap();
+        let (mut command, _) =
+            kennel::capabilities::wrap_command("true", [""; 0], dir.path(), &offline()).await.unwrap();
         assert!(command.status().await.unwrap().success());
         assert_eq!(fs::read_dir(usual.join("wrapped")).unwrap().count(), 3);
         let list = Command::new(crate::support::kennel_path()).args(["session", "list"]).output().unwrap();
@@ -280,12 +281,14 @@ fn commands_do_not_reach_the_client_that_runs_the_next_one() {
     single().block_on(async {
         assert!(!runtime.join("kennel").exists(), "nothing is there yet that could be covered");
         let args = ["-c", TAKE_OVER, "sh", runtime.to_str().unwrap()];
-        let (mut command, _) = kennel::wrap_command("sh", args, dir.path(), &caps).await.unwrap();
+        let (mut command, _) =
+            kennel::capabilities::wrap_command("sh", args, dir.path(), &caps).await.unwrap();
         assert!(command.status().await.unwrap().success());
         assert!(runtime.join("mine").exists(), "it may write around it");
         let client = fs::read(runtime.join("kennel/wrapped/kennel-exec")).unwrap();
         assert!(client != fs::read("/bin/false").unwrap(), "the client was exchanged");
-        let (mut command, _) = kennel::wrap_command("true", [""; 0], dir.path(), &caps).await.unwrap();
+        let (mut command, _) =
+            kennel::capabilities::wrap_command("true", [""; 0], dir.path(), &caps).await.unwrap();
         assert!(command.status().await.unwrap().success());
     });
 }

@@ -2,7 +2,10 @@
 
 use std::{fs, time::Duration};
 
-use kennel::{Capabilities, Error, Layer, RunLimits, Wrapper};
+use kennel::{
+    Error,
+    capabilities::{Capabilities, Layer, RunLimits, Wrapper},
+};
 use tokio::runtime::Builder;
 
 use super::offline;

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Capabilities, Layer, Wrapper};
+use kennel::capabilities::{Capabilities, Layer, Wrapper};
 
 use crate::{
     serve::runtime,

@@ -2,7 +2,11 @@
 
 use std::{fs, time::Duration};
 
-use kennel::{Capabilities, Ended, Error, Layer, Level, Output, RunLimits};
+use kennel::{
+    Ended, Error, Output,
+    capabilities::{Capabilities, Layer, RunLimits},
+    report::Level,
+};
 
 use super::{Place, offline};
 use crate::{

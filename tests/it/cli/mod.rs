@@ -285,7 +285,11 @@ fn policy_check_leaves_nothing_behind() {
     let audit = beside.path().join("log");
     let all = ["policy", "check", "--audit", audit.to_str().unwrap(), "--overlay"];
     // Overlays in memory came with it.
-    let flags = if kennel::Host::detect().kernel < kennel::Version(6, 6) { &all[..4] } else { &all[..] };
+    let flags = if kennel::probe::Host::detect().kernel < kennel::probe::Version(6, 6) {
+        &all[..4]
+    } else {
+        &all[..]
+    };
     let output = cli(dir.path(), flags);
     assert!(output.status.success(), "{output:?}");
     assert!(fs::read(&audit).is_ok_and(|log| log.is_empty()), "nothing ran that would be logged");

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Class, Command, Ended, Error, Policy, Profile, Sandbox, Stdio};
+use kennel::{Command, Ended, Error, Policy, Profile, Sandbox, Stdio, report::Class};
 
 use super::{beating, sandbox, silent};
 use crate::support::{BEATEN, HEARTBEAT, beats, is_alone, own_children, patient, until, workspace};

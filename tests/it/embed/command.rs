@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Boundary, Class, Ended, Error, Level, Limit, Policy, Profile, Sandbox, State, Wording};
+use kennel::{
+    Ended, Error, Policy, Profile, Sandbox,
+    report::{Boundary, Class, Level, Limit, State, Wording},
+};
 
 use super::sandbox;
 use crate::support::{patient, workspace};

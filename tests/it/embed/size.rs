@@ -3,7 +3,11 @@
 
 use std::{error::Error as _, fs, io};
 
-use kennel::{Audit, Error, Host, Overlay, Policy, Profile, Refusal, Refused, Sandbox, Session, Version};
+use kennel::{
+    Audit, Error, Overlay, Policy, Profile, Sandbox, Session,
+    overlay::{Refusal, Refused},
+    probe::{Host, Version},
+};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{io::AsyncWriteExt, runtime::Builder};
 

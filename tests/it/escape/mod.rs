@@ -98,5 +98,5 @@ fn of_other_ids() -> &'static str {
 
 /// The Landlock ABI of this kernel.
 fn landlock_abi() -> u32 {
-    kennel::Host::detect().landlock_abi
+    kennel::probe::Host::detect().landlock_abi
 }

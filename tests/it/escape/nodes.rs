@@ -148,7 +148,7 @@ fn privileged_attributes_are_not_set() {
     ];
     // Before Linux 6.11, if the bpf module is in the lsm= list, as in Debian's kernel, everybody may set
     // attributes that no module knows on their own files, inside and outside.
-    if kennel::Host::detect().kernel < kennel::Version(6, 11) {
+    if kennel::probe::Host::detect().kernel < kennel::probe::Version(6, 11) {
         expected.retain(|(call, _)| !call.contains("s:security.x"));
     }
     let before = fs::metadata(ws.path().join("f")).unwrap();

@@ -74,8 +74,11 @@ fn a_hard_link_is_made_within_a_grant_only() {
     fs::write(ws.path().join("mine"), "").unwrap();
     let grant = other.path().display().to_string();
     // Before Linux 6.10 this needs CAP_DAC_READ_SEARCH, whoever opened the file.
-    let by_descriptor =
-        if kennel::Host::detect().kernel >= kennel::Version(6, 10) { "EXDEV" } else { "ENOENT" };
+    let by_descriptor = if kennel::probe::Host::detect().kernel >= kennel::probe::Version(6, 10) {
+        "EXDEV"
+    } else {
+        "ENOENT"
+    };
     check(
         ws.path(),
         &["--ro", &grant],

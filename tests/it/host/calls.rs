@@ -152,7 +152,7 @@ fn no_landlock() {
         .holds();
     }
     // A machine without it, as `scripts/kernels` boots one. There the message blames no filter.
-    let abi = kennel::Host::detect().landlock_abi;
+    let abi = kennel::probe::Host::detect().landlock_abi;
     if abi == 0 {
         Row {
             before: Vec::new(),

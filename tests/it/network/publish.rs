@@ -339,7 +339,7 @@ fn an_address_of_every_interface_gets_a_note() {
 #[test]
 fn a_policy_that_publishes_runs_only_with_a_network_namespace() {
     let policy = Policy::default().on_unavailable(kennel::OnUnavailable::Degrade);
-    let of = |policy: &Policy| policy.effective_requirement(kennel::Protection::NetworkNamespace);
+    let of = |policy: &Policy| policy.effective_requirement(kennel::report::Protection::NetworkNamespace);
     assert_eq!(of(&policy), kennel::Requirement::IfAvailable);
     assert_eq!(of(&policy.publish("8080")), kennel::Requirement::Required);
 }

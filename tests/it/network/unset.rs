@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Policy, Profile, Sandbox, Session, Setting, SettingKey};
+use kennel::{
+    Policy, Profile, Sandbox, Session,
+    report::{Setting, SettingKey},
+};
 use tokio::io::AsyncReadExt;
 
 use super::PROXY;

@@ -5,7 +5,11 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
 };
 
-use kennel::{ChangeKind, Error, FileKind, OverlayError, Policy, Profile, Session, Stdio};
+use kennel::{
+    Error, Policy, Profile, Session, Stdio,
+    files::FileKind,
+    overlay::{ChangeKind, OverlayError},
+};
 use tokio::io::AsyncReadExt;
 
 use super::{changes, commit, is_without_temporaries, require_overlay, session, shell, workspace};

@@ -286,7 +286,7 @@ async fn a_commit_that_nobody_waits_for_finishes() {
     });
     loop {
         match session.commit().await {
-            Err(kennel::Error::Overlay(kennel::OverlayError::Running)) => {}
+            Err(kennel::Error::Overlay(kennel::overlay::OverlayError::Running)) => {}
             committed => break assert!(committed.unwrap().refused.is_empty()),
         }
     }

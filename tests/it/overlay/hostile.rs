@@ -133,7 +133,10 @@ async fn long_paths_do_not_fill_memory() {
     let out = session.command("python3").args(["-c", script]).output().await.unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let listed = session.changes().await.map(|changes| changes.len());
-    assert!(matches!(listed, Err(kennel::Error::Overlay(kennel::OverlayError::TooMany))), "{listed:?}");
+    assert!(
+        matches!(listed, Err(kennel::Error::Overlay(kennel::overlay::OverlayError::TooMany))),
+        "{listed:?}"
+    );
     session.discard().await.unwrap();
 }
 

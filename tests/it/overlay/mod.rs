@@ -50,7 +50,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Change, Host, Overlay, Policy, Profile, Session, Version};
+use kennel::{
+    Overlay, Policy, Profile, Session,
+    overlay::Change,
+    probe::{Host, Version},
+};
 
 use crate::session::files::shell;
 pub(crate) use crate::support::workspace_on_disk as workspace;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use kennel::{Error, Overlay, OverlayError, Policy, Sandbox, Session};
+use kennel::{Error, Overlay, Policy, Sandbox, Session, overlay::OverlayError};
 
 use super::{changes, commit, policy, shell, workspace};
 use crate::support::TempDir;

@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener};
 
-use kennel::{Host, Protection};
+use kennel::{probe::Host, report::Protection};
 use serde_json::Value;
 
 use crate::support::{

@@ -340,10 +340,15 @@ fn hostile_messages_about_commands_that_stay_are_refused_and_leave_nothing() {
     raw.send(&detach(length), &[whole]);
     assert!(raw.answer().starts_with(&[11, 0, 0, 0, 2, 0, 0, 0]), "the same message, complete, starts it");
     assert!(session.is_well());
-    let listed =
-        kennel::Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
+    let listed = kennel::client::Client::connect_in(session.socket.parent().unwrap(), "s")
+        .unwrap()
+        .detached()
+        .unwrap();
     assert_eq!(listed.iter().map(|command| command.id).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!((listed[0].state, listed[0].program.to_str()), (kennel::DetachedState::Running, Some("sh")));
+    assert_eq!(
+        (listed[0].state, listed[0].program.to_str()),
+        (kennel::client::DetachedState::Running, Some("sh"))
+    );
     until("the session holds no more descriptors than before", || {
         super::hostile::descriptors(&session) <= before
     });
@@ -396,15 +401,19 @@ fn a_hundred_stay(isolation: &str) {
     for number in 1..=100 {
         assert_eq!(start(&session, &[], "exec sleep 600"), number.to_string());
     }
-    let listed =
-        kennel::Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
+    let listed = kennel::client::Client::connect_in(session.socket.parent().unwrap(), "s")
+        .unwrap()
+        .detached()
+        .unwrap();
     assert_eq!(listed.len(), 100);
-    assert!(listed.iter().all(|command| command.state == kennel::DetachedState::Running));
+    assert!(listed.iter().all(|command| command.state == kennel::client::DetachedState::Running));
     assert!(answer(&session, &["kill", "s", "57"]).status.success());
     assert_eq!(shown(answer(&session, &["wait", "s", "57"]).status), Some(143));
-    let listed =
-        kennel::Client::connect_in(session.socket.parent().unwrap(), "s").unwrap().detached().unwrap();
-    assert_eq!(listed[56].state, kennel::DetachedState::Ended { code: 143, signal: Some(15) });
+    let listed = kennel::client::Client::connect_in(session.socket.parent().unwrap(), "s")
+        .unwrap()
+        .detached()
+        .unwrap();
+    assert_eq!(listed[56].state, kennel::client::DetachedState::Ended { code: 143, signal: Some(15) });
     assert!(answer(&session, &["stop", "s"]).status.success());
 }
 

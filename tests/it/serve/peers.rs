@@ -98,7 +98,10 @@ fn ask(socket: &str) -> String {
 fn a_dead_listener_is_not_confused_with_a_process_of_the_same_number() {
     only_as_root!();
     require!(has("python3"), "python3");
-    require!(kennel::Host::detect().kernel >= kennel::Version(6, 5), "Linux 6.5 (SO_PEERPIDFD)");
+    require!(
+        kennel::probe::Host::detect().kernel >= kennel::probe::Version(6, 5),
+        "Linux 6.5 (SO_PEERPIDFD)"
+    );
     let last = Path::new("/proc/sys/kernel/ns_last_pid");
     require!(last.exists(), "a kernel that can choose numbers of processes");
     let session = Hosted::start(&[]);

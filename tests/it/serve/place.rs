@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use kennel::{Client, Error, ListenError, Policy, Profile, Session};
+use kennel::{Error, Policy, Profile, Session, client::Client, report::ListenError};
 
 use super::{at, runtime};
 use crate::support::{only_as_root, stderr, workspace};

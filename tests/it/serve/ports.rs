@@ -8,7 +8,7 @@ use std::{
     process::{Child, Output, Stdio},
 };
 
-use kennel::{Client, PublishedPort};
+use kennel::{client::Client, report::PublishedPort};
 use serde_json::Value;
 
 use super::Hosted;

@@ -13,7 +13,12 @@ use std::{
     path::Path,
 };
 
-use kennel::{ChangeKind, Client, Conflicts, Error, FileKind};
+use kennel::{
+    Error,
+    client::Client,
+    files::FileKind,
+    overlay::{ChangeKind, Conflicts},
+};
 use kennel_helper::{
     client_wire::{Answer, Ask, COLLECTS},
     wire::{Cursor, Field},

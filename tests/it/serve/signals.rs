@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Call, Client, Event};
+use kennel::client::{Call, Client, Event};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

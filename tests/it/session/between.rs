@@ -133,7 +133,10 @@ async fn keys_are_refused_to_every_command() {
 
 #[tokio::test]
 async fn abstract_sockets_of_another_command_are_out_of_reach() {
-    require!(kennel::Host::detect().landlock_abi >= 6, "Landlock ABI 6, which scopes abstract sockets");
+    require!(
+        kennel::probe::Host::detect().landlock_abi >= 6,
+        "Landlock ABI 6, which scopes abstract sockets"
+    );
     let dir = workspace();
     let session = probing(dir.path()).await;
     // AF_UNIX, "\0left"; a stream and a datagram socket.

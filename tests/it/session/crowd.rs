@@ -146,7 +146,7 @@ async fn a_limit_of_processes_leaves_room_for_the_workers_that_wait() {
     let mut policy = policy(dir.path());
     policy.limits.pids = Some(20);
     // Before Linux 6.14, nothing holds it for root.
-    let policy = policy.require(kennel::Protection::Pids, kennel::Requirement::IfAvailable);
+    let policy = policy.require(kennel::report::Protection::Pids, kennel::Requirement::IfAvailable);
     let session = Session::builder(&policy).ready_workers(40).prepare().await.unwrap();
     eventually("forty ready", || session.stats().ready >= 39).await;
     assert_eq!(shell(&session, "echo x | cat | cat").await, "x\n");

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use kennel::{Error, Protection, Session, Stdio};
+use kennel::{Error, Session, Stdio, report::Protection};
 use nix::unistd::{Uid, setresuid};
 use tokio::{runtime::Builder, task::yield_now, time::sleep};
 

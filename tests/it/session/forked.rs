@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Error, Host, Overlay, OverlayError, Sandbox, Session, Version};
+use kennel::{
+    Error, Overlay, Sandbox, Session,
+    overlay::OverlayError,
+    probe::{Host, Version},
+};
 use nix::sys::signal::Signal::{SIGKILL, SIGSTOP};
 use tokio::time::timeout;
 

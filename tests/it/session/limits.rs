@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use kennel::{Cgroup, Details, Error, Limit, Limits, Session, Size, Span};
+use kennel::{
+    Cgroup, Error, Limits, Session, Size, Span,
+    report::{Details, Limit},
+};
 
 use super::{in_time, policy, said, session, shell};
 use crate::support::workspace;

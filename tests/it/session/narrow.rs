@@ -137,7 +137,7 @@ async fn read_only_covers_everything_below_and_nothing_beside() {
 /// It can be written through the open descriptor, but not opened again.
 #[tokio::test]
 async fn a_passed_descriptor_opens_no_other_file() {
-    require!(kennel::Host::detect().landlock_abi > 0, "Landlock");
+    require!(kennel::probe::Host::detect().landlock_abi > 0, "Landlock");
     let (dir, other) = (workspace(), workspace());
     let mount = Mount::ReadWrite { source: other.path().to_owned(), target: Some("/data".into()) };
     let session = Session::prepare(&with_payload(dir.path()).mount(mount)).await.unwrap();

@@ -177,17 +177,17 @@ fn a_wall_that_was_skipped_is_off_in_the_report_of_the_session() {
             let dir = workspace();
             let optional = kennel::Requirement::IfAvailable;
             let policy = policy(dir.path())
-                .require(kennel::Protection::NetworkNamespace, optional)
-                .require(kennel::Protection::IpcNamespace, optional);
+                .require(kennel::report::Protection::NetworkNamespace, optional)
+                .require(kennel::report::Protection::IpcNamespace, optional);
             let session = Session::prepare(&policy).await.unwrap();
             let out = in_time(session.command("true").output()).await.unwrap();
-            let state = |enforcement: &kennel::Enforcement, protection| {
+            let state = |enforcement: &kennel::report::Enforcement, protection| {
                 enforcement.get(protection).map(|entry| entry.state)
             };
-            let off = Some(kennel::State::Off);
-            assert_eq!(state(&out.enforcement, kennel::Protection::NetworkNamespace), off);
-            assert_eq!(state(&out.enforcement, kennel::Protection::IpcNamespace), off);
-            assert_eq!(state(&session.enforcement(), kennel::Protection::NetworkNamespace), off);
+            let off = Some(kennel::report::State::Off);
+            assert_eq!(state(&out.enforcement, kennel::report::Protection::NetworkNamespace), off);
+            assert_eq!(state(&out.enforcement, kennel::report::Protection::IpcNamespace), off);
+            assert_eq!(state(&session.enforcement(), kennel::report::Protection::NetworkNamespace), off);
         },
     );
 }
@@ -198,15 +198,15 @@ async fn a_second_name_of_a_protected_file_is_reported() {
     let dir = workspace();
     git(dir.path(), &["init", "-q"]);
     let session = session(dir.path()).await;
-    let state = |enforcement: &kennel::Enforcement| {
-        enforcement.get(kennel::Protection::ProtectedPaths).map(|entry| entry.state)
+    let state = |enforcement: &kennel::report::Enforcement| {
+        enforcement.get(kennel::report::Protection::ProtectedPaths).map(|entry| entry.state)
     };
-    assert_eq!(state(&session.enforcement()), Some(kennel::State::Enforced));
+    assert_eq!(state(&session.enforcement()), Some(kennel::report::State::Enforced));
     git(dir.path(), &["config", "a.b", "c"]);
     fs::hard_link(dir.path().join(".git/config"), dir.path().join("copy")).unwrap();
     let out = in_time(session.command("true").output()).await.unwrap();
-    assert_eq!(state(&out.enforcement), Some(kennel::State::Degraded));
-    assert_eq!(state(&session.enforcement()), Some(kennel::State::Degraded));
+    assert_eq!(state(&out.enforcement), Some(kennel::report::State::Degraded));
+    assert_eq!(state(&session.enforcement()), Some(kennel::report::State::Degraded));
 }
 
 /// Then there is no mount to restore, and workers have no steps of their own.

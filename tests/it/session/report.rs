@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use kennel::{Git, Level, Limits, Policy, Profile, Protection, Sandbox, Session, State};
+use kennel::{
+    Git, Limits, Policy, Profile, Sandbox, Session,
+    report::{Level, Protection, State},
+};
 
 use super::{eventually, in_time, policy, ready, session, shell};
 use crate::{
@@ -23,7 +26,7 @@ async fn a_session_enforces_what_a_one_shot_enforces() {
         let what = format!("{} {}", policy.profile, policy.git);
         let session = Session::prepare(&policy).await.unwrap();
         let sandbox = Sandbox::new(&policy).unwrap();
-        let states = |enforcement: &kennel::Enforcement| {
+        let states = |enforcement: &kennel::report::Enforcement| {
             let mut states: Vec<_> = enforcement
                 .protections()
                 .iter()

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Class, Command, Ended, Limit, Limits, Session, Stdio};
+use kennel::{
+    Command, Ended, Limits, Session, Stdio,
+    report::{Class, Limit},
+};
 use tokio::time::{sleep, timeout};
 
 use super::{eventually, in_time, policy, ready, session, shell};

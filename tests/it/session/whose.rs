@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Error, Session, Wording};
+use kennel::{Error, Session, report::Wording};
 use nix::sys::signal::Signal::SIGKILL;
 
 use super::{

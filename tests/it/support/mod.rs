@@ -71,7 +71,7 @@ fn built(program: &str, target: &str) -> PathBuf {
 /// Whether Landlock has scopes here, from Linux 6.12 on. Without them, runs with the host's network report
 /// that they are off, and profile ci-only is refused. `kernels` asserts both.
 pub fn has_scopes() -> bool {
-    kennel::Host::detect().landlock_abi >= 6
+    kennel::probe::Host::detect().landlock_abi >= 6
 }
 
 /// The flag that silences remarks, if this kernel alone causes one.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
 use kennel::internal::{end, listen_without_variables, may_be_entered, start_directory, variables};
-use kennel::{Listening, OnUnavailable, Session};
+use kennel::{OnUnavailable, Session, client::Listening};
 
 use crate::fluers::identity;
 use crate::fluers::place::{ContextPlace, FluersError};

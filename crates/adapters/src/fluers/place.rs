@@ -10,7 +10,7 @@ use std::{env, fs, io};
 
 use fluers_runtime::{RuntimeError, SandboxProfile};
 use kennel::internal::{check_directory, make_runtime_directory};
-use kennel::{Error, Probe, Remedy};
+use kennel::{Error, probe::Probe, report::Remedy};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, open};
 use nix::sys::stat::Mode;

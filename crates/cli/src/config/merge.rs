@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kennel::{Error, Policy, PolicyError};
+use kennel::{Error, Policy, report::PolicyError};
 use serde_json::{Map, Value};
 use toml::Table;
 

@@ -15,7 +15,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Error, Note, Policy, PolicyError, Remedy};
+use kennel::{
+    Error, Policy,
+    report::{Note, PolicyError, Remedy},
+};
 
 use crate::{flags::PolicyFlags, report};
 use file::{ConfigFile, Links, Owner};
@@ -121,7 +124,8 @@ impl Place {
             return Self { top: std::path::absolute(given).ok(), here: None };
         }
         let here = env::current_dir().ok();
-        let top = here.as_deref().map(|here| kennel::work_tree(here).unwrap_or_else(|| here.to_owned()));
+        let top =
+            here.as_deref().map(|here| kennel::internal::work_tree(here).unwrap_or_else(|| here.to_owned()));
         Self { top, here }
     }
 

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use kennel::{
-    Error, Manifest, Size,
+    Error, Size,
+    broker::Manifest,
     connector::{ConnectorError, GrantedProgram, Grants, Imports, Runtime},
 };
 use serde_json::json;

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use kennel::{Error, SpawnPolicy};
+use kennel::{Error, broker::SpawnPolicy};
 use serde_json::{Map, Value};
 
 use crate::{args::connector::Run, credentials};

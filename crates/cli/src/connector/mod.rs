@@ -11,8 +11,10 @@ use std::{
 };
 
 use kennel::{
-    Error, Manifest, Note, SpawnError, SpawnPolicy,
+    Error,
+    broker::{Manifest, SpawnError, SpawnPolicy},
     connector::{ConnectorError, Runtime, RuntimeBuilder, default_cache},
+    report::Note,
 };
 
 use crate::{args::connector::Action, escape::harmless, remedy::FLAGS, report};

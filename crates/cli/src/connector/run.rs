@@ -3,7 +3,8 @@
 use std::{io, process::ExitCode, thread};
 
 use kennel::{
-    CredentialResolver, Error, Resolving, Secret, Size, Span, SpawnPolicy,
+    Error, Secret, Size, Span,
+    broker::{CredentialResolver, Resolving, SpawnPolicy},
     connector::{Call, CallLimits, CallResult, Connector, ConnectorError, Grants, Runtime, RuntimeBuilder},
 };
 use serde_json::json;

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, fmt::Write, os::unix::process::ExitStatusExt, path::Path};
 
-use kennel::{Ended, Error, Mount, Network, Outcome, Policy, PolicyError};
+use kennel::{Ended, Error, Mount, Network, Outcome, Policy, report::PolicyError};
 use serde_json::{Map, Value};
 
 use super::{

@@ -22,8 +22,8 @@ use std::{
 };
 
 use kennel::{
-    Decision, Error, Mount, NetworkMode, NetworkRequest, Outcome, Overlay, Policy, PolicyError, Profile,
-    Sandbox,
+    Decision, Error, Mount, NetworkMode, NetworkRequest, Outcome, Overlay, Policy, Profile, Sandbox,
+    report::PolicyError,
 };
 use nix::{
     fcntl::{AtFlags, OFlag, open, openat},

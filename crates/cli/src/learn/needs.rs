@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{InForce, Observed, ObservedPath, Place, PlaceAccess, Sandbox};
+use kennel::{
+    Sandbox,
+    report::{InForce, Observed, ObservedPath, Place, PlaceAccess},
+};
 
 use super::is_text;
 

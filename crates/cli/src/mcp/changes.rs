@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 
-use kennel::{Change, ChangeKind, Conflicts, Error, OverlayError, Session};
+use kennel::{
+    Error, Session,
+    overlay::{Change, ChangeKind, Conflicts, OverlayError},
+};
 use rmcp::schemars::{self, JsonSchema};
 use serde::{Deserialize, Serialize};
 

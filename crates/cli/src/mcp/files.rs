@@ -4,7 +4,10 @@
 use std::{io, path::Path};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use kennel::{Error, FileEntry, FileKind, Session};
+use kennel::{
+    Error, Session,
+    files::{FileEntry, FileKind},
+};
 use rmcp::{
     model::ContentBlock,
     schemars::{self, JsonSchema},

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use kennel::{InForce, NetworkMode, Place, PlaceAccess, PlaceOrigin, Policy, Profile};
+use kennel::{
+    NetworkMode, Policy, Profile,
+    report::{InForce, Place, PlaceAccess, PlaceOrigin},
+};
 
 use super::tools::Name;
 use crate::escape::harmless;

@@ -29,7 +29,7 @@ use std::{
     sync::Arc,
 };
 
-use kennel::{Error, Isolation, Policy, PolicyError, Profile, Session};
+use kennel::{Error, Isolation, Policy, Profile, Session, report::PolicyError};
 use rmcp::{
     service::{ServerInitializeError, serve_server_with_ct},
     transport::stdio_pipes,

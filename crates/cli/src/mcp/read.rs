@@ -3,7 +3,7 @@
 use std::io::{self, SeekFrom};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use kennel::{Error, FileReader, Session};
+use kennel::{Error, Session, files::FileReader};
 use rmcp::{
     model::{CallToolResult, ContentBlock},
     schemars::{self, JsonSchema},

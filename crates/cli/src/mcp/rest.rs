@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use kennel::{FileWriter, Session};
+use kennel::{Session, files::FileWriter};
 use tokio::io::AsyncWriteExt;
 
 use super::kept::Kept;

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use kennel::{Basis, Denial, Error, NetworkFailure, Outcome, Protection, Report};
+use kennel::{
+    Error, Outcome,
+    report::{Basis, Denial, NetworkFailure, Protection, Report},
+};
 use rmcp::{
     model::{CallToolResult, ContentBlock},
     schemars::{self, JsonSchema},

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, future::pending, io, time::Duration};
 
 use kennel::{
-    Child, ChildOutput, ChildStdin, Command, Error, LeftPipes, Limit, Outcome, Session, SettingKey, Stdio,
+    Child, ChildOutput, ChildStdin, Command, Error, Outcome, Session, Stdio,
+    internal::LeftPipes,
+    report::{Limit, SettingKey},
 };
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;

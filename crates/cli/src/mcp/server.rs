@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use kennel::{LeftPipes, Policy, Session, Span};
+use kennel::{Policy, Session, Span, internal::LeftPipes};
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
     model::{

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use kennel::{Session, ShellOrigin, ShellOutput};
+use kennel::{Session, ShellOutput, report::ShellOrigin};
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 

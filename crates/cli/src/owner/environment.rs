@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::is_known_variable;
+use kennel::internal::is_known_variable;
 
 use super::Request;
 use crate::account::Account;

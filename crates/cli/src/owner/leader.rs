@@ -15,7 +15,10 @@ use std::{
     process::{Command, ExitCode},
 };
 
-use kennel::{Error, inherited_descriptor, leave_session_keyring};
+use kennel::{
+    Error,
+    internal::{inherited_descriptor, leave_session_keyring},
+};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},

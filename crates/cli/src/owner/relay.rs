@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Error, Parent};
+use kennel::{Error, internal::Parent};
 use nix::{
     fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open},
     pty::{grantpt, posix_openpt, ptsname_r, unlockpt},

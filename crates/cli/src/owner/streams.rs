@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::is_one_file;
+use kennel::internal::is_one_file;
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},

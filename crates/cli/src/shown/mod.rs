@@ -9,7 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{InForce, Limits, Mount, NetworkMode, Place, PlaceAccess, PlaceKind, PlaceOrigin, Policy, Size};
+use kennel::{
+    Limits, Mount, NetworkMode, Policy, Size,
+    report::{InForce, Place, PlaceAccess, PlaceKind, PlaceOrigin},
+};
 use serde_json::Value;
 
 use crate::parse::short;

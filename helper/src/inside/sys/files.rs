@@ -55,7 +55,7 @@ pub(crate) fn open_for_writing(path: &CStr) -> Result<Fd, Errno> {
 }
 
 /// statfs(2): free blocks and inodes of the tmpfs at `path`; `None` if another file system is there.
-pub(crate) fn tmpfs_room(path: &CStr) -> Result<Option<[u64; 2]>, Errno> {
+pub(crate) fn free_in_tmpfs(path: &CStr) -> Result<Option<[u64; 2]>, Errno> {
     let mut answer = [0u64; STATFS_WORDS];
     call!(nr::STATFS, path.as_ptr(), answer.as_mut_ptr())?;
     let [kind, _, _, blocks, _, _, inodes, ..] = answer;

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Basis, Mount, Policy, Profile, Protection, Sandbox, Session};
+use kennel::{
+    Mount, Policy, Profile, Sandbox, Session,
+    report::{Basis, Protection},
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -85,7 +88,7 @@ fn policy(workspace: &std::path::Path) -> Policy {
     Policy::profile(Profile::RepoWrite, workspace).explain(true).mount(payload)
 }
 
-fn subjects(denials: &[kennel::Denial]) -> Vec<&str> {
+fn subjects(denials: &[kennel::report::Denial]) -> Vec<&str> {
     denials.iter().map(|denial| &*denial.subject).collect()
 }
 

@@ -141,7 +141,7 @@ fn a_network_that_is_not_there() {
 #[test]
 fn a_port_that_landlock_refuses() {
     require!(crate::support::has("bash"), "bash");
-    require!(kennel::Host::detect().landlock_abi >= 4, "Landlock rules for TCP ports");
+    require!(kennel::probe::Host::detect().landlock_abi >= 4, "Landlock rules for TCP ports");
     let ws = workspace();
     let script = "bash -c ': < /dev/tcp/127.0.0.1/9'";
     let (_, told) = explained(ws.path(), &["--net", "host", "--allow", "*:443"], script);

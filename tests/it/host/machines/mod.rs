@@ -158,8 +158,11 @@ fn no_handler_of_cores_is_started() {
 fn a_socket_for_cores_is_reported() {
     let dir = crate::support::workspace();
     let _setting = Setting::set("kernel.core_pattern", "@/run/kennel-test-cores.sock").unwrap();
-    let expected =
-        if kennel::Host::detect().kernel >= kennel::Version(6, 16) { "degraded" } else { "enforced" };
+    let expected = if kennel::probe::Host::detect().kernel >= kennel::probe::Version(6, 16) {
+        "degraded"
+    } else {
+        "enforced"
+    };
     assert_eq!(protection(&report(&Vec::new(), dir.path(), &[]), "core_dumps").0, expected);
 }
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Limit, Limits, Session};
+use kennel::{Limits, Session, report::Limit};
 
 use super::{ground, ground_with_controllers, mebibytes, policy};
 use crate::support::{patient, workspace};

@@ -158,8 +158,8 @@ async fn two_commands_of_a_session() {
     let limits = Limits { io: Some(io), ..Limits::default() };
     let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
     let enforcement = session.enforcement();
-    let entry = enforcement.get(kennel::Protection::Io);
-    let enforced = entry.is_some_and(|entry| entry.state == kennel::State::Enforced);
+    let entry = enforcement.get(kennel::report::Protection::Io);
+    let enforced = entry.is_some_and(|entry| entry.state == kennel::report::State::Enforced);
     assert!(enforced || env::var_os("KENNEL_DISK").is_none(), "{enforcement:?}");
     let start = Instant::now();
     let write = |name: &str| {

@@ -2,7 +2,10 @@
 
 use std::{fs, time::Duration};
 
-use kennel::{Details, Ended, Error, Isolation, Limit, Limits, Session, State};
+use kennel::{
+    Ended, Error, Isolation, Limits, Session,
+    report::{Details, Limit, State},
+};
 use serde_json::json;
 
 use super::{
@@ -151,11 +154,11 @@ fn usage_is_of_everything_that_the_command_had() {
     let usage = &report["usage"];
     assert!(usage["user_us"].as_u64().unwrap() + usage["system_us"].as_u64().unwrap() > 0, "{usage}");
     assert_eq!(usage["oom_kills"], 0, "{usage}");
-    let kernel = kennel::Host::detect().kernel;
-    if kernel >= kennel::Version(5, 19) {
+    let kernel = kennel::probe::Host::detect().kernel;
+    if kernel >= kennel::probe::Version(5, 19) {
         assert!(usage["peak_memory_bytes"].as_u64().unwrap() >= 50 << 20, "{usage}");
     }
-    if kernel >= kennel::Version(6, 1) {
+    if kernel >= kennel::probe::Version(6, 1) {
         assert!(usage["peak_pids"].as_u64().is_some_and(|peak| (1..=10).contains(&peak)), "{usage}");
     }
 }
@@ -166,7 +169,7 @@ async fn a_session_limits_its_commands_together_and_blames_only_the_killed_one()
     let dir = workspace();
     let limits = Limits { memory: mebibytes(128), pids: Some(30), ..ground.limits() };
     let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
-    assert_eq!(session.enforcement().get(kennel::Protection::Memory).unwrap().state, State::Enforced);
+    assert_eq!(session.enforcement().get(kennel::report::Protection::Memory).unwrap().state, State::Enforced);
     let mut bystander = session.command("/payload").args(["hog", "10", "60"]).spawn().await.unwrap();
     tokio::time::sleep(patient(Duration::from_millis(200))).await;
     let outcome = session.command("/payload").args(["hog", "300"]).status().await.unwrap();
@@ -203,7 +206,7 @@ async fn commands_that_share_their_processes_are_limited_together_and_leave_noth
     let limits = Limits { memory: mebibytes(128), pids: Some(40), ..ground.limits() };
     let policy = policy(dir.path(), limits).isolation(Isolation::Session);
     let session = Session::prepare(&policy).await.unwrap();
-    assert_eq!(session.enforcement().get(kennel::Protection::Memory).unwrap().state, State::Enforced);
+    assert_eq!(session.enforcement().get(kennel::report::Protection::Memory).unwrap().state, State::Enforced);
     for _ in 0..2 {
         let outcome = session.command("/payload").args(["hog", "300"]).status().await.unwrap();
         assert_eq!(outcome.ended, Ended::Signaled, "{outcome:?}");

@@ -4,7 +4,8 @@
 use std::{fs, process::Stdio};
 
 use kennel::{
-    Cgroup, Error, Limits, Policy, Profile, Protection, Requirement, Sandbox, Session, Size, State,
+    Cgroup, Error, Limits, Policy, Profile, Requirement, Sandbox, Session, Size,
+    report::{Protection, State},
 };
 
 use crate::support::{kennel, kennel_path, protection, refused, report, stderr, stdout, workspace};

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Ended, Error, Limit, Limits, Mount, Output, Policy, Profile, Session, Size};
+use kennel::{Ended, Error, Limits, Mount, Output, Policy, Profile, Session, Size, report::Limit};
 
 use super::has_pid_max;
 use crate::support::{is_root, patient, payload_path, until, workspace};
@@ -42,7 +42,7 @@ fn policy(workspace: &std::path::Path) -> Policy {
     let payload = Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) };
     let policy = Policy::profile(Profile::NoNetwork, workspace).mount(payload).set_env("LC_ALL", "C");
     // Before Linux 6.14, nothing holds it for root.
-    policy.require(kennel::Protection::Pids, kennel::Requirement::IfAvailable)
+    policy.require(kennel::report::Protection::Pids, kennel::Requirement::IfAvailable)
 }
 
 /// Runs `attack` while a session beside it runs one command after the other, which must all succeed. Returns

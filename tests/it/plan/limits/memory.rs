@@ -40,7 +40,7 @@ fn shared_memory_is_not_counted_and_the_report_says_so() {
 #[test]
 fn queues_and_pipes_are_bounded_by_the_host() {
     let queues = hold(&["-q"], "queue", "5000");
-    match kennel::Host::detect().landlock_abi {
+    match kennel::probe::Host::detect().landlock_abi {
         0 => assert!(queues.starts_with("EMFILE "), "{queues}"),
         _ => assert_eq!(queues, "EACCES 0 queues"),
     }

@@ -105,7 +105,7 @@ fn process_limit_holds_for_an_ordinary_user() {
 
 /// Whether each pid namespace has a `kernel.pid_max` of its own.
 pub fn has_pid_max() -> bool {
-    kennel::Host::detect().kernel >= kennel::Version(6, 14)
+    kennel::probe::Host::detect().kernel >= kennel::probe::Version(6, 14)
 }
 
 /// How the number of processes of real root is limited, according to the report, and how many it can make.

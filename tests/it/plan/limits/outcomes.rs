@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use kennel::{
-    Class, Details, Ended, Error, Limit, Limits, Outcome, Policy, Profile, Sandbox, Session, Size, Stdio,
+    Ended, Error, Limits, Outcome, Policy, Profile, Sandbox, Session, Size, Stdio,
+    report::{Class, Details, Limit},
 };
 use serde_json::{Value, json};
 
@@ -212,10 +213,13 @@ fn clients_get_the_same_words_about_limits() {
 #[tokio::test]
 async fn commands_with_the_rails_alone_get_the_same_words_about_limits() {
     let dir = workspace();
-    let limits =
-        kennel::RunLimits { timeout: Some(Duration::from_millis(200)), ..kennel::RunLimits::default() };
-    let (caps, arguments) = (kennel::Capabilities::default(), ["60"]);
-    let (out, _) = kennel::run_command("sleep", arguments, dir.path(), &caps, &limits).await.unwrap();
+    let limits = kennel::capabilities::RunLimits {
+        timeout: Some(Duration::from_millis(200)),
+        ..kennel::capabilities::RunLimits::default()
+    };
+    let (caps, arguments) = (kennel::capabilities::Capabilities::default(), ["60"]);
+    let (out, _) =
+        kennel::capabilities::run_command("sleep", arguments, dir.path(), &caps, &limits).await.unwrap();
     let Some(Details::Limit { limit, configured, used }) = out.failure().map(|failure| failure.details)
     else {
         panic!("{out:?}")

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use kennel::{FileKind, Mount, Session, TmpLife};
+use kennel::{Mount, Session, TmpLife, files::FileKind};
 
 use super::{errno, names, policy, session, shell, workspace};
 use crate::support::{access_list, workspace_on_disk};

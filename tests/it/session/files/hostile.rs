@@ -5,7 +5,7 @@ use std::{
     os::unix::{fs::symlink, net::UnixListener},
 };
 
-use kennel::{Error, FileKind};
+use kennel::{Error, files::FileKind};
 
 use super::{errno, in_time, names, session, shell, workspace};
 use crate::support::only_once;

@@ -4,7 +4,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use kennel::{Ended, Error, Limits, Output, Session, Wording};
+use kennel::{Ended, Error, Limits, Output, Session, report::Wording};
 
 use super::super::{attempt, in_time, policy, ready, shell, with_payload};
 use super::{processes, shared};
@@ -222,7 +222,7 @@ async fn what_an_interrupted_snippet_leaves_running_is_said() {
     let out =
         in_time(shell.snippet("sleep 1003").timeout(Duration::from_millis(500)).output()).await.unwrap();
     assert_eq!(out.outcome.ended, Ended::TimedOut);
-    let is_about = |note: &kennel::Note| note.subject == "shell";
+    let is_about = |note: &kennel::report::Note| note.subject == "shell";
     assert!(!out.outcome.enforcement.notes().iter().any(is_about), "earlier jobs are no news: {out:?}");
     in_time(shell.end()).await;
     assert_eq!(processes(&session).await, Vec::<String>::new());
@@ -260,9 +260,9 @@ async fn a_session_without_a_limit_has_a_high_one() {
     }
     // Root's is one of the pid namespace around that of the commands.
     if !is_root() || has_pid_max() {
-        let state = session.enforcement().get(kennel::Protection::Pids).cloned().expect("an entry");
+        let state = session.enforcement().get(kennel::report::Protection::Pids).cloned().expect("an entry");
         assert!(state.detail.starts_with("8192 by default: "), "{state:?}");
     }
     let apart = Session::prepare(&with_payload(dir.path())).await.unwrap();
-    assert!(apart.enforcement().get(kennel::Protection::Pids).is_none());
+    assert!(apart.enforcement().get(kennel::report::Protection::Pids).is_none());
 }

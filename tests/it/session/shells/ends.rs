@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Ended, Error, Limit, Session, Shell, ShellOrigin, ShellOutput};
+use kennel::{
+    Ended, Error, Session, Shell, ShellOutput,
+    report::{Limit, ShellOrigin},
+};
 use tokio::time::{sleep, timeout};
 
 use super::{kind, kinds, run, said};

@@ -150,7 +150,7 @@ async fn output_that_must_end_interrupts_the_snippet() {
     let out =
         in_time(shell.snippet("while :; do echo yes; done").timeout(Duration::from_secs(60)).output()).await;
     let out = out.unwrap();
-    assert_eq!((out.limit, out.has_ended), (Some(kennel::Limit::Output), false), "{out:?}");
+    assert_eq!((out.limit, out.has_ended), (Some(kennel::report::Limit::Output), false), "{out:?}");
     assert_eq!(said(&shell, "echo $kept").await, "1\n");
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use kennel::{Error, Mount, Session, ShellOrigin};
+use kennel::{Error, Mount, Session, report::ShellOrigin};
 
 use super::{kinds, run, said, told};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kennel::ShellOrigin;
+use kennel::report::ShellOrigin;
 
 use super::{kinds, run, said, told};
 use crate::support::only_once;
