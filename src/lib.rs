@@ -65,6 +65,7 @@ pub mod capabilities;
 mod command;
 #[cfg(feature = "wasm")]
 pub mod connector;
+mod explain;
 mod host;
 #[doc(hidden)]
 pub mod internal;

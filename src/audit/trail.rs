@@ -174,14 +174,11 @@ impl Exec {
         });
     }
 
-    /// A handle that records denials of this command, also after its end.
-    pub(crate) fn denial_log(&self) -> DenialLog {
-        DenialLog { trail: Arc::clone(&self.trail), number: self.number }
-    }
-
     /// Records what the sandbox refused to the command. The proxy records its own refusals.
     pub(crate) fn record_denials(&self, denials: &[Denial]) {
-        self.denial_log().record(denials);
+        for Denial { protection, subject, reason, .. } in denials {
+            self.write(Record::Denial { protection: *protection, subject, reason });
+        }
     }
 
     /// Records that the command could not be started.
@@ -207,29 +204,6 @@ impl Exec {
     /// the next command.
     fn write(&self, record: Record<'_>) {
         let _ = self.trail.write(Some(self.number), || record);
-    }
-}
-
-/// Records denials of one command. It stays usable after the end of the command.
-#[derive(Clone, Debug)]
-pub(crate) struct DenialLog {
-    trail: Arc<Trail>,
-    number: u64,
-}
-
-impl DenialLog {
-    /// For a command without a log.
-    #[cfg(test)]
-    pub(crate) fn disabled() -> Self {
-        Self { trail: Trail::new(None), number: 0 }
-    }
-
-    /// Records what the sandbox refused to the command.
-    pub(crate) fn record(&self, denials: &[Denial]) {
-        for Denial { protection, subject, reason, .. } in denials {
-            let record = || Record::Denial { protection: *protection, subject, reason };
-            let _ = self.trail.write(Some(self.number), record);
-        }
     }
 }
 

@@ -13,9 +13,9 @@ use std::time::Duration;
 use crate::audit::trail::Exec;
 use crate::command::cause::{Cause, Flood};
 use crate::command::ending::{Facts, ending_of_call};
-use crate::command::hints;
 use crate::command::output::ChildOutput;
 use crate::command::running::Running;
+use crate::explain::{context, hints};
 use crate::launch::cgroup::leaf::CgroupUsage;
 use crate::network::serving::DenialCursor;
 use crate::protect::recheck::Undone;
@@ -43,6 +43,12 @@ impl Running {
     /// The record could not be written, and the log fails closed.
     pub(crate) fn begin_call(&mut self, snippet: &OsStr, directory: &Path) -> Result<Exec, Error> {
         self.renew_denial_cursor();
+        if let Some(refusals) = self.refusals() {
+            refusals.forget();
+        }
+        if let Some(context) = &mut self.spec.context {
+            Arc::make_mut(context).words = context::words(std::iter::once(snippet));
+        }
         Ok(self.log.exec.another(SHELL.as_ref(), &[snippet.to_owned()], directory)?)
     }
 
@@ -51,7 +57,7 @@ impl Running {
         &self,
         [stdout, stderr]: [OwnedFd; 2],
         cap: Option<u64>,
-        (exec, flood): (&Exec, Option<&Arc<Flood>>),
+        flood: Option<&Arc<Flood>>,
     ) -> io::Result<[ChildOutput; 2]> {
         let [out_cap, err_cap] = self.spec.output_caps.map(|own| [own, cap].into_iter().flatten().min());
         let (mut stdout, mut stderr) =
@@ -60,7 +66,7 @@ impl Running {
             stdout.end_at_cap(flood);
             stderr.end_at_cap(flood);
         }
-        if let Some(tail) = self.tail(exec) {
+        if let Some(tail) = self.tail() {
             stderr.explain_errors(tail);
         }
         Ok([stdout, stderr])
@@ -80,6 +86,7 @@ impl Running {
             group: &CgroupUsage::default(),
         };
         let Undone { mut denials, is_left } = self.init.get_ref().undo();
+        denials.extend(self.explained(end.code == 0));
         exec.record_denials(&denials);
         // The proxy has already recorded its own.
         denials.extend(self.refusals.proxy.iter().flat_map(DenialCursor::denials));
@@ -87,14 +94,14 @@ impl Running {
             enforcement: self.enforcement.clone(),
             denials,
             network_failures: self.refusals.network_failures(),
-            explains: self.spec.judge.is_some(),
+            explains: self.spec.explains,
             is_left,
             audit_id: exec.id().map(str::to_owned),
             ..ending_of_call(&facts).outcome(&facts)
         };
         exec.record_outcome(&mut outcome);
         // What the caller typed are snippets, and not the command of the shell.
-        if self.spec.judge.is_some() || self.spec.hints.is_some() {
+        if self.spec.explains || self.spec.wants_hints {
             outcome.hints = hints::of_network_failures(&outcome);
         }
         outcome

@@ -79,7 +79,7 @@ impl Child {
                 stream.end_at_cap(flood);
             }
         }
-        if let (Some(stderr), Some(tail)) = (&mut self.stderr, running.tail(&running.log.exec)) {
+        if let (Some(stderr), Some(tail)) = (&mut self.stderr, running.tail()) {
             stderr.explain_errors(tail);
         }
         Ok(())
@@ -229,7 +229,7 @@ impl Child {
                 running.note_terminal();
                 let terminal = Terminal::new(master).map_err(Error::io("take the command's terminal"));
                 let mut terminal = terminal?;
-                if let Some(tail) = running.tail(&running.log.exec) {
+                if let Some(tail) = running.tail() {
                     terminal.explain_errors(tail);
                 }
                 self.terminal = Some(terminal);

@@ -12,8 +12,6 @@ use kennel_helper::control;
 use kennel_helper::control::{request, section};
 
 use crate::command::cause::Cause;
-use crate::command::explain;
-use crate::command::explain::observed::Recorder;
 use crate::command::running::Running;
 use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
 use crate::launch::inside::Leftover;
@@ -21,12 +19,14 @@ use crate::network::serving::DenialCursor;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
 use crate::protect::recheck::Undone;
-use crate::report::enforcement::{Enforcement, Note};
+use crate::report::denial::Denial;
+use crate::report::enforcement::{Enforcement, Note, Protection};
 use crate::report::error::{Error, NOT_PERMITTED, TERMINAL, WORKING_DIRECTORY};
 use crate::report::failure;
 use crate::report::failure::Limit;
 use crate::report::outcome::{Ended, Outcome, Usage};
 use crate::report::remedy::{SettingKey, remedy};
+use crate::view::node::TmpfsSize;
 
 /// A private file system that was full when the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -264,10 +264,16 @@ impl Running {
         let Undone { mut denials, is_left } =
             if self.stop.leftover == Leftover::None { init.undo() } else { init.undo_so_far() };
         self.enforcement.add_notes(leftover_note(self.stop.leftover));
-        let by_seccomp = self.refusals.seccomp.iter();
-        denials.extend(by_seccomp.flat_map(|refusals| refusals.denials(!status.success())));
-        if let (Some(limit), Some(judge)) = (ended.limit, &self.spec.judge) {
-            denials.extend(explain::denial_for_limit(&judge.limits, limit));
+        denials.extend(self.explained(status.success()));
+        if let (Some(limit), Some(context)) =
+            (ended.limit, self.spec.context.as_ref().filter(|_| self.spec.explains))
+        {
+            let is_full = |tmpfs: &TmpfsSize| match full {
+                Some(Full::Bytes(size)) => tmpfs.bytes == size,
+                Some(Full::Inodes(inodes)) => tmpfs.inodes == inodes,
+                None => false,
+            };
+            denials.extend(context.limit_denial(limit, is_full));
         }
         self.log.exec.record_denials(&denials);
         // The proxy has already recorded its own.
@@ -276,19 +282,32 @@ impl Running {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
             network_failures: self.refusals.network_failures(),
-            explains: self.spec.judge.is_some(),
-            observed: self.refusals.observed.as_ref().map(Recorder::observed),
+            explains: self.spec.explains,
+            observed: self.observed(),
             is_left,
             published: self.published(),
             audit_id: self.log.exec.id().map(str::to_owned),
             ..ended
         };
         self.log.exec.record_outcome(&mut outcome);
-        if let Some(source) = &self.spec.hints {
+        if let Some(context) = self.spec.context.as_ref().filter(|_| self.spec.wants_hints) {
             let registries: Vec<_> = self.refusals.proxy.iter().flat_map(DenialCursor::registries).collect();
-            outcome.hints = source.hints(&outcome, &registries);
+            outcome.hints = context.hints(&outcome, &registries);
         }
         outcome
+    }
+
+    /// What the filter and the view refused, if the policy asks for that. Of a command that succeeded, of the
+    /// paths only protected ones count: git goes on if it cannot write its configuration.
+    pub(crate) fn explained(&self, has_succeeded: bool) -> Vec<Denial> {
+        let (Some(refusals), Some(context)) = (self.refusals(), &self.spec.context) else {
+            return Vec::new();
+        };
+        let mut paths = context.denials(&refusals.uses());
+        paths.retain(|denial| !has_succeeded || denial.protection == Protection::ProtectedPaths);
+        let mut denials = refusals.denials(!has_succeeded);
+        denials.extend(paths);
+        denials
     }
 
     /// The private file system that init reported as full. `code` is the field of the report.

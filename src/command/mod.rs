@@ -5,8 +5,6 @@ pub(crate) mod cause;
 pub(crate) mod child;
 pub(crate) mod detached;
 pub(crate) mod ending;
-pub(crate) mod explain;
-pub(crate) mod hints;
 pub(crate) mod left_pipes;
 pub(crate) mod one_shot;
 pub(crate) mod outlet;
@@ -17,7 +15,6 @@ pub(crate) mod start;
 pub(crate) mod stdio;
 pub(crate) mod tail;
 pub(crate) mod terminal;
-pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -279,9 +276,9 @@ impl Command {
     }
 
     /// Whether [`Outcome::hints`] says what of the sandbox's doing may have made the command fail. Default:
-    /// false. Kennel looks at the program and the arguments, never at what the command wrote. It tells
-    /// whether a path that they name exists outside, so the one who reads the hints must be the one who chose
-    /// the arguments.
+    /// false. Kennel looks at the program and the arguments, and at the last lines of stderr or of a terminal
+    /// that pass through it. It tells whether a path of the arguments exists outside, so the one who reads the
+    /// hints must be the one who chose the arguments.
     pub fn hints(&mut self, hints: bool) -> &mut Self {
         self.wants_hints = hints;
         self

@@ -260,8 +260,8 @@ fn unread() -> impl FnOnce(io::Error) -> Error {
 
 impl Outcome {
     /// Adds what the streams of the command tell, once they were read to the end: how many bytes they carried
-    /// and, if the command failed and the policy or the caller asks for explanations, which of its errors the
-    /// sandbox caused, as denials or as hints.
+    /// and, if the command failed and the caller asks for hints, which of its errors the sandbox may have
+    /// caused.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
         if let Some(tail) = stderr.and_then(|stderr| stderr.tail.as_ref()) {
             tail.explain(self);
@@ -271,8 +271,8 @@ impl Outcome {
         self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
     }
 
-    /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds which of its
-    /// errors there the sandbox caused, as denials or as hints.
+    /// Like [`count`](Self::count), for a command with a terminal that was read to the end: adds hints for
+    /// errors there that the sandbox may have caused.
     pub fn explain(&mut self, terminal: &Terminal) {
         if let Some(tail) = terminal.tail() {
             tail.explain(self);

@@ -19,19 +19,16 @@ use tokio::time::{Instant as Deadline, sleep_until};
 
 use crate::audit::trail::Exec;
 use crate::command::cause::{Cause, Flood};
-use crate::command::explain::Judge;
-use crate::command::explain::observed::Recorder;
-use crate::command::explain::refused::Refusals;
-use crate::command::hints::HintSource;
 use crate::command::one_shot::OwnNetwork;
 use crate::command::source::{Membership, ReadyWorker};
 use crate::command::tail::Tail;
+use crate::explain::context::ExplainContext;
 use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{CommandInit, CommandKey, Inside, Leftover, PATIENCE};
 use crate::launch::prepared::Prepared;
-use crate::launch::supervisor::Supervisor;
-use crate::launch::supervisor::git_files::GitFiles;
+use crate::launch::supervisor::refused::Refusals;
+use crate::launch::supervisor::{Sink, Supervisor};
 use crate::network::publish::Publishing;
 use crate::network::serving::{DenialCursor, Serving};
 use crate::plan::Section;
@@ -40,6 +37,7 @@ use crate::protect::recheck;
 use crate::report::enforcement::{Enforcement, Entry};
 use crate::report::error::Error;
 use crate::report::network_failure::NetworkFailure;
+use crate::report::observed::Observed;
 use crate::report::published::PublishedPort;
 use crate::sys;
 
@@ -66,10 +64,12 @@ pub(crate) struct CommandSpec {
     pub(crate) own_steps: Option<Section>,
     /// How the command's own limits are enforced, for the report.
     pub(crate) limit_entries: Vec<Entry>,
-    /// Explains the errors of the command, if the policy asks for that.
-    pub(crate) judge: Option<Judge>,
-    /// Gives hints after a failure, if the caller asks for them.
-    pub(crate) hints: Option<Arc<HintSource>>,
+    /// Explains why the command failed, if the policy or the caller asks for that.
+    pub(crate) context: Option<Arc<ExplainContext>>,
+    /// Whether the policy asks for denials.
+    pub(crate) explains: bool,
+    /// Whether the caller asks for hints.
+    pub(crate) wants_hints: bool,
 }
 
 /// A worker that has received its command.
@@ -171,10 +171,6 @@ impl Owner {
 #[derive(Debug)]
 pub(crate) struct RefusalLogs {
     pub(crate) proxy: Option<DenialCursor>,
-    /// `None` until the worker has sent the listener of its seccomp filter.
-    pub(crate) seccomp: Option<Refusals>,
-    /// What the command uses, with `learn`. `None` until the listener has arrived.
-    pub(crate) observed: Option<Recorder>,
 }
 
 impl RefusalLogs {
@@ -208,7 +204,7 @@ impl Running {
             is_last: AtomicBool::new(false),
             stop: Stop { flood: spec.limits.output_ends.then(Arc::default), ..Stop::default() },
             spec: CommandSpec { own_steps, ..spec },
-            refusals: RefusalLogs { proxy: owner.renew_proxy(), seccomp: None, observed: None },
+            refusals: RefusalLogs { proxy: owner.renew_proxy() },
             owner,
             log,
             supervisor: None,
@@ -220,27 +216,29 @@ impl Running {
         Ok(running)
     }
 
-    /// Answers for the seccomp filter of the command, and records what it refuses, or with `learn` what the
-    /// command uses.
+    /// Answers for the seccomp filter of the command.
     ///
     /// # Errors
-    /// The kernel refuses a thread.
+    /// Those of [`Supervisor::follow`].
     pub(crate) fn follow_seccomp(&mut self, listener: OwnedFd) -> Result<(), Error> {
-        if self.prepared.compiled.commands.learns {
-            let recorder = Recorder::follow(listener, Arc::clone(&self.prepared.compiled.view));
-            self.refusals.observed = Some(recorder.map_err(Error::io("follow what the command uses"))?);
-            return Ok(());
-        }
-        let files = GitFiles::of(&self.prepared.compiled.view);
-        if self.prepared.compiled.commands.explains {
-            let refusals = Refusals::follow(listener, files);
-            let refusals = refusals.map_err(Error::io("follow what seccomp refuses"))?;
-            self.refusals.seccomp = Some(refusals);
-            return Ok(());
-        }
-        let supervisor = Supervisor::follow(listener, files);
-        self.supervisor = Some(supervisor.map_err(Error::io("answer for the seccomp filter"))?);
+        self.supervisor = Some(Supervisor::follow(listener, &self.prepared.compiled)?);
         Ok(())
+    }
+
+    /// What was refused to the command, if the policy asks for that.
+    pub(crate) fn refusals(&self) -> Option<&Refusals> {
+        match &self.supervisor.as_ref()?.sink {
+            Sink::Refusals(refusals) => Some(refusals),
+            Sink::Nothing | Sink::Paths(_) => None,
+        }
+    }
+
+    /// What the command has used, if the policy asks for that.
+    pub(crate) fn observed(&self) -> Option<Observed> {
+        match &self.supervisor.as_ref()?.sink {
+            Sink::Paths(recorder) => Some(recorder.observed()),
+            Sink::Nothing | Sink::Refusals(_) => None,
+        }
     }
 
     /// Whether init has reported that the program runs.
@@ -268,14 +266,13 @@ impl Running {
         self.stop.cause.is_some()
     }
 
-    /// What looks for errors in the output, if the policy asks for explanations or the caller for hints.
-    pub(crate) fn tail(&self, exec: &Exec) -> Option<Tail> {
-        let late = || exec.denial_log();
-        match (&self.spec.judge, &self.spec.hints) {
-            (Some(judge), _) => Some(Tail::new(judge.clone(), late())),
-            (None, Some(hints)) => Some(Tail::for_hints(hints, late())),
-            (None, None) => None,
-        }
+    /// What looks for errors in the output, if the caller asks for hints.
+    pub(crate) fn tail(&self) -> Option<Tail> {
+        self.spec
+            .context
+            .as_ref()
+            .filter(|_| self.spec.wants_hints)
+            .map(|context| Tail::new(Arc::clone(context)))
     }
 
     /// Where readers of the output report that the command wrote too much. `None` if the policy lets it write
@@ -383,7 +380,7 @@ impl Running {
             Report::Started { .. } => {
                 self.has_started = true;
                 // The kernel allows one listener for each task. In some containers, an outer filter has it.
-                if self.spec.judge.is_some() && self.refusals.seccomp.is_none() {
+                if self.spec.explains && self.refusals().is_none() {
                     tracing::warn!(parent: &self.log.span, "what seccomp refuses cannot be followed here");
                 }
             }
@@ -417,7 +414,7 @@ impl Running {
 
     /// Whether its worker waits for another command, if it can serve several.
     fn is_free(&self) -> bool {
-        let has_listener = self.spec.judge.is_some() || self.refusals.seccomp.is_some();
+        let has_listener = self.spec.explains || self.refusals().is_some();
         let is_at_rest = !self.was_killed() && !self.is_last.load(Relaxed);
         self.has_left == Some(false) && is_at_rest && !self.has_terminal && !has_listener
     }

@@ -1,5 +1,6 @@
 //! Starts a command: from the policy to a worker that runs it.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -9,13 +10,13 @@ use std::time::Instant;
 use crate::audit::trail::Trail;
 use crate::command::call::SHELL;
 use crate::command::child::Child;
-use crate::command::explain::Judge;
-use crate::command::hints::HintSource;
 use crate::command::one_shot::start_worker;
 use crate::command::running::{CommandLog, CommandSpec, HandedOver, Owner, Running};
 use crate::command::source::{Membership, ReadyWorker, Ticket, WorkerSource};
 use crate::command::stdio::{Connected, DefaultStdio, StdioKind};
 use crate::command::{Command, CommandSource, stdio};
+use crate::explain::Explainer;
+use crate::explain::context::{self, ExplainContext};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::launch::request::{RequestBuf, RequestFields};
@@ -142,15 +143,14 @@ impl Command {
         let policy_timeout = limits.timeout.map(|span| span.duration());
         let output = limits.output.map(Size::bytes);
         let is_asked = compiled.commands.explains || self.wants_hints;
-        let judge = compiled.commands.explainer.as_ref().filter(|_| is_asked).map(|explainer| Judge {
-            explainer: Arc::clone(explainer),
+        let typed = std::iter::once(&self.program).chain(&self.arguments).map(OsString::as_os_str);
+        let context = Explainer::of(compiled).filter(|_| is_asked).map(|explainer| ExplainContext {
+            explainer,
             directory: directory.clone(),
             limits: limits.clone(),
             restrictions: self.bounds.restrictions.clone(),
-            follows_links: compiled.commands.explains,
+            words: context::words(typed),
         });
-        let hints = judge.clone().filter(|_| self.wants_hints).map(|judge| self.hint_source(judge));
-        let judge = judge.filter(|_| compiled.commands.explains);
         Ok(CommandSpec {
             program: self.program.clone(),
             directory,
@@ -164,13 +164,10 @@ impl Command {
             cgroup_settings: settings,
             limit_entries: entries,
             own_steps: restrict::steps(&compiled.view, &self.bounds.restrictions)?,
-            judge,
-            hints: hints.map(Arc::new),
+            context: context.map(Arc::new),
+            explains: compiled.commands.explains,
+            wants_hints: self.wants_hints,
         })
-    }
-
-    fn hint_source(&self, judge: Judge) -> HintSource {
-        HintSource { judge, program: self.program.clone(), arguments: self.arguments.clone() }
     }
 
     /// Opens the standard streams and takes the caller's descriptors out of the command.

@@ -10,10 +10,18 @@
 //! of the command, because it opens files below the caller's own root. There is one exception
 //! ([`git_files`]): a few files of git, by their exact names, in a directory that is read-only inside. If it
 //! is gone, the kernel answers `ENOSYS`.
+//!
+//! With `explain` and `learn` it also writes down what it is asked about ([`Sink`]). Then the filter asks
+//! about calls that it would allow as well. Those go on, and nothing is decided about them here: the kernel
+//! checks them as if nobody had been asked.
 
+mod answer;
 mod attributes;
 pub(crate) mod caller;
+pub(crate) mod failed_uses;
 pub(crate) mod git_files;
+pub(crate) mod observed;
+pub(crate) mod refused;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,11 +40,16 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::launch::supervisor::answer::{Answer, errno};
 use crate::launch::supervisor::attributes::Request;
 use crate::launch::supervisor::caller::{Caller, Failure};
 use crate::launch::supervisor::git_files::GitFiles;
+use crate::launch::supervisor::observed::Recorder;
+use crate::launch::supervisor::refused::{Refusals, RefusedCall};
+use crate::plan::compile::Compiled;
 use crate::plan::seccomp::rule::Verdict;
 use crate::plan::seccomp::table::{SystemCall, judge};
+use crate::report::error::Error;
 use crate::sys;
 use crate::sys::dirfd;
 
@@ -52,44 +65,147 @@ const IDLE: u16 = 1_000;
 /// How long to wait if the kernel refuses a thread.
 const NO_THREAD: Duration = Duration::from_millis(10);
 
-/// The task that waits for questions. It ends when no process has the filter any more, or when this is
-/// dropped; later questions then get `ENOSYS`.
+/// What a supervisor writes down.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Sink {
+    #[default]
+    Nothing,
+    /// With `explain`: what is refused.
+    Refusals(Refusals),
+    /// With `learn`: the paths that the command uses.
+    Paths(Recorder),
+}
+
+impl Sink {
+    fn of(compiled: &Compiled) -> Self {
+        match (compiled.commands.learns, compiled.commands.explains) {
+            (true, _) => Self::Paths(Recorder::new(Arc::clone(&compiled.view))),
+            (false, true) => Self::Refusals(Refusals::new(Arc::clone(&compiled.view))),
+            (false, false) => Self::Nothing,
+        }
+    }
+}
+
+/// Answers for one filter.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    task: JoinHandle<()>,
-    is_over: Arc<AtomicBool>,
+    pub(crate) sink: Sink,
+    /// `None` if a thread answers, which ends when no process has the filter any more.
+    _task: Option<Task>,
 }
 
 impl Supervisor {
-    /// Follows the listener of a filter. Questions are rare, so a thread answers only while there are some.
+    /// Follows the listener of a filter of this plan.
+    ///
+    /// Questions are rare, so a thread answers only while there are some. Where everything is written down
+    /// they are not, and the thread is there from the start.
     ///
     /// # Errors
-    /// The kernel does not watch another descriptor.
-    pub(crate) fn follow(listener: OwnedFd, files: Option<GitFiles>) -> io::Result<Self> {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let asked = Arc::new(Asked { listener: Arc::new(listener), files });
-        let heir = Heir { asked, is_over: Arc::clone(&is_over) };
-        let listener = sys::watched(Arc::clone(&heir.asked.listener), Interest::READABLE)?;
-        Ok(Self { task: tokio::spawn(attend(listener, heir)), is_over })
+    /// The kernel does not watch another descriptor, or refuses a thread.
+    pub(crate) fn follow(listener: OwnedFd, compiled: &Compiled) -> Result<Self, Error> {
+        let sink = Sink::of(compiled);
+        let files = GitFiles::of(&compiled.view).filter(|_| !compiled.commands.learns);
+        let asked = Asked { listener: Arc::new(listener), files, sink: sink.clone() };
+        let task = match sink {
+            Sink::Nothing => Task::spawn(asked).map(Some),
+            Sink::Refusals(_) | Sink::Paths(_) => {
+                let serve = move || {
+                    asked.serve(PollTimeout::NONE);
+                };
+                start_thread(serve).map(|()| None)
+            }
+        };
+        Ok(Self { sink, _task: task.map_err(Error::io("answer for the seccomp filter"))? })
     }
 }
 
-impl Drop for Supervisor {
+/// The task that waits for questions. It ends when no process has the filter any more, or when this is
+/// dropped; later questions then get `ENOSYS`.
+#[derive(Debug)]
+struct Task {
+    handle: JoinHandle<()>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Task {
+    fn spawn(asked: Asked) -> io::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let heir = Heir { asked: Arc::new(asked), is_over: Arc::clone(&is_over) };
+        let listener = sys::watched(Arc::clone(&heir.asked.listener), Interest::READABLE)?;
+        Ok(Self { handle: tokio::spawn(attend(listener, heir)), is_over })
+    }
+}
+
+impl Drop for Task {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
-        self.task.abort();
+        self.handle.abort();
     }
 }
 
-/// Who asks, and the files of git that are in question.
+/// Who asks, the files of git that are in question, and what is written down.
 struct Asked {
     listener: Arc<OwnedFd>,
     files: Option<GitFiles>,
+    sink: Sink,
 }
 
 impl Asked {
     fn serve(&self, patience: PollTimeout) -> Served {
-        serve(&self.listener, patience, |listener| respond(listener, self.files.as_ref()))
+        serve(&self.listener, patience, |listener| self.respond(listener))
+    }
+
+    /// Answers one question.
+    fn respond(&self, listener: BorrowedFd<'_>) -> Result<(), Errno> {
+        let call = sys::receive_notification(listener).map_err(errno)?;
+        let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
+        let (verdict, because) = judge(&asked);
+        let answer = self.answer(listener, &call, &asked, verdict);
+        // Before the answer: when the command ends, its last call must be in the log.
+        match &self.sink {
+            Sink::Nothing => {}
+            Sink::Paths(recorder) => recorder.add(listener, &call),
+            Sink::Refusals(refusals) => match (verdict, answer) {
+                (Verdict::Refuse(_), _) | (_, Answer::Pretended | Answer::Refused) => {
+                    refusals.add(listener, &call, RefusedCall { errno: answer.errno(), because });
+                }
+                (_, Answer::LetGo) => refusals.add_use(listener, &call),
+                _ => {}
+            },
+        }
+        answer.send(listener, call.id)
+    }
+
+    /// The answer to a call of which the filter asks.
+    fn answer(
+        &self,
+        listener: BorrowedFd<'_>,
+        call: &libc::seccomp_notif,
+        asked: &SystemCall,
+        verdict: Verdict,
+    ) -> Answer {
+        let question = match verdict {
+            Verdict::Ask(question) => question,
+            // Only questions about paths are asked before this verdict: the call may go on, because the
+            // kernel checks it.
+            Verdict::Allow => {
+                let asks_about_paths = self.files.is_some() || !matches!(self.sink, Sink::Nothing);
+                let made = self.files.as_ref().and_then(|files| files.answer(listener, call, asked));
+                return made.unwrap_or(if asks_about_paths { Answer::LetGo } else { Answer::Refused });
+            }
+            Verdict::Refuse(errno) => return Answer::Made(errno.cast_signed()),
+            Verdict::Pretend | Verdict::Kill => return Answer::Refused,
+        };
+        let made = Caller::of(listener, call).and_then(|caller| Request::of(asked)?.carry_out(&caller));
+        match made {
+            Ok(answer) => answer,
+            Err(Failure::Errno(errno)) => Answer::Made(errno as i32),
+            // As a filter without a supervisor would answer.
+            Err(Failure::Unseen) => match question.unanswered(geteuid().is_root()) {
+                Verdict::Pretend => Answer::Pretended,
+                _ => Answer::Refused,
+            },
+        }
     }
 }
 
@@ -106,7 +222,7 @@ impl Drop for Heir {
             let serve = move || {
                 asked.serve(PollTimeout::NONE);
             };
-            if let Err(error) = start_thread(NAME, serve) {
+            if let Err(error) = start_thread(serve) {
                 tracing::error!(%error, "no thread answers for a seccomp filter any more");
             }
         }
@@ -127,7 +243,7 @@ async fn attend(listener: AsyncFd<Arc<OwnedFd>>, heir: Heir) {
         }
         let asked = Arc::clone(&heir.asked);
         let (ended, end) = oneshot::channel();
-        let started = start_thread(NAME, move || {
+        let started = start_thread(move || {
             let _ = ended.send(asked.serve(PollTimeout::from(IDLE)));
         });
         match started {
@@ -154,8 +270,8 @@ fn waiting(listener: impl AsFd, patience: PollTimeout) -> nix::Result<PollFlags>
 ///
 /// # Errors
 /// The kernel refuses a thread.
-pub(crate) fn start_thread(name: &str, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+fn start_thread(serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = thread::Builder::new().name(NAME.to_owned()).stack_size(STACK);
     let serve = move || {
         // The other threads of this program handle its signals.
         let _ = SigSet::all().thread_block();
@@ -173,7 +289,7 @@ pub(crate) fn start_thread(name: &str, serve: impl FnOnce() + Send + 'static) ->
 
 /// Why [`serve`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Served {
+enum Served {
     /// No process has the filter any more, or no call can be answered.
     Ended,
     /// No question came for some time.
@@ -182,7 +298,7 @@ pub(crate) enum Served {
 
 /// Answers the kernel until no process has the filter any more, or no question comes. `answer` answers one
 /// call.
-pub(crate) fn serve(
+fn serve(
     listener: &OwnedFd,
     patience: PollTimeout,
     answer: impl Fn(BorrowedFd<'_>) -> Result<(), Errno>,
@@ -204,85 +320,4 @@ pub(crate) fn serve(
             Err(_) => return Served::Ended,
         }
     }
-}
-
-/// Answers one question.
-fn respond(listener: BorrowedFd<'_>, files: Option<&GitFiles>) -> Result<(), Errno> {
-    let call = sys::receive_notification(listener).map_err(errno)?;
-    answer(listener, &call, files).send(listener, call.id)
-}
-
-/// The answer to a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// The call was made. 0, or the kernel's errno.
-    Made(i32),
-    /// The call was made, and the caller has the file at this number.
-    Opened(i32),
-    /// The call was not made, and returns 0: root cannot give the file to that owner.
-    Pretended,
-    /// The call would leave a set-group-ID file behind.
-    Refused,
-    /// The kernel makes the call, and checks it as if nobody had been asked.
-    LetGo,
-}
-
-impl Answer {
-    /// What the call returns; 0 if it succeeds.
-    pub(crate) fn errno(self) -> i32 {
-        match self {
-            Self::Made(errno) => errno,
-            Self::Opened(_) | Self::Pretended | Self::LetGo => 0,
-            Self::Refused => libc::EPERM,
-        }
-    }
-
-    /// Answers the kernel.
-    ///
-    /// # Errors
-    /// Those of the ioctl.
-    pub(crate) fn send(self, listener: BorrowedFd<'_>, id: u64) -> Result<(), Errno> {
-        let sent = match (self, self.errno()) {
-            (Self::LetGo, _) => sys::continue_notification(listener, id),
-            (Self::Opened(number), _) => sys::answer_notification(listener, id, Ok(number)),
-            (_, 0) => sys::answer_notification(listener, id, Ok(0)),
-            (_, errno) => sys::answer_notification(listener, id, Err(errno)),
-        };
-        sent.map_err(errno)
-    }
-}
-
-/// The answer to a call of which the filter asks.
-pub(crate) fn answer(
-    listener: BorrowedFd<'_>,
-    call: &libc::seccomp_notif,
-    files: Option<&GitFiles>,
-) -> Answer {
-    let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
-    let question = match judge(&asked).0 {
-        Verdict::Ask(question) => question,
-        // Only the question about files is asked before this verdict: the call may go on, because the kernel
-        // checks it.
-        Verdict::Allow => {
-            let made = files.and_then(|files| files.answer(listener, call, &asked));
-            return made.unwrap_or(if files.is_some() { Answer::LetGo } else { Answer::Refused });
-        }
-        Verdict::Refuse(errno) => return Answer::Made(errno.cast_signed()),
-        Verdict::Pretend | Verdict::Kill => return Answer::Refused,
-    };
-    let made = Caller::of(listener, call).and_then(|caller| Request::of(&asked)?.carry_out(&caller));
-    match made {
-        Ok(answer) => answer,
-        Err(Failure::Errno(errno)) => Answer::Made(errno as i32),
-        // As a filter without a supervisor would answer.
-        Err(Failure::Unseen) => match question.unanswered(geteuid().is_root()) {
-            Verdict::Pretend => Answer::Pretended,
-            _ => Answer::Refused,
-        },
-    }
-}
-
-/// The errno of a failed system call.
-pub(crate) fn errno(error: io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }

@@ -17,8 +17,8 @@ use crate::host::caller::Caller;
 use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
 use crate::plan::environment::ClientVariables;
-use crate::plan::explain::Explainer;
 use crate::plan::network::Settings;
+use crate::plan::policy_facts::PolicyFacts;
 use crate::plan::{
     Section, bridge, cgroup, environment, limits, namespaces, network, overlay, sections, worker_mounts,
 };
@@ -199,7 +199,7 @@ fn finish_for(
         limits: policy.limits.clone(),
         descriptors: limits::descriptors(&inputs),
         tmpfs_sizes,
-        explainer: Some(Arc::new(Explainer::new(&inputs, Arc::clone(&view)))),
+        facts: Some(Arc::new(PolicyFacts::of(&inputs))),
         explains: policy.explain,
         learns: policy.learn,
         wording: policy.wording,
@@ -426,8 +426,8 @@ pub(crate) struct CommandDefaults {
     /// The sizes of the private file systems that Kennel looks at after a failed command, in the order of
     /// their steps.
     pub(crate) tmpfs_sizes: Vec<TmpfsSize>,
-    /// What refusals are explained with. `None` in a plan without a policy.
-    pub(crate) explainer: Option<Arc<Explainer>>,
+    /// What explanations of refusals name. `None` in a plan without a policy.
+    pub(crate) facts: Option<Arc<PolicyFacts>>,
     /// Whether the policy asks that errors of commands are explained.
     pub(crate) explains: bool,
     /// Whether the policy asks what commands use.

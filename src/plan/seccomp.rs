@@ -114,17 +114,26 @@ fn returned(answer: u32, asks: Asks, is_root: bool) -> u32 {
 /// It is no wall. The listener lets every call go on, and the kernel then checks it as always. It is
 /// installed beside the filter that refuses, and a refusal wins over a question (seccomp(2)).
 pub(crate) fn observing() -> Vec<sock_filter> {
-    let statement = |code, k| sock_filter { code, jt: 0, jf: 0, k };
-    let asked: Vec<u32> = OBSERVED.iter().filter_map(|call| u32::try_from(call.number).ok()).collect();
-    // The number is the first word of seccomp_data. The other filter kills what is not of this architecture.
-    let mut program = vec![statement(tree::LOAD, 0)];
-    for (index, number) in asked.iter().enumerate() {
-        let to_question = u8::try_from(asked.len() - index).unwrap_or_default();
-        program.push(sock_filter { code: tree::EQUAL, jt: to_question, jf: 0, k: *number });
-    }
-    program.push(statement(tree::RETURN, libc::SECCOMP_RET_ALLOW));
-    program.push(statement(tree::RETURN, libc::SECCOMP_RET_USER_NOTIF));
-    program
+    asking_about_paths(allowing().into())
+}
+
+/// Puts a question before a filter that has a listener, or before one that allows all: about the calls of
+/// [`OBSERVED`]. The listener learns the verdict of the filter from [`table::judge`].
+pub(crate) fn asking_about_paths(filter: Vec<sock_filter>) -> Vec<sock_filter> {
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let load = |word: Word| step(tree::LOAD, 0, 0, word.offset());
+    let mut asked: Vec<u32> = OBSERVED.iter().filter_map(|call| u32::try_from(call.number).ok()).collect();
+    asked.dedup();
+    let count = u8::try_from(asked.len()).unwrap_or(u8::MAX);
+    // Jumps say how many steps to leave out. The last step asks, and `filter` comes after it.
+    let mut question =
+        vec![load(Word::Arch), step(tree::EQUAL, 0, count + 2, tree::AUDIT_ARCH_X86_64), load(Word::Number)];
+    question.extend((0..count).rev().zip(asked).map(|(rest, number)| {
+        let to_filter = u8::from(rest == 0);
+        step(tree::EQUAL, rest, to_filter, number)
+    }));
+    question.push(step(tree::RETURN, 0, 0, libc::SECCOMP_RET_USER_NOTIF));
+    question.into_iter().chain(filter).collect()
 }
 
 /// Puts a question before a filter that has a listener: about the calls that make a new file, or remove,

@@ -158,6 +158,8 @@ fn install(inputs: &Inputs<'_>, view: &View, section: &mut Section, filter: &[so
         return push_filter(inputs, section, &Step::Seccomp { program: plain });
     }
     let program = match view.common_repository {
+        // This asks about those files too.
+        _ if asks == Asks::Refusals => seccomp::asking_about_paths(program(asks)),
         Some(_) => seccomp::asking_about_files(program(asks)),
         None => program(asks),
     };

@@ -114,13 +114,11 @@ pub struct Policy {
     /// Whether outcomes say which protection blocked what, as far as Kennel knows: [`Outcome::denials`].
     /// Default: false.
     ///
-    /// With it, a refused system call waits for a thread of the embedding program. That thread gives the same
-    /// answer as the filter would. Kennel also searches the stderr of a failed command where it reads it: in
-    /// [`Command::output`], and in [`Outcome::count`] for a pipe.
+    /// With it, a refused system call, and each one that names a path or connects, waits for a thread of the
+    /// embedding program. That thread gives the same answer as the filter would, and lets what is allowed go
+    /// on. So commands are slower.
     ///
     /// [`Outcome::denials`]: crate::report::outcome::Outcome::denials
-    /// [`Outcome::count`]: crate::report::outcome::Outcome::count
-    /// [`Command::output`]: crate::command::Command::output
     pub explain: bool,
     /// Whether commands may read nearly everything of the host, and [`Outcome::observed`] says what they
     /// used, so that a person can write a policy for them. Known secrets, `/run`, `/tmp` and homes of others

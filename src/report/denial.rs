@@ -11,8 +11,8 @@ use crate::report::remedy::{Remedy, Setting, SettingKey, Wording, remedy};
 
 /// Something that the sandbox blocked or moved aside, or kept for you to check ([`Basis::Kept`]).
 ///
-/// Connections and protected paths are always reported, the rest only with [`Policy::explain`], which reads
-/// the command's output and finds only what it says in English.
+/// What the proxy refuses is always reported, the rest mostly only with [`Policy::explain`], which follows the
+/// system calls of the command.
 ///
 /// [`Policy::explain`]: crate::policy::Policy::explain
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

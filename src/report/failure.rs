@@ -245,8 +245,8 @@ pub enum Limit {
     /// that the file is too large.
     FileSize,
     /// [`Limits::open_files`](crate::policy::limits::Limits::open_files). Kennel does not report this limit,
-    /// because only the program sees it; [`Policy::explain`](crate::policy::Policy::explain) finds it in the
-    /// program's output.
+    /// because only the program sees it; [`Command::hints`](crate::command::Command::hints) finds it in the
+    /// program's errors, where those pass through Kennel.
     OpenFiles,
 }
 

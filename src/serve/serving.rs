@@ -220,10 +220,9 @@ fn connect(
     // one file would mix up what the command writes.
     let counts = call.wants_report && !is_one_file(&stdout, &stderr);
     let is_counted = |fd: &HeldFd| is_cut || (counts && !fd.as_fd().is_terminal());
-    // Kennel looks for error messages in stderr.
-    let is_read = session.prepared().compiled.commands.explains;
     // The client prints hints on its stderr.
-    command.hints(!call.is_quiet && (is_read || owns_stderr || stderr.as_fd().is_terminal()));
+    let explains = session.prepared().compiled.commands.explains;
+    command.hints(!call.is_quiet && (explains || owns_stderr || stderr.as_fd().is_terminal()));
     command.stdin(stdin);
     let stdout = if !owns_stdout && is_counted(&stdout) {
         Some(stdout)
@@ -231,7 +230,7 @@ fn connect(
         command.stdout(stdout);
         None
     };
-    let stderr = if !owns_stderr && (is_read || is_counted(&stderr)) {
+    let stderr = if !owns_stderr && is_counted(&stderr) {
         Some(stderr)
     } else {
         command.stderr(stderr);

@@ -8,7 +8,7 @@ use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{Gid, Uid, fchownat, geteuid};
 
-use crate::launch::supervisor::Answer;
+use crate::launch::supervisor::answer::{Answer, int, word};
 use crate::launch::supervisor::caller::{Caller, Failure};
 use crate::plan::seccomp::table::SystemCall;
 use crate::sys::dirfd;
@@ -129,15 +129,4 @@ fn set_owner(held: &OwnedFd, user: Option<Uid>, group: Option<Gid>) -> nix::Resu
 
 fn made(result: nix::Result<()>) -> Answer {
     Answer::Made(result.err().map_or(0, |errno| errno as i32))
-}
-
-/// An argument that the kernel cuts to `int`.
-pub(super) fn int(argument: u64) -> i32 {
-    word(argument).cast_signed()
-}
-
-/// An argument that the kernel cuts to `unsigned int`.
-#[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
-pub(super) fn word(argument: u64) -> u32 {
-    argument as u32
 }

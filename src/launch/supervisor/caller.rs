@@ -75,6 +75,25 @@ impl Caller {
         Ok(path_at(&self.open("mem", OFlag::O_RDONLY)?.into(), address)?)
     }
 
+    /// Reads its memory.
+    ///
+    /// # Errors
+    /// `EFAULT` if nothing is there.
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Failure> {
+        let memory = File::from(self.open("mem", OFlag::O_RDONLY)?);
+        memory.read_exact_at(bytes, address).map_err(|_| Errno::EFAULT.into())
+    }
+
+    /// The path of a directory where relative paths start, as the caller sees it.
+    pub(crate) fn directory_path(&self, number: i32) -> Option<PathBuf> {
+        let link = match number {
+            libc::AT_FDCWD => "cwd".to_owned(),
+            number => format!("fd/{number}"),
+        };
+        let path = PathBuf::from(readlinkat(&self.proc, link.as_str()).ok()?);
+        path.is_absolute().then_some(path)
+    }
+
     /// The file of a descriptor.
     ///
     /// # Errors
@@ -201,7 +220,7 @@ fn descriptor_of(path: &Path) -> Option<i32> {
 ///
 /// # Errors
 /// `EFAULT` if nothing is there; `ENAMETOOLONG`.
-pub(crate) fn path_at(memory: &File, address: u64) -> nix::Result<PathBuf> {
+fn path_at(memory: &File, address: u64) -> nix::Result<PathBuf> {
     let mut bytes = vec![0; LONGEST];
     let mut filled = 0;
     while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -18,10 +18,8 @@ use nix::sys::stat::{Mode, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::launch::supervisor::Answer;
-use crate::launch::supervisor::attributes::{int, word};
+use crate::launch::supervisor::answer::{Answer, errno, int, word};
 use crate::launch::supervisor::caller::Caller;
-use crate::launch::supervisor::errno;
 use crate::plan::seccomp::table::SystemCall;
 use crate::protect::git::around::{FILES, RENAMES};
 use crate::sys;

@@ -9,10 +9,12 @@ use libc::{
     ESOCKTNOSUPPORT, c_int, c_long,
 };
 
+use crate::plan::seccomp::observed::OBSERVED;
 use crate::plan::seccomp::rule::{Question, Verdict};
 use crate::plan::seccomp::tests::interpreter::{Call, Run, X86_64};
 use crate::plan::seccomp::{
-    asking_about_files, bytes, for_bridge, for_reaper, for_worker, for_zygote, full, rules, syscalls,
+    asking_about_files, asking_about_paths, bytes, for_bridge, for_reaper, for_worker, for_zygote, full,
+    rules, syscalls,
 };
 
 const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
@@ -81,6 +83,32 @@ fn new_files_are_asked_about_and_everything_else_is_as_it_was() {
         assert!(asked(number, with(exclusive | HIGH_BITS), X86_64));
         assert!(!asked(number, with(bits(libc::O_CREAT)), X86_64));
     }
+}
+
+#[test]
+fn paths_are_asked_about_and_everything_else_is_as_it_was() {
+    let program = asking_about_paths(full().to_vec());
+    interpreter::check(&program);
+    let listed = |number: u32| OBSERVED.iter().any(|call| call.number == i64::from(number));
+    for number in (0..600).chain([0x4000_0000, 0x4000_0101, u32::MAX]) {
+        for arch in [X86_64, X86_64 - 1] {
+            let call = Call { number, arch, arguments: [bits(libc::O_CREAT); 6] };
+            let answer = interpreter::run(&program, &call).action;
+            let asks = listed(number) && arch == X86_64;
+            let plain = interpreter::run(full(), &call).action;
+            assert_eq!(answer, if asks { libc::SECCOMP_RET_USER_NOTIF } else { plain }, "{call:?}");
+        }
+    }
+    let owners = [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
+    assert!(OBSERVED.iter().all(|call| !owners.contains(&call.number)), "the listener knows no own ids");
+    let neighbours: Vec<_> = OBSERVED.iter().map(|call| call.number).collect();
+    let mut once = neighbours.clone();
+    once.dedup();
+    assert_eq!(
+        once.len(),
+        once.iter().collect::<std::collections::HashSet<_>>().len(),
+        "entries of one call"
+    );
 }
 
 #[test]

@@ -142,7 +142,7 @@ impl Calling {
         let flood = limits.output_ends.then(Arc::<Flood>::default);
         let (stdout, to_stdout) = call_pipe()?;
         let (stderr, to_stderr) = call_pipe()?;
-        let mut streams = running.call_streams([stdout, stderr], self.job.cap, (&exec, flood.as_ref()));
+        let mut streams = running.call_streams([stdout, stderr], self.job.cap, flood.as_ref());
         if !self.job.is_marked {
             streams.iter_mut().flatten().for_each(ChildOutput::leave_unmarked);
         }

@@ -7,7 +7,6 @@ use kennel_helper::control::Report;
 use crate::launch::bridge::HandedOut;
 use crate::launch::control::Arrival;
 use crate::launch::supervisor::Supervisor;
-use crate::launch::supervisor::git_files::GitFiles;
 use crate::network::serving::Serving;
 use crate::report::error::Error;
 use crate::session::stats::Counts;
@@ -59,8 +58,7 @@ impl Zygote {
 
     /// Answers for the seccomp filter of all commands.
     fn supervise(&mut self, listener: OwnedFd) -> Result<(), Error> {
-        let supervisor = Supervisor::follow(listener, GitFiles::of(&self.prepared.compiled.view));
-        self.supervisor = Some(supervisor.map_err(Error::io("answer for the seccomp filter"))?);
+        self.supervisor = Some(Supervisor::follow(listener, &self.prepared.compiled)?);
         Ok(())
     }
 

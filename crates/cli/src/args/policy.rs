@@ -202,7 +202,7 @@ pub(crate) struct PolicyFlags {
     pub(crate) on_unavailable: Option<OnUnavailable>,
     /// If the command fails, say what was refused, and why.
     ///
-    /// Names the protection and the flag that would allow it. The command's stderr goes through a pipe.
+    /// Names the protection and the flag that would allow it. The command runs slower.
     #[arg(long)]
     pub(crate) explain: bool,
 }

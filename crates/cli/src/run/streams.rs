@@ -44,11 +44,7 @@ pub(super) async fn until_outcome(
 ) -> Result<Outcome, Error> {
     command.args(run.command.iter().skip(1));
     command.hints(!run.quiet && (policy.explain || io::stderr().is_terminal()));
-    let reasons = PipeReasons {
-        capped: policy.limits.output.is_some(),
-        reported: run.json.is_some(),
-        explained: policy.explain,
-    };
+    let reasons = PipeReasons { capped: policy.limits.output.is_some(), reported: run.json.is_some() };
     let takes_keys = run.tty || run.ask;
     // A terminal of the command's own replaces all three descriptors.
     let piped = if takes_keys { [false; 3] } else { reasons.piped() };
@@ -67,14 +63,12 @@ pub(super) async fn until_outcome(
 struct PipeReasons {
     capped: bool,
     reported: bool,
-    explained: bool,
 }
 
 impl PipeReasons {
     /// Which standard descriptors of the command are pipes to Kennel.
     fn piped(self) -> [bool; 3] {
-        let reads_stderr = self.explained || self.needs_pipe(&io::stderr());
-        [false, self.needs_pipe(&io::stdout()), reads_stderr]
+        [false, self.needs_pipe(&io::stdout()), self.needs_pipe(&io::stderr())]
     }
 
     /// A report alone does not replace a terminal with a pipe: the command would notice. Nor one file for

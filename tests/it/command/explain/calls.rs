@@ -167,9 +167,8 @@ fn a_stopped_kennel_answers_when_it_continues() {
     let pid = Pid::from_raw(child.id().try_into().unwrap());
     kill(pid, Signal::SIGSTOP).unwrap();
     fs::write(ws.path().join("go"), "").unwrap();
-    until("the call is being made", || ws.path().join("said").exists());
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(fs::read_to_string(ws.path().join("said")).unwrap(), "", "nobody could have answered");
+    assert!(!ws.path().join("said").exists(), "nobody could have answered");
     kill(pid, Signal::SIGCONT).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(fs::read_to_string(ws.path().join("said")).unwrap(), "EPERM\n");
@@ -179,7 +178,7 @@ fn a_stopped_kennel_answers_when_it_continues() {
 fn answering() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| name.trim_end() == "kennel-explain").count()
+    names.filter(|name| name.trim_end() == "kennel-seccomp").count()
 }
 
 #[test]

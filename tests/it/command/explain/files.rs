@@ -23,10 +23,11 @@ fn a_read_only_workspace() {
     let expected = entry("root", &subject, "derived", Some("--profile repo-write"));
     remedied(ws.path(), &["--profile", "read-only"], &script, expected);
     assert!(ws.path().join("x").exists());
-    // Kennel does not know where a command changed its directory to.
-    let (_, told) = explained(ws.path(), &["--profile", "read-only"], "touch y");
-    let subject = format!("{}/y", ws.path().display());
-    assert_eq!(told, [entry("root", &subject, "possible", Some("--profile repo-write"))]);
+    // Also from another directory.
+    fs::create_dir(ws.path().join("sub")).unwrap();
+    let (_, told) = explained(ws.path(), &["--profile", "read-only"], "cd sub; touch y 2> /dev/null");
+    let subject = format!("{}/sub/y", ws.path().display());
+    assert_eq!(told, [entry("root", &subject, "derived", Some("--profile repo-write"))]);
 }
 
 #[test]
@@ -81,12 +82,13 @@ fn the_sandboxs_own_root_and_files() {
 #[test]
 fn a_private_place_that_is_full() {
     let ws = workspace();
-    let script = "head -c 4M /dev/zero | dd of=/tmp/x 2>&1 >&2";
-    let script = format!("{script}; dd if=/dev/zero of=/tmp/x bs=1M count=4");
-    let (code, told) = explained(ws.path(), &["--tmp-size", "1M"], &script);
+    let script = "dd if=/dev/zero of=/tmp/x bs=1M count=4";
+    let (code, told) = explained(ws.path(), &["--tmp-size", "1M"], script);
     assert_ne!(code, 0);
-    assert_eq!(told, [entry("root", "/tmp/x", "possible", Some("--tmp-size 2M"))]);
-    assert_eq!(explained(ws.path(), &["--tmp-size", "8M"], &script), (0, vec![]));
+    assert_eq!(told, [entry("root", "/tmp", "possible", Some("--tmp-size 2M"))]);
+    assert_eq!(explained(ws.path(), &["--tmp-size", "8M"], script), (0, vec![]));
+    let (_, told) = explained(ws.path(), &["--tmpfs", "/scratch:1M"], &script.replace("/tmp", "/scratch"));
+    assert_eq!(told, [entry("root", "/scratch", "possible", Some("--tmpfs /scratch:2M"))]);
 }
 
 #[test]
@@ -141,7 +143,24 @@ fn a_port_that_landlock_refuses() {
     require!(crate::support::has("bash"), "bash");
     require!(kennel::probe::Host::detect().landlock_abi >= 4, "Landlock rules for TCP ports");
     let ws = workspace();
-    let script = "bash -c ': < /dev/tcp/127.0.0.1/9' 2>/dev/null || { echo 'connect 127.0.0.1:9: Permission denied' >&2; exit 1; }";
+    let script = "bash -c ': < /dev/tcp/127.0.0.1/9'";
     let (_, told) = explained(ws.path(), &["--net", "host", "--allow", "*:443"], script);
     assert_eq!(told, [entry("landlock_network", "port 9", "derived", Some("--allow '*:9'"))]);
+}
+
+#[tokio::test]
+async fn each_command_of_a_session_gets_its_own_paths_also_if_they_share_processes() {
+    let ws = workspace();
+    for isolation in [kennel::Isolation::Command, kennel::Isolation::Session] {
+        let policy = kennel::Policy::profile(kennel::Profile::RepoWrite, ws.path()).explain(true);
+        let session = kennel::Session::prepare(&policy.isolation(isolation)).await.unwrap();
+        let run = async |script: &str| {
+            let output = session.command("sh").args(["-c", script]).output().await.unwrap();
+            output.denials.iter().map(|denial| denial.subject.clone()).collect::<Vec<_>>()
+        };
+        let (one, two) =
+            tokio::join!(run("touch /usr/a; sleep 0.2; exit 1"), run("sleep 0.1; cat /srv/b; touch /usr/c"));
+        assert_eq!((one, two), (vec!["/usr/a".to_owned()], vec!["/srv/b".to_owned(), "/usr/c".to_owned()]));
+        session.shutdown().await;
+    }
 }

@@ -5,8 +5,8 @@
 //! | --- | --- |
 //! | `files` | paths: the right wall, and the named flag works |
 //! | `calls` | system calls: the same results, counted, even if a process is slow or dies |
-//! | `lies` | a command that writes lies to stderr |
-//! | `tools` | what real programs say, and the flag helps |
+//! | `lies` | a command that wants a false or harmful report |
+//! | `tools` | real programs, and the flag helps |
 
 mod calls;
 mod files;

@@ -1,26 +1,17 @@
-//! Records which paths a command uses, for `learn`: seccomp_unotify(2).
-//!
-//! The kernel asks about each call that names a path, a thread writes the path down, and the call goes on.
-//! That is safe, although the command can change the path in its memory meanwhile: the thread decides
-//! nothing. The kernel checks the call afterwards as if nobody had been asked, and the filter that refuses
-//! calls is another one, which wins. What the command can spoil in this way is the record of itself.
+//! Which paths a command uses, for `learn`. The filter that refuses calls is another one, which wins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use nix::errno::Errno;
-use nix::poll::PollTimeout;
-
-use crate::command::explain::refused::caller;
-use crate::launch::supervisor::caller::{is_own_proc, path_at};
-use crate::launch::supervisor::{serve, start_thread};
+use crate::launch::supervisor::answer::int;
+use crate::launch::supervisor::caller::{Caller, is_own_proc};
+use crate::launch::supervisor::refused::caller_name;
 use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
 use crate::report::observed::{Observed, ObservedPath};
 use crate::sys;
@@ -39,6 +30,9 @@ const MOST_NAMES: usize = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
     log: Arc<Mutex<Log>>,
+    view: Arc<View>,
+    /// Whether /proc shows the processes by the numbers that the kernel names.
+    knows_processes: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,17 +44,9 @@ struct Log {
 }
 
 impl Recorder {
-    /// Starts the thread that lets each call go on. `view` is what the command sees.
-    ///
-    /// # Errors
-    /// The kernel refuses a thread.
-    pub(crate) fn follow(listener: OwnedFd, view: Arc<View>) -> io::Result<Self> {
-        let log = Arc::new(Mutex::new(Log::default()));
-        let observer = Observer { log: Arc::clone(&log), view, knows_processes: is_own_proc() };
-        start_thread("kennel-learn", move || {
-            serve(&listener, PollTimeout::NONE, |listener| observer.answer(listener));
-        })?;
-        Ok(Self { log })
+    /// `view` is what the command sees.
+    pub(crate) fn new(view: Arc<View>) -> Self {
+        Self { log: Arc::default(), view, knows_processes: is_own_proc() }
     }
 
     pub(crate) fn observed(&self) -> Observed {
@@ -99,31 +85,19 @@ struct Use {
     executes: bool,
 }
 
-/// What the thread works with.
-struct Observer {
-    log: Arc<Mutex<Log>>,
-    view: Arc<View>,
-    /// Whether /proc shows the processes by the numbers that the kernel names.
-    knows_processes: bool,
-}
-
-impl Observer {
-    /// Records one call, and lets it go on.
-    fn answer(&self, listener: BorrowedFd<'_>) -> Result<(), Errno> {
-        let errno = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-        let call = sys::receive_notification(listener).map_err(errno)?;
-        if let Some(used) = self.seen(&call)
-            // If the call still waits, the pid was its own all the time.
+impl Recorder {
+    /// Records one call, which goes on.
+    pub(crate) fn add(&self, listener: BorrowedFd<'_>, call: &libc::seccomp_notif) {
+        if let Some(used) = self.seen(listener, call)
+            // If the call still waits, what was read is its own.
             && sys::notification_is_valid(listener, call.id)
         {
-            // Before the answer: when the command ends, its last use must be in the log.
-            self.record(&used, &|| caller(listener, call.id, call.pid));
+            self.record(&used, &|| caller_name(listener, call.id, call.pid));
         }
-        sys::continue_notification(listener, call.id).map_err(errno)
     }
 
     /// What a call uses, if it names a path.
-    fn seen(&self, call: &libc::seccomp_notif) -> Option<Use> {
+    fn seen(&self, listener: BorrowedFd<'_>, call: &libc::seccomp_notif) -> Option<Use> {
         if !self.knows_processes || call.pid == 0 {
             locked(&self.log).is_cut = true;
             return None;
@@ -131,14 +105,17 @@ impl Observer {
         let PathCall { directory, path, act, .. } =
             *OBSERVED.iter().find(|it| it.number == i64::from(call.data.nr))?;
         let argument = |index: usize| call.data.args.get(index).copied();
-        let name = path_of(call.pid, argument(path)?)?;
-        let path = match (name.is_absolute(), directory) {
-            (true, _) => name,
-            (false, Some(directory)) => directory_of(call.pid, argument(directory)?)?.join(name),
-            (false, None) => directory_of(call.pid, AT_CURRENT)?.join(name),
+        let is_use = matches!(act, Act::Open(_) | Act::Create | Act::Execute | Act::Enter | Act::Look);
+        let caller = Caller::of(listener, call).ok().filter(|_| is_use)?;
+        // An empty path is about a descriptor.
+        let name = caller.path(argument(path)?).ok().filter(|path| !path.as_os_str().is_empty())?;
+        let base = directory.map_or(Some(libc::AT_FDCWD), |index| Some(int(argument(index)?)))?;
+        let path = match name.is_absolute() {
+            true => name,
+            false => caller.directory_path(base)?.join(name),
         };
         let flags = match act {
-            Act::Open(index) => low_half(argument(index)?),
+            Act::Open(index) => int(argument(index)?),
             _ => 0,
         };
         let access = flags & libc::O_ACCMODE;
@@ -156,16 +133,16 @@ impl Observer {
     /// Adds a use to the log, with the interpreter of a script.
     fn record(&self, used: &Use, caller: &dyn Fn() -> Option<String>) {
         let interpreter =
-            self.add(used, caller).filter(|_| used.executes).and_then(|file| interpreter(&file));
+            self.add_use(used, caller).filter(|_| used.executes).and_then(|file| interpreter(&file));
         if let Some(path) = interpreter.filter(|path| *path != used.path) {
             // The kernel opens it without a call of the program. It is no script itself, or the second name
             // is enough.
-            self.add(&Use { path, reads: true, writes: false, executes: true }, caller);
+            self.add_use(&Use { path, reads: true, writes: false, executes: true }, caller);
         }
     }
 
     /// Adds a use, and returns where it leads. What the command does not see of the host is left out.
-    fn add(&self, used: &Use, caller: &dyn Fn() -> Option<String>) -> Option<PathBuf> {
+    fn add_use(&self, used: &Use, caller: &dyn Fn() -> Option<String>) -> Option<PathBuf> {
         let on_host = self.view.host_path(&used.path).filter(|_| !self.view.is_covered(&used.path))?;
         let mut log = locked(&self.log);
         let entry = log.entry(&used.path, || {
@@ -198,31 +175,6 @@ impl Observer {
 
 /// How many calls for one path are looked at for the name of the program.
 const MOST_LOOKS: u64 = 32;
-
-/// AT_FDCWD as an argument.
-const AT_CURRENT: u64 = libc::AT_FDCWD.cast_unsigned() as u64;
-
-/// An argument that the kernel cuts to `int`.
-#[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
-fn low_half(argument: u64) -> i32 {
-    (argument as u32).cast_signed()
-}
-
-/// The text at an address of a process. `None` if it is no path, or empty: then the call is about a
-/// descriptor.
-fn path_of(pid: u32, address: u64) -> Option<PathBuf> {
-    let memory = File::open(format!("/proc/{pid}/mem")).ok()?;
-    path_at(&memory, address).ok().filter(|path| !path.as_os_str().is_empty())
-}
-
-/// The directory that a descriptor of a process names, as the process sees it.
-fn directory_of(pid: u32, descriptor: u64) -> Option<PathBuf> {
-    let link = match low_half(descriptor) {
-        libc::AT_FDCWD => format!("/proc/{pid}/cwd"),
-        number => format!("/proc/{pid}/fd/{number}"),
-    };
-    fs::read_link(link).ok().filter(|path| path.is_absolute())
-}
 
 /// `path` without `..`: each one leads up from where the links before it lead.
 fn without_parents(path: &Path) -> PathBuf {

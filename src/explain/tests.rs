@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::plan::explain::hint::Use;
+use crate::policy::network::NetworkMode;
 use crate::report::place_kind::PlaceKind;
 use crate::report::remedy::Wording;
 use crate::view::paths::source::BindSource;
@@ -44,8 +44,7 @@ fn explainer(host: &Path) -> Explainer {
         Protection::ProtectedPaths,
     );
     view.wall(PlaceKind::Pin, Path::new("/rw/r"), bind(Access::Write), Protection::ProtectedPaths);
-    Explainer {
-        view: view.into(),
+    let facts = PolicyFacts {
         read_only_workspace: false,
         git: Git::Protect,
         private: TmpfsSize::from_bytes(2 << 20),
@@ -56,7 +55,8 @@ fn explainer(host: &Path) -> Explainer {
         homes: vec!["/home/me".into()],
         home_outside: "/home/me".into(),
         home: "/home/me".into(),
-    }
+    };
+    Explainer { view: view.into(), policy: facts.into() }
 }
 
 fn reading(errno: Errno) -> Attempt {
@@ -184,7 +184,8 @@ fn a_file_with_a_grant_of_its_own_cannot_be_replaced() {
     assert_eq!(explain(&explainer, "/alone/file", Errno::EROFS), None, "it is writable");
     assert_eq!(explain(&explainer, "/other/file", Errno::EXDEV), None);
     // No advice gives a whole HOME away.
-    explainer.homes = vec![host.path().canonicalize().expect("canonical")];
+    Arc::get_mut(&mut explainer.policy).expect("one owner").homes =
+        vec![host.path().canonicalize().expect("canonical")];
     assert_eq!(
         explain(&explainer, "/alone/file", Errno::EBUSY),
         Some(("/alone/file".to_owned(), true, None))
@@ -284,7 +285,7 @@ fn what_git_obeys_has_a_flag() {
     ] {
         assert_eq!(flag(&explainer, path, errno), remedy, "{path} {errno}");
     }
-    explainer.git = Git::ReadOnly;
+    Arc::get_mut(&mut explainer.policy).expect("one owner").git = Git::ReadOnly;
     assert_eq!(flag(&explainer, "/rw/r/hooks/x", Errno::EROFS), trust);
 }
 
@@ -304,27 +305,26 @@ fn a_hint_needs_a_path_outside_and_a_flag_that_helps() {
     let (ro, rw) =
         (|path: PathBuf| Some(("ro".to_owned(), path)), |path: PathBuf| Some(("rw".to_owned(), path)));
     for (path, used, expected) in [
-        (at("f"), Use::Read, ro(at("f"))),
-        (at("f"), Use::Write, rw(at("f"))),
-        (at("f"), Use::Replace, rw(hidden.path().into())),
-        (at("new"), Use::Read, None),
-        (at("new"), Use::Write, rw(hidden.path().into())),
-        (at("x/new"), Use::Write, None),
-        (hidden.path().into(), Use::Write, rw(hidden.path().into())),
-        ("/deep/er/ro/x".into(), Use::Read, None),
-        ("/deep/er/ro/x".into(), Use::Write, rw(format!("{}:/deep/er/ro", host.path().display()).into())),
-        ("/rw/x".into(), Use::Write, None),
-        ("/tmp/made".into(), Use::Write, None),
-        ("/scratch/made".into(), Use::Write, None),
-        ("/rw/r/hooks/x".into(), Use::Write, Some(("git".to_owned(), "trust".into()))),
-        ("/usr/x".into(), Use::Write, None),
-        ("/".into(), Use::Read, None),
-        ("/home/me/nothing".into(), Use::Write, None),
+        (at("f"), false, ro(at("f"))),
+        (at("f"), true, rw(at("f"))),
+        (at("new"), false, ro(hidden.path().into())),
+        (at("new"), true, rw(hidden.path().into())),
+        (at("x/new"), true, None),
+        (hidden.path().into(), true, rw(hidden.path().into())),
+        ("/deep/er/ro".into(), false, None),
+        ("/deep/er/ro/x".into(), true, rw(format!("{}:/deep/er/ro", host.path().display()).into())),
+        ("/rw/x".into(), true, None),
+        ("/tmp/made".into(), true, None),
+        ("/scratch/made".into(), true, None),
+        ("/rw/r/hooks/x".into(), true, Some(("git".to_owned(), "trust".into()))),
+        ("/usr/x".into(), true, None),
+        ("/".into(), false, None),
+        ("/home/me/nothing".into(), true, None),
     ] {
         assert_eq!(flag(&path, used), expected, "{path:?} {used:?}");
     }
     // Commands may have made the link, so its target is not named.
     symlink(at("f"), host.path().join("link")).expect("a link");
-    assert_eq!(explainer.hint(Path::new("/rw/link"), Use::Read), None);
-    assert_eq!(explainer.hint(&at("../../etc/passwd"), Use::Read), None);
+    assert_eq!(explainer.hint(Path::new("/rw/link"), false), None);
+    assert_eq!(explainer.hint(&at("../../etc/passwd"), false), None);
 }

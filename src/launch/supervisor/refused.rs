@@ -1,30 +1,19 @@
-//! Records the system calls that the seccomp filter refuses: seccomp_unotify(2). The kernel asks what a call
-//! shall return, and a thread answers with the errno of the filter. It lets no refused call through. What the
-//! filter itself would ask, the supervisor answers. If the thread is gone, the kernel refuses the calls with
-//! `ENOSYS`.
-//!
-//! This is a thread, not a task: a command must not wait for a busy runtime. The thread ends when no process
-//! has the filter any more.
+//! What is refused to one command: system calls by its seccomp filter, and uses of paths by its view.
 
 use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::{fs, io};
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex};
 
-use nix::errno::Errno;
-use nix::poll::PollTimeout;
 use syscalls::Sysno;
 
-use crate::launch::supervisor;
-use crate::launch::supervisor::caller::is_own_proc;
-use crate::launch::supervisor::git_files::GitFiles;
-use crate::launch::supervisor::{Answer, serve, start_thread};
-use crate::plan::seccomp::rule::Verdict;
-use crate::plan::seccomp::table::{SystemCall, judge};
+use crate::launch::supervisor::caller::{Caller, is_own_proc};
+use crate::launch::supervisor::failed_uses::FailedUses;
 use crate::report::denial::{Basis, Denial, clean};
 use crate::report::enforcement::Protection;
 use crate::sys;
 use crate::sys::locked;
+use crate::view::View;
 
 /// How many different calls are recorded. Others are only counted.
 const MOST: usize = 32;
@@ -38,10 +27,12 @@ pub(crate) struct RefusedCall {
     pub(crate) because: Vec<(u8, u64)>,
 }
 
-/// What the seccomp filter of one command has refused.
+/// What was refused to one command so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusals {
     log: Arc<Mutex<Log>>,
+    uses: Arc<Mutex<FailedUses>>,
+    view: Arc<View>,
 }
 
 #[derive(Debug, Default)]
@@ -61,23 +52,39 @@ struct Entry {
 }
 
 impl Refusals {
-    /// Starts the thread that answers for the filter.
-    ///
-    /// # Errors
-    /// The kernel refuses a thread.
-    pub(crate) fn follow(listener: OwnedFd, files: Option<GitFiles>) -> io::Result<Self> {
-        let log = Arc::new(Mutex::new(Log::default()));
-        let thread_log = Arc::clone(&log);
-        start_thread("kennel-explain", move || {
-            serve(&listener, PollTimeout::NONE, |listener| answer(listener, &thread_log, files.as_ref()));
-        })?;
-        Ok(Self { log })
+    /// `view` is what the command sees.
+    pub(crate) fn new(view: Arc<View>) -> Self {
+        Self { log: Arc::default(), uses: Arc::default(), view }
+    }
+
+    /// Adds a call that is refused.
+    pub(crate) fn add(&self, listener: BorrowedFd<'_>, call: &libc::seccomp_notif, refused: RefusedCall) {
+        let number = call.data.nr.cast_unsigned();
+        locked(&self.log).add(number, refused, || caller_name(listener, call.id, call.pid));
+    }
+
+    /// Adds a call that goes on, if the sandbox makes it fail.
+    pub(crate) fn add_use(&self, listener: BorrowedFd<'_>, call: &libc::seccomp_notif) {
+        if let Ok(caller) = Caller::of(listener, call) {
+            locked(&self.uses).add(&caller, call, &self.view);
+        }
+    }
+
+    /// The uses of paths that failed.
+    pub(crate) fn uses(&self) -> FailedUses {
+        locked(&self.uses).clone()
+    }
+
+    /// Forgets what was refused so far: what comes now belongs to another call of a shell.
+    pub(crate) fn forget(&self) {
+        *locked(&self.log) = Log::default();
+        *locked(&self.uses) = FailedUses::default();
     }
 
     /// What the filter has refused so far. For a command that succeeded, this leaves out calls that programs
     /// only probe.
     pub(crate) fn denials(&self, has_failed: bool) -> Vec<Denial> {
-        let log = lock(&self.log);
+        let log = locked(&self.log);
         let is_reported = |number: u32, entry: &Entry| has_failed || !is_probe(number, &entry.refused);
         let entries = log.calls.iter().filter(|((number, _), entry)| is_reported(*number, entry));
         let mut denials: Vec<Denial> =
@@ -122,31 +129,8 @@ impl Log {
     }
 }
 
-fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
-    locked(log)
-}
-
-/// Answers one call.
-fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>, files: Option<&GitFiles>) -> Result<(), Errno> {
-    let call = sys::receive_notification(listener).map_err(supervisor::errno)?;
-    let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
-    let (verdict, because) = judge(&asked);
-    let answer = match verdict {
-        Verdict::Ask(_) | Verdict::Allow => supervisor::answer(listener, &call, files),
-        Verdict::Refuse(errno) => Answer::Made(errno.cast_signed()),
-        Verdict::Pretend | Verdict::Kill => Answer::Refused,
-    };
-    let is_of_filter = matches!(verdict, Verdict::Refuse(_));
-    if is_of_filter || matches!(answer, Answer::Pretended | Answer::Refused) {
-        // Before the answer: when the command ends, its last refusal must be in the log.
-        let refused = RefusedCall { errno: answer.errno(), because };
-        lock(log).add(asked.number, refused, || caller(listener, call.id, call.pid));
-    }
-    answer.send(listener, call.id)
-}
-
 /// The name of the calling process, if the call still waits and the pid is therefore still its own.
-pub(crate) fn caller(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<String> {
+pub(super) fn caller_name(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<String> {
     if !is_own_proc() {
         return None;
     }
@@ -301,7 +285,7 @@ mod tests {
         assert_eq!(log.calls.len(), MOST);
         let counted: u64 = log.calls.values().map(|entry| entry.count).sum();
         assert_eq!(counted + log.others, 100_000);
-        let refusals = Refusals { log: Arc::new(Mutex::new(log)) };
+        let refusals = Refusals { log: Arc::new(Mutex::new(log)), ..Refusals::new(Arc::default()) };
         let denials = refusals.denials(true);
         assert_eq!(denials.len(), MOST + 1);
         assert!(denials.iter().all(|denial| denial.basis == Basis::Observed && denial.remedy.is_none()));
@@ -314,7 +298,7 @@ mod tests {
         let plain = || RefusedCall { errno: libc::EPERM, because: Vec::new() };
         log.add(425, plain(), || None);
         log.add(165, plain(), || Some("mount".to_owned()));
-        let refusals = Refusals { log: Arc::new(Mutex::new(log)) };
+        let refusals = Refusals { log: Arc::new(Mutex::new(log)), ..Refusals::new(Arc::default()) };
         let subjects =
             |failed| refusals.denials(failed).into_iter().map(|denial| denial.subject).collect::<Vec<_>>();
         assert_eq!(subjects(false), ["mount"]);

@@ -1,0 +1,290 @@
+//! Uses of paths that fail, and connections: what `explain` is made from.
+//!
+//! A call with a path goes on, and nobody tells how it ended. So this looks the path up before, from the
+//! caller's own root and with the rights of a command, as the kernel is about to: whether it is there, and
+//! whether its mount can be written. What a command does meanwhile can only spoil the record of itself.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::fstat;
+use nix::sys::statfs::{OVERLAYFS_SUPER_MAGIC, fstatfs};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+
+use crate::launch::supervisor::answer::int;
+use crate::launch::supervisor::caller::{Caller, Failure};
+use crate::plan::seccomp::observed::{Act, OBSERVED, PathCall};
+use crate::sys;
+use crate::sys::inode::{FileKind, kind};
+use crate::view::View;
+
+/// How many different ones of each kind are kept: the last ones.
+const MOST: usize = 256;
+
+/// How many different addresses are kept.
+const MOST_ADDRESSES: usize = 64;
+
+/// A use of a path that fails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FailedUse {
+    /// When: a number that rises.
+    pub(crate) order: u64,
+    /// Absolute, as commands see it.
+    pub(crate) path: PathBuf,
+    pub(crate) errno: Errno,
+    pub(crate) writes: bool,
+}
+
+impl FailedUse {
+    /// Whether it is the same, tried once more.
+    fn is_again(&self, other: &Self) -> bool {
+        (&self.path, self.errno, self.writes) == (&other.path, other.errno, other.writes)
+    }
+}
+
+/// A path that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Miss {
+    pub(crate) failed: FailedUse,
+    /// Whether a program wanted to open, make, execute or enter it, and did not only ask for it.
+    pub(crate) was_wanted: bool,
+    /// Whether a file of that name was found later, in another directory.
+    pub(crate) is_found: bool,
+}
+
+/// What a command has tried in vain, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FailedUses {
+    /// Attempts to change what is there, or something beside it.
+    pub(crate) writes: VecDeque<FailedUse>,
+    pub(crate) misses: VecDeque<Miss>,
+    /// Where it connected to, beyond this machine or not.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// How many there were.
+    pub(crate) count: u64,
+}
+
+impl FailedUses {
+    /// Adds what fails of a call.
+    pub(crate) fn add(&mut self, caller: &Caller, call: &libc::seccomp_notif, view: &View) {
+        let calls = OBSERVED.iter().filter(|it| it.number == i64::from(call.data.nr));
+        for PathCall { directory, path, act, .. } in calls {
+            let argument = |index: usize| call.data.args.get(index).copied().unwrap_or_default();
+            if let Act::Connect(length) = *act {
+                self.add_address(address_at(caller, argument(*path), argument(length)));
+                continue;
+            }
+            let base = directory.map_or(libc::AT_FDCWD, |index| int(argument(index)));
+            let Ok(path) = caller.path(argument(*path)) else { continue };
+            let flags = match act {
+                Act::Open(index) => OFlag::from_bits_truncate(int(argument(*index))),
+                Act::Create => OFlag::O_CREAT | OFlag::O_WRONLY | OFlag::O_TRUNC,
+                _ => OFlag::empty(),
+            };
+            // An empty path is about a descriptor.
+            if !path.as_os_str().is_empty() {
+                let attempt = Attempt { caller, base, path: &path, flags };
+                match attempt.end(*act) {
+                    Some(End::Found) => self.find(&path),
+                    Some(End::Fails { errno, writes }) => self.fail(&attempt, (*act, errno, writes), view),
+                    None => {}
+                }
+            }
+        }
+    }
+
+    fn add_address(&mut self, address: Option<SocketAddr>) {
+        let new = address.filter(|address| !self.addresses.contains(address));
+        self.addresses.extend(new.filter(|_| self.addresses.len() < MOST_ADDRESSES));
+    }
+
+    /// Notes that a search for this name has ended.
+    fn find(&mut self, path: &Path) {
+        for missed in &mut self.misses {
+            missed.is_found |= missed.failed.path.file_name() == path.file_name();
+        }
+    }
+
+    fn fail(&mut self, attempt: &Attempt<'_>, (act, errno, writes): (Act, Errno, bool), view: &View) {
+        let Some(path) = attempt.absolute() else { return };
+        // What is missing in a directory of the host is not hidden, unless a link leads elsewhere.
+        if errno == Errno::ENOENT && view.host_path(&path).is_some() && attempt.look(false).is_err() {
+            return;
+        }
+        self.count += 1;
+        let failed = FailedUse { order: self.count, path, errno, writes };
+        if errno != Errno::ENOENT {
+            self.writes.retain(|other| !other.is_again(&failed));
+            self.writes.push_back(failed);
+        } else {
+            let mut was_wanted = !matches!(act, Act::Look | Act::Change | Act::Remove | Act::Rename);
+            self.misses.retain(|other| {
+                let is_same = other.failed.is_again(&failed);
+                was_wanted |= is_same && other.was_wanted;
+                !is_same
+            });
+            self.misses.push_back(Miss { failed, was_wanted, is_found: false });
+        }
+        self.writes.drain(..self.writes.len().saturating_sub(MOST));
+        self.misses.drain(..self.misses.len().saturating_sub(MOST));
+    }
+}
+
+/// How an attempt ends, as far as the sandbox decides about it.
+enum End {
+    Found,
+    Fails { errno: Errno, writes: bool },
+}
+
+impl End {
+    fn refused(errno: Errno) -> Option<Self> {
+        Some(Self::Fails { errno, writes: true })
+    }
+
+    fn missing(writes: bool) -> Option<Self> {
+        Some(Self::Fails { errno: Errno::ENOENT, writes })
+    }
+}
+
+/// A call with a path.
+struct Attempt<'a> {
+    caller: &'a Caller,
+    base: i32,
+    path: &'a Path,
+    /// Those of open(2).
+    flags: OFlag,
+}
+
+impl Attempt<'_> {
+    fn look(&self, follows: bool) -> Result<OwnedFd, Failure> {
+        self.find(self.path, follows)
+    }
+
+    /// `/proc/self` is another process for this thread. Only the mount counts, and it is that of `/proc`.
+    fn find(&self, path: &Path, follows: bool) -> Result<OwnedFd, Failure> {
+        let own = ["/proc/self", "/proc/thread-self"].iter().find_map(|own| path.strip_prefix(own).ok());
+        match own.filter(|rest| !rest.starts_with("fd")) {
+            Some(rest) => self.caller.find(self.base, &Path::new("/proc").join(rest), follows),
+            None => self.caller.find(self.base, path, follows),
+        }
+    }
+
+    /// The path from the root of the sandbox.
+    fn absolute(&self) -> Option<PathBuf> {
+        match self.path.is_absolute() {
+            true => Some(self.path.to_owned()),
+            false => Some(self.caller.directory_path(self.base)?.join(self.path)),
+        }
+    }
+
+    /// `None`: it does not fail, or not because of the sandbox.
+    fn end(&self, act: Act) -> Option<End> {
+        match act {
+            Act::Look | Act::Execute | Act::Enter => found(self.look(true), false),
+            Act::Open(_) | Act::Create => self.open(),
+            Act::Make => {
+                if self.is_missing() {
+                    self.make()
+                } else {
+                    None
+                }
+            }
+            Act::Change => match self.look(true) {
+                Ok(held) if is_read_only(&held) => End::refused(Errno::EROFS),
+                looked => found(looked, false),
+            },
+            Act::Remove | Act::Rename if self.is_missing() => End::missing(false),
+            Act::Replace if self.is_missing() => self.make(),
+            Act::Remove | Act::Rename | Act::Replace => self.replace(act),
+            Act::Connect(_) => None,
+        }
+    }
+
+    fn is_missing(&self) -> bool {
+        matches!(self.look(false), Err(Failure::Errno(Errno::ENOENT)))
+    }
+
+    fn open(&self) -> Option<End> {
+        let writes = self.flags & OFlag::O_ACCMODE != OFlag::O_RDONLY || self.flags.contains(OFlag::O_TRUNC);
+        let makes = self.flags.contains(OFlag::O_CREAT);
+        match self.look(!self.flags.contains(OFlag::O_NOFOLLOW)) {
+            Ok(_) if makes && self.flags.contains(OFlag::O_EXCL) => None,
+            Ok(held) if writes && is_read_only(&held) => End::refused(Errno::EROFS),
+            Err(Failure::Errno(Errno::ENOENT)) if makes => self.make(),
+            looked => found(looked, writes),
+        }
+    }
+
+    /// Makes a new entry of its directory.
+    fn make(&self) -> Option<End> {
+        match self.directory() {
+            Ok(directory) if is_read_only(&directory) => End::refused(Errno::EROFS),
+            Err(Failure::Errno(Errno::ENOENT)) => End::missing(true),
+            _ => None,
+        }
+    }
+
+    /// Changes an entry of its directory.
+    fn replace(&self, act: Act) -> Option<End> {
+        let directory = self.directory().ok()?;
+        let name = std::ffi::CString::new(self.path.file_name()?.as_encoded_bytes()).ok()?;
+        if is_read_only(&directory) {
+            return End::refused(Errno::EROFS);
+        }
+        let held = self.look(false).ok()?;
+        let is_directory = kind(&fstat(&held).ok()?) == FileKind::Directory;
+        if sys::is_mount_root(directory.as_fd(), &name).is_ok_and(|is_root| is_root) {
+            // Programs remove directories that may be empty, and this one is not.
+            return if act == Act::Remove && is_directory { None } else { End::refused(Errno::EBUSY) };
+        }
+        // An overlay renames no directory that was there before.
+        let is_overlay = fstatfs(&held).is_ok_and(|fs| fs.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
+        if act == Act::Rename && is_directory && is_overlay { End::refused(Errno::EXDEV) } else { None }
+    }
+
+    fn directory(&self) -> Result<OwnedFd, Failure> {
+        match self.path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => self.find(Path::new("."), true),
+            Some(parent) => self.find(parent, true),
+            None => Err(Errno::EEXIST.into()),
+        }
+    }
+}
+
+fn found(looked: Result<OwnedFd, Failure>, writes: bool) -> Option<End> {
+    match looked {
+        Ok(_) => Some(End::Found),
+        Err(Failure::Errno(Errno::ENOENT)) => End::missing(writes),
+        Err(_) => None,
+    }
+}
+
+/// Whether its mount is read-only. Devices, pipes and sockets can be written to all the same.
+fn is_read_only(held: &OwnedFd) -> bool {
+    let is_kept = |kind| matches!(kind, FileKind::File | FileKind::Directory | FileKind::Link);
+    fstat(held).is_ok_and(|stat| is_kept(kind(&stat)))
+        && fstatvfs(held).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_RDONLY))
+}
+
+/// A socket address of the internet in the caller's memory.
+fn address_at(caller: &Caller, address: u64, length: u64) -> Option<SocketAddr> {
+    let mut bytes = [0; size_of::<libc::sockaddr_in6>()];
+    let length = usize::try_from(length).ok()?.min(bytes.len());
+    caller.read(address, bytes.get_mut(..length)?).ok()?;
+    let [f0, f1, p0, p1, rest @ ..] = bytes;
+    let port = u16::from_be_bytes([p0, p1]);
+    let ip: IpAddr = match i32::from(u16::from_ne_bytes([f0, f1])) {
+        libc::AF_INET if length >= size_of::<libc::sockaddr_in>() => {
+            Ipv4Addr::from(*rest.first_chunk::<4>()?).into()
+        }
+        libc::AF_INET6 if length == bytes.len() => {
+            Ipv6Addr::from(*rest.get(4..)?.first_chunk::<16>()?).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
