@@ -177,19 +177,23 @@ class SessionBase:
             await self._know_directory(cwd)
         decode = _calls.encoding_of(text, encoding, errors)
         late = None if timeout is None else timeout + _connection.MARGIN_SECONDS
-        with _connection.Descriptors() as given:
-            given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
-            if stdout == stderr == PIPE:
-                wishes = _wire.WANTS_REPORT | _wire.COLLECT
-                packet, long_call = self._packet(args, shell=shell, cwd=cwd, env=env, timeout=timeout, wishes=wishes)
-                if long_call is not None:
-                    given.add_memfd(long_call)
-                end, report, out, err = await self._collect(packet, given.sent, late)
+        if stdout == stderr == PIPE:
+            wishes = _wire.WANTS_REPORT | _wire.COLLECT
+            packet, long_call = self._packet(args, shell=shell, cwd=cwd, env=env, timeout=timeout, wishes=wishes)
+            if input is None and stdin is None and long_call is None:
+                end, report, out, err = await self._collect(packet, (), late)
             else:
+                with _connection.Descriptors() as given:
+                    given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
+                    if long_call is not None:
+                        given.add_memfd(long_call)
+                    end, report, out, err = await self._collect(packet, given.sent, late)
+        else:
+            with _connection.Descriptors() as given:
+                given.add_stdin(None if input is None else _calls.encoded(input, decode), stdin)
                 file = given.sent[0] if given.sent else DEVNULL
-                streams = {"stdin": file, "stdout": stdout, "stderr": stderr}
                 end, report, out, err = await self._communicate(
-                    late, args, **streams, shell=shell, cwd=cwd, env=env, _timeout=timeout
+                    late, args, stdin=file, stdout=stdout, stderr=stderr, shell=shell, cwd=cwd, env=env, _timeout=timeout
                 )
         return _calls.completed(args, end, report, out, err, encoding=decode, timeout=timeout, check=check, cwd=cwd)
 
@@ -201,8 +205,9 @@ class SessionBase:
         """Runs a command whose output the session collects: one message, one answer."""
         connection = await self._open()
         try:
-            answer, received = await _connection.exchange(self._io, connection, packet, descriptors, late)
+            _connection.send(connection, packet, descriptors)
             while True:
+                answer, received = await self._io.receive(connection, late)
                 try:
                     end = _wire.ended(answer)
                     if end is not None:
@@ -212,11 +217,14 @@ class SessionBase:
                         raise _wire.malformed()
                 finally:
                     _connection.close_all(received)
-                answer, received = await _connection.reply(self._io, connection, late)
-        except BaseException as error:
+        except BlockingIOError:
             _connection.abandon(connection)
-            if isinstance(error, SessionClosed):
-                raise self._gone(error) from None
+            raise _connection.silent(late or 0) from None
+        except SessionClosed as error:
+            _connection.abandon(connection)
+            raise self._gone(error) from None
+        except BaseException:
+            _connection.abandon(connection)
             raise
         connection.close()
         return end, *parts
