@@ -116,19 +116,14 @@ class Io(Protocol):
 
 
 async def exchange(
-    io: Io, connection: socket.socket, packet: bytes, descriptors: Sequence[int], seconds: float | None
+    io: Io, connection: socket.socket, packet: bytes, descriptors: Sequence[int], seconds: float
 ) -> tuple[bytes, list[int]]:
     """One request, one answer with its descriptors, which belong to the caller."""
     send(connection, packet, descriptors)
-    return await reply(io, connection, seconds)
-
-
-async def reply(io: Io, connection: socket.socket, seconds: float | None) -> tuple[bytes, list[int]]:
-    """The next message of a session that has to answer."""
     try:
         return await io.receive(connection, seconds)
     except BlockingIOError:
-        raise silent(seconds or 0) from None
+        raise silent(seconds) from None
 
 
 def receive(connection: socket.socket) -> tuple[bytes, list[int]]:

@@ -48,9 +48,9 @@ class SessionBase:
 
     async def _start(self, policy: Policy, name: str | None, timeout: float, idle: float | None) -> None:
         """Starts a session, which is this object's until `_end` is called, this object is gone, or the program ends."""
-        self.name = name or _launch.new_name()
-        host = _launch.Host(policy.to_json().encode(), self.name, idle)
+        host = _launch.Host(policy.to_json().encode(), name, idle)
         self._host = host
+        self.name = host.name
         try:
             socket_path = await self._io.started(host, timeout)
             _launch.check_directory(Path(socket_path).parent)

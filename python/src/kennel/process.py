@@ -196,11 +196,8 @@ class Popen(ProcessBase):
         """Waits for the end. After `timeout` seconds it raises `subprocess.TimeoutExpired`, and the command goes on."""
         if not self._wait(timeout):
             assert timeout is not None
-            raise subprocess.TimeoutExpired(self._words(), timeout)
+            raise subprocess.TimeoutExpired(self.args, timeout)
         return self._finish()
-
-    def _words(self) -> Any:
-        return self.args
 
     @property
     def outcome(self) -> Outcome:
@@ -250,7 +247,7 @@ class Popen(ProcessBase):
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left < 0:
                     assert timeout is not None
-                    raise subprocess.TimeoutExpired(self._words(), timeout, self._joined(1), self._joined(2))
+                    raise subprocess.TimeoutExpired(self.args, timeout, self._joined(1), self._joined(2))
                 for key, _ in selector.select(left):
                     self._serve(selector, key)
         self._drain()
