@@ -252,7 +252,7 @@ class Host:
 
     def _close(self) -> None:
         if self.owner == os.getpid() and self._has_own_name:
-            # Nobody else has this name. One that the caller gave may be that of another session. A process that was killed leaves its files.
+            # A process that was killed leaves its files. With a name that the caller gave they may be another session's.
             for file in (f"{self.name}.sock", f"{self.name}.lock"):
                 with suppress(OSError):
                     (self._directory / file).unlink()
