@@ -108,11 +108,7 @@ class ShellBase(Generic[S]):
         self.name = name
 
     async def _run(
-        self,
-        snippet: str | bytes,
-        timeout: float | None,
-        decode: tuple[str, str] | None,
-        check: bool,
+        self, snippet: str | bytes, timeout: float | None, decode: tuple[str, str] | None, check: bool
     ) -> Completed[Any]:
         wishes = _wire.WANTS_REPORT | _wire.COLLECT
         call = _wire.call([self.name, snippet], timeout_ms=_wire.milliseconds(timeout), wishes=wishes)
